@@ -1,0 +1,75 @@
+# `make demo` shows what vitrail does, `make test` whether it does it; both work on a fresh machine with Python 3.11+.
+PYTHON ?= python3
+WORKERS ?= 2
+
+VENV := .venv
+PY := $(VENV)/bin/python
+VITRAIL := $(VENV)/bin/vitrail
+CONSTRAINTS := constraints/py311-torch2.12.txt
+INSTALLED := $(VENV)/.installed
+BENCHMARKS := $(patsubst benchmarks/%.py,benchmarks.%,$(filter-out %/__init__.py,$(wildcard benchmarks/*.py)))
+
+# One thread for each test process: small networks on shared cores are slower with more.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest
+SPREAD := -n $(WORKERS) --dist loadfile
+
+.PHONY: help install demo test soak lint types docs check bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo     install, then train, evaluate and explain a small network on handwritten digits"
+	@echo "make test     install, then the test suite (WORKERS=$(WORKERS) processes)"
+	@echo "make check    lint, types, docs and test: all that must be green before a commit"
+	@echo "make install  .venv with everything in it (PYTHON=$(PYTHON) makes it)"
+	@echo "make soak bench clean   the long tests; the benchmarks; throw caches away (runs stay)"
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml $(CONSTRAINTS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "vitrail needs Python 3.11 or newer, '$(PYTHON)' is not"; \
+		echo "try: make install PYTHON=python3.11"; exit 1; }
+	@echo "installing into $(VENV): the first time takes some minutes and about 5 GB"
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --no-input --disable-pip-version-check -q -c $(CONSTRAINTS) pip setuptools hatchling editables
+	$(PY) -m pip install --no-input --disable-pip-version-check -q -c $(CONSTRAINTS) --no-build-isolation -e ".[dev]"
+	@touch $@
+
+# Every call gets a fresh folder: runs/demo, runs/demo-2, ... Nothing that is there is touched.
+demo: install
+	@set -eu; run=runs/demo; n=2; \
+	while [ -e "$$run" ]; do run="runs/demo-$$n"; n=$$((n + 1)); done; \
+	$(VITRAIL) train digits --out "$$run"; \
+	answer=$$($(VITRAIL) evaluate "$$run" --json); \
+	$(VITRAIL) explain "$$run" digits --count 4 --method generic_attention --out "$$run/explanation.html"; \
+	echo; printf '%s' "$$answer" | $(PY) -c 'import json, sys; answer = json.load(sys.stdin); \
+	print("test accuracy  {accuracy:.2%} of {images} pictures".format(**answer))'; \
+	echo "the run        $$run/run.html"; \
+	echo "explanations   $$run/explanation.html"
+
+test: install
+	$(PYTEST) $(SPREAD)
+
+# pytest leaves with 5 when no test is marked: nothing to soak is no failure.
+soak: install
+	$(PYTEST) $(SPREAD) -m soak --timeout 3600 || test $$? -eq 5
+
+lint: install
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+
+types: install
+	$(VENV)/bin/pyrefly check
+
+docs: install
+	$(PYTEST) -q tests/test_docs.py
+
+check: lint types docs test
+
+bench: install
+	@test -n "$(BENCHMARKS)" || { echo "benchmarks/ holds no script"; exit 1; }
+	@set -e; for benchmark in $(BENCHMARKS); do echo "== $$benchmark"; $(PY) -m $$benchmark; done
+
+clean:
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

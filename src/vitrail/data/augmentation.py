@@ -1,0 +1,217 @@
+"""Changing training pictures at random: `draw` makes the random numbers, `apply` uses them, on whole batches.
+
+Every change of place (crop, shift, rotation, zoom, flip, shear) is one affine map per picture, and all of them together
+are one resampling. Colours follow, then erasing; mixing comes last.
+
+Sources: random resized crop, "Going deeper with convolutions" (2014), section 6; "TrivialAugment" (2021), the wide
+table; "Random erasing" (2017).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, UInt8
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrail.data.colour import COLOUR_OPERATIONS, change_colours
+from vitrail.data.order import COLOUR, CUTTING, ERASING, GEOMETRY, Ids, Slots, uniforms
+from vitrail.errors import UsageError
+
+PLACE_OPERATIONS = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
+OPERATIONS = ("identity", *PLACE_OPERATIONS, *COLOUR_OPERATIONS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """What may happen to a training picture; the default changes nothing.
+
+    Attributes:
+        crop_area: Random resized crop: smallest and largest share of the picture's area.
+        crop_aspect: Smallest and largest width / height of the crop.
+        shift: Largest shift, as a share of the side.
+        rotate: Largest rotation in degrees, either way.
+        zoom: Smallest and largest zoom.
+        flip: Probability of a left-right flip.
+        trivial: TrivialAugment: one operation, at a random strength, for each picture.
+        erase: Probability that a box is painted over.
+        mixup: Alpha of mixup; 0 for none.
+        cutmix: Alpha of CutMix; 0 for none.
+        label_smoothing: Share of the target that goes evenly to all classes.
+        fill: Grey level 0..255 for what comes from outside the picture.
+    """
+
+    crop_area: tuple[float, float] = (1.0, 1.0)
+    crop_aspect: tuple[float, float] = (1.0, 1.0)
+    shift: float = 0.0
+    rotate: float = 0.0
+    zoom: tuple[float, float] = (1.0, 1.0)
+    flip: float = 0.0
+    trivial: bool = False
+    erase: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    label_smoothing: float = 0.0
+    fill: int = 128
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be done."""
+        for name in ("shift", "flip", "erase", "label_smoothing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"augmentation.{name} must be from 0 to 1, got {getattr(self, name)}", f"{name}: 0.1")
+        for name in ("crop_area", "crop_aspect", "zoom"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high or (name == "crop_area" and high > 1):
+                raise UsageError(f"augmentation.{name} must be low and high, got {low}, {high}", f"{name}: [0.5, 1.0]")
+
+    @property
+    def moves(self) -> bool:
+        """Whether any change of place can happen."""
+        still = self.crop_area == (1, 1) and self.crop_aspect == (1, 1) and self.zoom == (1, 1)
+        return self.trivial or not still or bool(self.shift or self.rotate or self.flip)
+
+
+class Draws(NamedTuple):
+    """The random numbers of a few pictures, one row each."""
+
+    place: Float[Tensor, "n 2 3"]  # from places in the result to places in the picture, both in [-1, 1], x first
+    operation: Int[Tensor, " n"]  # index into OPERATIONS
+    strength: Float[Tensor, " n"]  # of the operation, -1..1
+    erased: Float[Tensor, "n 4"]  # top, left, bottom, right as shares of the sides; an empty box erases nothing
+    pasted: Float[Tensor, "n 2"]  # centre (y, x) of a CutMix box as shares of the sides
+
+
+def draw(augmentation: Augmentation, ids: Ids, *, seed: int, epoch: int, aspect: float = 1.0) -> Draws:
+    """The random numbers for these pictures: a pure function of (seed, epoch, id).
+
+    Args:
+        augmentation: What may happen.
+        ids: (n,) sample ids.
+        seed: Of the run.
+        epoch: Counted from 0.
+        aspect: Width / height of the pictures, so that rotations do not shear.
+    """
+    operation, strength = np.zeros(len(ids), np.int64), np.zeros(len(ids))
+    if augmentation.trivial:
+        numbers = uniforms(ids, 2, seed=seed, epoch=epoch, stream=COLOUR)
+        operation = (numbers[:, 0] * len(OPERATIONS)).astype(np.int64)
+        strength = numbers[:, 1] * 2 - 1
+    numbers = uniforms(ids, 4, seed=seed, epoch=epoch, stream=ERASING)
+    return Draws(
+        torch.from_numpy(_places(augmentation, ids, seed, epoch, aspect, operation, strength)),
+        torch.from_numpy(operation),
+        torch.from_numpy(strength.astype(np.float32)),
+        torch.from_numpy(_erased(augmentation.erase, numbers)),
+        torch.from_numpy(uniforms(ids, 2, seed=seed, epoch=epoch, stream=CUTTING).astype(np.float32)),
+    )
+
+
+def _places(
+    augmentation: Augmentation,
+    ids: Ids,
+    seed: int,
+    epoch: int,
+    aspect: float,
+    operation: NDArray[np.int64],
+    strength: NDArray[np.float64],
+) -> NDArray[np.float32]:
+    """Affine maps (n, 2, 3): crop after zoom, rotation, shear and shift after flip."""
+    a = augmentation
+    u = uniforms(ids, 9, seed=seed, epoch=epoch, stream=GEOMETRY)
+
+    def between(column: int, low: float, high: float) -> NDArray[np.float64]:
+        return low + u[:, column] * (high - low)
+
+    def strength_of(name: str, most: float) -> NDArray[np.float64]:
+        return np.where(operation == OPERATIONS.index(name), strength * most, 0.0)
+
+    # the crop: its half sides and its centre
+    area = between(0, *a.crop_area)
+    ratio = np.exp(between(1, math.log(a.crop_aspect[0]), math.log(a.crop_aspect[1])))
+    half = np.minimum(np.sqrt(np.stack([area * ratio, area / ratio], 1)), 1.0)
+    centre = (1 - half) * (u[:, 2:4] * 2 - 1)
+    # what moves inside it (TrivialAugment's widest: 135 degrees, shear 0.99, a shift of 32 of 224 pixels)
+    angle = np.deg2rad(between(4, -a.rotate, a.rotate)) + strength_of("rotate", math.radians(135))
+    zoom = np.exp(between(5, math.log(a.zoom[0]), math.log(a.zoom[1])))
+    shift = (u[:, 6:8] * 2 - 1) * (2 * a.shift)
+    shift = shift + 2 * np.stack([strength_of("translate_x", 32 / 224), strength_of("translate_y", 32 / 224)], 1)
+    shear_x, shear_y = strength_of("shear_x", 0.99), strength_of("shear_y", 0.99)
+    cos, sin = np.cos(angle) / zoom, np.sin(angle) / zoom
+    linear = np.empty((len(ids), 2, 2))
+    linear[:, 0, 0], linear[:, 0, 1] = cos + sin * shear_y, (sin + cos * shear_x) / aspect
+    linear[:, 1, 0], linear[:, 1, 1] = (-sin + cos * shear_y) * aspect, cos - sin * shear_x
+    mirrored = np.where(u[:, 8] < a.flip, -1.0, 1.0)
+    linear = linear * half[:, :, None]
+    linear[:, :, 0] *= mirrored[:, None]
+    offset = centre - half * shift
+    return np.concatenate([linear, offset[:, :, None]], axis=2).astype(np.float32)
+
+
+def _erased(probability: float, numbers: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Boxes of 2 to 33 percent of the area, 0.3 to 3.3 times as wide as high."""
+    area = 0.02 + 0.31 * np.where(probability > 0, numbers[:, 0] / max(probability, 1e-9), 0)
+    ratio = np.exp(np.log(0.3) + numbers[:, 1] * (np.log(3.3) - np.log(0.3)))
+    sides = np.minimum(np.sqrt(np.stack([area / ratio, area * ratio], 1)), 1.0)
+    corner = numbers[:, 2:4] * (1 - sides)
+    boxes = np.concatenate([corner, corner + sides], axis=1)
+    return np.where((numbers[:, 0] < probability)[:, None], boxes, 0.0).astype(np.float32)
+
+
+def apply(
+    augmentation: Augmentation, pixels: UInt8[Tensor, "n c H W"], draws: Draws, size: tuple[int, int]
+) -> Float[Tensor, "n c h w"]:
+    """Change the pictures as drawn.
+
+    Args:
+        augmentation: What may happen (decides which steps run at all).
+        pixels: uint8 pictures, (n, c, H, W).
+        draws: Their random numbers.
+        size: (h, w) of the result in pixels.
+
+    Returns:
+        float32 pictures on the scale 0..255.
+    """
+    images = pixels.float()
+    if augmentation.moves or tuple(pixels.shape[2:]) != size:
+        places = draws.place.to(pixels.device)
+        where = F.affine_grid(places, [len(pixels), pixels.shape[1], *size], align_corners=False)
+        fill = float(augmentation.fill)
+        images = F.grid_sample(images - fill, where, mode="bilinear", padding_mode="zeros", align_corners=False) + fill
+    if augmentation.trivial:
+        names = [OPERATIONS[index] for index in draws.operation.tolist()]
+        images = change_colours(images, names, draws.strength.to(pixels.device))
+    if augmentation.erase:
+        images = torch.where(inside(draws.erased.to(pixels.device), size), float(augmentation.fill), images)
+    return images
+
+
+def inside(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Tensor:
+    """(n, 1, h, w), True for pixels whose centre lies in the box (top, left, bottom, right, shares of the sides)."""
+    rows = (torch.arange(size[0], device=boxes.device) + 0.5) / size[0]
+    columns = (torch.arange(size[1], device=boxes.device) + 0.5) / size[1]
+    top, left, bottom, right = boxes[:, :, None].unbind(1)
+    in_rows, in_columns = (rows >= top) & (rows < bottom), (columns >= left) & (columns < right)
+    return (in_rows[:, :, None] & in_columns[:, None, :])[:, None]
+
+
+def mix(
+    images: Float[Tensor, "b c h w"], partners: Float[Tensor, "b c h w"], slots: Slots, pasted: Float[Tensor, "b 2"]
+) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, " b"]]:
+    """Mix each picture with its partner: blended (mixup) or with a box of the partner pasted (CutMix).
+
+    Returns:
+        The mixtures, and each picture's own share: for CutMix the share of pixels that really stayed.
+    """
+    size = (images.shape[2], images.shape[3])
+    shares = torch.from_numpy(slots.shares).float().to(images.device)
+    cut = torch.from_numpy(slots.cut).to(images.device)
+    half = (1 - shares).clamp(min=0).sqrt()[:, None] / 2
+    boxes = torch.cat([pasted.to(images.device) - half, pasted.to(images.device) + half], dim=1)
+    hole = inside(boxes, size) & cut[:, None, None, None]
+    shares = torch.where(cut, 1 - hole.float().mean(dim=(1, 2, 3)), shares)
+    blend = torch.where(cut, 1.0, shares)[:, None, None, None]
+    return torch.where(hole, partners, images * blend + partners * (1 - blend)), shares

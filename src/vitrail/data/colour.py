@@ -1,0 +1,100 @@
+"""The colour operations of TrivialAugment (Müller and Hutter, 2021, the wide table), on batches.
+
+Each picture gets its own operation and strength. Pictures are float32 on the scale 0..255, of any channel count.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+Pictures = Float[Tensor, "n c h w"]
+Strengths = Float[Tensor, "n 1 1 1"]
+
+
+def _grey(images: Pictures) -> Float[Tensor, "n 1 h w"]:
+    """Luma by ITU-R 601 for three channels, the mean for any other count."""
+    if images.shape[1] != 3:
+        return images.mean(dim=1, keepdim=True)
+    weights = torch.tensor([0.299, 0.587, 0.114], device=images.device)[:, None, None]
+    return (images * weights).sum(dim=1, keepdim=True)
+
+
+def _brightness(images: Pictures, strength: Strengths) -> Pictures:
+    return images * (1 + 0.99 * strength)
+
+
+def _contrast(images: Pictures, strength: Strengths) -> Pictures:
+    middle = _grey(images).mean(dim=(2, 3), keepdim=True)
+    return middle + (images - middle) * (1 + 0.99 * strength)
+
+
+def _saturation(images: Pictures, strength: Strengths) -> Pictures:
+    grey = _grey(images)
+    return grey + (images - grey) * (1 + 0.99 * strength)
+
+
+def _sharpness(images: Pictures, strength: Strengths) -> Pictures:
+    if min(images.shape[2:]) < 3:
+        return images
+    kernel = torch.tensor([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]], device=images.device) / 13
+    channels = images.shape[1]
+    soft = images.clone()
+    soft[..., 1:-1, 1:-1] = F.conv2d(images, kernel.expand(channels, 1, 3, 3), groups=channels)
+    return soft + (images - soft) * (1 + 0.99 * strength)
+
+
+def _posterize(images: Pictures, strength: Strengths) -> Pictures:
+    step = torch.exp2((strength.abs() * 6).round())  # from 8 bits down to 2
+    return (images / step).floor() * step
+
+
+def _solarize(images: Pictures, strength: Strengths) -> Pictures:
+    return torch.where(images >= 255 * (1 - strength.abs()), 255 - images, images)
+
+
+def _autocontrast(images: Pictures, strength: Strengths) -> Pictures:
+    low, high = images.amin(dim=(2, 3), keepdim=True), images.amax(dim=(2, 3), keepdim=True)
+    return torch.where(high > low, (images - low) * (255 / (high - low).clamp(min=1e-3)), images)
+
+
+def _equalize(images: Pictures, strength: Strengths) -> Pictures:
+    levels = images.round().clamp(0, 255).long().flatten(2)
+    counts = torch.zeros(*levels.shape[:2], 256, device=images.device)
+    counts.scatter_add_(2, levels, torch.ones_like(levels, dtype=counts.dtype))
+    below = counts.cumsum(dim=2)
+    lowest = torch.where(counts > 0, below, torch.inf).amin(dim=2, keepdim=True)
+    table = ((below - lowest) / (levels.shape[2] - lowest).clamp(min=1) * 255).clamp(0, 255)
+    flat = lowest >= levels.shape[2]  # one level only: nothing to spread
+    return torch.where(flat, levels.float(), table.gather(2, levels)).unflatten(2, images.shape[2:])
+
+
+_BY_NAME: dict[str, Callable[[Pictures, Strengths], Pictures]] = {
+    "brightness": _brightness,
+    "colour": _saturation,
+    "contrast": _contrast,
+    "sharpness": _sharpness,
+    "posterize": _posterize,
+    "solarize": _solarize,
+    "autocontrast": _autocontrast,
+    "equalize": _equalize,
+}
+COLOUR_OPERATIONS = tuple(_BY_NAME)
+
+
+def change_colours(images: Pictures, operations: Sequence[str], strengths: Float[Tensor, " n"]) -> Pictures:
+    """Apply to each picture its operation; a name that is no colour operation leaves the picture as it is.
+
+    Args:
+        images: (n, c, h, w), 0..255.
+        operations: One name for each picture.
+        strengths: (n,) from -1 to 1; 0 changes nothing where the operation has a strength.
+    """
+    images = images.clone()
+    for name, operation in _BY_NAME.items():
+        rows = [row for row, wanted in enumerate(operations) if wanted == name]
+        if rows:
+            images[rows] = operation(images[rows], strengths[rows, None, None, None]).clamp(0, 255)
+    return images

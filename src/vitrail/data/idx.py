@@ -1,0 +1,201 @@
+"""MNIST and Fashion-MNIST from IDX files, gzipped or not.
+
+The format (LeCun, Cortes, Burges, "The MNIST database"): two zero bytes, one byte for the type (8: unsigned bytes), one
+byte for the number of dimensions, each dimension as a big-endian 32-bit number, then the values. Both sets have the
+same four file names, so checksums tell which set lies there.
+"""
+
+import contextlib
+import gzip
+import hashlib
+import os
+import sys
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+from vitrail.data.parts import TEST, TRAIN, Found, Part
+from vitrail.data.pictures import ArrayPictures
+from vitrail.errors import DataError, nearest
+
+CLASSES: Mapping[str, tuple[str, ...]] = {
+    "mnist": tuple("0123456789"),
+    "fashion-mnist": (
+        "T-shirt/top",
+        "Trouser",
+        "Pullover",
+        "Dress",
+        "Coat",
+        "Sandal",
+        "Shirt",
+        "Sneaker",
+        "Bag",
+        "Ankle boot",
+    ),
+}
+
+FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+HELD_OUT = 5000
+
+_TORCHVISION = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
+
+# MD5 of the published .gz files, and of MNIST's unpacked files; the order is that of FILES.
+_KNOWN = {
+    "mnist": (
+        {"f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"},
+        {"d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"},
+        {"9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"},
+        {"ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"},
+    ),
+    "fashion-mnist": (
+        {"8d4fb7e6c68d591d4c3dfef9ec88bf0d"},
+        {"25c81989df183df01b3e8a0aad5dffbe"},
+        {"bef4ecab320f06d8554ea6380940ec79"},
+        {"bb300cfdad3c16e7a12a480ee83cd310"},
+    ),
+}
+
+
+def read_idx(name: str, data_root: Path | None = None) -> Found:
+    """Read MNIST or Fashion-MNIST.
+
+    The files are looked for in `data_root`, else in the folder that the environment variable VITRAIL_DATA names, else
+    in the user's cache; directly there or in the subfolders that are usual. Where there are none, torchvision
+    downloads them.
+
+    Args:
+        name: `mnist` or `fashion-mnist`.
+        data_root: The folder to look in.
+
+    Returns:
+        The parts `train` and `test`, with the published class names in the published order.
+
+    Raises:
+        DataError: The files are missing and cannot be downloaded, damaged, or those of the other set.
+    """
+    folder = _locate(name, data_root)
+    contents, sums = zip(*(_read_file(folder, file) for file in FILES), strict=True)
+    unknown = [file for file, found in zip(FILES, sums, strict=True) if not _belongs(name, file, found)]
+    for other in CLASSES:
+        if other != name and any(_belongs(other, file, found) for file, found in zip(FILES, sums, strict=True)):
+            raise DataError(
+                f"the files in {folder} are those of {other}, not of {name}",
+                f"{other} instead of {name}, or another --data-root",
+            )
+    notes = (f"Not the published files of {name} (unknown checksum): {', '.join(unknown)}.",) if unknown else ()
+    parts = {
+        TRAIN: _part(name, "train", contents[0], contents[1], folder),
+        TEST: _part(name, "test", contents[2], contents[3], folder),
+    }
+    if parts[TRAIN].pictures.open(0).size != parts[TEST].pictures.open(0).size:
+        raise DataError(f"training and test pictures in {folder} differ in size", "put the four files of one set there")
+    return Found(str(folder.resolve()), parts, notes, CLASSES[name], most_held_out=HELD_OUT)
+
+
+def parse_idx(content: bytes, dimensions: int, name: str) -> UInt8[np.ndarray, "..."]:
+    """Read the array in an IDX file of unsigned bytes.
+
+    Args:
+        content: The whole file, unpacked.
+        dimensions: How many dimensions it must have.
+        name: What to call the file in an error.
+
+    Returns:
+        The array, read-only.
+
+    Raises:
+        DataError: The file does not start as such a file must, or has too few or too many values.
+    """
+    hint = "download the file again"
+    start = 4 + 4 * dimensions
+    if len(content) < start or content[:4] != bytes((0, 0, 8, dimensions)):
+        raise DataError(f"{name} is not an IDX file of unsigned bytes with {dimensions} dimensions", hint)
+    shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
+    wanted = int(np.prod(shape, dtype=object))
+    if len(content) - start != wanted:
+        raise DataError(f"{name} announces {wanted} values {shape} and holds {len(content) - start}", hint)
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def download(name: str, folder: Path) -> None:
+    """Fetch the four files with torchvision, into its own subfolders of `folder`; what it prints goes to stderr."""
+    from torchvision import datasets
+
+    maker = {"mnist": datasets.MNIST, "fashion-mnist": datasets.FashionMNIST}[name]
+    with contextlib.redirect_stdout(sys.stderr):
+        maker(str(folder), download=True)
+
+
+def _locate(name: str, data_root: Path | None) -> Path:
+    """The folder that holds the four files; downloads them when there is none."""
+    chosen = data_root or os.environ.get("VITRAIL_DATA")
+    root = Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "vitrail" / name
+    if chosen and not root.is_dir():
+        siblings = [each.name for each in root.parent.iterdir() if each.is_dir()] if root.parent.is_dir() else []
+        close = nearest(root.name, siblings)
+        raise DataError(
+            f"the data root {root} does not exist",
+            f"--data-root {root.with_name(close)}" if close else f"mkdir -p {root}, to have {name} downloaded there",
+        )
+    places = _places(name, root)
+    for place in places:
+        if all(_file(place, file) for file in FILES):
+            return place
+    some = [place for place in places if any(_file(place, file) for file in FILES)]
+    if some:
+        missing = ", ".join(file for file in FILES if not _file(some[0], file))
+        raise DataError(f"{some[0]} lacks {missing} (.gz or unpacked)", f"put the missing files of {name} there")
+    try:
+        download(name, root)
+    except (RuntimeError, OSError) as error:
+        raise DataError(
+            f"there are no files of {name} in {root}, and they cannot be downloaded (no network?)",
+            f"put {', '.join(file + '.gz' for file in FILES)} into {root}",
+        ) from error
+    return root / _TORCHVISION[name] / "raw"
+
+
+def _places(name: str, root: Path) -> list[Path]:
+    """Where the files may lie below a root, the folders with the name of the set first."""
+    named = _TORCHVISION[name]
+    below = (f"{name}/{named}/raw", f"{name}/raw", name, f"{named}/raw", named, f"raw/{name}", ".", "raw")
+    return [root / each for each in below]
+
+
+def _file(folder: Path, file: str) -> Path | None:
+    """The file in the folder, the gzipped one first: its checksum is the published one."""
+    return next((path for path in (folder / f"{file}.gz", folder / file) if path.is_file()), None)
+
+
+def _read_file(folder: Path, file: str) -> tuple[bytes, set[str]]:
+    """The unpacked content, and the checksums of the file as it lies there and unpacked."""
+    path = _file(folder, file)
+    assert path is not None
+    try:
+        packed = path.read_bytes()
+        content = gzip.decompress(packed) if path.suffix == ".gz" else packed
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read ({error})", "download the file again") from error
+    return content, {hashlib.md5(each, usedforsecurity=False).hexdigest() for each in (packed, content)}
+
+
+def _belongs(name: str, file: str, sums: set[str]) -> bool:
+    return not sums.isdisjoint(_KNOWN[name][FILES.index(file)])
+
+
+def _part(name: str, split: str, pictures: bytes, labels: bytes, folder: Path) -> Part:
+    prefix = folder / ("train" if split == "train" else "t10k")
+    pixels = parse_idx(pictures, 3, f"{prefix}-images-idx3-ubyte")
+    numbers = parse_idx(labels, 1, f"{prefix}-labels-idx1-ubyte")
+    hint = f"put the four files of {name} into {folder}"
+    if not pixels.size:
+        raise DataError(f"{prefix}-images-idx3-ubyte holds no pictures {pixels.shape}", hint)
+    if len(pixels) != len(numbers):
+        raise DataError(f"{folder} has {len(pixels)} {split} pictures and {len(numbers)} labels", hint)
+    classes = CLASSES[name]
+    if numbers.max() >= len(classes):
+        raise DataError(f"{prefix}-labels-idx1-ubyte has the label {numbers.max()}, wanted 0..{len(classes) - 1}", hint)
+    return Part(ArrayPictures(pixels, f"{name}/{split}"), classes, numbers.astype(np.int64))

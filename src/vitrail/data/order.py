@@ -1,0 +1,94 @@
+"""In which order pictures are seen, and every random number of a training: pure functions of seed, epoch and id.
+
+Nothing here is a stream that has to be saved or that workers share: the number that belongs to picture 17 in epoch 3 is
+a hash of (seed, epoch, 17). So the count of workers, of processes and of resumes cannot change it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+
+# streams of random numbers, so that two uses of the same (seed, epoch, id) are independent
+ORDER, GEOMETRY, COLOUR, ERASING, CUTTING, MIXING = range(6)
+
+
+def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every input bit reaches every output bit."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def uniforms(ids: Ids, columns: int, *, seed: int, epoch: int, stream: int) -> NDArray[np.float64]:
+    """Random numbers in [0, 1), `columns` for each id, by a counter-based hash.
+
+    Args:
+        ids: (n,) sample ids.
+        columns: Numbers per id.
+        seed: Of the run.
+        epoch: Counted from 0.
+        stream: What the numbers are for (`ORDER`, `GEOMETRY`, ...).
+
+    Returns:
+        (n, columns) float64.
+    """
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    key = np.zeros(1, np.uint64)
+    for word in (seed, epoch, stream):
+        key = _mixed(key + golden + np.array([word], np.int64).view(np.uint64))
+    rows = _mixed(key + golden * (ids.astype(np.uint64)[:, None] + np.uint64(1)))
+    words = _mixed(rows + golden * np.arange(1, columns + 1, dtype=np.uint64))
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The plan of one epoch: what stands in each place of its order.
+
+    Attributes:
+        ids: (n,) which picture.
+        partners: (n,) which picture it is mixed with; itself where nothing is mixed.
+        shares: (n,) float64, the picture's own share of the mixture in (0, 1]; 1 where nothing is mixed.
+        cut: (n,) True where a box of the partner is pasted (CutMix), False where both are blended (mixup).
+    """
+
+    ids: Ids
+    partners: Ids
+    shares: NDArray[np.float64]
+    cut: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, places: slice) -> "Slots":
+        return Slots(self.ids[places], self.partners[places], self.shares[places], self.cut[places])
+
+
+def plan(seed: int, epoch: int, count: int, *, mixup: float = 0.0, cutmix: float = 0.0) -> Slots:
+    """The order of one epoch, and who is mixed with whom.
+
+    Neighbours in the order are each other's partners. Shares follow Beta(alpha, alpha), as in "mixup" (2017) and
+    "CutMix" (2019); where both are on, each slot throws a fair coin.
+
+    Args:
+        seed: Of the run.
+        epoch: Counted from 0.
+        count: Number of pictures, whose ids are 0 to count - 1.
+        mixup: Alpha of mixup; 0 for none.
+        cutmix: Alpha of CutMix; 0 for none.
+    """
+    everyone = np.arange(count, dtype=np.int64)
+    ids = np.argsort(uniforms(everyone, 1, seed=seed, epoch=epoch, stream=ORDER)[:, 0], kind="stable").astype(np.int64)
+    if not (mixup or cutmix):
+        return Slots(ids, ids, np.ones(count), np.zeros(count, np.bool_))
+    beside = everyone ^ 1
+    partners = ids[np.where(beside < count, beside, np.maximum(everyone - 1, 0))]
+    coin = uniforms(everyone, 1, seed=seed, epoch=epoch, stream=MIXING)[:, 0] < 0.5
+    cut = coin if mixup and cutmix else np.full(count, bool(cutmix))
+    draws = np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.int64).view(np.uint64)))
+    blends = draws.beta(mixup or 1.0, mixup or 1.0, count)
+    pastes = draws.beta(cutmix or 1.0, cutmix or 1.0, count)
+    return Slots(ids, partners, np.where(cut, pastes, blends), cut)

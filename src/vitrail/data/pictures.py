@@ -1,0 +1,150 @@
+"""Where the pictures of a split are: in memory or in files.
+
+Everything that reads pictures (feeding, evaluation, explanation, pages) asks these few questions and nothing else: how
+many are there, what is the name of one, what does it look like. Labels live beside the pictures, not in them.
+"""
+
+import abc
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import final
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+
+from vitrail.data.decode import open_picture
+from vitrail.errors import DataError
+
+
+class Pictures(abc.ABC):
+    """A row of pictures that can be counted, named and opened by number."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """How many pictures there are."""
+
+    @abc.abstractmethod
+    def name(self, index: int) -> str:
+        """The name of one picture, for messages and pages: a file name, or `digits/17`.
+
+        A name does not depend on where the data lies on this machine, and stays the same when pictures are selected.
+        """
+
+    @abc.abstractmethod
+    def open(self, index: int) -> Image.Image:
+        """One decoded picture.
+
+        Raises:
+            DataError: The picture cannot be read; the message names it.
+        """
+
+    @abc.abstractmethod
+    def select(self, indices: Iterable[int]) -> "Pictures":
+        """The pictures with these numbers, in this order, under their old names."""
+
+    @abc.abstractmethod
+    def digest(self) -> bytes:
+        """A short hash that changes when a picture is added, removed, renamed or (in size or pixels) changed."""
+
+
+@final
+class ArrayPictures(Pictures):
+    """Pictures held in memory.
+
+    Args:
+        pixels: Grey (n, h, w) or coloured (n, h, w, c) with c 1 or 3, values 0..255.
+        label: What the set is called; the picture with number 17 is called `label/17`.
+        numbers: The number of each picture in the set it was selected from; 0..n-1 when not given.
+    """
+
+    def __init__(
+        self,
+        pixels: UInt8[np.ndarray, "n h w"] | UInt8[np.ndarray, "n h w c"],
+        label: str = "picture",
+        numbers: Sequence[int] | None = None,
+    ) -> None:
+        grey = pixels.ndim == 3
+        coloured = pixels.ndim == 4 and pixels.shape[3] in (1, 3)
+        if pixels.dtype != np.uint8 or not (grey or coloured):
+            raise DataError(
+                f"pictures in memory have the shape {pixels.shape} and the type {pixels.dtype}",
+                "give uint8 values of the shape (n, h, w), (n, h, w, 1) or (n, h, w, 3)",
+            )
+        self.pixels = pixels
+        self.label = label
+        self.numbers = tuple(range(len(pixels))) if numbers is None else tuple(numbers)
+        assert len(self.numbers) == len(pixels)
+
+    def __len__(self) -> int:
+        """How many pictures there are."""
+        return len(self.pixels)
+
+    def name(self, index: int) -> str:
+        """The set's label and the picture's number in it, such as `digits/17`."""
+        return f"{self.label}/{self.numbers[index]}"
+
+    def open(self, index: int) -> Image.Image:
+        """The picture with mode L or RGB."""
+        pixels = self.pixels[index]
+        return Image.fromarray(pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
+
+    def select(self, indices: Iterable[int]) -> "ArrayPictures":
+        """A copy of the chosen pictures."""
+        chosen = [int(index) for index in indices]
+        return ArrayPictures(self.pixels[chosen], self.label, [self.numbers[index] for index in chosen])
+
+    def digest(self) -> bytes:
+        """A hash of the names and of every pixel."""
+        state = hashlib.blake2b(f"{self.label} {self.pixels.shape}".encode(), digest_size=16)
+        state.update(np.asarray(self.numbers, dtype=np.int64).tobytes())
+        state.update(np.ascontiguousarray(self.pixels).data)
+        return state.digest()
+
+
+@final
+class FilePictures(Pictures):
+    """Pictures in files, decoded each time they are opened.
+
+    Args:
+        paths: One file per picture.
+        root: The folder that names are relative to; without it a name is the whole path.
+    """
+
+    def __init__(self, paths: Sequence[Path], root: Path | None = None) -> None:
+        self.paths = list(paths)
+        self.root = root
+
+    def __len__(self) -> int:
+        """How many pictures there are."""
+        return len(self.paths)
+
+    def name(self, index: int) -> str:
+        """The file's path below the root, with forward slashes."""
+        path = self.paths[index]
+        if self.root is not None and path.is_relative_to(self.root):
+            path = path.relative_to(self.root)
+        return path.as_posix()
+
+    def open(self, index: int) -> Image.Image:
+        """The decoded file; see `vitrail.data.decode.open_picture`."""
+        return open_picture(self.paths[index])
+
+    def select(self, indices: Iterable[int]) -> "FilePictures":
+        """The chosen files."""
+        return FilePictures([self.paths[int(index)] for index in indices], self.root)
+
+    def digest(self) -> bytes:
+        """A hash of the names and of the sizes of the files in bytes."""
+        state = hashlib.blake2b(digest_size=16)
+        for index, path in enumerate(self.paths):
+            try:
+                size = path.stat().st_size
+            except OSError as error:
+                raise DataError(
+                    f"{path}: cannot be read ({error.strerror})", "restore the file or remove it"
+                ) from error
+            state.update(os.fsencode(f"{self.name(index)}\0{size}\0"))
+        return state.digest()

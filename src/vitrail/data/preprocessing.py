@@ -1,0 +1,379 @@
+"""How a picture file becomes the tensor that a model expects: a value that is stored with the model.
+
+Train, evaluate, predict, explain, export and serve all call the same `Preprocessing`. Pictures are converted by the
+rule of `vitrail.data.decode.convert`, resized with Pillow (which averages over all pixels when it makes a picture
+smaller), and only then become tensors.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor
+
+from vitrail.data.decode import convert, open_picture
+from vitrail.errors import DataError, UsageError, nearest
+
+Resize = Literal["crop", "squash", "pad"]
+Interpolation = Literal["nearest", "bilinear", "bicubic"]
+
+_RESAMPLING = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+}
+
+_HUGGING_FACE_RESAMPLE = {"nearest": 0, "bilinear": 2, "bicubic": 3}
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """From a picture of any size and mode to a tensor of one shape.
+
+    Args:
+        size: Height and width of the result, in pixels.
+        resize: `crop`: the picture is scaled to cover size / crop_ratio (rounded down), then the middle is cut out;
+            `squash`: scaled to the size, whatever its proportions; `pad`: scaled to fit in, the rest is background.
+        crop_ratio: Which part of the scaled picture's side `crop` keeps, in (0, 1]; 1 for the other two.
+        interpolation: How Pillow resamples.
+        channels: 1 for grey, 3 for colour.
+        mean: Subtracted from each channel, whose values are 0..1.
+        std: What each channel is divided by, then.
+        background: The colour behind transparent pixels and around padded pictures, 0..255.
+
+    Raises:
+        UsageError: A field has a value that is not possible.
+    """
+
+    size: tuple[int, int]
+    resize: Resize = "crop"
+    crop_ratio: float = 1.0
+    interpolation: Interpolation = "bicubic"
+    channels: int = 3
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    background: tuple[int, int, int] = (128, 128, 128)
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        _require(len(self.size) == 2 and all(_whole(side, 1, 65535) for side in self.size), "size", self.size, "28 28")
+        _require(self.resize in ("crop", "squash", "pad"), "resize", self.resize, "crop, squash or pad")
+        _require(0 < self.crop_ratio <= 1, "crop_ratio", self.crop_ratio, "a number above 0, at most 1")
+        whole = self.resize == "crop" or self.crop_ratio == 1
+        _require(whole, "crop_ratio", self.crop_ratio, f"1, since {self.resize} crops nothing")
+        _require(self.interpolation in _RESAMPLING, "interpolation", self.interpolation, ", ".join(_RESAMPLING))
+        _require(self.channels in (1, 3), "channels", self.channels, "1 (grey) or 3 (colour)")
+        numbers = f"{self.channels} numbers, one per channel"
+        _require(_finite(self.mean, self.channels), "mean", self.mean, numbers)
+        positive = _finite(self.std, self.channels) and all(value > 0 for value in self.std)
+        _require(positive, "std", self.std, f"{numbers}, above 0")
+        colour = len(self.background) == 3 and all(_whole(value, 0, 255) for value in self.background)
+        _require(colour, "background", self.background, "three whole numbers 0..255")
+
+    def __call__(self, picture: Image.Image | Path | str) -> Float[Tensor, "c h w"]:
+        """The tensor that the model expects of this picture.
+
+        Args:
+            picture: A decoded picture, or the path of a file.
+
+        Returns:
+            The normalised picture.
+
+        Raises:
+            DataError: The file or its values cannot be read.
+        """
+        opened = picture if isinstance(picture, Image.Image) else open_picture(picture)
+        return self.normalise(self.to_uint8(opened)[None])[0]
+
+    def to_uint8(self, picture: Image.Image) -> UInt8[Tensor, "c h w"]:
+        """Convert and resize; a picture that has the size and mode already keeps its pixels.
+
+        Args:
+            picture: A decoded picture.
+
+        Returns:
+            Values 0..255.
+
+        Raises:
+            DataError: Its mode or values are none that `convert` has a rule for.
+        """
+        resized = self._resized(convert(picture, self.channels, self.background))
+        pixels = torch.from_numpy(np.array(resized))
+        return pixels[None] if self.channels == 1 else pixels.permute(2, 0, 1).contiguous()
+
+    def fits(self, pixels: UInt8[np.ndarray, "n ..."]) -> bool:
+        """Whether `to_uint8` would keep the values of these grey (n, h, w) or coloured (n, h, w, c) pictures.
+
+        Args:
+            pixels: Pictures in memory, c 1 or 3.
+
+        Returns:
+            True when nothing is converted, scaled or cut; then `as_pixels` is the same as `to_uint8` on each picture.
+        """
+        channels = 1 if pixels.ndim == 3 else pixels.shape[3]
+        return pixels.shape[1:3] == tuple(self.size) and channels == self.channels and self.crop_ratio == 1
+
+    def as_pixels(self, pixels: UInt8[np.ndarray, "n ..."]) -> UInt8[Tensor, "n c h w"]:
+        """Pictures in memory that fit, all at once, as a tensor of its own.
+
+        Args:
+            pixels: Pictures for which `fits` is true.
+
+        Returns:
+            The same values, channels first.
+        """
+        assert self.fits(pixels)
+        channels_last = pixels[..., None] if pixels.ndim == 3 else pixels
+        return torch.from_numpy(np.array(channels_last)).permute(0, 3, 1, 2).contiguous()
+
+    def normalise(self, pixels: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """(pixels / 255 - mean) / std, channel by channel, in fp32 on the device of the pixels.
+
+        Args:
+            pixels: Values 0..255.
+
+        Returns:
+            What the network is given.
+
+        Raises:
+            UsageError: The number of channels is another one, or the values are not uint8.
+        """
+        if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[1] != self.channels:
+            raise UsageError(
+                f"pixels have the shape {tuple(pixels.shape)} and the type {pixels.dtype}",
+                f"give uint8 pixels of the shape (batch, {self.channels}, height, width)",
+            )
+        return self.scale(pixels.to(torch.float32))
+
+    def scale(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """(images / 255 - mean) / std, channel by channel: what `normalise` does, for values 0..255 that are fp32.
+
+        Works in place: the images given are changed.
+        """
+        mean, std = self._statistics(images.device)
+        return images.div_(255).sub_(mean).div_(std)
+
+    def fits(self, pixels: UInt8[np.ndarray, "n h w *c"]) -> bool:
+        """Whether pictures in memory have the size and the channels already, so that `to_uint8` would keep them."""
+        return pixels.shape[1:3] == self.size and (pixels.shape[3] if pixels.ndim == 4 else 1) == self.channels
+
+    def as_pixels(self, pixels: UInt8[np.ndarray, "n h w *c"]) -> UInt8[Tensor, "n c h w"]:
+        """What `to_uint8` gives for each of these pictures that `fits`, for all of them at once."""
+        assert self.fits(pixels)
+        rows = torch.from_numpy(np.ascontiguousarray(pixels))
+        return rows[:, None] if rows.ndim == 3 else rows.permute(0, 3, 1, 2).contiguous()
+
+    def denormalise(self, images: Float[Tensor, "b c h w"]) -> UInt8[Tensor, "b c h w"]:
+        """The way back from what the network is given to values 0..255, rounded, for showing pictures.
+
+        Args:
+            images: What `normalise` returned.
+
+        Returns:
+            The pixels; values outside 0..255 are cut off.
+        """
+        mean, std = self._statistics(images.device)
+        return (images * std + mean).mul(255).round().clamp(0, 255).to(torch.uint8)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain JSON values."""
+        fields = dataclasses.asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> "Preprocessing":
+        """The way back from `to_dict`.
+
+        Args:
+            values: Fields by name; what is missing has its default, except `size`.
+
+        Returns:
+            The preprocessing.
+
+        Raises:
+            UsageError: A key is unknown, `size` is missing, or a value is not possible.
+        """
+        known = [field.name for field in dataclasses.fields(Preprocessing)]
+        for key in values:
+            if key not in known:
+                close = nearest(key, known)
+                raise UsageError(f"preprocessing has no field {key}", close or f"one of {', '.join(known)}")
+        if "size" not in values:
+            raise UsageError("preprocessing has no size", '"size": [height, width]')
+        plain: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        try:
+            return Preprocessing(**plain)
+        except TypeError as error:
+            raise UsageError(
+                f"preprocessing has a value of the wrong type: {plain}", "compare with to_dict()"
+            ) from error
+
+    def _statistics(self, device: torch.device) -> tuple[Float[Tensor, "c 1 1"], Float[Tensor, "c 1 1"]]:
+        mean = torch.tensor(self.mean, dtype=torch.float32, device=device)
+        std = torch.tensor(self.std, dtype=torch.float32, device=device)
+        return mean[:, None, None], std[:, None, None]
+
+    def _resized(self, picture: Image.Image) -> Image.Image:
+        height, width = self.size
+        resampling = _RESAMPLING[self.interpolation]
+        if self.resize == "squash":
+            return picture.resize((width, height), resampling)
+        if self.resize == "crop":
+            return picture.resize((width, height), resampling, box=self._middle(picture.height, picture.width))
+        scale = min(height / picture.height, width / picture.width)
+        fitted = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
+        canvas = convert(Image.new("RGB", (width, height), self.background), self.channels)
+        left, top = (width - fitted[0]) // 2, (height - fitted[1]) // 2
+        canvas.paste(picture.resize(fitted, resampling), (left, top))
+        return canvas
+
+    def _middle(self, high: int, wide: int) -> tuple[float, float, float, float]:
+        """What part of a picture `crop` shows, as left, top, right, bottom in the picture's own pixels.
+
+        The scaled picture is never made as a whole, which keeps the memory for a panorama small. Sizes are rounded as
+        torchvision's Resize and CenterCrop round them.
+        """
+        height, width = self.size
+        scaled_high, scaled_wide = int(height / self.crop_ratio), int(width / self.crop_ratio)
+        if scaled_high * wide >= scaled_wide * high:
+            scaled_wide = scaled_high * wide // high
+        else:
+            scaled_high = scaled_wide * high // wide
+        top, left = round((scaled_high - height) / 2), round((scaled_wide - width) / 2)
+        down, across = high / scaled_high, wide / scaled_wide
+        return left * across, top * down, min((left + width) * across, wide), min((top + height) * down, high)
+
+
+def measure_statistics(pixels: UInt8[Tensor, "n c h w"]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel over all pictures, of values scaled to 0..1.
+
+    They are computed from the counts of the 256 values, exactly and in little memory.
+
+    Args:
+        pixels: Values 0..255, n at least 1.
+
+    Returns:
+        The means and the standard deviations (of the whole, not of a sample); 1 for a channel that never changes.
+    """
+    values = torch.arange(256, dtype=torch.float64) / 255
+    means, deviations = [], []
+    for channel in pixels.cpu().unbind(1):
+        counts = torch.bincount(channel.flatten(), minlength=256).to(torch.float64)
+        share = counts / counts.sum()
+        mean = float(share @ values)
+        deviation = math.sqrt(float(share @ (values - mean) ** 2))
+        means.append(mean)
+        deviations.append(deviation if deviation > 1e-6 else 1.0)
+    return tuple(means), tuple(deviations)
+
+
+def to_hugging_face(preprocessing: Preprocessing) -> dict[str, Any]:
+    """The content of `preprocessor_config.json`, for the ViTImageProcessor of transformers.
+
+    That processor can squash, and can crop to a square. For the rest its keys say the size only, and the whole truth
+    stands under the key `vitrail`, which `from_hugging_face` reads.
+
+    Args:
+        preprocessing: What to write down.
+
+    Returns:
+        Plain JSON values.
+    """
+    height, width = preprocessing.size
+    keys: dict[str, Any] = {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"height": height, "width": width},
+        "resample": _HUGGING_FACE_RESAMPLE[preprocessing.interpolation],
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(preprocessing.mean),
+        "image_std": list(preprocessing.std),
+        "do_convert_rgb": preprocessing.channels == 3,
+    }
+    if preprocessing.resize == "crop" and height == width:
+        keys["size"] = {"shortest_edge": int(height / preprocessing.crop_ratio)}
+        keys |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
+    return keys | {"vitrail": preprocessing.to_dict()}
+
+
+def from_hugging_face(keys: Mapping[str, Any]) -> Preprocessing:
+    """Read a `preprocessor_config.json`, written by `to_hugging_face` or for a plain ViTImageProcessor.
+
+    Args:
+        keys: The content of the file.
+
+    Returns:
+        The preprocessing; of a foreign file, with three channels.
+
+    Raises:
+        DataError: A key has a value that is not possible here, or the keys disagree with those under `vitrail`.
+    """
+    try:
+        own = keys.get("vitrail")
+        if own is None:
+            return _from_foreign_keys(keys)
+        preprocessing = Preprocessing.from_dict(own)
+    except (UsageError, TypeError, KeyError, AttributeError) as error:
+        problem = error.problem if isinstance(error, UsageError) else repr(error)
+        raise DataError(f"the preprocessor configuration cannot be used: {problem}", "write the model again") from error
+    written = to_hugging_face(preprocessing)
+    for key in ("size", "crop_size", "resample", "image_mean", "image_std"):
+        if key in keys and keys[key] != written.get(key):
+            raise DataError(
+                f"the preprocessor configuration contradicts itself: {key} is {keys[key]}, under vitrail it is "
+                f"{written.get(key)}",
+                f"make {key} agree in preprocessor_config.json, or remove the part vitrail",
+            )
+    return preprocessing
+
+
+def _from_foreign_keys(keys: Mapping[str, Any]) -> Preprocessing:
+    """Read the keys of transformers; raises UsageError, TypeError, KeyError or AttributeError on what is not known."""
+    _require(bool(keys.get("do_resize", True)), "do_resize", False, "true")
+    factor = keys.get("rescale_factor", 1 / 255) if keys.get("do_rescale", True) else 1
+    _require(isinstance(factor, float) and abs(factor * 255 - 1) < 1e-6, "rescale_factor", factor, "1/255")
+    names = {number: name for name, number in _HUGGING_FACE_RESAMPLE.items()}
+    resample = keys.get("resample", 2)
+    _require(resample in names, "resample", resample, "0 (nearest), 2 (bilinear) or 3 (bicubic)")
+    normalised = keys.get("do_normalize", True)
+    size = keys.get("size", 224)
+    common: dict[str, Any] = {
+        "interpolation": names[resample],
+        "mean": tuple(keys.get("image_mean", (0.5, 0.5, 0.5))) if normalised else (0.0, 0.0, 0.0),
+        "std": tuple(keys.get("image_std", (0.5, 0.5, 0.5))) if normalised else (1.0, 1.0, 1.0),
+    }
+    if isinstance(size, int):
+        size = {"height": size, "width": size}
+    if not keys.get("do_center_crop", False):
+        return Preprocessing(size=(size["height"], size["width"]), resize="squash", **common)
+    crop = keys["crop_size"]
+    crop = {"height": crop, "width": crop} if isinstance(crop, int) else crop
+    _require(
+        crop["height"] == crop["width"], "crop_size", crop, "a square, since the picture is scaled to shortest_edge"
+    )
+    ratio = crop["height"] / size["shortest_edge"]
+    return Preprocessing(size=(crop["height"], crop["width"]), resize="crop", crop_ratio=ratio, **common)
+
+
+def _require(holds: bool, field: str, value: object, wanted: str) -> None:
+    if not holds:
+        raise UsageError(f"preprocessing: {field} is {value}", f"{field} = {wanted}")
+
+
+def _whole(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _finite(values: tuple[float, ...], count: int) -> bool:
+    return len(values) == count and all(math.isfinite(value) for value in values)

@@ -1,0 +1,83 @@
+"""Why a network said so: one method per file, all in one table.
+
+    heat = rollout(network, images)             # values (b, rows, columns), one number per patch
+    METHODS["generic_attention"].function(network, images, target=3)
+
+Every method takes a ViT in eval mode, any number of pictures, any grid and any prefix, and leaves the network as it is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vitrail.explain.attention_generic import generic_attention, generic_relevance_of
+from vitrail.explain.attention_raw import raw_attention
+from vitrail.explain.attention_rollout import rollout, rollout_of
+from vitrail.explain.heat import Heat
+
+__all__ = [
+    "METHODS",
+    "Heat",
+    "Method",
+    "generic_attention",
+    "generic_relevance_of",
+    "raw_attention",
+    "rollout",
+    "rollout_of",
+]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method and what to know before using it.
+
+    Attributes:
+        function: `function(network, images, target=None, **options) -> Heat`.
+        name: Its key in `METHODS`, and `Heat.method`.
+        title: The name for people.
+        signed: Whether its values speak for and against the class by their sign.
+        class_specific: Whether it can tell classes apart.
+        says: What a map shows, in one line.
+        paper: Where it comes from.
+    """
+
+    function: Callable[..., Heat]
+    name: str
+    title: str
+    signed: bool
+    class_specific: bool
+    says: str
+    paper: str
+
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method(
+            function=raw_attention,
+            name="raw_attention",
+            title="Raw attention",
+            signed=False,
+            class_specific=False,
+            says="how strongly the token that is read out attends to each patch, in one layer",
+            paper="An image is worth 16x16 words (Dosovitskiy et al., 2020), appendix D; one layer",
+        ),
+        Method(
+            function=rollout,
+            name="rollout",
+            title="Attention rollout",
+            signed=False,
+            class_specific=False,
+            says="where information could have come from, through the attention of all layers",
+            paper="Quantifying attention flow in transformers (Abnar and Zuidema, 2020), section 3",
+        ),
+        Method(
+            function=generic_attention,
+            name="generic_attention",
+            title="Generic attention",
+            signed=False,
+            class_specific=True,
+            says="which patches the attention that raises the class's logit comes from, through all layers",
+            paper="Generic attention-model explainability (Chefer, Gur and Wolf, ICCV 2021), equations 5 and 6",
+        ),
+    )
+}

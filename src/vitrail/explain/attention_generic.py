@@ -1,0 +1,81 @@
+"""Generic attention: "Generic attention-model explainability" (Chefer, Gur and Wolf, ICCV 2021), equations 5 and 6.
+
+    R   <- R + pos(E_h(G_l * A_l)) R        l from first to last, R = I at the start
+    map  = readout (R - I)
+
+G_l = d y / d A_l, y the logit of the target (a probability's gradient shrinks with p (1 - p) and vanishes for a sure
+network), E_h the mean over heads, pos(x) = max(x, 0). What each token was at the start is taken out (R - I): with a
+class token it stands in the class token's own column, which is not shown, but with mean pooling it would lie on all
+patches and hide the rest. The method tells classes apart; it cannot show evidence against a class.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.errors import UsageError
+from vitrail.explain.heat import Heat
+from vitrail.explain.readout import AttentionLayers, open_run, wide
+from vitrail.nn import ViT
+
+
+def generic_attention(
+    network: ViT, images: Float[Tensor, "b c h w"], target: int | Tensor | None = None
+) -> Heat:
+    """Attention that raises the target's logit, gathered through all layers.
+
+    Args:
+        network: In eval mode; left as it is, gradients included.
+        images: (b, c, h, w), any size that the patches divide.
+        target: Class to explain: None for each picture's top class, one index for all, or a tensor (b,).
+
+    Returns:
+        A number of at least 0 per patch, in units of the logit.
+
+    Raises:
+        UsageError: If the network is in training mode, or if images or target do not fit.
+    """
+    opened = open_run(network, images, target, "blocks.*.attention", gradients=True)
+    with torch.inference_mode(False), torch.enable_grad():
+        gradients = opened.record.gradient(opened.logit.sum())  # pictures do not mix: each gets its own
+    layers = AttentionLayers(opened.record)
+    rows = generic_relevance_of(layers, list(gradients.values()), opened.readout[None])
+    return opened.heat(rows[:, 0], "generic_attention", signed=False, class_specific=True)
+
+
+@torch.no_grad()
+def generic_relevance_of(
+    attentions: Sequence[Float[Tensor, "b k n n"]],
+    gradients: Sequence[Float[Tensor, "b k n n"]],
+    readout: Float[Tensor, "r n"] | None = None,
+) -> Float[Tensor, "b r n"]:
+    """Rows of R - I for given attention weights and their gradients.
+
+    R = (I + M_L) ... (I + M_1) with M_l = pos(E_h(G_l * A_l)). A row is propagated from the last layer to the first;
+    the identity is left out on the way, not subtracted at the end, so that small relevance keeps its digits.
+
+    Args:
+        attentions: Of each layer, first layer first.
+        gradients: Of each layer, in the same order.
+        readout: Rows to propagate, each a mixture of tokens; all of R - I when None.
+
+    Returns:
+        (b, r, n), at least 0 when the readout is.
+
+    Raises:
+        UsageError: If there is no layer, or not one gradient for each.
+    """
+    if not attentions or len(attentions) != len(gradients):
+        raise UsageError(
+            f"got attention of {len(attentions)} layers and gradients of {len(gradients)}",
+            "one gradient for each of at least one layer, first layer first",
+        )
+    last = wide(gradients[-1])
+    start = torch.eye(last.shape[-1]).to(last) if readout is None else readout.to(last)
+    gathered = last.new_zeros(last.shape[0], *start.shape)
+    for attention, gradient in zip(reversed(attentions), reversed(gradients), strict=True):
+        raising = (wide(gradient) * wide(attention)).mean(dim=1).clamp(min=0)
+        gathered = gathered + (start + gathered) @ raising
+    return gathered

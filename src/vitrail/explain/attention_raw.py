@@ -1,0 +1,54 @@
+"""Raw attention: where the tokens that are read out look in one layer.
+
+    map_j = E_h A_l[h, r, j]        r the readout, E_h the mean over heads
+
+The oldest of all attention pictures. It ignores values, MLPs and the residual stream, and in the last layer every token
+has already gathered from all others. It cannot tell classes apart.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.errors import UsageError
+from vitrail.explain.heat import Heat
+from vitrail.explain.readout import open_run, wide
+from vitrail.nn import ViT
+
+
+def raw_attention(
+    network: ViT,
+    images: Float[Tensor, "b c h w"],
+    target: int | Tensor | None = None,
+    *,
+    layer: int = -1,
+    head: int | None = None,
+) -> Heat:
+    """Attention of the readout to each patch, in one layer.
+
+    Args:
+        network: In eval mode; left as it is.
+        images: (b, c, h, w), any size that the patches divide.
+        target: Class whose logit is reported: None for the top class, one index, or a tensor (b,). The values do not
+            depend on it.
+        layer: Which block; -1 is the last.
+        head: Which head; None for the mean over all.
+
+    Returns:
+        A share of attention per patch, in [0, 1]. What is missing from a sum of 1 went to prefix tokens.
+
+    Raises:
+        UsageError: If the network is in training mode, or if images, target, layer or head do not fit.
+    """
+    depth, heads = network.config.depth, network.config.heads
+    if not -depth <= layer < depth:
+        raise UsageError(f"layer must be one of {-depth}..{depth - 1}, got {layer}", "layer=-1 for the last")
+    if head is not None and not 0 <= head < heads:
+        raise UsageError(f"head must be one of 0..{heads - 1}, got {head}", "head=None for the mean over all heads")
+    place = f"blocks.{layer % depth}"
+    opened = open_run(network, images, target, f"{place}.attention")
+    read = opened.readout.nonzero()[:, 0]  # only the rows that are read out are made
+    with torch.no_grad():
+        weights = opened.record.attention(place, None if head is None else [head], read.tolist())
+        row = opened.readout[read] @ wide(weights).mean(dim=1)
+    return opened.heat(row, "raw_attention", signed=False, class_specific=False)

@@ -1,0 +1,52 @@
+"""What an explanation returns: one number per patch, what it explains, and its caveats."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+NO_SIGNAL = "no signal"
+NOT_FINITE = "not finite"
+
+_ROUNDING = 32  # units in the last place within which a map counts as constant
+
+
+@dataclass(frozen=True, eq=False)
+class Heat:
+    """The explanation of a batch of pictures by one method.
+
+    Attributes:
+        values: (b, rows, columns), one number per patch in the method's own unit; never rescaled per picture.
+        target: (b,), index of the class that is explained.
+        logit: (b,), that class's logit.
+        method: Name of the method, a key of `vitrail.explain.METHODS`.
+        signed: Whether the sign means for and against the class; otherwise a number only says how much.
+        class_specific: Whether another target would give other values.
+        notes: One tuple per picture: `notes[i]` holds the caveats of picture i, and is empty when there is nothing to
+            say. What concerns all pictures stands with each. `"no signal"` means that the map is zero or constant, so
+            it does not prefer any patch; `"not finite"` that it holds infinities or is not a number.
+    """
+
+    values: Float[Tensor, "b rows columns"]
+    target: Int[Tensor, "b"]
+    logit: Float[Tensor, "b"]
+    method: str
+    signed: bool
+    class_specific: bool
+    notes: tuple[tuple[str, ...], ...]
+
+
+def caveats(values: Float[Tensor, "b rows columns"]) -> tuple[tuple[str, ...], ...]:
+    """What a map itself tells of its worth, for each picture: nothing, `"no signal"` or `"not finite"`.
+
+    A map is constant when its values differ by rounding alone: by at most 32 units in the last place of the largest.
+    """
+    flat = values.flatten(1)
+    finite = flat.isfinite().all(dim=1).tolist()
+    spread = flat.amax(dim=1) - flat.amin(dim=1)
+    constant = (spread <= _ROUNDING * torch.finfo(flat.dtype).eps * flat.abs().amax(dim=1)).tolist()
+    notes = []
+    for is_finite, is_constant in zip(finite, constant, strict=True):
+        notes.append((NOT_FINITE,) if not is_finite else (NO_SIGNAL,) if is_constant else ())
+    return tuple(notes)

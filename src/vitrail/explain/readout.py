@@ -1,0 +1,202 @@
+"""What all methods share: run the network once with a record, choose the target, and know which tokens are read out.
+
+A method multiplies a row over tokens through the layers. That row starts as the *readout*: how much each token
+contributes to the vector that the head reads. It is 1 at the class token, or 1 / patches at every patch when the
+network pools by the mean. The row that comes out is put on the grid; prefix tokens are never shown as patches.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final, overload
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vitrail.errors import UsageError
+from vitrail.explain.heat import Heat, caveats
+from vitrail.nn import Record, ViT
+from vitrail.nn.embedding import Size
+from vitrail.nn.vit import ClassToken, MeanOfPatches
+
+POOLINGS = {"class": ClassToken, "mean": MeanOfPatches}
+
+
+@final
+class AttentionLayers(Sequence[Tensor]):
+    """The attention weights of a record, first layer first; each (b, k, n, n) is made when it is read.
+
+    So a method that walks through the layers holds one of them at a time.
+
+    Args:
+        record: Of a run that has ended.
+    """
+
+    def __init__(self, record: Record) -> None:
+        self._record, self._places = record, record.attentions()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Tensor, ...]: ...
+    def __getitem__(self, index: int | slice) -> Tensor | tuple[Tensor, ...]:
+        """One layer, or a tuple of layers."""
+        if isinstance(index, slice):
+            return tuple(self[one] for one in range(*index.indices(len(self))))
+        with torch.no_grad():
+            return self._record[f"{self._places[index]}.attention"]
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """One run of a network, opened for a method to read.
+
+    Attributes:
+        record: What the run left behind.
+        target: (b,), the class to explain.
+        logit: (b,), its logit; inside the graph when the run was made with gradients.
+        readout: (n,), how much each token contributes to what the head reads; sums to 1.
+        prefix: Number of tokens in front of the patches.
+        grid: (rows, columns) of patches.
+    """
+
+    record: Record
+    target: Int[Tensor, "b"]
+    logit: Float[Tensor, "b"]
+    readout: Float[Tensor, "n"]
+    prefix: int
+    grid: Size
+
+    def heat(self, row: Float[Tensor, "b n"], method: str, *, signed: bool, class_specific: bool) -> Heat:
+        """The heat of a row over all tokens."""
+        values = on_grid(row.detach(), self.prefix, self.grid)
+        return Heat(values, self.target, self.logit.detach(), method, signed, class_specific, caveats(values))
+
+
+def open_run(
+    network: ViT,
+    images: Float[Tensor, "b c h w"],
+    target: int | Tensor | None,
+    *names: str,
+    gradients: bool = False,
+) -> Opened:
+    """Run `network` once and keep what `names` ask for; nothing of the network or of `images` changes.
+
+    Works under `torch.no_grad` and `torch.inference_mode`, and with frozen parameters: gradients flow to a copy of
+    the images.
+
+    Args:
+        network: In eval mode.
+        images: (b, c, h, w), any size that the patches divide.
+        target: See `choose_target`.
+        *names: Which names to record, as in `Record`.
+        gradients: Whether the record and the logit stay in the graph.
+
+    Raises:
+        UsageError: If the network is in training mode or has a pooling or an attention that cannot be read, if
+            gradients are asked of weights made in inference mode, or if images or target do not fit.
+    """
+    check(network, images, gradients)
+    grid = network.grid(images)
+    record = Record(*names, gradients=gradients)
+    with torch.inference_mode(False), torch.set_grad_enabled(gradients):
+        pixels = images.detach().clone().requires_grad_() if gradients else images
+        logits = network(pixels, record)
+        chosen = choose_target(logits.detach(), target)
+        logit = logits.gather(1, chosen[:, None])[:, 0]
+        readout = readout_of(network, grid).to(device=logits.device, dtype=wide(logits).dtype)
+    if not record.attentions():
+        raise UsageError(
+            "the attention of this network leaves no weights in the record",
+            "an attention that calls record.keep_attention(queries, keys, values, attended, mask)",
+        )
+    return Opened(record, chosen, logit, readout, network.config.prefix, grid)
+
+
+def check(network: ViT, images: Tensor, gradients: bool) -> None:
+    """Refuse what would give a wrong or a random map.
+
+    Raises:
+        UsageError: See `open_run`.
+    """
+    training = [name or "the network" for name, module in network.named_modules() if module.training]
+    if training:
+        raise UsageError(
+            f"an explanation needs a network in eval mode, and {training[0]} is in training mode", "network.eval()"
+        )
+    if type(network.pool) is not POOLINGS[network.config.pooling]:
+        raise UsageError(
+            f"pooling {type(network.pool).__name__} is not one that explanations can read",
+            "a network that pools by its class token or by the mean of its patches",
+        )
+    if not images.is_floating_point():
+        raise UsageError(
+            f"images must be floating point, got {images.dtype}",
+            "model.preprocessing(picture), which converts any file to what this network expects",
+        )
+    if gradients and any(parameter.is_inference() for parameter in network.parameters()):
+        raise UsageError(
+            "the weights of this network were made under torch.inference_mode, so nothing can be differentiated",
+            "making or loading the network outside torch.inference_mode",
+        )
+
+
+def choose_target(logits: Float[Tensor, "b v"], target: int | Tensor | None) -> Int[Tensor, "b"]:
+    """The class to explain, for each picture.
+
+    Args:
+        logits: (b, classes).
+        target: None for each picture's top class, one index for all pictures, or an integer tensor (b,).
+
+    Raises:
+        UsageError: If the target is no index, there is not one per picture, or it is out of range; names the range.
+    """
+    pictures, classes = logits.shape
+    if target is None:
+        return logits.argmax(dim=1)
+    chosen = torch.as_tensor(target, device=logits.device)
+    if chosen.dtype == torch.bool or chosen.is_floating_point() or chosen.is_complex():
+        raise UsageError(
+            f"target must be a class index of 0..{classes - 1}, got {chosen.dtype}", "target=None for the top class"
+        )
+    if chosen.shape not in ((), (pictures,)):
+        raise UsageError(
+            f"target must be one index or one for each of {pictures} pictures, got shape {tuple(chosen.shape)}",
+            f"an integer tensor of shape ({pictures},), each of 0..{classes - 1}",
+        )
+    outside = (chosen < 0) | (chosen >= classes)
+    if outside.any():
+        wrong = chosen[outside].flatten()[0].item()
+        raise UsageError(f"target must be a class index of 0..{classes - 1}, got {wrong}", "target=None for the top class")
+    return chosen.long().expand(pictures).clone()
+
+
+def readout_of(network: ViT, grid: Size) -> Float[Tensor, "n"]:
+    """How much each token contributes to what the heads read; sums to 1.
+
+    All at the class token, or equal shares of the patches for mean pooling. A distillation token has a head of its own,
+    and both heads are averaged (DeiT, 2021, section 4): it takes one half.
+    """
+    config, patches = network.config, grid[0] * grid[1]
+    readout = torch.zeros(config.prefix + patches, dtype=torch.float64)
+    if config.pooling == "class":
+        readout[0] = 1.0
+    else:
+        readout[config.prefix :] = 1.0 / patches
+    if config.distillation_token:
+        readout /= 2
+        readout[int(config.class_token)] += 0.5
+    return readout
+
+
+def on_grid(row: Float[Tensor, "b n"], prefix: int, grid: Size) -> Float[Tensor, "b rows columns"]:
+    """Put a row over tokens on the grid of patches, without the prefix tokens."""
+    return row[:, prefix:].unflatten(1, grid)
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """The tensor in at least float32: products over layers are not made in half precision."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

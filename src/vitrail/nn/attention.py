@@ -1,0 +1,134 @@
+"""Attention: every token asks all tokens, and mixes their values by how well the keys answer.
+
+    Attention(Q, K, V) = softmax(Q K^T / sqrt(e)) V        "Attention is all you need" (2017), equation 1
+
+`attend` is the one way in which networks compute it: torch's fused kernel, which never forms the (n, n) weights.
+`attention_weights` is the first half of the equation on its own; a record uses it to show the weights afterwards.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from vitrail.nn.record import SILENT, AnyRecord
+
+
+def attention_weights(
+    queries: Float[Tensor, "b k n e"], keys: Float[Tensor, "b k m e"], mask: Bool[Tensor, "*#b #n #m"] | None = None
+) -> Float[Tensor, "b k n m"]:
+    """softmax(Q K^T / sqrt(e)); a row whose mask hides every key is all zeros.
+
+    Args:
+        queries: (b, k, n, e), k heads of e numbers.
+        keys: (b, k, m, e).
+        mask: True where a query may see a key; broadcast to (b, k, n, m).
+    """
+    scores = queries @ keys.transpose(-2, -1) * queries.shape[-1] ** -0.5
+    if mask is None:
+        return scores.softmax(dim=-1)
+    sees_any = mask.any(dim=-1, keepdim=True)
+    return scores.masked_fill(~mask & sees_any, -torch.inf).softmax(dim=-1) * sees_any
+
+
+def attend(
+    queries: Float[Tensor, "b k n e"],
+    keys: Float[Tensor, "b k m e"],
+    values: Float[Tensor, "b k m e"],
+    mask: Bool[Tensor, "*#b #n #m"] | None = None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "b k n e"]:
+    """softmax(Q K^T / sqrt(e)) V by the fused kernel; a query that may see nothing gets zeros, never NaN.
+
+    Args:
+        queries: (b, k, n, e).
+        keys: (b, k, m, e).
+        values: (b, k, m, e).
+        mask: True where a query may see a key; broadcast to (b, k, n, m).
+        dropout: Probability of dropping an attention weight (0 outside training).
+    """
+    if mask is None:
+        return F.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout)
+    sees_any = mask.any(dim=-1, keepdim=True)
+    return F.scaled_dot_product_attention(queries, keys, values, mask | ~sees_any, dropout_p=dropout) * sees_any
+
+
+def causal_mask(queries: int, keys: int, device: torch.device | None = None) -> Bool[Tensor, "n m"]:
+    """True where key j is not later than query i; the last query is aligned with the last key."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
+class Attention(nn.Module):
+    """Multi-head attention ("Attention is all you need", section 3.2.2), of tokens to themselves or to a context.
+
+    Args:
+        width: Numbers per token, d.
+        heads: Number of heads, k.
+        head_dim: Numbers per head, e. Free: k * e need not equal d. None: d / k.
+        qkv_bias: Whether the query, key and value maps have a bias.
+        out_bias: Whether the output map has one.
+        attention_dropout: Probability of dropping an attention weight in training.
+        dropout: Probability of dropping an output number in training.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        head_dim: int | None = None,
+        *,
+        qkv_bias: bool = True,
+        out_bias: bool = True,
+        attention_dropout: float = 0.0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.head_dim = head_dim if head_dim is not None else width // heads
+        self.attention_dropout = attention_dropout
+        self.qkv = nn.Linear(width, 3 * heads * self.head_dim, bias=qkv_bias)  # rows ordered (q k v, head, head_dim)
+        self.proj = nn.Linear(heads * self.head_dim, width, bias=out_bias)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None = None,
+        mask: Bool[Tensor, "*#b #n #m"] | None = None,
+        causal: bool = False,
+        record: AnyRecord = SILENT,
+    ) -> Float[Tensor, "b n d"]:
+        """Mix `tokens` with themselves, or with `context` (cross-attention).
+
+        Args:
+            tokens: Who asks, (b, n, d).
+            context: Who answers, (b, m, d); the tokens themselves when None.
+            mask: True where a query may see a key: (n, m), (b, 1, n, m) or (b, k, n, m).
+            causal: Also hide every key that comes after its query.
+            record: Where to keep queries, keys, values and what was attended.
+        """
+        if causal:
+            order = causal_mask(tokens.shape[1], (tokens if context is None else context).shape[1], tokens.device)
+            mask = order if mask is None else mask & order
+        queries, keys, values = self.project(tokens, context)
+        dropout = self.attention_dropout if self.training else 0.0
+        attended = attend(queries, keys, values, mask, dropout)
+        record.keep_attention(queries, keys, values, attended, mask)
+        return self.drop(self.proj(attended.transpose(1, 2).flatten(2)))
+
+    def project(
+        self, tokens: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"] | None = None
+    ) -> tuple[Float[Tensor, "b k n e"], Float[Tensor, "b k m e"], Float[Tensor, "b k m e"]]:
+        """Queries of the tokens, keys and values of the context, each (b, k, length, e)."""
+        if context is None:
+            queries, keys, values = self._heads(self.qkv(tokens), 3)
+            return queries, keys, values
+        inner = self.heads * self.head_dim
+        weight, bias = self.qkv.weight, self.qkv.bias
+        q_bias, kv_bias = (None, None) if bias is None else (bias[:inner], bias[inner:])
+        (queries,) = self._heads(F.linear(tokens, weight[:inner], q_bias), 1)
+        keys, values = self._heads(F.linear(context, weight[inner:], kv_bias), 2)
+        return queries, keys, values
+
+    def _heads(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
+        return projected.unflatten(-1, (parts, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4).unbind(0)

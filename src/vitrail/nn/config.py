@@ -1,0 +1,217 @@
+"""What a plain ViT is: one frozen value, complete and checked, and the table of the published sizes."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from vitrail.errors import UsageError, nearest
+from vitrail.nn.embedding import Positions, Size, grid_of, sinusoids, sinusoids_2d
+
+Pooling = Literal["class", "mean"]
+Activation = Literal["gelu", "relu"]
+
+# letter: (width, depth, heads, mlp_dim)
+SIZES: dict[str, tuple[int, int, int, int]] = {
+    "Ti": (192, 12, 3, 768),  # "Training data-efficient image transformers" (DeiT, 2021), table 1
+    "S": (384, 12, 6, 1536),  # the same
+    "B": (768, 12, 12, 3072),  # "An image is worth 16x16 words" (ViT, 2020), table 1
+    "L": (1024, 24, 16, 4096),  # the same
+    "H": (1280, 32, 16, 5120),  # the same
+    "g": (1408, 40, 16, 6144),  # "Scaling vision transformers" (2021), table 2
+}
+
+
+def _pair(value: int | Size) -> Size:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_size(value: object) -> bool:
+    sides = value if isinstance(value, tuple | list) else (value, value)
+    return len(sides) == 2 and all(_is_whole(side, 1) for side in sides)
+
+
+def _is_number(value: object, below: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < below
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViTConfig:
+    """A plain Vision Transformer, in the paper's terms.
+
+    Attributes:
+        image_size: (height, width) in pixels; one number means a square.
+        patch_size: (height, width) of a patch in pixels; one number means a square.
+        channels: Channels of a picture.
+        classes: Length of the logits; 0 for a network without a head, whose logits are what the head would read.
+        width: Numbers per token, D.
+        depth: Number of blocks, L.
+        heads: Attention heads per block, k.
+        head_dim: Numbers per head, D_h; 0 stands for width / heads.
+        mlp_dim: Numbers in the middle of the MLP, D_mlp; 0 stands for 4 x width.
+        class_token: Whether a class token stands in front of the patches.
+        distillation_token: Whether a distillation token with a head of its own follows it (DeiT).
+        registers: Number of register tokens behind those.
+        pooling: What the head reads: the class token, or the mean of the patch tokens.
+        positions: Learned, sinusoidal (1-D, over all tokens), sinusoidal-2d (over the grid), or none.
+        activation: Of the MLP.
+        qkv_bias: Whether queries, keys and values have a bias.
+        layer_scale: Start of LayerScale's factors; 0 for no LayerScale.
+        dropout: Probability after the embedding, the output map of attention and both maps of the MLP.
+        attention_dropout: Probability of dropping an attention weight.
+        stochastic_depth: Probability of skipping a branch in the last block; grows linearly from 0 in the first.
+        norm_eps: The epsilon of LayerNorm.
+    """
+
+    image_size: int | Size = 224
+    patch_size: int | Size = 16
+    channels: int = 3
+    classes: int = 1000
+    width: int = 768
+    depth: int = 12
+    heads: int = 12
+    head_dim: int = 0
+    mlp_dim: int = 0
+    class_token: bool = True
+    distillation_token: bool = False
+    registers: int = 0
+    pooling: Pooling = "class"
+    positions: Positions = "learned"
+    activation: Activation = "gelu"
+    qkv_bias: bool = True
+    layer_scale: float = 0.0
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    norm_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        """Fill what follows from the rest, then refuse what cannot be built."""
+        self._check_values()
+        fill = object.__setattr__
+        fill(self, "image_size", _pair(self.image_size))
+        fill(self, "patch_size", _pair(self.patch_size))
+        if self.head_dim == 0:
+            if self.width % self.heads:
+                raise UsageError(
+                    f"width {self.width} cannot be shared among {self.heads} heads",
+                    f"head_dim={max(1, round(self.width / self.heads))} (heads x head_dim need not equal the width)",
+                )
+            fill(self, "head_dim", self.width // self.heads)
+        fill(self, "mlp_dim", self.mlp_dim or 4 * self.width)
+        if self.pooling == "class" and not self.class_token:
+            raise UsageError("pooling='class' reads a class token, and class_token is False", "pooling='mean'")
+        if self.positions == "sinusoidal":
+            sinusoids(1, self.width)  # refuses a width that does not fit
+        if self.positions == "sinusoidal-2d":
+            sinusoids_2d((1, 1), self.width)
+        grid_of(self.image, self.patch)
+
+    def _check_values(self) -> None:
+        for name in ("image_size", "patch_size"):
+            self._check(name, _is_size(getattr(self, name)), "whole pixels, one number or (height, width), at least 1")
+        for name in ("channels", "width", "depth", "heads"):
+            self._check(name, _is_whole(getattr(self, name), 1), "a whole number, at least 1")
+        for name in ("classes", "head_dim", "mlp_dim", "registers"):
+            self._check(name, _is_whole(getattr(self, name), 0), "a whole number, 0 or more")
+        for name in ("class_token", "distillation_token", "qkv_bias"):
+            self._check(name, isinstance(getattr(self, name), bool), "True or False")
+        for name in ("layer_scale", "norm_eps"):
+            self._check(name, _is_number(getattr(self, name), math.inf), "a number, 0 or more")
+        for name in ("dropout", "attention_dropout", "stochastic_depth"):
+            self._check(name, _is_number(getattr(self, name), 1), "a number, at least 0 and below 1")
+        for name, kinds in (("pooling", Pooling), ("positions", Positions), ("activation", Activation)):
+            self._check(name, getattr(self, name) in get_args(kinds), f"one of {', '.join(get_args(kinds))}")
+
+    def _check(self, name: str, fine: bool, wanted: str) -> None:
+        if not fine:
+            given = getattr(self, name)
+            guess = nearest(str(given), wanted.removeprefix("one of ").split(", ")) if "one of" in wanted else None
+            default = next(field.default for field in fields(self) if field.name == name)
+            hint = f"{name}={guess!r}" if guess else f"{name}={default!r}, the default"
+            raise UsageError(f"{name} must be {wanted}, got {given!r}", hint)
+
+    @classmethod
+    def from_size(
+        cls,
+        size: str,
+        *,
+        classes: int = 1000,
+        image_size: int | Size = 224,
+        channels: int = 3,
+        pooling: Pooling = "class",
+        class_token: bool = True,
+        registers: int = 0,
+        stochastic_depth: float = 0.0,
+    ) -> "ViTConfig":
+        """A row of the table: `"B/16"` is size B with patches of 16 x 16 pixels, `"S/14x7"` of 14 x 7.
+
+        For anything else, `dataclasses.replace(ViTConfig.from_size(...), ...)`.
+
+        Raises:
+            UsageError: If the size is not in the table; offers the nearest that is.
+        """
+        letter, _, patch = size.partition("/")
+        patch_size = tuple(int(side) for side in patch.split("x") if side.isdecimal())
+        if letter not in SIZES or len(patch_size) not in (1, 2) or len(patch_size) != patch.count("x") + 1:
+            same = [known for known in SIZES if known.lower() == letter.lower()]
+            guess = (same or [nearest(letter, SIZES) or "S"])[0]
+            raise UsageError(
+                f"unknown size '{size}': a size is one of {' '.join(SIZES)}, a slash and the patch in pixels",
+                f"{guess}/{patch_size[0] if patch_size else 16}",
+            )
+        width, depth, heads, mlp_dim = SIZES[letter]
+        return cls(
+            image_size=image_size,
+            patch_size=patch_size if len(patch_size) == 2 else patch_size[0],
+            channels=channels,
+            classes=classes,
+            width=width,
+            depth=depth,
+            heads=heads,
+            mlp_dim=mlp_dim,
+            class_token=class_token,
+            registers=registers,
+            pooling=pooling,
+            stochastic_depth=stochastic_depth,
+        )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ViTConfig":
+        """The inverse of `dataclasses.asdict`, also after a way through JSON.
+
+        Raises:
+            UsageError: If a key is unknown.
+        """
+        known = [field.name for field in fields(cls)]
+        for key in values:
+            if key not in known:
+                raise UsageError(f"unknown key '{key}' in a network's configuration", f"{nearest(key, known) or known}")
+        sides_as_tuples: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+        }
+        return cls(**sides_as_tuples)
+
+    @property
+    def image(self) -> Size:
+        """(height, width) of a picture in pixels."""
+        return _pair(self.image_size)
+
+    @property
+    def patch(self) -> Size:
+        """(height, width) of a patch in pixels."""
+        return _pair(self.patch_size)
+
+    @property
+    def grid(self) -> Size:
+        """(rows, columns) of patches."""
+        return grid_of(self.image, self.patch)
+
+    @property
+    def prefix(self) -> int:
+        """Number of tokens in front of the patches."""
+        return int(self.class_token) + int(self.distillation_token) + self.registers

@@ -1,0 +1,106 @@
+"""From pixels to tokens: the grid of patches, the patch map, and positions.
+
+"An image is worth 16x16 words" (2020), equation 1: a picture is cut into patches, each is mapped linearly to a token,
+and every token gets its position added. The tokens in front of the patches are parameters of the ViT itself.
+"""
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.errors import UsageError
+
+Size = tuple[int, int]
+Positions = Literal["learned", "sinusoidal", "sinusoidal-2d", "none"]
+
+
+def grid_of(image_size: Size, patch_size: Size) -> Size:
+    """Rows and columns of patches in a picture of (height, width) pixels.
+
+    Raises:
+        UsageError: If the patches do not divide the picture; names the nearest sizes that work.
+    """
+    if all(pixels >= patch and pixels % patch == 0 for pixels, patch in zip(image_size, patch_size, strict=True)):
+        return image_size[0] // patch_size[0], image_size[1] // patch_size[1]
+    down = [max(1, pixels // patch) * patch for pixels, patch in zip(image_size, patch_size, strict=True)]
+    up = [max(1, math.ceil(pixels / patch)) * patch for pixels, patch in zip(image_size, patch_size, strict=True)]
+    sizes = " or ".join(dict.fromkeys(f"{h}x{w}" for h, w in (down, up)))
+    raise UsageError(
+        f"a picture of {image_size[0]}x{image_size[1]} pixels (height x width) cannot be cut into patches of "
+        f"{patch_size[0]}x{patch_size[1]}",
+        f"a size that the patches divide: {sizes}",
+    )
+
+
+class PatchEmbedding(nn.Module):
+    """Cuts pictures into patches and maps each to a token: a convolution whose stride is its kernel.
+
+    Args:
+        channels: Channels of the picture, c.
+        width: Numbers per token, d.
+        patch_size: (height, width) of a patch in pixels.
+        bias: Whether the map has a bias.
+    """
+
+    def __init__(self, channels: int, width: int, patch_size: Size, bias: bool = True) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(channels, width, kernel_size=patch_size, stride=patch_size, bias=bias)
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n d"]:
+        """Tokens in reading order: left to right, then down."""
+        return self.proj(images).flatten(2).transpose(1, 2)
+
+
+def sinusoids(length: int, width: int) -> Float[Tensor, "length d"]:
+    """Fixed positions of "Attention is all you need", section 3.5: sin and cos of pos / 10000^(2i/d), in turn.
+
+    Raises:
+        UsageError: If `width` is odd: every frequency has a sine and a cosine.
+    """
+    if width % 2:
+        raise UsageError(f"sinusoidal positions need an even width, got {width}", f"a width of {width + 1}")
+    frequencies = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10_000.0) / width))
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
+
+
+def sinusoids_2d(grid: Size, width: int) -> Float[Tensor, "p d"]:
+    """Fixed positions in the plane: one half of the numbers tells the row, the other the column (MoCo v3, 2021).
+
+    Raises:
+        UsageError: If 4 does not divide `width`: two axes, each with sines and cosines.
+    """
+    if width % 4:
+        raise UsageError(
+            f"sinusoidal positions in the plane need a width that 4 divides, got {width}",
+            f"a width of {max(4, width // 4 * 4)} or {(width // 4 + 1) * 4}",
+        )
+    rows, columns = (sinusoids(length, width // 2) for length in grid)
+    plane = [rows[:, None].expand(*grid, -1), columns[None].expand(*grid, -1)]
+    return torch.cat(plane, dim=-1).flatten(0, 1)
+
+
+def resize_positions(
+    positions: Float[Tensor, "1 n d"], prefix: int, old: Size, new: Size
+) -> Float[Tensor, "1 m d"]:
+    """Carry positions from one grid to another by bicubic interpolation; the same grid gives the same tensor.
+
+    The patches' positions are read as a picture of `old` (rows, columns) and resized to exactly `new`, by size and
+    not by a rounded scale; positions of the prefix tokens are untouched. Computed in float32.
+
+    Args:
+        positions: Positions of the prefix tokens, then of the patches in reading order.
+        prefix: Number of prefix tokens.
+        old: Grid that the positions belong to.
+        new: Grid wanted.
+    """
+    if old == new:
+        return positions
+    front, patches = positions[:, :prefix], positions[:, prefix:]
+    plane = patches.float().unflatten(1, old).permute(0, 3, 1, 2)
+    plane = F.interpolate(plane, size=new, mode="bicubic", antialias=True, align_corners=False)
+    return torch.cat([front, plane.permute(0, 2, 3, 1).flatten(1, 2).to(positions.dtype)], dim=1)

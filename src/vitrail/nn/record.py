@@ -1,0 +1,225 @@
+"""What one run of a network leaves behind: named intermediates, kept only when somebody asks.
+
+A network takes `record=SILENT` and hands it down. The silent record keeps nothing and costs nothing, so no code
+asks whether it is there. A `Record` keeps the tensors under public names:
+
+    tokens                      what enters the first block              (b, n, d)
+    blocks.3.input              what enters block 3                      (b, n, d)
+    blocks.3.norm1              the same, normalised for attention       (b, n, d)
+    blocks.3.queries, .keys     per head                                 (b, k, n, e)
+    blocks.3.attention          the weights softmax(q k^T / sqrt(e))     (b, k, n, n)
+    blocks.3.values             per head                                 (b, k, n, e)
+    blocks.3.attended           attention times values, per head         (b, k, n, e)
+    blocks.3.mlp                what the MLP adds                        (b, n, d)
+    blocks.3.output             what leaves block 3                      (b, n, d)
+    pooled                      what the head reads                      (b, d)
+    logits                                                               (b, classes)
+
+The attention weights are never made while the network runs: the fused kernel always runs, and the weights are
+computed from the queries and keys when they are read, for the blocks, heads and query rows asked for. So is their
+gradient: with O = A V, the chain rule gives  d y / d A = (d y / d O) V^T  exactly.
+"""
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from vitrail.errors import UsageError, nearest
+
+
+class Silent:
+    """The record that keeps nothing: the default of every network."""
+
+    def at(self, place: str) -> "Silent":
+        """Itself: nothing is kept at any place."""
+        return self
+
+    def keep(self, name: str, tensor: Tensor) -> None:
+        """Do nothing."""
+
+    def keep_attention(
+        self, queries: Tensor, keys: Tensor, values: Tensor, attended: Tensor, mask: Tensor | None
+    ) -> None:
+        """Do nothing."""
+
+
+SILENT = Silent()
+
+
+class Attended(NamedTuple):
+    """What one attention did, enough to make its weights and their gradient."""
+
+    queries: Float[Tensor, "b k n e"]
+    keys: Float[Tensor, "b k m e"]
+    values: Float[Tensor, "b k m e"]
+    attended: Float[Tensor, "b k n e"]
+    mask: Bool[Tensor, "*#b #n #m"] | None
+
+
+def weights_of(queries: Tensor, keys: Tensor, mask: Tensor | None) -> Float[Tensor, "b k n m"]:
+    """The attention weights, made now; imported here because `attention.py` stands on this file."""
+    from vitrail.nn.attention import attention_weights
+
+    return attention_weights(queries, keys, mask)
+
+
+class Record:
+    """Keeps what a network computes, by name; read it like a dict: `record["blocks.11.attention"]`.
+
+    Args:
+        *names: Which names to keep, as shell patterns (`"blocks.11.*"`, `"pooled"`). None given: all of them.
+        gradients: Keep the tensors inside the graph, so that `gradient` and `torch.autograd.grad` can reach them.
+            Otherwise they are detached. The network's answer has the same bits either way.
+    """
+
+    def __init__(self, *names: str, gradients: bool = False) -> None:
+        self._patterns = names
+        self._gradients = gradients
+        self._place = ""
+        self._tensors: dict[str, Tensor] = {}
+        self._attentions: dict[str, Attended] = {}
+
+    # ---- written by networks
+
+    def at(self, place: str) -> "Record":
+        """The same record, whose names now start with `place`."""
+        inner = Record(*self._patterns, gradients=self._gradients)
+        inner._place = f"{self._place}{place}."
+        inner._tensors, inner._attentions = self._tensors, self._attentions
+        return inner
+
+    def keep(self, name: str, tensor: Tensor) -> None:
+        """Keep `tensor` under `name` if it was asked for."""
+        name = self._place + name
+        if self._wanted(name):
+            self._tensors[name] = self._held(tensor)
+
+    def keep_attention(
+        self, queries: Tensor, keys: Tensor, values: Tensor, attended: Tensor, mask: Tensor | None
+    ) -> None:
+        """Keep what one attention did; its weights are made later, when they are read."""
+        if any(self._wanted(self._place + part) for part in ("attention", *Attended._fields[:4])):
+            held = self._held
+            self._attentions[self._place] = Attended(held(queries), held(keys), held(values), held(attended), mask)
+
+    def _wanted(self, name: str) -> bool:
+        return not self._patterns or any(fnmatchcase(name, pattern) for pattern in self._patterns)
+
+    def _held(self, tensor: Tensor) -> Tensor:
+        return tensor if self._gradients else tensor.detach()
+
+    # ---- read by people
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The tensor of that name; attention weights (b, k, n, n) are computed now.
+
+        Raises:
+            UsageError: If nothing was kept under that name; the nearest kept name is offered.
+        """
+        if name in self._tensors:
+            return self._tensors[name]
+        place, _, part = name.rpartition(".")
+        kept = self._attentions.get(f"{place}." if place else "") if self._wanted(name) else None
+        if kept is not None and part in Attended._fields[:4]:
+            return getattr(kept, part)
+        if kept is not None and part == "attention":
+            return weights_of(kept.queries, kept.keys, kept.mask)
+        raise self._missing(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in set(self)
+
+    def __iter__(self) -> Iterator[str]:
+        """Every name that can be read."""
+        yield from self._tensors
+        for place in self._attentions:
+            for part in ("attention", *Attended._fields[:4]):
+                if self._wanted(place + part):
+                    yield place + part
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def attentions(self) -> tuple[str, ...]:
+        """The places that attended, in the order in which they ran: `("blocks.0", "blocks.1", ...)`."""
+        return tuple(place.removesuffix(".") for place in self._attentions)
+
+    def attention(
+        self, place: str, heads: Sequence[int] | None = None, queries: Sequence[int] | None = None
+    ) -> Float[Tensor, "b k n m"]:
+        """Attention weights of one place, only for the heads and query rows asked for.
+
+        Args:
+            place: Where, such as `"blocks.11"`.
+            heads: Indices of heads; all when None.
+            queries: Indices of query tokens (0 is the class token where there is one); all when None.
+
+        Returns:
+            Weights (b, heads asked, rows asked, keys); each row sums to 1, or to 0 where its mask hides all keys.
+        """
+        kept = self._kept(place)
+        q, k, mask = kept.queries, kept.keys, kept.mask
+        if heads is not None:
+            q, k = q[:, heads], k[:, heads]
+            mask = mask[..., heads, :, :] if mask is not None and mask.dim() > 2 and mask.shape[-3] > 1 else mask
+        if queries is not None:
+            q = q[:, :, queries]
+            mask = mask[..., queries, :] if mask is not None and mask.shape[-2] > 1 else mask
+        return weights_of(q, k, mask)
+
+    def gradient(self, of: Tensor, *places: str, keep_graph: bool = False) -> dict[str, Float[Tensor, "b k n m"]]:
+        """d of / d attention weights, by d y / d A = (d y / d O) V^T; no parameter's `.grad` is touched.
+
+        Args:
+            of: A scalar of the same run, such as `logits[:, 3].sum()` (images do not mix, so the sum over the batch
+                gives every image its own gradient).
+            places: Which attentions, such as `"blocks.11"`; all when none is given.
+            keep_graph: Keep the graph for a further call.
+
+        Returns:
+            One gradient (b, k, n, m) for each place.
+
+        Raises:
+            UsageError: If this record was not made with `gradients=True`, or the run left no graph.
+        """
+        if not self._gradients:
+            raise UsageError(
+                "this record was made without gradients, so nothing can be differentiated",
+                "Record(gradients=True), and run the network again",
+            )
+        if not of.requires_grad:
+            raise UsageError(
+                "the network ran without a graph (torch.no_grad, or every parameter is frozen)",
+                "network(images.requires_grad_(), record=record) outside torch.no_grad()",
+            )
+        kept = {place: self._kept(place) for place in places or self.attentions()}
+        outputs = [attention.attended for attention in kept.values()]
+        arriving = torch.autograd.grad(of, outputs, retain_graph=keep_graph, allow_unused=True)
+        gradients = {}
+        for (place, attention), at_output in zip(kept.items(), arriving, strict=True):
+            at_output = torch.zeros_like(attention.attended) if at_output is None else at_output
+            gradients[place] = at_output @ attention.values.detach().transpose(-2, -1)
+        return gradients
+
+    def _kept(self, place: str) -> Attended:
+        if f"{place}." not in self._attentions:
+            raise self._missing(place)
+        return self._attentions[f"{place}."]
+
+    def _missing(self, name: str) -> UsageError:
+        names = [*self, *self.attentions()]
+        guess = nearest(name, names)
+        if not names:
+            problem = f"nothing is kept in this record, '{name}' was asked for"
+            return UsageError(problem, "network(images, record=record)")
+        return UsageError(
+            f"'{name}' is not kept in this record, which holds {len(names)} names",
+            f"record['{guess}']" if guess else f"one of {', '.join(names[:4])}, ...",
+        )
+
+
+AnyRecord = Record | Silent

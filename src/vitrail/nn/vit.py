@@ -1,0 +1,250 @@
+"""The Vision Transformer: "An image is worth 16x16 words" (Dosovitskiy et al., 2020).
+
+    tokens = embed(images)            equation 1: patches, prefix tokens, positions
+    tokens = block(tokens), L times   equations 2 and 3
+    logits = readout(tokens)          equation 4: norm, pooling, head
+
+Read with it: `attention.py`, `embedding.py`, `blocks.py`. Axes: b batch, c channels, h w pixels, gh gw grid,
+n tokens, d width. Parameters bear timm's names.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.errors import UsageError
+from vitrail.nn.attention import Attention
+from vitrail.nn.blocks import MLP, EncoderBlock, LayerScale
+from vitrail.nn.config import ViTConfig
+from vitrail.nn.embedding import PatchEmbedding, Size, grid_of, resize_positions, sinusoids, sinusoids_2d
+from vitrail.nn.record import SILENT, AnyRecord
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU}
+
+
+class ClassToken(nn.Module):
+    """Pooling: the class token, which is always the first."""
+
+    def forward(self, tokens: Float[Tensor, "b n d"], prefix: int) -> Float[Tensor, "b d"]:
+        """The first token."""
+        return tokens[:, 0]
+
+
+class MeanOfPatches(nn.Module):
+    """Pooling: the mean of the patch tokens; prefix tokens are left out."""
+
+    def forward(self, tokens: Float[Tensor, "b n d"], prefix: int) -> Float[Tensor, "b d"]:
+        """The mean of what follows the prefix."""
+        return tokens[:, prefix:].mean(dim=1)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the network is made of: each part is made by a callable that gets the configuration.
+
+    Norms and attentions are made anew for every place. Another part comes in as another callable:
+    `ViT(config, Parts(norm=lambda config: nn.RMSNorm(config.width)))`.
+    """
+
+    patches: Callable[[ViTConfig], nn.Module] = lambda c: PatchEmbedding(c.channels, c.width, c.patch)
+    norm: Callable[[ViTConfig], nn.Module] = lambda c: nn.LayerNorm(c.width, eps=c.norm_eps)
+    attention: Callable[[ViTConfig], nn.Module] = lambda c: Attention(
+        c.width,
+        c.heads,
+        c.head_dim,
+        qkv_bias=c.qkv_bias,
+        attention_dropout=c.attention_dropout,
+        dropout=c.dropout,
+    )
+    activation: Callable[[ViTConfig], nn.Module] = lambda c: ACTIVATIONS[c.activation]()
+    pooling: Callable[[ViTConfig], nn.Module] = lambda c: ClassToken() if c.pooling == "class" else MeanOfPatches()
+    head: Callable[[ViTConfig], nn.Module] = lambda c: nn.Linear(c.width, c.classes) if c.classes else nn.Identity()
+
+
+STANDARD = Parts()
+
+
+class Features(NamedTuple):
+    """What the network says of a picture before the head, all after the last norm.
+
+    Use `pooled` to search and cluster (it is what the head reads), `patches` for anything that has a place.
+    """
+
+    class_token: Float[Tensor, "b d"] | None
+    patches: Float[Tensor, "b gh gw d"]
+    registers: Float[Tensor, "b r d"]
+    pooled: Float[Tensor, "b d"]
+
+
+class ViT(nn.Module):
+    """A Vision Transformer; `ViT(config)(images)` gives logits (b, classes), never probabilities.
+
+    Args:
+        config: What to build.
+        parts: The callables that make its parts; the standard ones are the paper's.
+    """
+
+    def __init__(self, config: ViTConfig, parts: Parts = STANDARD) -> None:
+        super().__init__()
+        self.config, self.parts = config, parts
+        width, prefix = config.width, config.prefix
+
+        def token(count: int) -> nn.Parameter | None:
+            return nn.Parameter(torch.empty(1, count, width)) if count else None
+
+        self.patch_embed = parts.patches(config)
+        self.cls_token = token(int(config.class_token))
+        self.dist_token = token(int(config.distillation_token))
+        self.reg_token = token(config.registers)
+        if config.positions == "learned":
+            self.pos_embed = nn.Parameter(torch.empty(1, prefix + config.grid[0] * config.grid[1], width))
+        else:
+            self.register_buffer("pos_embed", fixed_positions(config), persistent=False)
+        self.drop = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(self._block(index) for index in range(config.depth))
+        self.norm = parts.norm(config)
+        self.pool = parts.pooling(config)
+        self.head = parts.head(config)
+        self.head_dist = parts.head(config) if config.distillation_token else None
+        initialise(self)
+
+    def _block(self, index: int) -> EncoderBlock:
+        config, parts = self.config, self.parts
+        return EncoderBlock(
+            norm=lambda: parts.norm(config),
+            attention=lambda: parts.attention(config),
+            mlp=lambda: MLP(config.width, config.mlp_dim, lambda: parts.activation(config), config.dropout),
+            scale=lambda: LayerScale(config.width, config.layer_scale) if config.layer_scale else nn.Identity(),
+            stochastic_depth=config.stochastic_depth * index / max(1, config.depth - 1),
+        )
+
+    def forward(self, images: Float[Tensor, "b c h w"], record: AnyRecord = SILENT) -> Float[Tensor, "b v"]:
+        """Logits of pictures that went through the model's preprocessing.
+
+        Args:
+            images: (b, c, h, w). Any size that the patches divide: positions are resized to its grid.
+            record: Where to keep what happens on the way; nothing by default.
+
+        Raises:
+            UsageError: If the channels or the size do not fit.
+        """
+        tokens = self.embed(images, record)
+        for index, block in enumerate(self.blocks):
+            tokens = block(tokens, record.at(f"blocks.{index}"))
+        return self.readout(tokens, record)
+
+    def embed(self, images: Float[Tensor, "b c h w"], record: AnyRecord = SILENT) -> Float[Tensor, "b n d"]:
+        """Equation 1: patches to tokens, prefix tokens in front, positions added. Keeps `tokens`."""
+        grid = self.grid(images)
+        tokens = self.patch_embed(images)
+        prefix = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
+        tokens = torch.cat([*(token.expand(images.shape[0], -1, -1) for token in prefix), tokens], dim=1)
+        if self.pos_embed is not None:
+            tokens = tokens + resize_positions(self.pos_embed, self.config.prefix, self.config.grid, grid)
+        tokens = self.drop(tokens)
+        record.keep("tokens", tokens)
+        return tokens
+
+    def readout(self, tokens: Float[Tensor, "b n d"], record: AnyRecord = SILENT) -> Float[Tensor, "b v"]:
+        """Equation 4: norm, pooling, head; works on the tokens behind any block. Keeps `pooled` and `logits`."""
+        tokens = self.norm(tokens)
+        pooled = self.pool(tokens, self.config.prefix)
+        record.keep("pooled", pooled)
+        logits = self.head(pooled)
+        if self.head_dist is not None:  # DeiT, section 4: both heads are averaged
+            logits = (logits + self.head_dist(tokens[:, int(self.config.class_token)])) / 2
+        record.keep("logits", logits)
+        return logits
+
+    def features(self, images: Float[Tensor, "b c h w"]) -> Features:
+        """Class token, patches as a grid, registers and the pooled vector, after the last norm."""
+        tokens = self.embed(images)
+        for block in self.blocks:
+            tokens = block(tokens)
+        tokens, prefix = self.norm(tokens), self.config.prefix
+        return Features(
+            class_token=tokens[:, 0] if self.config.class_token else None,
+            patches=tokens[:, prefix:].unflatten(1, self.grid(images)),
+            registers=tokens[:, prefix - self.config.registers : prefix],
+            pooled=self.pool(tokens, prefix),
+        )
+
+    def grid(self, images: Float[Tensor, "b c h w"]) -> Size:
+        """(rows, columns) of patches in these pictures.
+
+        Raises:
+            UsageError: If the channels are not the network's, or the patches do not divide the size.
+        """
+        if images.dim() != 4 or images.shape[1] != self.config.channels:
+            raise UsageError(
+                f"images must be (b, {self.config.channels}, h, w), got {tuple(images.shape)}",
+                "model.preprocessing(picture), which converts any file to what this network expects",
+            )
+        return grid_of((images.shape[2], images.shape[3]), self.config.patch)
+
+    def resized(self, image_size: int | Size) -> "ViT":
+        """The same network for another picture size: positions resized once, everything else copied."""
+        network = copy.deepcopy(self)
+        config = network.config = replace(self.config, image_size=image_size)
+        if isinstance(self.pos_embed, nn.Parameter):
+            positions = resize_positions(self.pos_embed.detach(), config.prefix, self.config.grid, config.grid)
+            network.pos_embed = nn.Parameter(positions.clone(), self.pos_embed.requires_grad)
+        elif (fixed := fixed_positions(config)) is not None:
+            network.pos_embed = fixed.to(next(self.parameters()))
+        return network
+
+
+def fixed_positions(config: ViTConfig) -> Float[Tensor, "1 n d"] | None:
+    """Positions that are not learnt: 1-D sinusoids over all tokens, 2-D ones over the grid (0 in front), or none."""
+    rows, columns = config.grid
+    if config.positions == "sinusoidal":
+        return sinusoids(config.prefix + rows * columns, config.width)[None]
+    if config.positions == "sinusoidal-2d":
+        patches = sinusoids_2d(config.grid, config.width)
+        return torch.cat([patches.new_zeros(config.prefix, config.width), patches])[None]
+    return None
+
+
+@torch.no_grad()
+def initialise(network: ViT) -> None:
+    """The paper's initialisation, as its authors released it.
+
+    Linear maps: Xavier uniform (queries, keys and values each as a map of its own); biases of the MLP: normal with
+    deviation 1e-6; patch map: normal, cut at two deviations, of variance 1 / (inputs of a patch); positions and
+    registers: normal with deviation 0.02; class and distillation tokens, all other biases and linear heads: zero, so
+    that a fresh network gives every class the same probability. Foreign parts keep their own initialisation.
+    """
+    for module in network.modules():
+        match module:
+            case Attention():
+                for part in module.qkv.weight.chunk(3):
+                    nn.init.xavier_uniform_(part)
+                nn.init.xavier_uniform_(module.proj.weight)
+                for bias in (module.qkv.bias, module.proj.bias):
+                    if bias is not None:
+                        nn.init.zeros_(bias)
+            case MLP():
+                for linear in (module.fc1, module.fc2):
+                    nn.init.xavier_uniform_(linear.weight)
+                    nn.init.normal_(linear.bias, std=1e-6)
+            case PatchEmbedding():
+                uncut = module.proj.weight[0].numel() ** -0.5 / 0.87962566  # cut at 2, a unit normal has this deviation
+                nn.init.trunc_normal_(module.proj.weight, std=uncut, a=-2 * uncut, b=2 * uncut)
+                if module.proj.bias is not None:
+                    nn.init.zeros_(module.proj.bias)
+    for token in (network.cls_token, network.dist_token):
+        if token is not None:
+            nn.init.zeros_(token)
+    if network.reg_token is not None:
+        nn.init.normal_(network.reg_token, std=0.02)
+    if isinstance(network.pos_embed, nn.Parameter):
+        nn.init.normal_(network.pos_embed, std=0.02)
+    for head in (network.head, network.head_dist):
+        if isinstance(head, nn.Linear):
+            for parameter in head.parameters():
+                nn.init.zeros_(parameter)

@@ -1,0 +1,21 @@
+"""The HTML pages that vitrail writes: one for a run, one for an explanation.
+
+A page is one file that opens from disk: its pictures, style and script are inside, and it names no network address.
+These functions take plain values (numbers, names, numpy arrays) and never a network, so this folder needs no torch.
+"""
+
+from vitrail.pages.colour import heat_picture
+from vitrail.pages.explanation_page import ExplainedPicture, ExplanationPage, HeatView, write_explanation_page
+from vitrail.pages.run_page import EvaluationSummary, Example, RunSummary, write_run_page
+
+__all__ = [
+    "EvaluationSummary",
+    "Example",
+    "ExplainedPicture",
+    "ExplanationPage",
+    "HeatView",
+    "RunSummary",
+    "heat_picture",
+    "write_explanation_page",
+    "write_run_page",
+]

@@ -1,0 +1,183 @@
+"""Line charts as inline SVG: axes with round ticks, a legend, and every point with its value as a title.
+
+Values that are missing or not finite leave a gap in the line. Nothing is smoothed. Colours come from the page's style
+(`.series-0`, `.series-1`, ...), so that they follow light and dark; the lines also differ by dashes and marks.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from vitrail.pages.html import escape, number
+
+WIDTH, HEIGHT = 440, 250
+LEFT, RIGHT, TOP, BOTTOM = 56, 14, 12, 40
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a chart.
+
+    Args:
+        label: Its name in the legend.
+        values: One value per x; None, NaN or infinity where there is none.
+    """
+
+    label: str
+    values: Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """How the values of one axis lie between two ends.
+
+    Args:
+        low: Value at the first end.
+        high: Value at the other end, greater than `low`.
+        ticks: Values that are marked, between the ends.
+        log: Whether equal steps are equal ratios.
+    """
+
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+    log: bool = False
+
+    def share(self, value: float) -> float:
+        """Where a value lies: 0 at `low`, 1 at `high`."""
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+
+def linear_axis(values: Sequence[float], count: int = 5, whole: bool = False, tight: bool = False) -> Axis:
+    """An axis over finite values with ticks of 1, 2 or 5 times a power of ten.
+
+    Args:
+        values: At least one finite value.
+        count: About how many ticks.
+        whole: Whether only whole numbers are marked.
+        tight: Whether the axis ends at the values themselves instead of at the next ticks.
+    """
+    low, high = min(values), max(values)
+    if not high - low > 1e-9 * max(abs(low), abs(high)):
+        margin = abs(low) / 2 or 0.5
+        low, high = (low - 0.5, high + 0.5) if whole else (low - margin, high + margin)
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
+    step = max(1.0, step) if whole else step
+    first, last = (
+        (math.ceil(low / step), math.floor(high / step))
+        if tight
+        else (math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9))
+    )
+    ticks = tuple(float(f"{i * step:.12g}") for i in range(first, last + 1))
+    return Axis(low, high, ticks) if tight else Axis(ticks[0], ticks[-1], ticks)
+
+
+def log_axis(values: Sequence[float]) -> Axis:
+    """A logarithmic axis over positive values: powers of ten, and their doubles and fives where there are few."""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    high = max(high, low + 1)
+    decades = high - low
+    stride = math.ceil(decades / 6)
+    factors = (1, 2, 5) if decades <= 2 else (1,)
+    ticks = [f * 10.0**p for p in range(low, high, stride) for f in factors] + [10.0**high]
+    return Axis(10.0**low, 10.0**high, tuple(float(f"{t:.12g}") for t in ticks), log=True)
+
+
+def _drawable(value: float | None, log: bool) -> bool:
+    return value is not None and math.isfinite(value) and (value > 0 or not log)
+
+
+def _frame(x: Axis, y: Axis, x_label: str, write: Callable[[float], str]) -> str:
+    """Grid lines, ticks with their labels, and the name of the x axis."""
+    parts = []
+    for tick in y.ticks:
+        at = HEIGHT - BOTTOM - y.share(tick) * (HEIGHT - TOP - BOTTOM)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        parts.append(
+            f'<text class="tick" x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{escape(write(tick))}</text>'
+        )
+    for tick in x.ticks:
+        at = LEFT + x.share(tick) * (WIDTH - LEFT - RIGHT)
+        parts.append(
+            f'<text class="tick" x="{at:.1f}" y="{HEIGHT - BOTTOM + 17}" text-anchor="middle">{number(tick)}</text>'
+        )
+    parts.append(
+        f'<text class="axis" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 5}" text-anchor="middle">'
+        f"{escape(x_label)}</text>"
+    )
+    return "".join(parts)
+
+
+def _line(index: int, points: Sequence[tuple[int, float, float, str] | None]) -> str:
+    """One line, broken where a point is missing, with a mark and a title at every point."""
+    path, pen_up = [], True
+    for point in points:
+        if point is not None:
+            path.append(f"{'M' if pen_up else 'L'}{point[1]:.1f} {point[2]:.1f}")
+        pen_up = point is None
+    found = [point for point in points if point is not None]
+    dense = " dense" if len(found) > 30 else ""
+    marks = "".join(
+        f'<circle class="mark{dense}" data-index="{position}" cx="{px:.1f}" cy="{py:.1f}" r="3.2">'
+        f"<title>{title}</title></circle>"
+        for position, px, py, title in found
+    )
+    return f'<g class="series-{index % 6}"><path class="line" d="{"".join(path)}"/>{marks}</g>'
+
+
+def line_chart(
+    title: str,
+    x: Sequence[float],
+    series: Sequence[Series],
+    *,
+    x_label: str = "epoch",
+    log: bool = False,
+    write: Callable[[float], str] = number,
+) -> str:
+    """Draw lines over a common x.
+
+    Args:
+        title: What is drawn; heading of the figure and its name for screen readers.
+        x: Position of each value, such as epochs.
+        series: The lines; each has as many values as `x`. Lines without any value are left out.
+        x_label: Name of the x axis.
+        log: Whether the y axis is logarithmic; values that are not positive are then gaps.
+        write: How a y value is written.
+
+    Returns:
+        A `<figure>`; where there is nothing to draw it says so.
+    """
+    for line in series:
+        assert len(line.values) == len(x), f"{line.label}: {len(line.values)} values over {len(x)} positions"
+    shown = [line for line in series if any(_drawable(value, log) for value in line.values)]
+    heading = f"<figcaption>{escape(title)}{' <small>log scale</small>' if log else ''}</figcaption>"
+    if not shown:
+        return f'<figure class="chart">{heading}<p class="empty">Nothing measured yet.</p></figure>'
+    heights = [value for line in shown for value in line.values if value is not None and _drawable(value, log)]
+    across = linear_axis(x, count=6, whole=all(float(v).is_integer() for v in x), tight=True)
+    up = log_axis(heights) if log else linear_axis(heights)
+    lines, legend = [], []
+    for index, line in enumerate(shown):
+        points: list[tuple[int, float, float, str] | None] = []
+        for position, (at, value) in enumerate(zip(x, line.values, strict=True)):
+            if value is None or not _drawable(value, log):
+                points.append(None)
+                continue
+            px = LEFT + across.share(at) * (WIDTH - LEFT - RIGHT)
+            py = HEIGHT - BOTTOM - up.share(value) * (HEIGHT - TOP - BOTTOM)
+            told = f"{escape(x_label)} {number(at)}, {escape(line.label)}: {escape(write(value))}"
+            points.append((position, px, py, told))
+        lines.append(_line(index, points))
+        swatch = f'<svg class="swatch series-{index % 6}" viewBox="0 0 26 8" aria-hidden="true">'
+        legend.append(f'<li>{swatch}<path class="line" d="M1 4H25"/></svg>{escape(line.label)}</li>')
+    names = escape(f"{title}: {', '.join(line.label for line in shown)} over {x_label}")
+    return (
+        f'<figure class="chart">{heading}<ul class="legend">{"".join(legend)}</ul>'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{names}">'
+        f"{_frame(across, up, x_label, write)}{''.join(lines)}</svg>"
+        '<p class="readout" data-hint="Point or use arrow keys to read values." hidden></p></figure>'
+    )

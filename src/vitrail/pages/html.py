@@ -1,0 +1,130 @@
+"""What every page is made of: escaped text, pictures as data, and the document around them.
+
+Class names, file names and settings come from strangers. Everything that is not written in this folder goes through
+`escape`, and the document forbids by Content-Security-Policy whatever it does not carry itself: one style and one
+script, both named by their SHA-256, and pictures given as data. Nothing is loaded from anywhere.
+"""
+
+import base64
+import hashlib
+import html
+import io
+import math
+import os
+import re
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+
+# Control characters are not allowed in HTML; a lone surrogate (an undecodable file name) cannot be written as UTF-8;
+# direction marks can make `exe.gpj` read as `jpg.exe`.
+_UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
+
+# Four panes of coloured glass.
+_MARK = (
+    '<svg class="mark" viewBox="0 0 20 20" aria-hidden="true"><rect x="1" y="1" width="8" height="11" rx="1"/>'
+    '<rect x="11" y="1" width="8" height="6" rx="1"/><rect x="1" y="14" width="8" height="5" rx="1"/>'
+    '<rect x="11" y="9" width="8" height="10" rx="1"/></svg>'
+)
+
+
+def escape(text: object) -> str:
+    """Make any value safe to stand in text or inside a quoted attribute.
+
+    Args:
+        text: Anything; it is turned into a string first.
+
+    Returns:
+        The string with `& < > " '` written as entities, and with characters that cannot stand in a page (control
+        characters, lone surrogates, direction overrides) shown as the replacement character.
+    """
+    return html.escape(_UNWRITABLE.sub("\ufffd", str(text)), quote=True)
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number for people: `digits` significant digits, a true minus sign, and a dash for what was not measured."""
+    if value is None or math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if float(value).is_integer() and abs(value) < 10**15:
+        return f"{int(value):,}".replace(",", "\u202f").replace("-", "−")
+    return f"{value:.{digits}g}".replace("e-0", "e-").replace("e+0", "e").replace("-", "−")
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """A share of one as a percentage; it reads 100 % or 0 % only when it is exactly that."""
+    if share is None or not math.isfinite(share):
+        return "–"
+    shown = f"{100 * share:.{digits}f}"
+    nearly = 10.0**-digits
+    if share < 1 and float(shown) >= 100:
+        return f"> {100 - nearly:.{digits}f} %"
+    if share > 0 and float(shown) == 0:
+        return f"< {nearly:.{digits}f} %"
+    return f"{shown} %" if share not in (0, 1) else f"{100 * share:.0f} %"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 picture`, `2 pictures`."""
+    return f"{number(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def data_uri(picture: UInt8[np.ndarray, "h w *channels"]) -> str:
+    """Write pixels as a PNG inside a `data:` address. Only the pixels enter: no metadata of any file survives.
+
+    Args:
+        picture: (h, w) grey, (h, w, 3) colour or (h, w, 4) colour with opacity, uint8.
+
+    Returns:
+        `data:image/png;base64,...`; the same pixels always give the same text.
+    """
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(picture)).save(buffer, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def content_hash(text: str) -> str:
+    """The source expression by which a Content-Security-Policy names an inline style or script."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+
+
+def asset(name: str) -> str:
+    """The text of a file that lies beside this one in the package (`page.css`, `page.js`)."""
+    return resources.files("vitrail.pages").joinpath(name).read_text(encoding="utf-8")
+
+
+def document(title: str, body: str) -> str:
+    """Put a page around finished HTML.
+
+    Args:
+        title: Plain text for the window's title; escaped here.
+        body: HTML made by this folder's functions; it is trusted.
+
+    Returns:
+        The whole document, which allows itself one style, one script and pictures given as data, and nothing else.
+    """
+    style, script = asset("page.css"), asset("page.js")
+    policy = (
+        f"default-src 'none'; img-src data:; style-src '{content_hash(style)}'; "
+        f"script-src '{content_hash(script)}'; base-uri 'none'; form-action 'none'"
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f'<p class="brand">{_MARK} vitrail</p>\n{body}\n<script>{script}</script>\n</body>\n</html>\n'
+    )
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a page in one step, so that a reader who reloads it never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text(text, encoding="utf-8", newline="\n")
+    unfinished.replace(path)

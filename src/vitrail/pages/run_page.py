@@ -1,0 +1,234 @@
+"""The page of a run: how well it does, how it learnt, where it errs, and what it was told to do.
+
+The order is that of a reader's questions. Everything is in the page without its script; the script adds reading of
+values by pointer or arrow keys and the sorting of the class table.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+
+from vitrail.pages.chart import Series, line_chart
+from vitrail.pages.html import data_uri, document, escape, number, percent, plural, write_page
+from vitrail.pages.tables import class_table, confusion_table, confusions_list, finite, history_table, settings_table
+
+_STATES = {
+    "running": "Still running. This page is written anew after every epoch; reload it to see more.",
+    "finished": "",
+    "stopped": "Stopped before its end. What is shown is what was reached until then.",
+}
+
+
+@dataclass(frozen=True)
+class Example:
+    """One picture of the evaluation that is worth a look.
+
+    Args:
+        picture: (h, w) or (h, w, 3), uint8.
+        name: Where it comes from, such as a file name.
+        label: Its true class.
+        predicted: The class that the model chose.
+        probability: What the model gave to `predicted`, in [0, 1].
+    """
+
+    picture: UInt8[np.ndarray, "h w *channels"]
+    name: str
+    label: str
+    predicted: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class EvaluationSummary:
+    """What one evaluation found.
+
+    Args:
+        split: Name of the split, such as `test`.
+        images: Pictures counted.
+        accuracy: Share of them classified correctly.
+        interval: Low and high end of the 95 % interval of the accuracy (Wilson).
+        loss: Mean cross-entropy, in nats.
+        confusion: (classes, classes) counts; rows are the true classes.
+        per_class: One mapping per class with `class`, `images`, `precision`, `recall`, `f1` (None where undefined).
+        unknown: Pictures per class that the model does not know; they are not counted.
+        unreadable: Files that could not be read.
+    """
+
+    split: str
+    images: int
+    accuracy: float
+    interval: tuple[float, float]
+    loss: float
+    confusion: Int64[np.ndarray, "k k"]
+    per_class: list[dict] = field(default_factory=list)
+    unknown: dict[str, int] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """Everything that the page of a run shows; only the title is needed.
+
+    Args:
+        title: What was trained, such as `digits, S/4`.
+        state: Whether the run goes on, came to its end, or was stopped before.
+        facts: Headline pairs of label and value.
+        history: One mapping per epoch: `epoch`, `training_loss`, `validation_loss`, `training_accuracy`,
+            `validation_accuracy`, `learning_rate`, `seconds`, `images_per_second`, `waiting_share`; any may be missing.
+        evaluation: The evaluation, once there is one.
+        classes: Class names, in the order of the confusion matrix.
+        settings: The resolved configuration, nested.
+        environment: Versions and machine.
+        notes: What a reader should know: skipped files, threads and recipe and why.
+        command: The command line that started the run.
+        examples: Pictures that the model got right and wrong.
+    """
+
+    title: str
+    state: Literal["running", "finished", "stopped"] = "running"
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    history: list[dict] = field(default_factory=list)
+    evaluation: EvaluationSummary | None = None
+    classes: tuple[str, ...] = ()
+    settings: Mapping = field(default_factory=dict)
+    environment: Mapping = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    command: str = ""
+    examples: tuple[Example, ...] = ()
+
+
+def _headline(run: RunSummary) -> str:
+    """The state, and the result in one sentence."""
+    state = f'<p class="state {escape(run.state)}"><span>{escape(run.state)}</span> {_STATES[run.state]}</p>'
+    found = run.evaluation
+    if found is None:
+        said = '<p class="lead">Not evaluated yet.</p>'
+    elif found.images == 0:
+        said = f'<p class="lead">The {escape(found.split)} split holds no picture that could be counted.</p>'
+    else:
+        low, high = found.interval
+        said = (
+            f'<p class="lead"><strong>{percent(found.accuracy, 2)}</strong> of {plural(found.images, "picture")} of '
+            f"the {escape(found.split)} split are classified correctly.</p>"
+            f'<p class="interval">With 95 % confidence the accuracy on pictures like these lies between '
+            f"{percent(low, 2)} and {percent(high, 2)} (Wilson interval). Mean loss {number(found.loss)}.</p>"
+        )
+    facts = "".join(f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for label, value in run.facts)
+    facts = f'<dl class="facts">{facts}</dl>' if facts else ""
+    return f"<header><h1>{escape(run.title)}</h1>{state}{said}{facts}</header>"
+
+
+def _column(history: list[dict], key: str) -> list[float | None]:
+    return [finite(row.get(key)) for row in history]
+
+
+def _curves(history: list[dict]) -> str:
+    """Loss, accuracy and learning rate over epochs, and the same as a table."""
+    if not history:
+        return '<section><h2>How it learnt</h2><p class="empty">No epoch has ended yet.</p></section>'
+    epochs = [position + 1.0 if e is None else e for position, e in enumerate(_column(history, "epoch"))]
+    training, validation = _column(history, "training_loss"), _column(history, "validation_loss")
+    losses = [value for value in training + validation if value is not None and value > 0]
+    accuracies = [
+        Series("training", _column(history, "training_accuracy")),
+        Series("validation", _column(history, "validation_accuracy")),
+    ]
+    charts = (
+        line_chart(
+            "Loss",
+            epochs,
+            [Series("training", training), Series("validation", validation)],
+            log=bool(losses) and max(losses) > 30 * min(losses),
+        ),
+        line_chart("Accuracy", epochs, accuracies, write=lambda share: f"{number(100 * share)} %"),
+        line_chart("Learning rate", epochs, [Series("learning rate", _column(history, "learning_rate"))]),
+    )
+    return (
+        f'<section><h2>How it learnt</h2><div class="charts">{"".join(charts)}</div>'
+        f"<details><summary>The numbers of every epoch</summary>{history_table(history)}</details></section>"
+    )
+
+
+def _evaluation(found: EvaluationSummary, classes: tuple[str, ...]) -> str:
+    """Which classes are taken for which, and how well each one does."""
+    left_out = ""
+    if found.unknown:
+        named = ", ".join(f"{escape(name)} ({number(count)})" for name, count in found.unknown.items())
+        total = plural(sum(found.unknown.values()), "picture")
+        left_out += f'<p class="note">Left out of the accuracy: {total} of classes unknown to the model: {named}.</p>'
+    if found.unreadable:
+        named = "".join(f"<li>{escape(name)}</li>" for name in found.unreadable)
+        left_out += (
+            f'<details class="note"><summary>Left out: {plural(len(found.unreadable), "file")} that could not be '
+            f"read</summary><ul>{named}</ul></details>"
+        )
+    per_class = f"<section><h2>Class by class</h2>{class_table(found.per_class)}</section>" if found.per_class else ""
+    return (
+        f'<section><h2>What is taken for what</h2>{left_out}<div class="beside"><div>'
+        f"{confusion_table(found.confusion, classes)}</div>{confusions_list(found.confusion, classes)}</div></section>"
+        f"{per_class}"
+    )
+
+
+def _example(example: Example) -> str:
+    """A picture with its true class and the model's answer."""
+    right = example.label == example.predicted
+    small = " small" if max(example.picture.shape[:2]) <= 96 else ""
+    answer = f"{escape(example.predicted)} <small>{percent(example.probability)}</small>"
+    truth = "" if right else f'<span class="truth">is {escape(example.label)}</span>'
+    said = escape(f"{example.name}: is {example.label}, model says {example.predicted}")
+    return (
+        f'<figure class="example {"right" if right else "wrong"}"><img class="picture{small}" alt="{said}" '
+        f'src="{data_uri(example.picture)}"><figcaption><span class="answer">{"✓" if right else "✗"} {answer}</span>'
+        f'{truth}<span class="name" title="{escape(example.name)}">{escape(example.name)}</span></figcaption></figure>'
+    )
+
+
+def _examples(examples: tuple[Example, ...]) -> str:
+    """Mistakes, the surest first, then right answers, the least sure first."""
+    groups = (
+        ("Mistakes, the surest first", [e for e in examples if e.label != e.predicted], -1),
+        ("Right answers, the least sure first", [e for e in examples if e.label == e.predicted], 1),
+    )
+    parts = []
+    for heading, members, direction in groups:
+        if members:
+            shown = "".join(_example(e) for e in sorted(members, key=lambda e: direction * e.probability))
+            parts.append(f'<h3>{heading}</h3><div class="examples">{shown}</div>')
+    return f"<section><h2>Pictures to look at</h2>{''.join(parts)}</section>" if parts else ""
+
+
+def _origin(run: RunSummary) -> str:
+    """What the run was told, and on what it ran: what is needed to do it again."""
+    notes = "".join(f"<li>{escape(note)}</li>" for note in run.notes)
+    parts = [f'<h3>Notes</h3><ul class="notes">{notes}</ul>' if notes else ""]
+    if run.command:
+        parts.append(f"<h3>Command</h3><pre>{escape(run.command)}</pre>")
+    for heading, values in (("Settings", run.settings), ("Environment", run.environment)):
+        if values:
+            parts.append(f"<details><summary>{heading}</summary>{settings_table(values)}</details>")
+    return f"<section><h2>How it was made</h2>{''.join(parts)}</section>" if any(parts) else ""
+
+
+def run_page(run: RunSummary) -> str:
+    """The page of a run as text; the same summary always gives the same text."""
+    evaluation = "" if run.evaluation is None else _evaluation(run.evaluation, run.classes)
+    body = f"<main>{_headline(run)}{_curves(run.history)}{evaluation}{_examples(run.examples)}{_origin(run)}</main>"
+    return document(f"{run.title} · run", body)
+
+
+def write_run_page(path: Path, run: RunSummary) -> None:
+    """Write the page of a run, replacing an older one in one step.
+
+    Args:
+        path: Where to; its folder is made where needed.
+        run: What to show.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    write_page(path, run_page(run))

@@ -1,0 +1,1 @@
+"""Training: objectives, the one loop, optimizer and schedule, recipes, run folder and resume, metrics."""

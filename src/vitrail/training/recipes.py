@@ -1,0 +1,139 @@
+"""Recipes: named sets of training choices, each with what it is for and what it reached.
+
+`choose` picks one by the name of the set, or by how many pictures there are and how large they are; the reason is
+printed. The figures come from `benchmarks/README.md`, where their commands are.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from vitrail.data.augmentation import Augmentation
+from vitrail.errors import UsageError, nearest
+from vitrail.training.settings import Optimization
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A named set of training choices.
+
+    Attributes:
+        says: What it is for and what it reached.
+        image_size: Side in pixels that pictures are brought to.
+        fetch_size: Side at which they are read for training, before random crops; 0 for the same.
+        network: Fields of `ViTConfig` that differ from its defaults.
+        optimization: How the weights move.
+        augmentation: What may happen to a training picture.
+    """
+
+    says: str
+    image_size: int
+    fetch_size: int = 0
+    network: dict[str, Any]
+    optimization: Optimization = field(default_factory=Optimization)
+    augmentation: Augmentation = field(default_factory=Augmentation)
+
+
+def _shape(patch: int, width: int, depth: int, heads: int, **others: Any) -> dict[str, Any]:
+    """A network that reads the mean of its patch tokens, as small networks do best."""
+    mean = {"pooling": "mean", "class_token": False}
+    return {"patch_size": patch, "width": width, "depth": depth, "heads": heads, "mlp_dim": 2 * width, **mean, **others}
+
+
+_PHOTOS = {"crop_aspect": (0.75, 4 / 3), "flip": 0.5, "trivial": True, "label_smoothing": 0.1}
+
+RECIPES: dict[str, Recipe] = {
+    "digits": Recipe(
+        says="scikit-learn's 8x8 digits",
+        image_size=8,
+        network=_shape(2, 64, 4, 4),
+        optimization=Optimization(epochs=100, batch_size=64, learning_rate=2e-3, warmup_epochs=5, average=0.99),
+        augmentation=Augmentation(shift=0.1, rotate=10, zoom=(0.9, 1.1), fill=0),
+    ),
+    "mnist": Recipe(
+        says="28x28 grey pictures, tens of thousands: MNIST, Fashion-MNIST",
+        image_size=28,
+        network=_shape(7, 96, 4, 4),
+        optimization=Optimization(epochs=12, batch_size=256, learning_rate=3e-3, warmup_epochs=1, average=0.998),
+        augmentation=Augmentation(shift=0.06, rotate=8, zoom=(0.92, 1.08), fill=0),
+    ),
+    "d0-mnist": Recipe(
+        says="the network and schedule of the founding document D0: a 7x7 grid of 4x4 patches, 2 blocks of width 8",
+        image_size=28,
+        network={
+            "patch_size": 4,
+            "width": 8,
+            "depth": 2,
+            "heads": 2,
+            "mlp_dim": 32,
+            "positions": "sinusoidal",
+            "norm_eps": 1e-5,
+        },
+        optimization=Optimization(
+            epochs=5, batch_size=128, learning_rate=5e-3, schedule="constant", warmup_epochs=0, weight_decay=0, clip=0
+        ),
+    ),
+    "small-pictures": Recipe(
+        says="pictures up to 40 pixels, such as CIFAR",
+        image_size=32,
+        network=_shape(4, 192, 6, 3),
+        optimization=Optimization(epochs=100, batch_size=128, learning_rate=1e-3, warmup_epochs=5, average=0.999),
+        augmentation=Augmentation(crop_area=(0.6, 1.0), **_PHOTOS),
+    ),
+    "few-photos": Recipe(
+        says="up to 5,000 photographs, from scratch",
+        image_size=64,
+        fetch_size=72,
+        network=_shape(8, 128, 6, 4, stochastic_depth=0.1),
+        optimization=Optimization(epochs=100, batch_size=64, learning_rate=1e-3, warmup_epochs=5, average=0.99),
+        augmentation=Augmentation(crop_area=(0.35, 1.0), **_PHOTOS),
+    ),
+    "photos": Recipe(
+        says="5,000 to 100,000 photographs, from scratch",
+        image_size=128,
+        fetch_size=144,
+        network=_shape(16, 192, 12, 3, mlp_dim=768, stochastic_depth=0.1),
+        optimization=Optimization(epochs=100, batch_size=256, learning_rate=1e-3, warmup_epochs=5, average=0.999),
+        augmentation=Augmentation(crop_area=(0.25, 1.0), mixup=0.2, **_PHOTOS),
+    ),
+    "many-photos": Recipe(
+        says="more than 100,000 photographs: S/16 as in 'Better plain ViT baselines for ImageNet-1k' (2022)",
+        image_size=224,
+        fetch_size=256,
+        network=_shape(16, 384, 12, 6, mlp_dim=1536),
+        optimization=Optimization(
+            epochs=90, batch_size=1024, learning_rate=1e-3, warmup_epochs=7, weight_decay=0.1, average=0.9999
+        ),
+        augmentation=Augmentation(crop_area=(0.05, 1.0), mixup=0.2, **_PHOTOS),
+    ),
+}
+
+
+def choose(name: str, data: str, count: int, side: int) -> tuple[Recipe, str, str]:
+    """The recipe asked for, or the one that fits.
+
+    Args:
+        name: A recipe's name, or "auto".
+        data: What is trained on: a named set, or anything else.
+        count: Training pictures.
+        side: Typical shorter side of the pictures in pixels.
+
+    Returns:
+        The recipe, its name, and the reason in words.
+
+    Raises:
+        UsageError: If the name is unknown; offers the nearest.
+    """
+    if name != "auto":
+        if name not in RECIPES:
+            raise UsageError(f"unknown recipe '{name}'", f"--recipe {nearest(name, RECIPES) or ', '.join(RECIPES)}")
+        return RECIPES[name], name, "asked for"
+    named = {"digits": "digits", "mnist": "mnist", "fashion-mnist": "mnist"}.get(data)
+    if named is not None:
+        return RECIPES[named], named, f"the recipe of this set ({RECIPES[named].says})"
+    if side <= 16:
+        fitting = "digits"
+    elif side <= 40:
+        fitting = "small-pictures"
+    else:
+        fitting = "few-photos" if count <= 5_000 else "photos" if count <= 100_000 else "many-photos"
+    return RECIPES[fitting], fitting, f"{count:,} training pictures of about {side} pixels ({RECIPES[fitting].says})"

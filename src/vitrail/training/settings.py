@@ -1,0 +1,162 @@
+"""The resolved settings of a run: everything that decides it, as one frozen value and as `config.yaml`.
+
+`config.yaml` is read strictly: an unknown key or a value of the wrong type is an error that names the key.
+"""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from vitrail.data.augmentation import Augmentation
+from vitrail.errors import UsageError, nearest
+from vitrail.nn import ViTConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimization:
+    """How the weights move.
+
+    Attributes:
+        epochs: Passes over the training pictures.
+        batch_size: Pictures per step.
+        learning_rate: The highest one.
+        schedule: After the warm-up: half a cosine down to 0, or constant.
+        warmup_epochs: Epochs in which the rate rises linearly from 0.
+        weight_decay: AdamW's, on matrices only.
+        betas: Of Adam's moments.
+        clip: Largest norm of the whole gradient; 0 for no clipping.
+        average: Decay of the moving average of the weights that is evaluated and saved; 0 for none.
+        accumulate: Parts in which a batch is computed.
+    """
+
+    epochs: int = 20
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    schedule: Literal["cosine", "constant"] = "cosine"
+    warmup_epochs: float = 1.0
+    weight_decay: float = 0.05
+    betas: tuple[float, float] = (0.9, 0.999)
+    clip: float = 1.0
+    average: float = 0.0
+    accumulate: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot train."""
+        for name, least in (("epochs", 1), ("batch_size", 1), ("accumulate", 1)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} must be at least {least}, got {getattr(self, name)}", f"{name} {least}")
+        for name in ("learning_rate", "warmup_epochs", "weight_decay", "clip"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise UsageError(f"{name} must be 0 or more and finite, got {getattr(self, name)}", f"a valid {name}")
+        if not 0 <= self.average < 1:
+            raise UsageError(f"average must be from 0 to below 1, got {self.average}", "average: 0.999")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Where and how it is computed; chosen once, stored, and used again on resume.
+
+    Attributes:
+        device: Such as cpu or cuda:0.
+        threads: Processor threads of torch.
+        precision: Of matrix products: fp32, or bf16 by autocast.
+        compile: Whether torch.compile is used.
+        workers: Processes that decode pictures (threads, where the set is read into memory).
+    """
+
+    device: str = "cpu"
+    threads: int = 1
+    precision: Literal["fp32", "bf16"] = "fp32"
+    compile: bool = False
+    workers: int = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """One run, completely: with the same settings, data and versions it gives the same weights.
+
+    Attributes:
+        data: What was asked for: a named set, a folder or a manifest.
+        data_root: Where named sets lie; empty for the default.
+        split_seed: Of splits that vitrail made.
+        seed: Of everything else.
+        recipe: Which recipe filled in what was left open.
+        fetch_size: Side in pixels at which pictures are read for training, before random crops.
+        resize: How a picture is brought to the size: see `Preprocessing`.
+        network: The ViT.
+        optimization: How the weights move.
+        augmentation: What may happen to a training picture.
+        execution: Where and how it is computed.
+    """
+
+    data: str
+    data_root: str = ""
+    split_seed: int = 0
+    seed: int = 0
+    recipe: str = "custom"
+    fetch_size: int = 0
+    resize: Literal["crop", "squash", "pad"] = "crop"
+    network: ViTConfig
+    optimization: Optimization = field(default_factory=Optimization)
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    execution: Execution = field(default_factory=Execution)
+
+
+def settings_to_yaml(settings: Settings) -> str:
+    """Text that `settings_from_dict(yaml.safe_load(text))` turns back into equal settings."""
+    return yaml.safe_dump(_plain(asdict(settings)), sort_keys=False, allow_unicode=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, tuple) else value
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A configuration file as nested dicts.
+
+    Raises:
+        UsageError: If the file is missing or is not a YAML mapping.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no configuration file {path}", "the config.yaml of a former run") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"{path} cannot be read as YAML ({error})".replace("\n", " "), "mend that line") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} must hold keys and values", "a file like the config.yaml of a former run")
+    return content
+
+
+def settings_from_dict(values: dict[str, Any], where: str = "the configuration") -> Settings:
+    """Checked settings from nested dicts.
+
+    Raises:
+        UsageError: Names the first key that is unknown, missing or of the wrong type, and counts the others.
+    """
+    _refuse_unknown(values, asdict(_EXAMPLE), where, "")
+    try:
+        return _ADAPTER.validate_python(values)
+    except ValidationError as error:
+        first = next(iter(error.errors()))
+        key = ".".join(str(part) for part in first["loc"])
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise UsageError(f"{where}: {key}: {first['msg']}, got {first['input']!r}{more}", "mend that value") from error
+
+
+def _refuse_unknown(values: dict[str, Any], known: dict[str, Any], where: str, path: str) -> None:
+    for key, value in values.items():
+        if key not in known:
+            guess = nearest(str(key), known)
+            raise UsageError(f"{where}: unknown key '{path}{key}'", f"{path}{guess}" if guess else ", ".join(known))
+        if isinstance(value, dict) and isinstance(known[key], dict):
+            _refuse_unknown(value, known[key], where, f"{path}{key}.")
+
+
+_EXAMPLE = Settings(data="", network=ViTConfig())
+_ADAPTER = TypeAdapter(Settings)
