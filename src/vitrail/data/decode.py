@@ -133,7 +133,7 @@ def _from_sixteen_bit(picture: Image.Image) -> Image.Image:
 
 
 def _on_background(picture: Image.Image, background: tuple[int, int, int]) -> Image.Image:
-    coloured = picture.convert("RGBA")
+    coloured = (picture.convert("LA") if picture.mode == "La" else picture).convert("RGBA")
     canvas = Image.new("RGB", picture.size, background)
     canvas.paste(coloured.convert("RGB"), mask=coloured.getchannel("A"))
     return canvas

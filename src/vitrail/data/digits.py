@@ -31,7 +31,7 @@ def read_digits() -> Found:
         raise UsageError(
             "the digits come with scikit-learn, which is missing", 'pip install "vitrail[digits]"'
         ) from error
-    values, targets = load_digits(return_X_y=True)
+    values, targets = (np.asarray(each) for each in load_digits(return_X_y=True))
     pixels = np.rint(values.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     whole = Part(ArrayPictures(pixels, "digits"), CLASSES, targets.astype(np.int64))
     rest, test = hold_out(whole, round(TEST_SHARE * len(pixels)), SPLIT_SEED)

@@ -6,7 +6,7 @@ the feed says so, and it is left out of the batch and of every count.
 """
 
 import abc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -158,21 +158,21 @@ def open_feed(
     return StreamedFeed(pictures, preprocessing, workers)
 
 
-def check_readable(feed: Feed, names: Sequence[str], most: float = 0.01) -> None:
+def check_readable(feed: Feed, count: int, most: float = 0.01) -> None:
     """Stop when too many pictures cannot be read.
 
     Args:
         feed: The feed so far.
-        names: One name for each picture of the set, only counted.
+        count: Pictures in the whole set.
         most: Largest share of the set that may be unreadable (at least one picture may always be).
 
     Raises:
         DataError: Above that share; lists the first files.
     """
     bad = len(feed.unreadable)
-    if bad > max(1, int(most * len(names))):
+    if bad > max(1, int(most * count)):
         first = "; ".join(list(feed.unreadable.values())[:5])
         raise DataError(
-            f"{bad} of {len(names)} pictures cannot be read, at most {most:.0%} may be: {first}",
+            f"{bad} of {count} pictures cannot be read, at most {most:.0%} may be: {first}",
             "mend or move these files, then run the same command again",
         )

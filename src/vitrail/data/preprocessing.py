@@ -108,7 +108,7 @@ class Preprocessing:
         pixels = torch.from_numpy(np.array(resized))
         return pixels[None] if self.channels == 1 else pixels.permute(2, 0, 1).contiguous()
 
-    def fits(self, pixels: UInt8[np.ndarray, "n ..."]) -> bool:
+    def fits(self, pixels: UInt8[np.ndarray, "n h w *c"]) -> bool:
         """Whether `to_uint8` would keep the values of these grey (n, h, w) or coloured (n, h, w, c) pictures.
 
         Args:
@@ -120,8 +120,8 @@ class Preprocessing:
         channels = 1 if pixels.ndim == 3 else pixels.shape[3]
         return pixels.shape[1:3] == tuple(self.size) and channels == self.channels and self.crop_ratio == 1
 
-    def as_pixels(self, pixels: UInt8[np.ndarray, "n ..."]) -> UInt8[Tensor, "n c h w"]:
-        """Pictures in memory that fit, all at once, as a tensor of its own.
+    def as_pixels(self, pixels: UInt8[np.ndarray, "n h w *c"]) -> UInt8[Tensor, "n c h w"]:
+        """What `to_uint8` gives for each of these pictures, all at once; it may share their memory.
 
         Args:
             pixels: Pictures for which `fits` is true.
@@ -130,8 +130,8 @@ class Preprocessing:
             The same values, channels first.
         """
         assert self.fits(pixels)
-        channels_last = pixels[..., None] if pixels.ndim == 3 else pixels
-        return torch.from_numpy(np.array(channels_last)).permute(0, 3, 1, 2).contiguous()
+        rows = torch.from_numpy(np.require(pixels, requirements=["C", "W"]))  # copies what is read-only
+        return rows[:, None] if rows.ndim == 3 else rows.permute(0, 3, 1, 2).contiguous()
 
     def normalise(self, pixels: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """(pixels / 255 - mean) / std, channel by channel, in fp32 on the device of the pixels.
@@ -145,30 +145,29 @@ class Preprocessing:
         Raises:
             UsageError: The number of channels is another one, or the values are not uint8.
         """
-        if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[1] != self.channels:
-            raise UsageError(
-                f"pixels have the shape {tuple(pixels.shape)} and the type {pixels.dtype}",
-                f"give uint8 pixels of the shape (batch, {self.channels}, height, width)",
-            )
+        if pixels.dtype != torch.uint8:
+            raise UsageError(f"pixels have the type {pixels.dtype}", "give uint8 pixels, or fp32 to scale()")
         return self.scale(pixels.to(torch.float32))
 
     def scale(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-        """(images / 255 - mean) / std, channel by channel: what `normalise` does, for values 0..255 that are fp32.
+        """What `normalise` does, for values 0..255 that are fp32 already, such as augmented pictures.
 
-        Works in place: the images given are changed.
+        Args:
+            images: Values 0..255; they are changed in place.
+
+        Returns:
+            The same tensor, (images / 255 - mean) / std.
+
+        Raises:
+            UsageError: The number of channels is another one.
         """
+        if images.ndim != 4 or images.shape[1] != self.channels:
+            raise UsageError(
+                f"pictures have the shape {tuple(images.shape)}",
+                f"give the shape (batch, {self.channels}, height, width)",
+            )
         mean, std = self._statistics(images.device)
         return images.div_(255).sub_(mean).div_(std)
-
-    def fits(self, pixels: UInt8[np.ndarray, "n h w *c"]) -> bool:
-        """Whether pictures in memory have the size and the channels already, so that `to_uint8` would keep them."""
-        return pixels.shape[1:3] == self.size and (pixels.shape[3] if pixels.ndim == 4 else 1) == self.channels
-
-    def as_pixels(self, pixels: UInt8[np.ndarray, "n h w *c"]) -> UInt8[Tensor, "n c h w"]:
-        """What `to_uint8` gives for each of these pictures that `fits`, for all of them at once."""
-        assert self.fits(pixels)
-        rows = torch.from_numpy(np.ascontiguousarray(pixels))
-        return rows[:, None] if rows.ndim == 3 else rows.permute(0, 3, 1, 2).contiguous()
 
     def denormalise(self, images: Float[Tensor, "b c h w"]) -> UInt8[Tensor, "b c h w"]:
         """The way back from what the network is given to values 0..255, rounded, for showing pictures.

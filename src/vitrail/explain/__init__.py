@@ -59,7 +59,7 @@ METHODS: dict[str, Method] = {
             signed=False,
             class_specific=False,
             says="how strongly the token that is read out attends to each patch, in one layer",
-            paper="An image is worth 16x16 words (Dosovitskiy et al., 2020), appendix D; one layer",
+            paper="as in Emerging properties in self-supervised vision transformers (Caron et al., 2021), figure 1",
         ),
         Method(
             function=rollout,
@@ -77,7 +77,7 @@ METHODS: dict[str, Method] = {
             signed=False,
             class_specific=True,
             says="which patches the attention that raises the class's logit comes from, through all layers",
-            paper="Generic attention-model explainability (Chefer, Gur and Wolf, ICCV 2021), equations 5 and 6",
+            paper="Generic attention-model explainability (Chefer, Gur and Wolf, ICCV 2021), rules 5 and 6",
         ),
     )
 }

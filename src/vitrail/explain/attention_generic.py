@@ -1,28 +1,38 @@
-"""Generic attention: "Generic attention-model explainability" (Chefer, Gur and Wolf, ICCV 2021), equations 5 and 6.
+"""Generic attention: "Generic attention-model explainability" (Chefer, Gur and Wolf, ICCV 2021), rules 5 and 6.
 
-    R   <- R + pos(E_h(G_l * A_l)) R        l from first to last, R = I at the start
+    R   <- R + M_l R        M_l = pos(E_h(G_l * A_l)), l from first to last, R = I at the start
     map  = readout (R - I)
 
 G_l = d y / d A_l, y the logit of the target (a probability's gradient shrinks with p (1 - p) and vanishes for a sure
 network), E_h the mean over heads, pos(x) = max(x, 0). What each token was at the start is taken out (R - I): with a
 class token it stands in the class token's own column, which is not shown, but with mean pooling it would lie on all
 patches and hide the rest. The method tells classes apart; it cannot show evidence against a class.
+
+Where heads disagree, the order of pos and E_h matters. Here a head that speaks against the class weakens those that
+speak for it. The authors' published code clamps each head before the mean, E_h(pos(G_l * A_l)): `clamp="head"`.
 """
 
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.errors import UsageError
+from vitrail.errors import UsageError, nearest
 from vitrail.explain.heat import Heat
-from vitrail.explain.readout import AttentionLayers, open_run, wide
+from vitrail.explain.readout import AttentionLayers, open_run, wide, without_autocast
 from vitrail.nn import ViT
+
+Clamp = Literal["mean", "head"]
 
 
 def generic_attention(
-    network: ViT, images: Float[Tensor, "b c h w"], target: int | Tensor | None = None
+    network: ViT,
+    images: Float[Tensor, "b c h w"],
+    target: int | Tensor | None = None,
+    *,
+    clamp: Clamp = "mean",
 ) -> Heat:
     """Attention that raises the target's logit, gathered through all layers.
 
@@ -30,18 +40,20 @@ def generic_attention(
         network: In eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
         target: Class to explain: None for each picture's top class, one index for all, or a tensor (b,).
+        clamp: What is cut at zero: the mean over heads, or each head before the mean (the authors' code).
 
     Returns:
-        A number of at least 0 per patch, in units of the logit.
+        A number of at least 0 per patch; how much the logit reacts to attention that comes from there.
 
     Raises:
-        UsageError: If the network is in training mode, or if images or target do not fit.
+        UsageError: If the network is in training mode, or if images, target or clamp do not fit.
     """
+    _check(clamp)
     opened = open_run(network, images, target, "blocks.*.attention", gradients=True)
     with torch.inference_mode(False), torch.enable_grad():
         gradients = opened.record.gradient(opened.logit.sum())  # pictures do not mix: each gets its own
     layers = AttentionLayers(opened.record)
-    rows = generic_relevance_of(layers, list(gradients.values()), opened.readout[None])
+    rows = generic_relevance_of(layers, list(gradients.values()), opened.readout[None], clamp=clamp)
     return opened.heat(rows[:, 0], "generic_attention", signed=False, class_specific=True)
 
 
@@ -50,23 +62,27 @@ def generic_relevance_of(
     attentions: Sequence[Float[Tensor, "b k n n"]],
     gradients: Sequence[Float[Tensor, "b k n n"]],
     readout: Float[Tensor, "r n"] | None = None,
+    *,
+    clamp: Clamp = "mean",
 ) -> Float[Tensor, "b r n"]:
     """Rows of R - I for given attention weights and their gradients.
 
-    R = (I + M_L) ... (I + M_1) with M_l = pos(E_h(G_l * A_l)). A row is propagated from the last layer to the first;
+    R = (I + M_L) ... (I + M_1) with M_l as above. A row is propagated from the last layer to the first;
     the identity is left out on the way, not subtracted at the end, so that small relevance keeps its digits.
 
     Args:
         attentions: Of each layer, first layer first.
         gradients: Of each layer, in the same order.
         readout: Rows to propagate, each a mixture of tokens; all of R - I when None.
+        clamp: What is cut at zero: the mean over heads, or each head before the mean.
 
     Returns:
         (b, r, n), at least 0 when the readout is.
 
     Raises:
-        UsageError: If there is no layer, or not one gradient for each.
+        UsageError: If there is no layer, or not one gradient for each, or if clamp does not fit.
     """
+    _check(clamp)
     if not attentions or len(attentions) != len(gradients):
         raise UsageError(
             f"got attention of {len(attentions)} layers and gradients of {len(gradients)}",
@@ -76,6 +92,14 @@ def generic_relevance_of(
     start = torch.eye(last.shape[-1]).to(last) if readout is None else readout.to(last)
     gathered = last.new_zeros(last.shape[0], *start.shape)
     for attention, gradient in zip(reversed(attentions), reversed(gradients), strict=True):
-        raising = (wide(gradient) * wide(attention)).mean(dim=1).clamp(min=0)
-        gathered = gathered + (start + gathered) @ raising
+        raising = wide(gradient) * wide(attention)
+        raising = raising.mean(dim=1).clamp(min=0) if clamp == "mean" else raising.clamp(min=0).mean(dim=1)
+        with without_autocast(gathered):
+            gathered = gathered + (start + gathered) @ raising
     return gathered
+
+
+def _check(clamp: str) -> None:
+    if clamp not in get_args(Clamp):
+        guess = nearest(clamp, get_args(Clamp)) or "mean"
+        raise UsageError(f"clamp must be one of {', '.join(get_args(Clamp))}, got {clamp!r}", f"clamp={guess!r}")

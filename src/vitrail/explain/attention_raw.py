@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
-from vitrail.explain.readout import open_run, wide
+from vitrail.explain.readout import open_run, wide, without_autocast
 from vitrail.nn import ViT
 
 
@@ -50,5 +50,6 @@ def raw_attention(
     read = opened.readout.nonzero()[:, 0]  # only the rows that are read out are made
     with torch.no_grad():
         weights = opened.record.attention(place, None if head is None else [head], read.tolist())
-        row = opened.readout[read] @ wide(weights).mean(dim=1)
+        with without_autocast(weights):
+            row = opened.readout[read] @ wide(weights).mean(dim=1)
     return opened.heat(row, "raw_attention", signed=False, class_specific=False)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrail.errors import UsageError, nearest
 from vitrail.explain.heat import Heat
-from vitrail.explain.readout import AttentionLayers, open_run, wide
+from vitrail.explain.readout import AttentionLayers, open_run, wide, without_autocast
 from vitrail.nn import ViT
 
 Fusion = Literal["mean", "max", "min"]
@@ -84,7 +84,8 @@ def rollout_of(
     rows = torch.eye(last.shape[-1]).to(last) if readout is None else readout.to(last)
     rows = rows.expand(last.shape[0], -1, -1)
     for attention in reversed(attentions):
-        rows = rows @ mixing(wide(attention), fusion, discard)
+        with without_autocast(rows):
+            rows = rows @ mixing(wide(attention), fusion, discard)
     return rows
 
 

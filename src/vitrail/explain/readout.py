@@ -7,6 +7,7 @@ network pools by the mean. The row that comes out is put on the grid; prefix tok
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import final, overload
 
 import torch
@@ -108,12 +109,19 @@ def open_run(
         chosen = choose_target(logits.detach(), target)
         logit = logits.gather(1, chosen[:, None])[:, 0]
         readout = readout_of(network, grid).to(device=logits.device, dtype=wide(logits).dtype)
-    if not record.attentions():
+    missing = [place for place in attentions_asked(network, names) if place not in record.attentions()]
+    if missing:
         raise UsageError(
-            "the attention of this network leaves no weights in the record",
+            f"the attention of {missing[0]} leaves no weights in the record",
             "an attention that calls record.keep_attention(queries, keys, values, attended, mask)",
         )
     return Opened(record, chosen, logit, readout, network.config.prefix, grid)
+
+
+def attentions_asked(network: ViT, names: Sequence[str]) -> list[str]:
+    """The places whose attention weights match one of `names`."""
+    places = [f"blocks.{index}" for index in range(network.config.depth)]
+    return [place for place in places if any(fnmatchcase(f"{place}.attention", name) for name in names)]
 
 
 def check(network: ViT, images: Tensor, gradients: bool) -> None:
@@ -170,7 +178,9 @@ def choose_target(logits: Float[Tensor, "b v"], target: int | Tensor | None) -> 
     outside = (chosen < 0) | (chosen >= classes)
     if outside.any():
         wrong = chosen[outside].flatten()[0].item()
-        raise UsageError(f"target must be a class index of 0..{classes - 1}, got {wrong}", "target=None for the top class")
+        raise UsageError(
+            f"target must be a class index of 0..{classes - 1}, got {wrong}", "target=None for the top class"
+        )
     return chosen.long().expand(pictures).clone()
 
 
@@ -200,3 +210,8 @@ def on_grid(row: Float[Tensor, "b n"], prefix: int, grid: Size) -> Float[Tensor,
 def wide(tensor: Tensor) -> Tensor:
     """The tensor in at least float32: products over layers are not made in half precision."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def without_autocast(tensor: Tensor) -> torch.autocast:
+    """A context in which products keep the precision of their factors, also inside a caller's autocast."""
+    return torch.autocast(tensor.device.type, enabled=False)

@@ -123,7 +123,7 @@ class ViTConfig:
         for name in ("layer_scale", "norm_eps"):
             self._check(name, _is_number(getattr(self, name), math.inf), "a number, 0 or more")
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
-            self._check(name, _is_number(getattr(self, name), 1), "a number, at least 0 and below 1")
+            self._check(name, _is_number(getattr(self, name), 1.0), "a number, at least 0 and below 1")
         for name, kinds in (("pooling", Pooling), ("positions", Positions), ("activation", Activation)):
             self._check(name, getattr(self, name) in get_args(kinds), f"one of {', '.join(get_args(kinds))}")
 

@@ -24,7 +24,7 @@ def layers(config: ViTConfig) -> tuple[Layer, ...]:
     patches, width, inner = rows * columns, config.width, config.heads * config.head_dim
     tokens = patches + config.prefix
     pixels = config.channels * config.patch[0] * config.patch[1]
-    norm, scale = 2 * width, width if config.layer_scale else 0
+    hidden, norm, scale = config.mlp_dim, 2 * width, width if config.layer_scale else 0
     learned = config.positions == "learned"
     table = [
         Layer("patch_embed", (patches, width), (pixels + 1) * width, 2 * patches * pixels * width),
@@ -39,8 +39,8 @@ def layers(config: ViTConfig) -> tuple[Layer, ...]:
             Layer("attention", (config.heads, tokens, tokens), 0, 4 * tokens * tokens * inner),
             Layer("attn.proj", (tokens, width), inner * width + width + scale, 2 * tokens * inner * width),
             Layer("norm2", (tokens, width), norm, 0),
-            Layer("mlp.fc1", (tokens, config.mlp_dim), (width + 1) * config.mlp_dim, 2 * tokens * width * config.mlp_dim),
-            Layer("mlp.fc2", (tokens, width), (config.mlp_dim + 1) * width + scale, 2 * tokens * width * config.mlp_dim),
+            Layer("mlp.fc1", (tokens, hidden), (width + 1) * hidden, 2 * tokens * width * hidden),
+            Layer("mlp.fc2", (tokens, width), (hidden + 1) * width + scale, 2 * tokens * width * hidden),
         ]
         table += [row._replace(name=f"blocks.{index}.{row.name}") for row in block]
     heads = (1 + int(config.distillation_token)) if config.classes else 0

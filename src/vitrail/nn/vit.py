@@ -89,6 +89,8 @@ class ViT(nn.Module):
         parts: The callables that make its parts; the standard ones are the paper's.
     """
 
+    pos_embed: Tensor | None
+
     def __init__(self, config: ViTConfig, parts: Parts = STANDARD) -> None:
         super().__init__()
         self.config, self.parts = config, parts

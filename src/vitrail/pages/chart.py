@@ -24,7 +24,7 @@ class Series:
     """
 
     label: str
-    values: Sequence[float | None]
+    values: Sequence[float | int | None]
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Axis:
     ticks: tuple[float, ...]
     log: bool = False
 
-    def share(self, value: float) -> float:
+    def share(self, value: float | int) -> float:
         """Where a value lies: 0 at `low`, 1 at `high`."""
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
 
-def linear_axis(values: Sequence[float], count: int = 5, whole: bool = False, tight: bool = False) -> Axis:
+def linear_axis(values: Sequence[float | int], count: int = 5, whole: bool = False, tight: bool = False) -> Axis:
     """An axis over finite values with ticks of 1, 2 or 5 times a power of ten.
 
     Args:
@@ -59,7 +59,7 @@ def linear_axis(values: Sequence[float], count: int = 5, whole: bool = False, ti
         whole: Whether only whole numbers are marked.
         tight: Whether the axis ends at the values themselves instead of at the next ticks.
     """
-    low, high = min(values), max(values)
+    low, high = float(min(values)), float(max(values))
     if not high - low > 1e-9 * max(abs(low), abs(high)):
         margin = abs(low) / 2 or 0.5
         low, high = (low - 0.5, high + 0.5) if whole else (low - margin, high + margin)
@@ -76,7 +76,7 @@ def linear_axis(values: Sequence[float], count: int = 5, whole: bool = False, ti
     return Axis(low, high, ticks) if tight else Axis(ticks[0], ticks[-1], ticks)
 
 
-def log_axis(values: Sequence[float]) -> Axis:
+def log_axis(values: Sequence[float | int]) -> Axis:
     """A logarithmic axis over positive values: powers of ten, and their doubles and fives where there are few."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
@@ -87,7 +87,7 @@ def log_axis(values: Sequence[float]) -> Axis:
     return Axis(10.0**low, 10.0**high, tuple(float(f"{t:.12g}") for t in ticks), log=True)
 
 
-def _drawable(value: float | None, log: bool) -> bool:
+def _drawable(value: float | int | None, log: bool) -> bool:
     return value is not None and math.isfinite(value) and (value > 0 or not log)
 
 
@@ -131,7 +131,7 @@ def _line(index: int, points: Sequence[tuple[int, float, float, str] | None]) ->
 
 def line_chart(
     title: str,
-    x: Sequence[float],
+    x: Sequence[float | int],
     series: Sequence[Series],
     *,
     x_label: str = "epoch",

@@ -235,8 +235,8 @@ def _case(explained: ExplainedPicture, index: int) -> str:
     said = f"{explained.name}, as the model saw it"
     return (
         f'<section class="case"><h2>{escape(explained.name)}</h2><div class="case-body"><div class="subject">'
-        f"{_picture(explained.picture, index, said)}"
-        f'<p class="note">As the model saw it: {width} × {height} pixels.</p>{_answer(explained)}</div>'
+        f"<figure><figcaption>The picture</figcaption>{_picture(explained.picture, index, said)}"
+        f'<p class="note">{width} × {height} pixels, as the model saw it.</p></figure>{_answer(explained)}</div>'
         f'<div class="maps">{maps}</div></div></section>'
     )
 

@@ -44,7 +44,7 @@ def escape(text: object) -> str:
     return html.escape(_UNWRITABLE.sub("\ufffd", str(text)), quote=True)
 
 
-def number(value: float | None, digits: int = 4) -> str:
+def number(value: float | int | None, digits: int = 4) -> str:
     """A number for people: `digits` significant digits, a true minus sign, and a dash for what was not measured."""
     if value is None or math.isnan(value):
         return "–"
@@ -52,10 +52,14 @@ def number(value: float | None, digits: int = 4) -> str:
         return "∞" if value > 0 else "−∞"
     if float(value).is_integer() and abs(value) < 10**15:
         return f"{int(value):,}".replace(",", "\u202f").replace("-", "−")
-    return f"{value:.{digits}g}".replace("e-0", "e-").replace("e+0", "e").replace("-", "−")
+    shown = f"{value:.{digits}g}"
+    if abs(value) < 1e-3 or "e" in shown:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        shown = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return shown.replace("-", "−")
 
 
-def percent(share: float | None, digits: int = 1) -> str:
+def percent(share: float | int | None, digits: int = 1) -> str:
     """A share of one as a percentage; it reads 100 % or 0 % only when it is exactly that."""
     if share is None or not math.isfinite(share):
         return "–"

@@ -133,13 +133,15 @@
       },
       write: () => {
         const group = svg("g", { class: "values-on" });
-        values.forEach((line, row) => line.forEach((value, column) => {
-          const short = String(Number(Number(value).toPrecision(2))).replace(/^(-?)0\./, "$1.");
-          const size = Math.min(tall * 0.42, (wide * 1.55) / Math.max(3, short.length));
+        const write = (value) => String(Number(Number(value).toPrecision(2))).replace(/^(-?)0\./, "$1.").replace("-", "−");
+        const short = values.map((line) => line.map(write));
+        const longest = Math.max(3, ...short.flat().map((text) => text.length));
+        const size = Math.min(tall * 0.42, (wide * 1.6) / longest);
+        short.forEach((line, row) => line.forEach((value, column) => {
           const text = svg("text", {
             x: (column + 0.5) * wide, y: (row + 0.5) * tall, "font-size": size, "stroke-width": size * 0.18,
           });
-          text.textContent = short;
+          text.textContent = value;
           group.append(text);
         }));
         stage.append(group);

@@ -4,7 +4,7 @@ The order is that of a reader's questions. Everything is in the page without its
 values by pointer or arrow keys and the sorting of the class table.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -93,7 +93,7 @@ class RunSummary:
     facts: list[tuple[str, str]] = field(default_factory=list)
     history: list[dict] = field(default_factory=list)
     evaluation: EvaluationSummary | None = None
-    classes: tuple[str, ...] = ()
+    classes: Sequence[str] = ()
     settings: Mapping = field(default_factory=dict)
     environment: Mapping = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -153,7 +153,7 @@ def _curves(history: list[dict]) -> str:
     )
 
 
-def _evaluation(found: EvaluationSummary, classes: tuple[str, ...]) -> str:
+def _evaluation(found: EvaluationSummary, classes: Sequence[str]) -> str:
     """Which classes are taken for which, and how well each one does."""
     left_out = ""
     if found.unknown:
@@ -166,9 +166,10 @@ def _evaluation(found: EvaluationSummary, classes: tuple[str, ...]) -> str:
             f'<details class="note"><summary>Left out: {plural(len(found.unreadable), "file")} that could not be '
             f"read</summary><ul>{named}</ul></details>"
         )
+    wide = " wide" if len(classes) > 14 else ""
     per_class = f"<section><h2>Class by class</h2>{class_table(found.per_class)}</section>" if found.per_class else ""
     return (
-        f'<section><h2>What is taken for what</h2>{left_out}<div class="beside"><div>'
+        f'<section><h2>What is taken for what</h2>{left_out}<div class="beside{wide}"><div>'
         f"{confusion_table(found.confusion, classes)}</div>{confusions_list(found.confusion, classes)}</div></section>"
         f"{per_class}"
     )

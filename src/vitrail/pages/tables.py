@@ -63,7 +63,7 @@ def _confusion_cell(count: int, of: int, true: str, predicted: str, right: bool)
     share = count / of if of else 0.0
     step = 0 if count == 0 else 1 + min(8, math.floor(9 * math.sqrt(share)))
     kind = "right" if right else "wrong"
-    told = escape(f"{true} was called {predicted} {number(count)} of {number(of)} times ({percent(share)})")
+    told = escape(f"{true} was taken for {predicted} {number(count)} of {number(of)} times ({percent(share)})")
     body = f"{number(count)}<small>{percent(share)}</small>" if count else "0"
     return f'<td class="{kind} step-{step}" tabindex="-1" data-told="{told}" title="{told}">{body}</td>'
 
@@ -116,7 +116,7 @@ def confusions_list(confusion: Int64[np.ndarray, "k k"], classes: Sequence[str],
     wrong = confusion - np.diag(np.diag(confusion))
     order = np.argsort(-wrong, axis=None, kind="stable")[:most]
     items = [
-        f"<li><b>{escape(classes[true])}</b> called <b>{escape(classes[answer])}</b>: "
+        f"<li><b>{escape(classes[true])}</b> taken for <b>{escape(classes[answer])}</b>: "
         f"{number(int(wrong[true, answer]))} of {number(int(confusion[true].sum()))}</li>"
         for true, answer in zip(*np.unravel_index(order, wrong.shape), strict=True)
         if wrong[true, answer] > 0

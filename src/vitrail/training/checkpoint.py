@@ -1,0 +1,158 @@
+"""The state of a training on disk, so that a run goes on after any end with the same bits.
+
+    resume/000000120/   network, average, optimizer, totals (safetensors) and state.json, which is written last and
+                        holds the size and SHA-256 of every other file
+    resume/latest       the name of the newest whole folder
+
+A state is written into a folder of its own, flushed to disk, renamed into place, and only then pointed at; the one
+before it is kept. Reading verifies the manifest and falls back to the one before. No pickle anywhere.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from vitrail.errors import DataError
+from vitrail.training.loop import State
+
+MANIFEST = "state.json"
+KEEP = 2
+
+
+def save_state(state: State, folder: Path, extra: dict[str, Any]) -> Path:
+    """Write the state; an interruption at any moment leaves the former states whole.
+
+    Args:
+        state: What to save.
+        folder: The run's `resume` folder.
+        extra: Plain values to keep beside it.
+
+    Returns:
+        The folder written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / f"{state.step:09d}"
+    writing = folder / f"{place.name}.writing"
+    shutil.rmtree(writing, ignore_errors=True)
+    writing.mkdir()
+    files = {}
+    for name, tensors in _tensors(state).items():
+        content = safetensors.torch.save(tensors)
+        _write(writing / name, content)
+        files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    manifest = {"step": state.step, "epoch": state.epoch, "batch": state.batch, "files": files, **extra}
+    _write(writing / MANIFEST, json.dumps(manifest, indent=1).encode())
+    _sync(writing)
+    if place.exists():  # the same step saved again
+        shutil.rmtree(place)
+    os.rename(writing, place)
+    pointer = folder / "latest.writing"
+    _write(pointer, place.name.encode())
+    os.replace(pointer, folder / "latest")
+    _sync(folder)
+    for old in states(folder)[:-KEEP]:
+        shutil.rmtree(old, ignore_errors=True)
+    return place
+
+
+def states(folder: Path) -> list[Path]:
+    """The state folders that were written to the end, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(p for p in folder.iterdir() if p.name.isdecimal() and (p / MANIFEST).is_file())
+
+
+def load_state(state: State, folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """Fill `state` from the newest whole state in `folder`.
+
+    Returns:
+        The manifest, and a sentence for every damaged state that was passed over.
+
+    Raises:
+        DataError: If there are states but none is whole.
+    """
+    notes: list[str] = []
+    found = states(folder)
+    for place in reversed(found):
+        try:
+            manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+            content = {name: _verified(place / name, facts) for name, facts in manifest["files"].items()}
+            _fill(state, {name: safetensors.torch.load(data) for name, data in content.items()}, manifest)
+        except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
+            notes.append(f"{place} is damaged ({error}); the state before it is used")
+        else:
+            return manifest, notes
+    raise DataError(
+        f"none of the {len(found)} saved states in {folder} can be used: {notes[-1] if notes else 'there is none'}",
+        "start again with another --out",
+    )
+
+
+def _tensors(state: State) -> dict[str, dict[str, Tensor]]:
+    def plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+
+    moments = {
+        f"{index}.{name}": value
+        for index, values in state.optimizer.state_dict()["state"].items()
+        for name, value in values.items()
+    }
+    files = {"network": state.network.state_dict(), "optimizer": moments, "totals": state.totals}
+    if state.average is not None:
+        files["average"] = state.average.network.state_dict()
+    return {f"{name}.safetensors": plain(tensors) for name, tensors in files.items()}
+
+
+def _fill(state: State, files: dict[str, dict[str, Tensor]], manifest: dict[str, Any]) -> None:
+    state.network.load_state_dict(files["network.safetensors"])
+    if state.average is not None:
+        state.average.network.load_state_dict(files["average.safetensors"])
+    moments: dict[int, dict[str, Tensor]] = {}
+    for key, value in files["optimizer.safetensors"].items():
+        index, _, name = key.partition(".")
+        moments.setdefault(int(index), {})[name] = value
+    whole = state.optimizer.state_dict()
+    state.optimizer.load_state_dict({"state": moments, "param_groups": whole["param_groups"]})
+    device = next(state.network.parameters()).device
+    state.totals = {name: value.to(device) for name, value in files["totals.safetensors"].items()}
+    state.step, state.epoch, state.batch = manifest["step"], manifest["epoch"], manifest["batch"]
+
+
+def _verified(file: Path, facts: dict[str, Any]) -> bytes:
+    content = file.read_bytes()
+    if len(content) != facts["bytes"] or hashlib.sha256(content).hexdigest() != facts["sha256"]:
+        raise ValueError(f"{file.name} is not what was written")
+    return content
+
+
+def _write(file: Path, content: bytes) -> None:
+    with open(file, "wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Flush a folder's entries to disk, where the system can."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def weights_hash(network: torch.nn.Module) -> str:
+    """Short hash of all parameters and buffers: equal for equal bits."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]

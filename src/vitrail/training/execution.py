@@ -1,0 +1,112 @@
+"""Where and how a training is computed: device, threads, precision, compilation. Chosen once, stored in the run.
+
+Threads go by the size of the work and not by a stopwatch: on shared virtual cores a small network gains little from
+more threads when the machine is quiet, runs up to ten times slower when it is not, and a choice that flips with the
+noise would change the last bits of the weights from run to run. Precision is timed, but only where bf16 can pay.
+"""
+
+import copy
+import os
+import time
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from vitrail.data.batches import Batch
+from vitrail.errors import UsageError
+from vitrail.nn import ViTConfig
+from vitrail.nn.cost import flops
+from vitrail.training.objectives import Objective
+from vitrail.training.options import TrainOptions
+from vitrail.training.settings import Execution, Optimization
+
+STEP_FLOPS_PER_THREAD = 1.5e9  # a thread is added for every so many FLOPs of a training step
+BF16_LEAST_WIDTH = 192  # narrower networks ran at 0.4 to 0.8 of their fp32 speed in bf16
+BF16_LEAST_GAIN = 1.15
+
+
+def processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def pick_device(asked: str) -> torch.device:
+    """The device asked for; "auto" takes CUDA, then MPS, then the processor.
+
+    Raises:
+        UsageError: If the device is unknown or not there.
+    """
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if asked == "auto":
+        return torch.device(next(kind for kind, present in there.items() if present))
+    kind = asked.partition(":")[0]
+    if not there.get(kind, False):
+        present = ", ".join(kind for kind, present in there.items() if present)
+        raise UsageError(f"device '{asked}' is not there, this machine has: {present}", "--device auto")
+    return torch.device(asked)
+
+
+def pick_threads(work: float) -> tuple[int, str]:
+    """Threads for a step of so many FLOPs, and why."""
+    cores = processors()
+    threads = max(1, min(cores, round(work / STEP_FLOPS_PER_THREAD)))
+    return threads, f"{threads} of {cores} threads for {work / 1e9:.2g} GFLOP a step"
+
+
+def pick_execution(
+    options: TrainOptions, network: ViTConfig, choices: Optimization, steps: int
+) -> tuple[Execution, list[str]]:
+    """Everything that size decides, and a sentence for each choice; precision stays fp32 until it is timed."""
+    device = pick_device(options.device)
+    work = 3.0 * flops(network) * choices.batch_size
+    threads, why = pick_threads(work) if options.threads is None else (options.threads, "threads as asked for")
+    if threads < 1:
+        raise UsageError(f"threads must be at least 1, got {threads}", "--threads 1")
+    notes = [why] if device.type == "cpu" else []
+    compiled = options.compile == "on" or (options.compile == "auto" and device.type == "cuda" and steps >= 2000)
+    if compiled:
+        notes.append("torch.compile is on")
+    workers = options.workers if options.workers is not None else max(1, processors() - 1)
+    precision = "bf16" if options.precision == "bf16" else "fp32"
+    return (
+        Execution(device=str(device), threads=threads, precision=precision, compile=compiled, workers=workers),
+        notes,
+    )
+
+
+def step_seconds(network: nn.Module, batch: Batch, objective: Objective, precision: str, repeats: int = 3) -> float:
+    """Seconds of one forward and backward pass, the best of a few after one to warm up; no weight moves."""
+    device = batch.images.device
+    best = float("inf")
+    for turn in range(repeats + 1):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            loss, _, _ = objective(network, batch)
+        loss.backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        if turn:
+            best = min(best, time.perf_counter() - began)
+    return best
+
+
+def pick_precision(
+    execution: Execution, asked: str, config: ViTConfig, network: nn.Module, batch: Batch, objective: Objective
+) -> tuple[Execution, list[str], float]:
+    """The faster of fp32 and bf16 by timed trial steps on a copy, where bf16 can pay at all.
+
+    Returns:
+        The execution with its precision, what to say about it, and the seconds of one step as timed.
+    """
+    trial = copy.deepcopy(network)
+    seconds = step_seconds(trial, batch, objective, execution.precision)
+    if asked != "auto" or config.width < BF16_LEAST_WIDTH:
+        return execution, [], seconds
+    half = step_seconds(trial, batch, objective, "bf16")
+    gain = seconds / half
+    if gain < BF16_LEAST_GAIN:
+        return execution, [f"fp32: bf16 would run at {gain:.2f} times its speed (timed)"], seconds
+    return replace(execution, precision="bf16"), [f"bf16: {gain:.1f} times as fast as fp32 (timed)"], half

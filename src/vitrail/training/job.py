@@ -1,0 +1,368 @@
+"""One training from beginning to end: prepare, train, evaluate once, leave a run folder.
+
+Whoever wants to watch passes `listen`, which gets every event: sentences (`str`), `Reading`, `Started`, the loop's `StepDone`,
+`EpochScored` and `Finished`.
+"""
+
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.data.feed import check_readable, open_feed
+from vitrail.data.source import open_source
+from vitrail.errors import DataError, VitrailError
+from vitrail.model import Model, save
+from vitrail.training.checkpoint import load_state, save_state, states, weights_hash
+from vitrail.training.evaluation import Evaluated, evaluate_model, evaluate_network
+from vitrail.training.execution import pick_precision
+from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, train_loop
+from vitrail.training.metrics import Scores
+from vitrail.training.objectives import classification
+from vitrail.training.options import TrainOptions
+from vitrail.training.prepare import Prepared, build, check_same, differences, resolve, unreadable_notes
+from vitrail.training.report import RunReport, model_card, write_report
+from vitrail.training.run import RunFolder, default_folder, environment, open_folder, owned, point_latest
+from vitrail.training.settings import read_yaml, settings_from_dict, settings_to_yaml
+from vitrail.training.watchdog import stuck
+
+SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
+SAVE_WITHIN_EPOCH_SECONDS = 300.0
+LOG_STEPS = 50
+
+
+class Stopped(VitrailError):
+    """A person or the system asked the run to stop; its state is saved (exit code 130)."""
+
+    exit_code = 130
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Pictures being read into memory."""
+
+    what: str
+    done: int
+    whole: int
+
+
+@dataclass(frozen=True)
+class Started:
+    """The first step is about to be made."""
+
+    folder: Path
+    images: int
+    steps_per_epoch: int
+    epochs: int
+    step: int  # 0, or where the run goes on
+    seconds: float  # expected for what is left, from timed steps
+
+
+@dataclass(frozen=True)
+class EpochScored:
+    """An epoch is done and was validated."""
+
+    row: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The run is finished: what it leaves behind."""
+
+    folder: Path
+    model: Model
+    evaluated: Evaluated
+    seconds: float
+    weights: str
+
+
+Event = str | Reading | Started | StepDone | EpochScored | Finished
+Listen = Callable[[Event], None]
+
+
+def train(
+    data: str = "",
+    out: str | Path | None = None,
+    options: TrainOptions = TrainOptions(),  # noqa: B008  # a frozen value
+    listen: Listen = lambda event: None,
+) -> Finished:
+    """Train a Vision Transformer on a set of pictures.
+
+    Args:
+        data: `digits`, `mnist`, `fashion-mnist`, a folder of class folders, or a CSV or JSONL manifest; empty when
+            `options.config` names it.
+        out: The run folder; a new one below `runs/` when None.
+        options: What to do differently from the recipe.
+        listen: Gets every event.
+
+    Returns:
+        The model, its evaluation and the folder.
+
+    Raises:
+        UsageError: If an option is wrong, or the folder exists and `options.resume` is "never".
+        DataError: If the data cannot be used.
+        RunError: If the training fails (a loss that is not finite).
+        Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
+    """
+    given = read_yaml(options.config) if options.config is not None else {}
+    data = str(data or given.get("data", ""))
+    path = Path(out) if out is not None else default_folder(data)
+    if path.exists():
+        folder, going_on = open_folder(path, options.resume == "auto")
+    else:
+        folder, going_on = RunFolder(path), False
+    prepared = _go_on(folder, data, options, listen) if going_on else _begin(data, options, given, listen)
+    folder, _ = open_folder(path, options.resume == "auto")
+    with owned(folder), _threads(prepared.settings.execution.threads):
+        return _Job(folder, prepared, listen).run(going_on)
+
+
+def _begin(data: str, options: TrainOptions, given: dict[str, Any], listen: Listen) -> Prepared:
+    root = options.data_root or (Path(given["data_root"]) if given.get("data_root") else None)
+    source = open_source(data, root, options.split_seed or int(given.get("split_seed", 0)))
+    settings, notes = resolve(data, options, given, source)
+    for sentence in (*source.notes, *notes):
+        listen(sentence)
+    prepared = build(settings, source, lambda *reading: listen(Reading(*reading)))
+    batch = next(prepared.data.batches(0, prepared.settings.optimization.batch_size))
+    with _threads(settings.execution.threads):
+        execution, more, _ = pick_precision(
+            settings.execution, options.precision, settings.network, prepared.model.network, batch, classification
+        )
+    for sentence in (*more, *prepared.notes):
+        listen(sentence)
+    settings = replace(settings, execution=execution)
+    return replace(prepared, settings=settings, notes=(*source.notes, *notes, *more, *prepared.notes))
+
+
+def _go_on(folder: RunFolder, data: str, options: TrainOptions, listen: Listen) -> Prepared:
+    settings = settings_from_dict(read_yaml(folder.config), str(folder.config))
+    check_same(settings, differences(settings, data, options), folder.path)
+    root = options.data_root or (Path(settings.data_root) if settings.data_root else None)
+    source = open_source(settings.data, root, settings.split_seed)
+    stored = read_yaml(folder.path / "data.json")
+    if stored.get("fingerprint") != source.fingerprint:
+        raise DataError(
+            f"{settings.data} has changed since {folder.path} was started", "the data as it was, or another --out"
+        )
+    prepared = build(settings, source, lambda *reading: listen(Reading(*reading)))
+    return replace(prepared, notes=tuple(stored.get("notes", ())))
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Torch's threads for the time of a run."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass
+class _Job:
+    """One run under way."""
+
+    folder: RunFolder
+    prepared: Prepared
+    listen: Listen
+    began: float = field(default_factory=time.perf_counter)
+    saved: float = field(default_factory=time.perf_counter)
+
+    def run(self, going_on: bool) -> Finished:
+        prepared, settings = self.prepared, self.prepared.settings
+        state = start(prepared.model.network, settings.optimization)
+        if going_on and states(self.folder.resume):
+            manifest, notes = load_state(state, self.folder.resume)
+            self.folder.cut_metrics(manifest["metrics_bytes"])
+            for sentence in notes:
+                self._say(sentence)
+            self._say(f"going on with {self.folder.path} from step {state.step}")
+        else:
+            self._write_beginning()
+        point_latest(self.folder.path)
+        per_epoch = steps_per_epoch(len(prepared.data.labels), settings.optimization)
+        self._announce(state, per_epoch)
+        with _stop_signals() as asked:
+            loop = train_loop(state, prepared.data, classification, settings.optimization, settings.execution)
+            try:
+                self._follow(loop, state, asked)
+            except VitrailError:
+                self._report(state="stopped")
+                raise
+        return self._finish(state)
+
+    def _write_beginning(self) -> None:
+        prepared, source = self.prepared, self.prepared.source
+        self.folder.write_text("config.yaml", settings_to_yaml(prepared.settings))
+        self.folder.write_text("command.txt", shlex.join(sys.argv) + "\n")
+        self.folder.write_json("env.json", environment())
+        splits = {"train": source.train, "validation": source.validation, "test": source.test}
+        self.folder.write_json(
+            "data.json",
+            {
+                "name": source.name,
+                "root": source.root,
+                "classes": list(source.classes),
+                "images": {name: len(split) for name, split in splits.items() if split is not None},
+                "unknown": {name: dict(counts) for name, counts in source.unknown.items()},
+                "split_seed": source.split_seed,
+                "fingerprint": source.fingerprint,
+                "skipped": list(unreadable_notes(prepared.data.feed, prepared.validation)),
+                "notes": list(prepared.notes),
+            },
+        )
+        for sentence in prepared.notes:
+            self.folder.append_log(sentence)
+
+    def _announce(self, state: State, per_epoch: int) -> None:
+        """Time a few steps on a copy, and say how long the rest will take."""
+        choices = self.prepared.settings.optimization
+        left = per_epoch * choices.epochs - state.step
+        seconds = 0.0
+        if left > 0:
+            batch = next(self.prepared.data.batches(0, -(-choices.batch_size // choices.accumulate)))
+            _, _, step = pick_precision(
+                self.prepared.settings.execution, "", self.prepared.settings.network, state.network, batch, classification
+            )
+            seconds = left * step * choices.accumulate * 1.15  # augmentation, optimizer and validation
+        images = len(self.prepared.data.labels)
+        self.listen(Started(self.folder.path, images, per_epoch, choices.epochs, state.step, seconds))
+
+    def _follow(self, loop: Iterator[StepDone | EpochDone], state: State, asked: "_Asked") -> None:
+        seconds = waiting = 0.0
+        images = unreadable = 0
+        for event in loop:
+            if isinstance(event, StepDone):
+                seconds, waiting = seconds + event.seconds, waiting + event.waiting
+                images, unreadable = images + event.images, unreadable + event.unreadable
+                self.listen(event)
+                if event.step % LOG_STEPS == 0:
+                    self.folder.append_metrics(
+                        {"kind": "step", "step": event.step, "loss": float(event.loss), "lr": event.learning_rate}
+                    )
+                if time.perf_counter() - self.saved > SAVE_WITHIN_EPOCH_SECONDS:
+                    self._save(state)
+            else:
+                check_readable(self.prepared.data.feed, len(self.prepared.data.labels))
+                row = self._score(event, state, seconds, waiting, images)
+                seconds = waiting = 0.0
+                images = unreadable = 0
+                self.folder.append_metrics(row)
+                self.listen(EpochScored(row))
+                self._watch(event)
+                last = state.epoch >= self.prepared.settings.optimization.epochs
+                if last or time.perf_counter() - self.saved > SAVE_SECONDS:
+                    self._save(state)
+                    self._report()
+            if asked.stop:
+                self._save(state)
+                self._report(state="stopped")
+                raise Stopped(
+                    f"stopped at step {state.step}; everything is saved in {self.folder.path}",
+                    f"the same command with --out {self.folder.path} --resume auto",
+                )
+
+    def _score(self, done: EpochDone, state: State, seconds: float, waiting: float, images: int) -> dict[str, Any]:
+        scores = self._scores(state)
+        return {
+            "kind": "epoch",
+            "epoch": done.epoch + 1,
+            "step": done.step,
+            "training_loss": done.loss,
+            "training_accuracy": done.measures.get("correct"),
+            "validation_loss": scores.loss,
+            "validation_accuracy": scores.accuracy,
+            "learning_rate": done.learning_rate,
+            "gradient_norm": done.gradient_norm,
+            "images": done.images,
+            "seconds": seconds,
+            "images_per_second": images / seconds if seconds else None,
+            "waiting_share": waiting / seconds if seconds else None,
+        }
+
+    def _scores(self, state: State) -> Scores:
+        prepared = self.prepared
+        labels, classes = prepared.source.validation.labels, len(prepared.source.classes)
+        return evaluate_network(
+            state.best_network, prepared.validation, labels, classes, prepared.model.preprocessing
+        )
+
+    def _watch(self, done: EpochDone) -> None:
+        choices = self.prepared.settings.optimization
+        sentence = stuck(
+            done.loss,
+            len(self.prepared.source.classes),
+            (done.epoch + 1) / choices.epochs,
+            choices.learning_rate,
+            done.gradient_norm,
+        )
+        if sentence:
+            self._say(f"warning: {sentence}")
+
+    def _say(self, sentence: str) -> None:
+        self.folder.append_log(sentence)
+        self.listen(sentence)
+
+    def _save(self, state: State) -> None:
+        save_state(state, self.folder.resume, {"metrics_bytes": self.folder.metrics_bytes(), **self._versions()})
+        self.saved = time.perf_counter()
+
+    def _versions(self) -> dict[str, Any]:
+        return {"torch": torch.__version__, "threads": torch.get_num_threads()}
+
+    def _report(self, state: str = "running", evaluated: Evaluated | None = None) -> None:
+        write_report(RunReport(self.folder, self.prepared, state, evaluated))
+
+    def _finish(self, state: State) -> Finished:
+        prepared = self.prepared
+        source = prepared.source
+        model = replace(prepared.model, network=state.best_network.eval())
+        split, name = (source.test, "test") if source.test is not None else (source.validation, "validation")
+        feed = prepared.validation
+        if source.test is not None:
+            feed = open_feed(split.pictures, model.preprocessing, workers=prepared.settings.execution.workers)
+        evaluated = evaluate_model(model, split, name, feed, source.unknown.get(name, {}))
+        seconds, weights = time.perf_counter() - self.began, weights_hash(model.network)
+        save(model, self.folder.model, card=model_card(model, prepared, evaluated))
+        self.folder.write_json("evaluation.json", {**evaluated.to_dict(), "weights": weights})
+        self._report("finished", evaluated)
+        self.folder.append_log(f"finished: {name} accuracy {evaluated.scores.accuracy:.4f}, weights {weights}")
+        finished = Finished(self.folder.path, model, evaluated, seconds, weights)
+        self.listen(finished)
+        return finished
+
+
+@dataclass
+class _Asked:
+    stop: bool = False
+
+
+@contextmanager
+def _stop_signals() -> Iterator[_Asked]:
+    """Ctrl-C and SIGTERM ask for a stop at the next step; a second Ctrl-C ends at once. Outside the main thread: nothing."""
+    asked = _Asked()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def handle(number: int, frame: object) -> None:
+        if asked.stop and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.stop = True
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,224 @@
+"""From what was asked for to everything a training needs: settings, data, model, feeds.
+
+Two steps, so that a resumed run takes only the second: `resolve` turns options, a configuration file and a recipe into
+`Settings`; `build` turns settings and data into the parts.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitrail.data.batches import TrainingSet
+from vitrail.data.feed import Feed, check_readable, open_feed
+from vitrail.data.pictures import Pictures
+from vitrail.data.preprocessing import Preprocessing, measure_statistics
+from vitrail.data.source import Source, Split
+from vitrail.errors import DataError, UsageError
+from vitrail.model import Model
+from vitrail.nn import ViT, ViTConfig
+from vitrail.training.execution import pick_execution
+from vitrail.training.loop import steps_per_epoch
+from vitrail.training.options import TrainOptions
+from vitrail.training.recipes import Recipe, choose
+from vitrail.training.settings import Settings, settings_from_dict
+
+SAMPLED = 64  # pictures opened to see their size and channels
+MEASURED = 2048  # pictures that mean and deviation are measured on
+
+Progress = Callable[[str, int, int], None]  # what, done, of how many
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """All that one training needs."""
+
+    settings: Settings
+    source: Source
+    model: Model
+    data: TrainingSet
+    validation: Feed
+    notes: tuple[str, ...]
+
+
+def resolve(data: str, options: TrainOptions, given: dict[str, Any], source: Source) -> tuple[Settings, list[str]]:
+    """The settings of a new run: recipe < configuration file < options.
+
+    Args:
+        data: What to train on.
+        options: What was asked for.
+        given: Content of a configuration file, or empty.
+        source: The data, opened.
+
+    Returns:
+        The settings, and a sentence for each choice that was made.
+
+    Raises:
+        UsageError: If something asked for is unknown or cannot be built.
+    """
+    side, channels = look(source.train.pictures)
+    asked = given.get("recipe", "auto") if options.recipe == "auto" else options.recipe
+    asked = "auto" if asked == "custom" else asked
+    recipe, name, reason = choose(asked, source.name, len(source.train), side)
+    if given and "network" in given and options.recipe == "auto":
+        reason = "as in the configuration file"
+    values = _from_recipe(recipe, name, options, channels, len(source.classes))
+    values = _over(values, given)
+    values = _over(values, _asked(options))
+    values |= {"data": data, "data_root": "" if options.data_root is None else str(options.data_root.resolve())}
+    values["network"] |= {"classes": len(source.classes), "channels": channels}
+    if not values["data_root"]:
+        values["data_root"] = given.get("data_root", "")
+    settings = settings_from_dict(values, str(options.config or "the options"))
+    steps = steps_per_epoch(len(source.train), settings.optimization) * settings.optimization.epochs
+    execution, notes = pick_execution(options, settings.network, settings.optimization, steps)
+    return replace(settings, execution=execution), [f"recipe {name}: {reason}", *notes]
+
+
+def _from_recipe(recipe: Recipe, name: str, options: TrainOptions, channels: int, classes: int) -> dict[str, Any]:
+    image_size = options.image_size or recipe.image_size
+    if options.size is None:
+        network = {"image_size": image_size, "channels": channels, "classes": classes, **recipe.network}
+    else:
+        depth = recipe.network.get("stochastic_depth", 0.0)
+        named = ViTConfig.from_size(
+            options.size, classes=classes, channels=channels, image_size=image_size, stochastic_depth=depth
+        )
+        network = asdict(named)
+    fetch = round(recipe.fetch_size * image_size / recipe.image_size) if recipe.fetch_size else image_size
+    return {
+        "recipe": name,
+        "seed": options.seed,
+        "split_seed": options.split_seed,
+        "fetch_size": fetch,
+        "network": network,
+        "optimization": asdict(recipe.optimization),
+        "augmentation": asdict(recipe.augmentation),
+    }
+
+
+def _asked(options: TrainOptions) -> dict[str, Any]:
+    """The options that were given, as nested values."""
+    names = {
+        "epochs": "epochs",
+        "batch_size": "batch_size",
+        "lr": "learning_rate",
+        "weight_decay": "weight_decay",
+        "accumulate": "accumulate",
+    }
+    chosen = {key: getattr(options, option) for option, key in names.items() if getattr(options, option) is not None}
+    network = {} if options.image_size is None else {"image_size": options.image_size}
+    seeds = {key: getattr(options, key) for key in ("seed", "split_seed") if getattr(options, key)}
+    return {"optimization": chosen, "network": network, **seeds}
+
+
+def _over(values: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`values` with everything in `above` laid over it, section by section."""
+    laid = dict(values)
+    for key, value in above.items():
+        inner = laid.get(key)
+        laid[key] = _over(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return laid
+
+
+def differences(settings: Settings, data: str, options: TrainOptions) -> list[str]:
+    """What the options ask for that a run which exists was not started with, as `name: old -> new`."""
+    changed = []
+    if data and data != settings.data and Path(data).resolve() != Path(settings.data).resolve():
+        changed.append(f"data: {settings.data} -> {data}")
+    if options.recipe not in ("auto", settings.recipe):
+        changed.append(f"recipe: {settings.recipe} -> {options.recipe}")
+    stored = asdict(settings)
+    for section, wanted in _asked(options).items():
+        pairs = wanted.items() if isinstance(wanted, dict) else [(section, wanted)]
+        for key, new in pairs:
+            old = stored[section][key] if isinstance(wanted, dict) else stored[section]
+            if key == "image_size" and not isinstance(new, tuple):
+                new = (new, new)
+            if old != new:
+                changed.append(f"{key}: {old} -> {new}")
+    if options.size is not None:
+        size = ViTConfig.from_size(options.size, image_size=settings.network.image)
+        shapes = [(n.patch, n.width, n.depth, n.heads, n.mlp_dim) for n in (size, settings.network)]
+        if shapes[0] != shapes[1]:
+            changed.append(f"size: another network -> {options.size}")
+    return changed
+
+
+def look(pictures: Pictures) -> tuple[int, int]:
+    """Typical shorter side in pixels, and channels (1 when every picture looked at is grey, else 3)."""
+    sides, grey = [], True
+    for index in np.linspace(0, len(pictures) - 1, min(SAMPLED, len(pictures))).astype(int):
+        try:
+            picture = pictures.open(int(index))
+        except DataError:
+            continue
+        sides.append(min(picture.size))
+        grey = grey and picture.mode in ("L", "1", "I;16", "I", "LA")
+    if not sides:
+        raise DataError("none of the pictures looked at can be read", "other pictures, or another folder")
+    return int(np.median(sides)), 1 if grey else 3
+
+
+def build(settings: Settings, source: Source, progress: Progress = lambda what, done, whole: None) -> Prepared:
+    """Everything that the settings and the data decide; the same call gives the same start weights.
+
+    Raises:
+        DataError: If too many pictures cannot be read.
+    """
+    device, network = torch.device(settings.execution.device), settings.network
+    shape = Preprocessing(
+        size=network.image,
+        resize=settings.resize,
+        crop_ratio=network.image[0] / settings.fetch_size if settings.resize == "crop" and settings.fetch_size else 1.0,
+        channels=network.channels,
+        mean=(0.5,) * network.channels,
+        std=(0.5,) * network.channels,
+    )
+    larger = settings.fetch_size / network.image[0] if settings.fetch_size else 1.0
+    fetched = (round(network.image[0] * larger), round(network.image[1] * larger))
+    train = _feed(source.train, replace(shape, size=fetched, crop_ratio=1.0), "reading train", settings, progress)
+    validation = _feed(source.validation, shape, "reading validation", settings, progress)
+    some = np.linspace(0, len(source.train) - 1, min(MEASURED, len(source.train))).astype(np.int64)
+    (sample,) = train.fetch([some])
+    mean, std = measure_statistics(sample.pixels[sample.readable])
+    preprocessing = replace(shape, mean=mean, std=std)
+    torch.manual_seed(settings.seed)
+    model = Model(ViT(network).to(device), preprocessing, source.classes)
+    data = TrainingSet(
+        train, source.train.labels, len(source.classes), preprocessing, settings.augmentation, settings.seed, device
+    )
+    return Prepared(settings, source, model, data, validation, unreadable_notes(train, validation))
+
+
+def _feed(split: Split, preprocessing: Preprocessing, what: str, settings: Settings, progress: Progress) -> Feed:
+    count = len(split)
+    feed = open_feed(
+        split.pictures,
+        preprocessing,
+        workers=settings.execution.workers,
+        progress=lambda done: progress(what, done, count),
+    )
+    check_readable(feed, count)
+    return feed
+
+
+def unreadable_notes(*feeds: Feed) -> tuple[str, ...]:
+    """One sentence for each picture that could not be read and is left out."""
+    return tuple(f"left out: {problem}" for feed in feeds for problem in feed.unreadable.values())
+
+
+def check_same(settings: Settings, changed: list[str], folder: Path) -> None:
+    """Refuse to go on with a run that was started differently.
+
+    Raises:
+        UsageError: If anything differs; lists old -> new.
+    """
+    if changed:
+        raise UsageError(
+            f"{folder} was started with other options: {'; '.join(changed)}",
+            f"leave these out to go on as before, or another --out than {folder}",
+        )

@@ -1,0 +1,209 @@
+"""The run folder: everything one training writes, under fixed names.
+
+    config.yaml  command.txt  env.json  data.json      what was asked for, where, and of which data
+    metrics.jsonl  log.txt  run.html                   what happened: one object a line, the same in words, and a page
+    model/                                             the model: what `vitrail.load` reads
+    resume/                                            the state from which the run goes on
+"""
+
+import json
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from vitrail.errors import RunError, UsageError
+
+PACKAGES = ("vitrail", "torch", "torchvision", "numpy", "pillow", "safetensors")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of one run.
+
+    Attributes:
+        path: The folder.
+    """
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved settings; re-creates the run."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def page(self) -> Path:
+        """What to look at."""
+        return self.path / "run.html"
+
+    @property
+    def model(self) -> Path:
+        """The model folder."""
+        return self.path / "model"
+
+    @property
+    def resume(self) -> Path:
+        """The states."""
+        return self.path / "resume"
+
+    @property
+    def evaluation(self) -> Path:
+        """The final evaluation as JSON: the sign that the run is finished."""
+        return self.path / "evaluation.json"
+
+    def write_json(self, name: str, content: dict[str, Any]) -> None:
+        """Write a file whole, or leave the former one."""
+        self.write_text(name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+    def write_text(self, name: str, content: str) -> None:
+        """Write a file whole, or leave the former one."""
+        beside = self.path / f"{name}.writing"
+        beside.write_text(content, encoding="utf-8")
+        os.replace(beside, self.path / name)
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        """One more line of metrics."""
+        with open(self.metrics, "a", encoding="utf-8") as handle:
+            handle.write(json.dumps(row) + "\n")
+
+    def append_log(self, text: str) -> None:
+        """One more line of the log, with its time."""
+        with open(self.path / "log.txt", "a", encoding="utf-8") as handle:
+            handle.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+
+    def metrics_bytes(self) -> int:
+        """Length of the metrics, so that a resumed run can cut off what was written after its state."""
+        return self.metrics.stat().st_size if self.metrics.exists() else 0
+
+    def cut_metrics(self, length: int) -> None:
+        """Cut the metrics to a length, so that no row comes twice."""
+        if self.metrics_bytes() > length:
+            os.truncate(self.metrics, length)
+
+    def history(self) -> list[dict[str, Any]]:
+        """The epoch rows of the metrics."""
+        if not self.metrics.exists():
+            return []
+        rows = [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [row for row in rows if row.get("kind") == "epoch"]
+
+
+def default_folder(data: str) -> Path:
+    """`runs/<time>-<data>`, with a number behind it when that exists."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(data).stem or 'data'}"
+    folder, number = Path("runs") / name, 2
+    while folder.exists():
+        folder, number = Path("runs") / f"{name}-{number}", number + 1
+    return folder
+
+
+def open_folder(path: Path, resume: bool) -> tuple[RunFolder, bool]:
+    """The folder of a new run, or of one that goes on.
+
+    Returns:
+        The folder, and whether it holds a run already.
+
+    Raises:
+        UsageError: If it holds anything and `resume` is False, or holds something that is no run.
+    """
+    folder = RunFolder(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if not resume:
+            raise UsageError(f"{path} exists already", f"--resume auto to go on with it, or another --out than {path}")
+        if not folder.config.is_file():
+            raise UsageError(f"{path} exists and holds no run (no config.yaml)", "another --out")
+        return folder, True
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be made ({error.strerror})", "another --out") from error
+    return folder, False
+
+
+@contextmanager
+def owned(folder: RunFolder) -> Iterator[None]:
+    """Hold the folder: a second process that wants it is refused, a dead one's lock is taken over.
+
+    Raises:
+        RunError: If a living process of this machine holds it.
+    """
+    lock = folder.path / "lock"
+    mine = {"pid": os.getpid(), "host": socket.gethostname()}
+    try:
+        handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    except FileExistsError:
+        held = _held_by(lock)
+        if held and (held.get("host") != mine["host"] or _alive(held.get("pid", 0))):
+            raise RunError(
+                f"{folder.path} is in use by process {held.get('pid')} on {held.get('host')}",
+                f"wait for it, or another --out; if that process is gone, remove {lock}",
+            ) from None
+        handle = os.open(lock, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+    with os.fdopen(handle, "w") as file:
+        json.dump(mine, file)
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+
+
+def _held_by(lock: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(lock.read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return pid != os.getpid()
+
+
+def point_latest(folder: Path) -> None:
+    """Let `runs/latest` point at this run, when it lies in a folder called `runs`."""
+    if folder.parent.name != "runs":
+        return
+    link, beside = folder.parent / "latest", folder.parent / f".latest-{os.getpid()}"
+    if link.exists() and not link.is_symlink():
+        return
+    try:
+        beside.symlink_to(folder.name, target_is_directory=True)
+        os.replace(beside, link)
+    except OSError:  # a file system without links: the run itself is not worse for it
+        beside.unlink(missing_ok=True)
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "not installed"
+    return {
+        "python": sys.version.split()[0],
+        "system": platform.platform(),
+        "machine": platform.machine(),
+        "processors": os.cpu_count(),
+        "host": socket.gethostname(),
+        **versions,
+    }

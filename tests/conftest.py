@@ -1,0 +1,39 @@
+"""What all tests share: one torch thread each, real MNIST where it is, and a folder of generated photographs."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.photographs import make_photographs
+
+_FILE = "train-images-idx3-ubyte.gz"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Several workers share the cores."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def mnist_root() -> Path:
+    """The folder with MNIST's four files: $VITRAIL_DATA, or `../shared/data/mnist` beside the checkout."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    named = os.environ.get("VITRAIL_DATA")
+    for root in (Path(named) if named else beside, beside):
+        for folder in (root, root / "mnist", root / "MNIST" / "raw"):
+            if (folder / _FILE).is_file():
+                return folder
+    pytest.skip("real MNIST is not here: set VITRAIL_DATA to the folder that holds its four files")
+
+
+@pytest.fixture(scope="session")
+def photo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree with train/ and val/ of three classes of generated photographs: 20 and 5 of each."""
+    root = tmp_path_factory.mktemp("photographs")
+    classes = ("beach", "field", "night")
+    make_photographs(root / "train", classes, per_class=20, seed=0)
+    make_photographs(root / "val", classes, per_class=5, seed=1)
+    return root

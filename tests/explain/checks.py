@@ -1,0 +1,136 @@
+"""Checks of a whole package of explainers, run on the real one and on copies with a planted fault."""
+
+from types import ModuleType
+
+import numpy as np
+import torch
+
+from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network, oracle, relevance_matrix, rollout_matrix
+from vitrail.nn import ViT
+
+TARGETS = [2, 0]
+
+
+def agree(package: ModuleType, method: str, network: ViT, tolerance: float = 1e-10, **options: str | float) -> None:
+    """The method gives what the formulas give, in float64, relative to the largest value."""
+    network, images = network.double(), make_images(network.config).double()
+    heat = package.METHODS[method].function(network, images, torch.tensor(TARGETS), **options)
+    wanted = oracle(method, network, images, TARGETS, **options)
+    assert heat.values.shape == wanted.shape
+    assert np.abs(wanted).max() > 1e-6
+    assert np.abs(heat.values.numpy() - wanted).max() <= tolerance * max(1.0, np.abs(wanted).max())
+
+
+def raw_is_exact(package: ModuleType) -> None:
+    for config in VARIANTS.values():
+        agree(package, "raw_attention", make_network(config))
+
+
+def rollout_is_exact(package: ModuleType) -> None:
+    for config in VARIANTS.values():
+        agree(package, "rollout", make_network(config))
+
+
+def rollout_options_are_exact(package: ModuleType) -> None:
+    for fusion in ("mean", "max", "min"):
+        for discard in (0.0, 0.3, 0.9):
+            agree(package, "rollout", make_network(PLAIN), fusion=fusion, discard=discard)
+
+
+def generic_is_exact(package: ModuleType) -> None:
+    for config in VARIANTS.values():
+        for clamp in ("mean", "head"):
+            agree(package, "generic_attention", make_network(config), clamp=clamp)
+
+
+def generic_is_exact_when_sure(package: ModuleType) -> None:
+    """The target's probability is above 0.999, and the map is still that of the logit."""
+    network = make_network(PLAIN).double()
+    with torch.no_grad():
+        network.head.weight.mul_(60.0)
+    images = make_images(PLAIN).double()
+    logits = network(images)
+    assert logits.softmax(dim=1).amax(dim=1).min() > 0.999
+    heat = package.METHODS["generic_attention"].function(network, images)
+    wanted = oracle("generic_attention", network, images, logits.argmax(dim=1).tolist())
+    assert np.abs(heat.values.numpy() - wanted).max() <= 1e-10 * np.abs(wanted).max()
+
+
+def row_is_the_row_of_the_product(package: ModuleType) -> None:
+    """T7: the row trick equals full products of independent matrices."""
+    generator = np.random.default_rng(0)
+    attentions = [generator.dirichlet(np.full(7, 0.5), size=(2, 3, 7)) for _ in range(4)]
+    gradients = [generator.normal(size=(2, 3, 7, 7)) for _ in range(4)]
+    a, g = [torch.tensor(layer) for layer in attentions], [torch.tensor(layer) for layer in gradients]
+    readout = torch.tensor(generator.dirichlet(np.ones(7), size=2))
+    for picture in range(2):
+        ours = [layer[picture] for layer in attentions]
+        rolled = rollout_matrix(ours, "max", 0.4)
+        assert np.abs(package.rollout_of(a, fusion="max", discard=0.4)[picture].numpy() - rolled).max() <= 1e-12
+        row = package.rollout_of(a, readout, fusion="max", discard=0.4)[picture].numpy()
+        assert np.abs(row - readout.numpy() @ rolled).max() <= 1e-12
+        for clamp in ("mean", "head"):
+            relevance = relevance_matrix(ours, [layer[picture] for layer in gradients], clamp)
+            whole = package.generic_relevance_of(a, g, clamp=clamp)[picture].numpy()
+            assert np.abs(whole - relevance).max() <= 1e-12 * np.abs(relevance).max()
+            row = package.generic_relevance_of(a, g, readout, clamp=clamp)[picture].numpy()
+            assert np.abs(row - readout.numpy() @ relevance).max() <= 1e-12 * np.abs(relevance).max()
+
+
+def rows_of_rollout_sum_to_one(package: ModuleType) -> None:
+    """T2, for the fusions whose joined rows do not sum to 1 by themselves."""
+    attentions = [torch.randn(1, 3, 6, 6, dtype=torch.float64).mul(3).softmax(dim=-1) for _ in range(3)]
+    for fusion in ("mean", "max", "min"):
+        for discard in (0.0, 0.5, 0.95):
+            rows = package.rollout_of(attentions, fusion=fusion, discard=discard)
+            assert (rows.sum(dim=-1) - 1).abs().max() <= 1e-12
+
+
+def maps_roll_with_the_picture(package: ModuleType) -> None:
+    """T15: without positions, rolling the picture by whole patches rolls the map, on a grid that is not square."""
+    for config in VARIANTS.values():
+        network = make_network(config.from_dict({**vars(config), "positions": "none"}))
+        images = make_images(config)
+        for rows, columns in ((1, 0), (0, 1), (2, 3)):
+            rolled = images.roll((rows * config.patch[0], columns * config.patch[1]), dims=(2, 3))
+            for method in package.METHODS.values():
+                before = method.function(network, images, 1).values
+                after = method.function(network, rolled, 1).values
+                assert before.std() > 0
+                assert (after - before.roll((rows, columns), dims=(1, 2))).abs().max() <= 1e-5 * max(1, before.max())
+
+
+def values_are_in_raw_units(package: ModuleType) -> None:
+    """Scaling the head by 2 doubles what a last layer alone says: nothing is rescaled per picture."""
+    network = make_network(PLAIN.from_dict({**vars(PLAIN), "depth": 1})).double()
+    images = make_images(PLAIN).double()
+    before = package.METHODS["generic_attention"].function(network, images, 1).values
+    with torch.no_grad():
+        network.head.weight.mul_(2.0)
+    after = package.METHODS["generic_attention"].function(network, images, 1).values
+    assert (after - 2 * before).abs().max() <= 1e-12 * before.max()
+    for method in ("raw_attention", "rollout"):
+        assert package.METHODS[method].function(network, images).values.flatten(1).sum(dim=1).max() < 1
+
+
+def nothing_gives_no_signal(package: ModuleType) -> None:
+    """A picture of one colour, without positions: every patch is the same, and each method says so."""
+    network = make_network(PLAIN.from_dict({**vars(PLAIN), "positions": "none"}))
+    images = make_images(PLAIN, 3)
+    images[1] = 0.5
+    for method in package.METHODS.values():
+        assert method.function(network, images).notes == ((), ("no signal",), ())
+
+
+CHECKS = (
+    raw_is_exact,
+    rollout_is_exact,
+    rollout_options_are_exact,
+    generic_is_exact,
+    generic_is_exact_when_sure,
+    row_is_the_row_of_the_product,
+    rows_of_rollout_sum_to_one,
+    maps_roll_with_the_picture,
+    values_are_in_raw_units,
+    nothing_gives_no_signal,
+)

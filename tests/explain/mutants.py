@@ -1,0 +1,43 @@
+"""A copy of `vitrail.explain` with one fault planted in its text, to see whether the tests would notice.
+
+The copy is a package of its own beside the original; shapes are not checked in it.
+"""
+
+import importlib
+import itertools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import vitrail.explain
+
+_numbers = itertools.count()
+
+
+def make_copy(folder: Path, file: str = "__init__.py", old: str = "", new: str = "") -> ModuleType:
+    """Import a copy of the package in which `old`, which must stand exactly once in `file`, is replaced by `new`."""
+    name = f"planted_{next(_numbers)}"
+    package = folder / name
+    package.mkdir(parents=True)
+    for source in Path(vitrail.explain.__file__).parent.glob("*.py"):
+        text = source.read_text(encoding="utf-8")
+        if source.name == file and old:
+            assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {file}: adapt the mutant"
+            text = text.replace(old, new)
+        (package / source.name).write_text(text.replace("vitrail.explain", name), encoding="utf-8")
+    sys.path.insert(0, str(folder))
+    try:
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(folder))
+
+
+def is_red(check: Callable[[ModuleType], None], package: ModuleType) -> bool:
+    """Whether an assertion of `check` fails for this package."""
+    try:
+        check(package)
+    except AssertionError:
+        return True
+    return False

@@ -1,0 +1,140 @@
+"""What the explainers are compared with: networks of many shapes, an explicit ViT, and the formulas in numpy loops.
+
+Nothing here uses the record, the row trick or vitrail's attention: the weights are made by an explicit softmax, their
+gradients come from autograd through those weights, and the products are of full matrices, picture by picture.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.nn import STANDARD, Parts, ViT, ViTConfig
+
+# 3 rows of 5 columns, patches of 4 x 2 pixels: nothing is square, and 2 heads of 5 are not the width
+PLAIN = ViTConfig(
+    image_size=(12, 10), patch_size=(4, 2), channels=2, classes=4, width=12, depth=3, heads=2, head_dim=5, mlp_dim=20
+)
+
+# by pooling and number of prefix tokens
+VARIANTS: dict[str, ViTConfig] = {
+    "class-1": PLAIN,
+    "class-2-distilled": replace(PLAIN, distillation_token=True),
+    "class-5-registers": replace(PLAIN, registers=4),
+    "class-5-distilled": replace(PLAIN, distillation_token=True, registers=3),
+    "mean-0": replace(PLAIN, pooling="mean", class_token=False),
+    "mean-1": replace(PLAIN, pooling="mean"),
+    "mean-2-register": replace(PLAIN, pooling="mean", registers=1),
+    "mean-5-distilled": replace(PLAIN, pooling="mean", distillation_token=True, registers=3),
+}
+
+
+def make_network(config: ViTConfig, seed: int = 0, parts: Parts = STANDARD) -> ViT:
+    """A network in eval mode in which every parameter is redrawn, so that attention is uneven and nothing is zero."""
+    network = ViT(config, parts).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            drawn = torch.randn(parameter.shape, generator=generator)
+            if "norm" in name:
+                parameter.copy_(0.2 * drawn + name.endswith("weight"))
+            elif parameter.dim() > 1 and "token" not in name and "pos" not in name:
+                parameter.copy_(drawn * 1.5 * parameter[0].numel() ** -0.5)
+            else:
+                parameter.copy_(0.5 * drawn)
+    return network
+
+
+def make_images(config: ViTConfig, count: int = 2, seed: int = 0) -> Tensor:
+    return torch.randn(count, config.channels, *config.image, generator=torch.Generator().manual_seed(seed))
+
+
+def explicit(network: ViT, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Logits, and the attention weights (b, k, n, n) of every block inside the graph."""
+    config, attentions = network.config, []
+    patches = network.patch_embed(images)
+    front = [getattr(network, name) for name in ("cls_token", "dist_token", "reg_token")]
+    tokens = torch.cat([*(part.expand(len(images), -1, -1) for part in front if part is not None), patches], dim=1)
+    tokens = tokens if network.pos_embed is None else tokens + network.pos_embed
+    for block in network.blocks:
+        qkv = block.attn.qkv(block.norm1(tokens))
+        q, k, v = qkv.unflatten(-1, (3, config.heads, config.head_dim)).permute(2, 0, 3, 1, 4)
+        weights = torch.softmax(torch.einsum("bkie,bkje->bkij", q, k) / config.head_dim**0.5, dim=-1)
+        attentions.append(weights)
+        mixed = torch.einsum("bkij,bkje->bike", weights, v).flatten(2)
+        tokens = tokens + block.attn.proj(mixed)
+        tokens = tokens + block.mlp.fc2(block.mlp.act(block.mlp.fc1(block.norm2(tokens))))
+    tokens = network.norm(tokens)
+    pooled = tokens[:, 0] if config.pooling == "class" else tokens[:, config.prefix :].mean(dim=1)
+    logits = network.head(pooled)
+    if network.head_dist is not None:
+        logits = (logits + network.head_dist(tokens[:, 1 if config.class_token else 0])) / 2
+    return logits, attentions
+
+
+def explicit_gradients(network: ViT, images: Tensor, targets: list[int]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Attention and the gradient of each picture's target logit by it, as numpy arrays (b, k, n, n)."""
+    logits, attentions = explicit(network, images)
+    score = sum(logits[picture, target] for picture, target in enumerate(targets))
+    gradients = torch.autograd.grad(score, attentions)
+    return [a.detach().numpy() for a in attentions], [g.numpy() for g in gradients]
+
+
+# ---- the formulas, for the (k, n, n) arrays of one picture
+
+
+def rollout_matrix(attentions: list[np.ndarray], fusion: str = "mean", discard: float = 0.0) -> np.ndarray:
+    tokens = attentions[0].shape[-1]
+    product = np.eye(tokens)
+    for attention in attentions:
+        joined = {"mean": np.mean, "max": np.max, "min": np.min}[fusion](attention, axis=0).copy()
+        kept = sorted(joined.ravel())[min(round(discard * joined.size), joined.size - 1)]
+        mixed = np.zeros((tokens, tokens))
+        for i in range(tokens):
+            for j in range(tokens):
+                mixed[i, j] = 0.5 * (joined[i, j] if joined[i, j] >= kept else 0.0) + 0.5 * (i == j)
+            mixed[i] /= sum(mixed[i])
+        product = mixed @ product
+    return product
+
+
+def relevance_matrix(attentions: list[np.ndarray], gradients: list[np.ndarray], clamp: str = "mean") -> np.ndarray:
+    """R - I."""
+    relevance = np.eye(attentions[0].shape[-1])
+    for attention, gradient in zip(attentions, gradients, strict=True):
+        product = gradient * attention
+        if clamp == "mean":
+            raising = np.maximum(product.mean(axis=0), 0.0)
+        else:
+            raising = np.maximum(product, 0.0).mean(axis=0)
+        relevance = relevance + raising @ relevance
+    return relevance - np.eye(len(relevance))
+
+
+def map_of(matrix: np.ndarray, config: ViTConfig) -> np.ndarray:
+    """(rows, columns): the mean over what is read out of the columns of the patches, in reading order."""
+    tokens = len(matrix)
+    pooled = matrix[0] if config.pooling == "class" else sum(matrix[i] for i in range(config.prefix, tokens))
+    row = pooled if config.pooling == "class" else pooled / (tokens - config.prefix)
+    if config.distillation_token:
+        row = (row + matrix[1 if config.class_token else 0]) / 2
+    rows, columns = config.grid
+    return np.array([[row[config.prefix + i * columns + j] for j in range(columns)] for i in range(rows)])
+
+
+def oracle(method: str, network: ViT, images: Tensor, targets: list[int], **options: str | float) -> np.ndarray:
+    """(b, rows, columns) by the formulas above."""
+    attentions, gradients = explicit_gradients(network, images, targets)
+    maps = []
+    for picture in range(len(images)):
+        a, g = [layer[picture] for layer in attentions], [layer[picture] for layer in gradients]
+        match method:
+            case "raw_attention":
+                matrix = a[-1].mean(axis=0)
+            case "rollout":
+                matrix = rollout_matrix(a, **options)
+            case "generic_attention":
+                matrix = relevance_matrix(a, g, **options)
+        maps.append(map_of(matrix, network.config))
+    return np.stack(maps)

@@ -1,0 +1,143 @@
+"""The checks are green for the real package and red for copies of it with a planted fault (T22)."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import vitrail.explain
+from tests.explain import checks
+from tests.explain.mutants import is_red, make_copy
+
+GENERIC, ROLLOUT, RAW, READOUT = "attention_generic.py", "attention_rollout.py", "attention_raw.py", "readout.py"
+
+# name: (file, text, text with the fault, the checks that must go red)
+MUTANTS: dict[str, tuple[str, str, str, tuple[Callable[[ModuleType], None], ...]]] = {
+    "gradients of the last layer first": (
+        GENERIC,
+        "zip(reversed(attentions), reversed(gradients), strict=True)",
+        "zip(reversed(attentions), gradients, strict=True)",
+        (checks.generic_is_exact, checks.row_is_the_row_of_the_product),
+    ),
+    "columns divided, not rows (no keepdim)": (
+        ROLLOUT,
+        "mixed.sum(dim=-1, keepdim=True)",
+        "mixed.sum(dim=-1)[:, None]",
+        (checks.rollout_options_are_exact, checks.row_is_the_row_of_the_product, checks.rows_of_rollout_sum_to_one),
+    ),
+    "a register shown as the first patch": (
+        READOUT,
+        "row[:, prefix:].unflatten(1, grid)",
+        "row[:, max(0, prefix - 1) : -1 if prefix else None].unflatten(1, grid)",
+        (checks.raw_is_exact, checks.rollout_is_exact, checks.generic_is_exact, checks.maps_roll_with_the_picture),
+    ),
+    "rows and columns swapped": (
+        READOUT,
+        "row[:, prefix:].unflatten(1, grid)",
+        "row[:, prefix:].unflatten(1, grid[::-1]).transpose(1, 2)",
+        (checks.raw_is_exact, checks.rollout_is_exact, checks.generic_is_exact, checks.maps_roll_with_the_picture),
+    ),
+    "a probability differentiated": (
+        READOUT,
+        "logit = logits.gather(1,",
+        "logit = logits.softmax(dim=1).gather(1,",
+        (checks.generic_is_exact, checks.generic_is_exact_when_sure),
+    ),
+    "every map stretched to 0..1": (
+        READOUT,
+        "values = on_grid(row.detach(), self.prefix, self.grid)",
+        "values = on_grid(row.detach(), self.prefix, self.grid)\n"
+        "        values = values - values.amin(dim=(1, 2), keepdim=True)\n"
+        "        values = values / values.amax(dim=(1, 2), keepdim=True)",
+        (checks.raw_is_exact, checks.generic_is_exact, checks.values_are_in_raw_units),
+    ),
+    "the first row read out with mean pooling": (
+        READOUT,
+        'if config.pooling == "class":',
+        "if True:",
+        (checks.raw_is_exact, checks.rollout_is_exact, checks.generic_is_exact),
+    ),
+    "mean over prefix tokens too": (
+        READOUT,
+        "readout[config.prefix :] = 1.0 / patches",
+        "readout[:] = 1.0 / len(readout)",
+        (checks.raw_is_exact, checks.rollout_is_exact, checks.generic_is_exact),
+    ),
+    "the distillation token's head forgotten": (
+        READOUT,
+        "if config.distillation_token:",
+        "if False:",
+        (checks.raw_is_exact, checks.rollout_is_exact, checks.generic_is_exact),
+    ),
+    "R kept whole, not R - I": (
+        GENERIC,
+        "    return gathered\n",
+        "    return gathered + start\n",
+        (checks.generic_is_exact, checks.row_is_the_row_of_the_product),
+    ),
+    "the two clamps exchanged": (
+        GENERIC,
+        'if clamp == "mean" else',
+        'if clamp != "mean" else',
+        (checks.generic_is_exact, checks.row_is_the_row_of_the_product),
+    ),
+    "no clamp": (
+        GENERIC,
+        "raising.mean(dim=1).clamp(min=0)",
+        "raising.mean(dim=1)",
+        (checks.generic_is_exact, checks.row_is_the_row_of_the_product),
+    ),
+    "gradient without attention": (
+        GENERIC,
+        "wide(gradient) * wide(attention)",
+        "wide(gradient)",
+        (checks.generic_is_exact, checks.row_is_the_row_of_the_product),
+    ),
+    "rollout from the first layer to the last": (
+        ROLLOUT,
+        "for attention in reversed(attentions):",
+        "for attention in attentions:",
+        (checks.rollout_is_exact, checks.row_is_the_row_of_the_product),
+    ),
+    "the largest entries discarded": (
+        ROLLOUT,
+        "joined * (joined >= smallest_kept)",
+        "joined * (joined <= smallest_kept)",
+        (checks.rollout_options_are_exact, checks.row_is_the_row_of_the_product),
+    ),
+    "the first layer as the last": (RAW, "layer: int = -1,", "layer: int = 0,", (checks.raw_is_exact,)),
+    "who looks at the readout, not where it looks": (
+        RAW,
+        "wide(weights).mean(dim=1)",
+        "wide(opened.record.attention(place)).mean(dim=1).transpose(-2, -1)[:, read]",
+        (checks.raw_is_exact,),
+    ),
+    "a constant map passes as a signal": (
+        "heat.py",
+        "(NO_SIGNAL,) if is_constant else ()",
+        "()",
+        (checks.nothing_gives_no_signal,),
+    ),
+}
+
+
+@pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
+def test_the_real_package_is_right(check: Callable[[ModuleType], None]) -> None:
+    check(vitrail.explain)
+
+
+def test_a_copy_without_a_fault_is_right(tmp_path: Path) -> None:
+    copy = make_copy(tmp_path)
+    assert [check.__name__ for check in checks.CHECKS if is_red(check, copy)] == []
+
+
+@pytest.mark.parametrize("fault", MUTANTS)
+def test_a_planted_fault_is_found(fault: str, tmp_path: Path) -> None:
+    file, old, new, finders = MUTANTS[fault]
+    mutant = make_copy(tmp_path, file, old, new)
+    assert [check.__name__ for check in finders if not is_red(check, mutant)] == []
+
+
+def test_every_check_finds_some_fault() -> None:
+    assert {check for *_, finders in MUTANTS.values() for check in finders} == set(checks.CHECKS)

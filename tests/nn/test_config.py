@@ -1,0 +1,188 @@
+"""Every field of a configuration is valid or a UsageError, sizes are rows of the table, and dictionaries come back."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+
+import jaxtyping
+import pytest
+
+from vitrail.errors import UsageError
+from vitrail.nn import SIZES, ViT, ViTConfig
+
+WHOLE = [0, -1, 2.0, "3", None, True]
+SHARE = [-0.1, 1.0, 2, float("nan"), "0.1", None, True]
+INVALID: dict[str, list] = {
+    "image_size": [0, -16, 17, 224.0, "224", None, (224,), (224, 224, 3), (224, 0), (224, 100), (16, 2.0)],
+    "patch_size": [0, -1, 15, 1.5, "16", None, (16,), (16, 16, 3), (0, 16), (16, 225)],
+    "channels": WHOLE,
+    "classes": [-1, 10.0, "10", None, True],
+    "width": [*WHOLE, 770],
+    "depth": WHOLE,
+    "heads": [*WHOLE, 7],
+    "head_dim": [-1, 64.0, "64", None],
+    "mlp_dim": [-4, 0.5, "x", None],
+    "class_token": [False, "yes", 1, None],  # False: pooling reads a class token
+    "distillation_token": ["no", 0, None],
+    "registers": [-1, 1.5, "4", None, True],
+    "pooling": ["max", "token", "", None, 1],
+    "positions": ["learnt", "2d", None, 0],
+    "activation": ["geluu", "swish", None, 0],
+    "qkv_bias": ["true", 1, None],
+    "layer_scale": [-1e-5, float("inf"), float("nan"), "1", None],
+    "dropout": SHARE,
+    "attention_dropout": SHARE,
+    "stochastic_depth": SHARE,
+    "norm_eps": [-1e-6, float("inf"), float("nan"), "1e-6", None],
+}
+
+
+@pytest.fixture
+def as_a_user() -> Iterator[None]:
+    """Without the check of annotations, which only tests have and which would answer first."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def test_every_field_is_tried():
+    assert set(INVALID) == {field.name for field in dataclasses.fields(ViTConfig)}
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name in INVALID for value in INVALID[name]])
+def test_an_invalid_field_is_an_error_of_two_lines(name: str, value: object):
+    with pytest.raises(UsageError) as raised:
+        ViTConfig(**{name: value})
+    problem, hint = str(raised.value).split("\n")
+    assert hint.startswith("try: ")
+    assert len(hint) > len("try: ")
+    assert "None" not in hint
+    assert "got" in problem or "cannot" in problem or "reads" in problem
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize(
+    ("name", "value", "nearest"),
+    [
+        ("pooling", "means", "pooling='mean'"),
+        ("positions", "sinusoid", "positions='sinusoidal'"),
+        ("activation", "gelus", "activation='gelu'"),
+    ],
+)
+def test_a_misspelt_choice_gets_the_nearest(name: str, value: str, nearest: str):
+    with pytest.raises(UsageError) as raised:
+        ViTConfig(**{name: value})
+    assert raised.value.hint == nearest
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"positions": "sinusoidal", "width": 9, "heads": 3},
+        {"positions": "sinusoidal-2d", "width": 18, "heads": 3},
+        {"class_token": False, "pooling": "class"},
+        {"width": 10, "heads": 4},
+        {"width": 2, "heads": 5},
+    ],
+)
+def test_fields_that_do_not_go_together_are_an_error_with_a_remedy_that_works(fields: dict):
+    with pytest.raises(UsageError) as raised:
+        ViTConfig(**fields)
+    assert "head_dim=0" not in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"image_size": (32, 64), "patch_size": (4, 8)},
+        {"channels": 1, "classes": 0},
+        {"width": 10, "heads": 4, "head_dim": 3},
+        {"class_token": False, "pooling": "mean", "positions": "none"},
+        {"dropout": 0.99, "layer_scale": 1.0, "norm_eps": 0.0},
+        {"registers": 3, "distillation_token": True, "depth": 1},
+    ],
+)
+def test_what_is_accepted_can_be_built(fields: dict):
+    small = {"image_size": 32, "patch_size": 16, "width": 12, "depth": 1, "heads": 2, "classes": 3}
+    network = ViT(ViTConfig(**{**small, **fields}))
+    assert network.config == ViTConfig(**{**small, **fields})
+
+
+def test_what_follows_from_the_rest_is_filled_in():
+    config = ViTConfig(image_size=224, patch_size=(16, 8), registers=4, distillation_token=True)
+    assert (config.image_size, config.patch_size) == ((224, 224), (16, 8)) == (config.image, config.patch)
+    assert (config.head_dim, config.mlp_dim, config.grid, config.prefix) == (64, 3072, (14, 28), 6)
+    assert config == ViTConfig(image_size=(224, 224), patch_size=(16, 8), registers=4, distillation_token=True)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.width = 5  # pyrefly: ignore[read-only]
+    assert hash(config) == hash(dataclasses.replace(config))
+
+
+@pytest.mark.parametrize("letter", SIZES)
+def test_a_size_is_a_row_of_the_table(letter: str):
+    config = ViTConfig.from_size(
+        f"{letter}/14", classes=10, image_size=(28, 56), channels=1, registers=2, pooling="mean"
+    )
+    assert (config.width, config.depth, config.heads, config.mlp_dim) == SIZES[letter]
+    assert (config.image, config.patch, config.grid) == ((28, 56), (14, 14), (2, 4))
+    assert (config.classes, config.channels, config.registers, config.pooling) == (10, 1, 2, "mean")
+    assert ViTConfig.from_size(f"{letter}/16x8", image_size=32).patch == (16, 8)
+
+
+@pytest.mark.parametrize(
+    ("size", "offered"),
+    [
+        ("b/16", "B/16"),
+        ("TI/8", "Ti/8"),
+        ("Tiny/16", "Ti/16"),
+        ("G/14", "g/14"),
+        ("XL/16", "L/16"),
+        ("B", "B/16"),
+        ("B16", "B/16"),
+        ("B/", "B/16"),
+        ("B/-16", "B/16"),
+        ("B/16x", "B/16"),
+        ("B/16x16x16", "B/16"),
+        ("B/x", "B/16"),
+        ("B/1.5", "B/16"),
+        ("", "S/16"),
+        ("/16", "S/16"),
+    ],
+)
+def test_an_unknown_size_is_an_error_with_the_nearest(size: str, offered: str):
+    with pytest.raises(UsageError) as raised:
+        ViTConfig.from_size(size)
+    assert f"'{size}'" in raised.value.problem
+    assert raised.value.hint == offered
+    ViTConfig.from_size(offered, image_size=112)
+
+
+def test_a_patch_of_no_pixels_is_an_error():
+    with pytest.raises(UsageError, match="patch_size"):
+        ViTConfig.from_size("B/0")
+
+
+def test_a_configuration_comes_back_from_a_dictionary_and_from_json():
+    for config in (
+        ViTConfig(),
+        ViTConfig.from_size("S/14x7", image_size=(28, 56), registers=4, pooling="mean", class_token=False),
+        ViTConfig(width=10, heads=3, head_dim=5, layer_scale=1e-5, positions="none", stochastic_depth=0.1),
+    ):
+        values = dataclasses.asdict(config)
+        assert ViTConfig.from_dict(values) == config
+        assert ViTConfig.from_dict(json.loads(json.dumps(values))) == config
+
+
+@pytest.mark.parametrize(("key", "offered"), [("widht", "width"), ("num_heads", "heads"), ("zzz", "width")])
+def test_an_unknown_key_is_an_error_with_the_nearest(key: str, offered: str):
+    with pytest.raises(UsageError) as raised:
+        ViTConfig.from_dict({**dataclasses.asdict(ViTConfig()), key: 1})
+    assert f"'{key}'" in raised.value.problem
+    assert offered in raised.value.hint
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_a_wrong_value_in_a_dictionary_is_an_error():
+    with pytest.raises(UsageError, match="width"):
+        ViTConfig.from_dict({"width": "192"})

@@ -1,0 +1,98 @@
+"""Small pages with known values, for the tests of the pages."""
+
+import numpy as np
+
+from vitrail.pages import EvaluationSummary, Example, ExplainedPicture, ExplanationPage, HeatView, RunSummary
+
+
+def picture(height: int = 12, width: int = 12, colour: bool = False) -> np.ndarray:
+    shape = (height, width, 3) if colour else (height, width)
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+def history(epochs: int) -> list[dict]:
+    return [
+        {
+            "epoch": epoch + 1,
+            "training_loss": 2.0 / (epoch + 1),
+            "validation_loss": 2.2 / (epoch + 1),
+            "training_accuracy": 1 - 0.5 / (epoch + 1),
+            "validation_accuracy": 1 - 0.6 / (epoch + 1),
+            "learning_rate": 1e-3 / (epoch + 1),
+            "seconds": 1.5,
+            "images_per_second": 1234.5,
+            "waiting_share": 0.01,
+        }
+        for epoch in range(epochs)
+    ]
+
+
+def evaluation(classes: tuple[str, ...], text: str = "plain") -> EvaluationSummary:
+    k = len(classes)
+    confusion = np.random.default_rng(1).integers(0, 4, (k, k)) + 20 * np.eye(k, dtype=np.int64)
+    right, total = np.diag(confusion), confusion.sum()
+    per_class = [
+        {
+            "class": name,
+            "images": int(confusion[i].sum()),
+            "precision": right[i] / confusion[:, i].sum(),
+            "recall": right[i] / confusion[i].sum(),
+            "f1": None,
+        }
+        for i, name in enumerate(classes)
+    ]
+    accuracy = float(right.sum() / total) if total else 0.0
+    return EvaluationSummary(
+        split=text,
+        images=int(total),
+        accuracy=accuracy,
+        interval=(accuracy - 0.01, accuracy + 0.01),
+        loss=0.25,
+        confusion=confusion,
+        per_class=per_class,
+        unknown={text: 3},
+        unreadable=[text],
+    )
+
+
+def run(text: str = "plain", k: int = 4, epochs: int = 5) -> RunSummary:
+    """A run in which every text that may come from a stranger is `text`."""
+    classes = tuple(f"{text}{i}" for i in range(k))
+    return RunSummary(
+        title=text,
+        state="finished",
+        facts=[(text, text)],
+        history=history(epochs),
+        evaluation=evaluation(classes, text),
+        classes=classes,
+        settings={text: {text: text, "list": [text]}},
+        environment={text: text},
+        notes=[text],
+        command=text,
+        examples=(
+            Example(picture(), text, text, f"{text}1", 0.8),
+            Example(picture(8, 10, colour=True), text, text, text, 0.6),
+        ),
+    )
+
+
+def heats(text: str = "plain", rows: int = 3, columns: int = 4) -> list[HeatView]:
+    values = np.random.default_rng(2).normal(size=(rows, columns))
+    return [
+        HeatView(text, text, text, 2.5, np.abs(values), signed=False, class_specific=True, notes=(text,)),
+        HeatView("rollout", "Rollout", text, 2.5, values, signed=True, class_specific=False),
+        HeatView("raw_attention", "Raw", text, 2.5, np.full((rows, columns), 0.25), False, False),
+    ]
+
+
+def explanation(text: str = "plain", rows: int = 3, columns: int = 4) -> ExplanationPage:
+    """An explanation in which every text that may come from a stranger is `text`."""
+    return ExplanationPage(
+        title=text,
+        model=text,
+        command=text,
+        pictures=[
+            ExplainedPicture(text, picture(), text, [(text, 0.9), (text, 0.1)], heats(text, rows, columns)),
+            ExplainedPicture(text, picture(9, 16, colour=True), f"{text}!", [(text, 0.9)], heats(text, rows, columns)),
+        ],
+    )

@@ -1,0 +1,193 @@
+"""The pages in a real browser: nothing is refused or fetched, the script runs, and what it tells is what was given."""
+
+import numpy as np
+import pytest
+
+from tests.pages import samples
+from tests.pages.browser import CHROMIUM, Browser
+from tests.pages.structure import PAYLOADS
+from vitrail.pages import write_explanation_page, write_run_page
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on this machine"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    opened = Browser()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    write_run_page(folder / "run.html", samples.run())
+    write_explanation_page(folder / "explanation.html", samples.explanation())
+    return folder
+
+
+def calm(browser: Browser, path) -> None:
+    """No message of the console, and no request but for the page itself and data inside it."""
+    assert browser.errors == []
+    assert [url for url in browser.requests if not url.startswith("data:")] == [path.as_uri()]
+
+
+@pytest.mark.parametrize("name", ["run", "explanation"])
+def test_script_runs_and_nothing_is_refused_or_fetched(browser, pages, name):
+    path = pages / f"{name}.html"
+    browser.open(path)
+    assert browser.ask("document.documentElement.dataset.script") == "ran"
+    calm(browser, path)
+    assert browser.ask("[...document.images].every((image) => image.naturalWidth > 0)")
+    assert browser.ask("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
+
+
+def test_policy_refuses_a_foreign_script_and_an_inline_style(browser, pages, tmp_path):
+    """The planted fault: without the policy both would act, and `calm` must see the refusal."""
+    text = (pages / "run.html").read_text(encoding="utf-8")
+    planted = tmp_path / "planted.html"
+    planted.write_text(
+        text.replace("</h1>", '</h1><script>window.bad = 1</script><b id="b" style="color:red">b</b>', 1)
+    )
+    browser.open(planted)
+    assert browser.ask("window.bad === undefined")
+    assert browser.ask("getComputedStyle(document.getElementById('b')).color !== 'rgb(255, 0, 0)'")
+    assert len(browser.errors) == 2
+    with pytest.raises(AssertionError):
+        calm(browser, planted)
+
+
+def test_hostile_text_runs_nothing(browser, tmp_path):
+    text = "<img src=x onerror='document.title=1'></script><script>document.title=2</script>"
+    for name, write, page in (
+        ("run.html", write_run_page, samples.run(text)),
+        ("explanation.html", write_explanation_page, samples.explanation(text)),
+    ):
+        write(tmp_path / name, page)
+        browser.open(tmp_path / name)
+        assert browser.ask("document.title").startswith(text)
+        calm(browser, tmp_path / name)
+
+
+def test_pages_are_complete_without_the_script(browser, pages):
+    browser.open(pages / "explanation.html", script=False)
+    try:
+        assert browser.ask("document.documentElement.dataset.script") is None
+        assert browser.ask("document.querySelector('.controls').checkVisibility()") is False
+        assert browser.ask("document.querySelectorAll('.heat').length") == 4
+        assert browser.ask("document.querySelectorAll('.values td').length") >= 2 * 3 * 12
+    finally:
+        browser.send("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_values_in_the_page_are_the_values_given(browser, pages):
+    browser.open(pages / "explanation.html")
+    shown = browser.ask(
+        "[...document.querySelectorAll('.values')].map((t) => [...t.tBodies[0].rows].map("
+        "(r) => [...r.querySelectorAll('td')].map((c) => Number(c.textContent))))"
+    )
+    given = [heat.values for explained in samples.explanation().pictures for heat in explained.heats]
+    np.testing.assert_allclose(np.array(shown), np.stack(given), rtol=5e-4)
+
+
+def test_arrow_keys_and_pointer_tell_the_square_in_every_map(browser, pages):
+    browser.open(pages / "explanation.html")
+    told = "[...document.querySelectorAll('.case:first-of-type .readout')].map((line) => line.textContent)"
+    given = [heat.values for heat in samples.explanation().pictures[0].heats]
+    browser.ask("document.querySelector('.map .stage').focus()")
+    browser.press("ArrowRight")
+    browser.press("ArrowDown")
+    browser.press("ArrowDown")
+    browser.press("ArrowDown")
+    assert browser.ask(told) == [f"Row 3, column 2: {values[2, 1]:.4g}" for values in given]
+    browser.ask("document.activeElement.blur()")
+    assert all(line.startswith("Point at") for line in browser.ask(told))
+    x, y = browser.ask(
+        "(() => { const b = document.querySelector('.map .stage').getBoundingClientRect();"
+        "return [b.left + b.width * 0.99, b.top + b.height * 0.01] })()"
+    )
+    browser.point(x, y)
+    assert browser.ask(told) == [f"Row 1, column 4: {values[0, 3]:.4g}" for values in given]
+    browser.point(1, 1)
+    assert browser.ask("document.querySelectorAll('.square').length") == 0
+
+
+def test_controls_change_the_maps(browser, pages):
+    browser.open(pages / "explanation.html")
+    assert browser.ask("document.querySelector('.controls').checkVisibility()")
+    browser.ask("document.getElementById('numbers').click()")
+    assert browser.ask("document.querySelectorAll('.values-on text').length") == 6 * 12
+    browser.ask("document.getElementById('numbers').click()")
+    assert browser.ask("document.querySelectorAll('.values-on text').length") == 0
+    look = "getComputedStyle(document.querySelector('.heat')).imageRendering"
+    assert browser.ask(look) == "pixelated"
+    browser.ask("document.getElementById('smooth').click()")
+    assert browser.ask(look) == "auto"
+    browser.ask("document.getElementById('strength').focus()")
+    browser.press("ArrowLeft")
+    assert browser.ask("getComputedStyle(document.querySelector('.heat')).opacity") == "0.64"
+    browser.ask("document.getElementById('lines').click()")
+    assert browser.ask("getComputedStyle(document.querySelector('.lines')).display") == "none"
+
+
+def test_charts_tell_values(browser, pages):
+    browser.open(pages / "run.html")
+    browser.ask("document.querySelector('.chart > svg').focus()")
+    browser.press("ArrowLeft")
+    told = browser.ask("document.querySelector('.chart .readout').textContent")
+    assert told == "epoch 4, training: 0.5, validation: 0.55"
+
+
+def test_confusion_cells_are_reached_by_keys(browser, pages):
+    browser.open(pages / "run.html")
+    assert browser.ask("document.querySelectorAll('.confusion [tabindex=\"0\"]').length") == 1
+    browser.ask("document.querySelector('.confusion [tabindex=\"0\"]').focus()")
+    browser.press("ArrowDown")
+    browser.press("ArrowRight")
+    browser.press("ArrowRight")
+    confusion = samples.run().evaluation.confusion
+    count, total = confusion[1, 2], confusion[1].sum()
+    told = browser.ask("document.querySelector('.confusion').closest('section').querySelector('.readout').textContent")
+    assert told == f"plain1 was taken for plain2 {count} of {total} times ({100 * count / total:.1f} %)"
+
+
+def test_class_table_sorts_both_ways(browser, pages):
+    browser.open(pages / "run.html")
+    recall = "[...document.querySelectorAll('.classes tbody tr')].map((row) => Number(row.cells[3].dataset.value))"
+    given = [row["recall"] for row in samples.run().evaluation.per_class]
+    for expected, direction in ((sorted(given), "ascending"), (sorted(given, reverse=True), "descending")):
+        browser.ask("document.querySelectorAll('.classes th button')[3].focus()")
+        browser.press("Enter")
+        assert browser.ask(recall) == pytest.approx(expected, rel=1e-5)
+        assert browser.ask("document.querySelectorAll('.classes thead th')[3].getAttribute('aria-sort')") == direction
+
+
+@pytest.mark.parametrize("name", ["run", "explanation"])
+@pytest.mark.parametrize("width", [360, 800])
+def test_no_sideways_scrolling_on_narrow_screens(browser, pages, name, width):
+    browser.send("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=True)
+    try:
+        browser.open(pages / f"{name}.html")
+        assert browser.ask("document.documentElement.scrollWidth") <= width
+    finally:
+        browser.send("Emulation.clearDeviceMetricsOverride")
+
+
+@pytest.mark.parametrize("name", ["run", "explanation"])
+def test_the_browser_sees_the_same_elements_whatever_the_text(browser, tmp_path, name):
+    """A browser repairs markup in ways that the standard library's parser does not know."""
+    write = {"run": write_run_page, "explanation": write_explanation_page}[name]
+    make = {"run": samples.run, "explanation": samples.explanation}[name]
+    look = "JSON.stringify([...document.querySelectorAll('*')].map((e) => [e.tagName, ...e.getAttributeNames()]))"
+    path = tmp_path / "page.html"
+    write(path, make("plain"))
+    browser.open(path)
+    harmless = browser.ask(look)
+    for payload in PAYLOADS:
+        write(path, make(payload))
+        browser.open(path)
+        assert browser.ask(look) == harmless, payload
+        calm(browser, path)

@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from vitrail.pages.colour import DIVERGING, MISSING, SEQUENTIAL, STRENGTH, grey, heat_colours, heat_picture, value_range
+
+
+def lightness(colours) -> np.ndarray:
+    linear = (np.asarray(colours, float) / 255) ** 2.2
+    return linear @ np.array([0.2126, 0.7152, 0.0722])
+
+
+def test_scales_can_be_read_without_colour():
+    """Sequential: ever lighter. Diverging: lightest at zero, darker to both sides."""
+    values = np.linspace(0, 1, 101)[None]
+    assert (np.diff(lightness(heat_colours(values, signed=False)[0])) >= 0).all()
+    both = lightness(heat_colours(np.linspace(-1, 1, 101)[None], signed=True)[0])
+    assert (np.diff(both[:51]) >= 0).all()
+    assert (np.diff(both[50:]) <= 0).all()
+
+
+def test_for_is_red_and_against_is_blue_and_zero_is_white():
+    against, zero, favour = heat_colours(np.array([[-2.0, 0.0, 2.0]]), signed=True)[0].astype(int)
+    assert against[2] > against[0] + 80
+    assert favour[0] > favour[2] + 80
+    assert zero.min() > 240
+
+
+def test_ends_of_the_scale_are_the_smallest_and_largest_value():
+    colours = heat_colours(np.array([[0.3, 0.1], [0.2, 0.15]]), signed=False)
+    assert tuple(colours[0, 0]) == SEQUENTIAL[-1]
+    assert tuple(colours[0, 1]) == SEQUENTIAL[0]
+    one_sided = heat_colours(np.array([[0.0, 1.0]]), signed=True)[0]
+    assert tuple(one_sided[0]) == DIVERGING[2]
+    assert tuple(one_sided[1]) == DIVERGING[-1]
+
+
+@pytest.mark.parametrize("value", [0.0, 1 / 49, -3.0, 1e30, np.nan, np.inf])
+@pytest.mark.parametrize("signed", [False, True])
+def test_equal_values_are_no_signal(value, signed):
+    values = np.full((3, 4), value)
+    assert value_range(values, signed).flat
+    picture = np.random.default_rng(0).integers(0, 256, (12, 12), dtype=np.uint8)
+    np.testing.assert_array_equal(heat_picture(picture, values, signed), np.repeat(picture[..., None], 3, 2))
+
+
+def test_a_faint_signal_is_a_signal_and_rounding_is_none():
+    assert not value_range(np.array([[1.0, 1.0001]]), False).flat
+    assert value_range(np.array([[1.0, 1.0 + 1e-7]]), False).flat
+    assert not value_range(np.array([[0.0, 1e-30]]), False).flat
+
+
+def test_missing_values_are_grey_and_counted():
+    values = np.array([[np.nan, 0.0], [1.0, np.inf]])
+    assert value_range(values, False).missing == 2
+    colours = heat_colours(values, False)
+    assert tuple(colours[0, 0]) == tuple(colours[1, 1]) == MISSING
+
+
+@settings(deadline=None)
+@given(
+    arrays.arrays(
+        np.float32, arrays.array_shapes(min_dims=2, max_dims=2, max_side=6), elements=st.floats(-9, 9, width=32)
+    ),
+    st.tuples(st.integers(6, 20), st.integers(6, 20)),
+    st.booleans(),
+    st.booleans(),
+)
+def test_overlay_equals_its_definition_pixel_by_pixel(values, size, signed, colour):
+    height, width = size
+    shape = (height, width, 3) if colour else size
+    picture = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    overlay = heat_picture(picture, values, signed)
+    assert overlay.shape == (height, width, 3)
+    base = grey(picture)
+    if value_range(values, signed).flat:
+        np.testing.assert_array_equal(overlay, np.repeat(base[..., None], 3, 2))
+        return
+    squares = heat_colours(values, signed)
+    rows, columns = values.shape
+    for y in (0, height // 2, height - 1):
+        for x in (0, width // 3, width - 1):
+            expected = STRENGTH * squares[y * rows // height, x * columns // width] + (1 - STRENGTH) * float(base[y, x])
+            assert np.abs(overlay[y, x] - expected).max() <= 0.5 + 1e-9
+
+
+def test_grey_of_grey_is_itself():
+    level = np.arange(256, dtype=np.uint8)[None]
+    np.testing.assert_array_equal(grey(np.repeat(level[..., None], 3, 2)), level)

@@ -1,0 +1,131 @@
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+
+from tests.pages import samples
+from tests.pages.structure import Structure
+from vitrail.pages import ExplainedPicture, ExplanationPage, HeatView, write_explanation_page
+from vitrail.pages.explanation_page import explanation_page
+
+HEAT = HeatView("generic_attention", "Generic attention", "7", 8.2, np.array([[0.1, 0.4], [0.2, 0.3]]), False, True)
+
+
+def page_of(heat: HeatView, top=(("7", 0.991), ("1", 0.009)), label: str | None = "7") -> str:
+    explained = ExplainedPicture("a.png", samples.picture(), label, list(top), [heat])
+    return explanation_page(ExplanationPage("Why", "model", "vitrail explain", [explained]))
+
+
+def text_of(page: str) -> str:
+    joined = "".join(part if part.strip() else " " for part in Structure(page).text)
+    return re.sub(r"\s+", " ", joined)
+
+
+def test_the_sentences_of_a_class_specific_map():
+    shown = text_of(page_of(HEAT))
+    assert "The model says 7 (99.1 %)." in shown
+    assert "That is its label." in shown
+    assert "This map explains the score of 7 (logit 8.2) by generic attention." in shown
+    assert "cannot tell classes apart" not in shown
+
+
+def test_a_blind_method_says_so_beside_its_map_and_at_the_end():
+    shown = text_of(page_of(dataclasses.replace(HEAT, method="rollout", class_specific=False)))
+    assert (
+        "This method cannot tell classes apart: it shows where information could flow from, not why it is 7." in shown
+    )
+    assert "explains the score" not in shown
+    assert "It is no reason for the answer." in shown
+
+
+def test_a_map_of_another_class_says_so():
+    shown = text_of(page_of(dataclasses.replace(HEAT, target="1", logit=-2.0), label="1"))
+    assert "the score of 1 (logit −2) by generic attention. This is not the class that the model chose." in shown
+    assert "Its label is 1." in shown
+
+
+def test_the_legend_states_the_range_in_raw_units():
+    shown = text_of(page_of(HEAT))
+    assert "0.1 smallest" in shown
+    assert "0.4 largest" in shown
+    signed = text_of(page_of(dataclasses.replace(HEAT, signed=True, values=np.array([[-0.5, 2.0]]))))
+    assert "−2 against" in signed
+    assert "2 for" in signed
+    assert "Smallest value −0.5, largest 2." in signed
+
+
+def test_a_nearly_flat_map_is_called_so():
+    shown = text_of(page_of(dataclasses.replace(HEAT, values=np.array([[0.020, 0.021]]))))
+    assert "the largest is only 1.05 times the smallest" in shown
+
+
+@pytest.mark.parametrize("value", [0.0, 0.25, np.nan])
+def test_no_signal_is_said_and_nothing_is_coloured(value):
+    page = page_of(dataclasses.replace(HEAT, values=np.full((2, 2), value)))
+    assert "No signal." in text_of(page)
+    assert 'class="heat"' not in page
+    assert 'class="scale"' not in page
+
+
+def test_squares_without_a_number_are_counted():
+    assert "1 square without a number" in text_of(
+        page_of(dataclasses.replace(HEAT, values=np.array([[np.nan, 1, 2.0]])))
+    )
+
+
+def test_notes_are_shown():
+    assert "<li>a caveat</li>" in page_of(dataclasses.replace(HEAT, notes=("a caveat",)))
+
+
+def test_the_closing_section_admits_that_nothing_is_scored():
+    shown = text_of(page_of(HEAT))
+    assert "How far to trust this" in shown
+    assert "No faithfulness score is computed yet in this version." in shown
+    assert "Generic attention (Chefer, Gur and Wolf, 2021)" in shown
+    assert "Rollout" not in shown
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 9), (7, 7), (5, 11)])
+def test_values_stand_in_the_table_in_their_place(rows, columns):
+    values = np.random.default_rng(0).normal(size=(rows, columns)) * 10.0 ** np.arange(-columns, 0)
+    table = re.search(r'<table class="values">.*?</table>', page_of(dataclasses.replace(HEAT, values=values))).group()
+    body = table.split("<tbody>")[1]
+    shown = [[float(cell) for cell in re.findall(r"<td>(.*?)</td>", row)] for row in body.split("</tr>")[:-1]]
+    np.testing.assert_allclose(shown, values, rtol=5e-4)
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_each_picture_is_stored_once_however_many_maps(colour):
+    picture = samples.picture(64, 64, colour)
+    one, six = (
+        len(explanation_page(ExplanationPage("t", "m", "", [ExplainedPicture("n", picture, None, [], [HEAT] * n)])))
+        for n in (1, 6)
+    )
+    assert six - one < 5 * 2500
+
+
+def test_ids_are_unique():
+    ids = [value for _, name, value in Structure(explanation_page(samples.explanation())).values if name == "id"]
+    assert len(ids) == len(set(ids))
+    used = set(re.findall(r'(?:href="#|url\(#)([\w-]+)', explanation_page(samples.explanation())))
+    assert used <= set(ids)
+
+
+def test_no_pictures_and_no_answer():
+    assert "No picture." in text_of(explanation_page(ExplanationPage("t", "m", "", [])))
+    assert "The model gave no answer." in text_of(page_of(HEAT, top=()))
+
+
+def test_budget_and_same_bytes(tmp_path):
+    """Eight pictures of 224 pixels with six maps of 16 by 16 squares stay below 2 MB, noise pictures aside."""
+    y, x = np.mgrid[:224, :224]
+    picture = np.stack([x, y, (x + y) // 2], -1).astype(np.uint8)
+    heats = [dataclasses.replace(HEAT, values=np.random.default_rng(i).random((16, 16))) for i in range(6)]
+    page = ExplanationPage(
+        "t", "m", "c", [ExplainedPicture(str(i), picture, None, [("a", 1.0)], heats) for i in range(8)]
+    )
+    for name in ("one.html", "two.html"):
+        write_explanation_page(tmp_path / name, page)
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+    assert (tmp_path / "one.html").stat().st_size < 2_000_000

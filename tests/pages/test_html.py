@@ -1,0 +1,181 @@
+import base64
+import hashlib
+import io
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from tests.pages import samples
+from tests.pages.structure import PAYLOADS, Structure, without_data
+from vitrail.pages.explanation_page import explanation_page
+from vitrail.pages.html import asset, data_uri, document, escape, number, percent, plural, write_page
+from vitrail.pages.run_page import run_page
+
+PAGES = {
+    "run": lambda text: run_page(samples.run(text)),
+    "explanation": lambda t: explanation_page(samples.explanation(t)),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_hostile_text_adds_no_element_and_no_attribute(name, payload):
+    harmless, hostile = PAGES[name]("plain"), PAGES[name](payload)
+    assert Structure(hostile).elements == Structure(harmless).elements
+    hostile.encode("utf-8")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_injection_test_can_fail(name, monkeypatch):
+    monkeypatch.setattr(f"vitrail.pages.{name}_page.escape", str)
+    with pytest.raises(AssertionError):
+        assert Structure(PAGES[name](PAYLOADS[0])).elements == Structure(PAGES[name]("plain")).elements
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.text(st.characters(codec=None)))
+def test_escaped_text_is_text(text):
+    safe = escape(text)
+    assert not set(safe) & set("<>\"'")
+    page = Structure(f'<p title="{safe}">{safe}</p>')
+    assert list(page.elements) == [("p", ("title",))]
+    safe.encode("utf-8")
+
+
+@settings(deadline=None)
+@given(st.text(st.characters(categories=["L", "N", "P", "S", "Zs"])))
+def test_ordinary_text_arrives_unchanged(text):
+    page = Structure(f'<p title="{escape(text)}">{escape(text)}</p>')
+    assert "".join(page.text) == text
+    assert page.attribute("p", "title") == [text]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_network_address(name):
+    page = PAGES[name]("plain")
+    bare = without_data(page).lower()
+    for word in (
+        "http:",
+        "https:",
+        "//",
+        "@import",
+        "url(http",
+        "srcset",
+        "xmlns",
+        "javascript:",
+        "<link",
+        "<base",
+        "refresh",
+    ):
+        assert word not in bare, word
+    structure = Structure(page)
+    for _, attribute, value in structure.values:
+        if attribute in ("src", "href"):
+            assert value.startswith(("data:image/png;base64,", "#"))
+        assert not attribute.startswith("on")
+        assert attribute != "style", "an inline style is refused by the policy"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_policy_names_the_style_and_script_that_are_there(name):
+    page = Structure(PAGES[name]("plain"))
+    (policy,) = [value for value in page.attribute("meta", "content") if "default-src" in value]
+    assert policy.startswith("default-src 'none'; img-src data:; ")
+    for kind in ("style", "script"):
+        found = base64.b64encode(hashlib.sha256(page.content[kind].encode()).digest()).decode()
+        assert re.findall(rf"{kind}-src '(.*?)';", policy) == [f"sha256-{found}"]
+    assert "unsafe" not in policy
+
+
+def test_assets_cannot_end_their_own_element():
+    assert "</" not in asset("page.js")
+    assert "</" not in asset("page.css")
+    assert len(asset("page.js")) + len(asset("page.css")) < 40_000
+
+
+def test_dark_and_light_text_has_enough_contrast():
+    """WCAG 2 AA: 4.5 to 1 for text, for every ink on every ground, in both modes."""
+    light, dark = re.findall(r":root \{(.*?)\}", asset("page.css"), re.S)[:2]
+
+    def luminance(colour):
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    for mode in (light, dark):
+        colours = dict(re.findall(r"--(\w+): (#\w{6})", mode))
+        assert len(colours) >= 10
+        for ink in ("ink", "soft", "blue", "orange", "green"):
+            for ground in ("paper", "card", "sunk"):
+                low, high = sorted(luminance(colours[name]) for name in (ink, ground))
+                assert (high + 0.05) / (low + 0.05) >= 4.5, (ink, ground)
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (5, 7, 3), (5, 7, 4), (1, 1)])
+def test_pictures_come_back_from_their_address_without_metadata(shape):
+    picture = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    address = data_uri(picture)
+    data = base64.b64decode(address.removeprefix("data:image/png;base64,"))
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(data))), picture)
+    chunks = re.findall(rb"(IHDR|IDAT|IEND|tEXt|zTXt|iTXt|eXIf|iCCP|tIME|pHYs)", data)
+    assert set(chunks) == {b"IHDR", b"IDAT", b"IEND"}
+    assert data_uri(picture[:, ::-1][:, ::-1]) == address
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        (float("inf"), "∞"),
+        (-2.5, "−2.5"),
+        (0, "0"),
+        (1234567, "1\u202f234\u202f567"),
+        (0.00025, "2.5e−4"),
+        (1e-7, "1e−7"),
+        (0.0123456, "0.01235"),
+        (123456.7, "1.235e5"),
+        (3, "3"),
+        (-0.0, "0"),
+    ],
+)
+def test_numbers(value, shown):
+    assert number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [
+        (1, "100 %"),
+        (0.99999, "> 99.9 %"),
+        (0.0, "0 %"),
+        (1e-9, "< 0.1 %"),
+        (0.5, "50.0 %"),
+        (None, "–"),
+        (0.991, "99.1 %"),
+    ],
+)
+def test_percentages_never_round_to_certainty(share, shown):
+    assert percent(share) == shown
+
+
+def test_plural():
+    assert [plural(n, "picture") for n in (0, 1, 2)] == ["0 pictures", "1 picture", "2 pictures"]
+
+
+def test_document_is_well_formed_and_has_a_language():
+    page = Structure(document("a <title>", "<main>x</main>"))
+    assert page.attribute("html", "lang") == ["en"]
+    assert page.content["title"] == "a <title>"
+
+
+def test_writing_replaces_in_one_step_and_leaves_nothing_else(tmp_path):
+    path = tmp_path / "new" / "page.html"
+    write_page(path, "one")
+    write_page(path, "two ü")
+    assert path.read_text(encoding="utf-8") == "two ü"
+    assert list(path.parent.iterdir()) == [path]
