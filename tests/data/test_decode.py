@@ -124,7 +124,7 @@ def test_sixteen_bit_is_divided_not_clipped(tmp_path: Path) -> None:
 def test_values_without_a_rule_are_refused(tmp_path: Path) -> None:
     for values in (GREY.astype(np.float32), np.full((2, 2), 70000, np.int32), np.full((2, 2), -1, np.int32)):
         picture = Image.fromarray(values)
-        with pytest.raises(DataError, match="outside|floating"):
+        with pytest.raises(DataError, match=r"outside|floating"):
             convert(picture, 1)
         path = tmp_path / "measured.tiff"
         picture.save(path)

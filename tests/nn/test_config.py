@@ -86,7 +86,7 @@ def test_a_misspelt_choice_gets_the_nearest(name: str, value: str, nearest: str)
         {"width": 2, "heads": 5},
     ],
 )
-def test_fields_that_do_not_go_together_are_an_error_with_a_remedy_that_works(fields: dict):
+def test_fields_that_do_not_go_together_are_an_error(fields: dict):
     with pytest.raises(UsageError) as raised:
         ViTConfig(**fields)
     assert "head_dim=0" not in raised.value.hint

@@ -74,5 +74,5 @@ class Structure(HTMLParser):
 
 
 def without_data(page: str) -> str:
-    """The page without the pictures, whose base64 may hold any letters."""
-    return re.sub(r"data:image/png;base64,[A-Za-z0-9+/=]+", "data:", page)
+    """The page without the pictures and hashes, whose base64 may hold any letters."""
+    return re.sub(r"(data:image/png;base64,|sha256-)[A-Za-z0-9+/=]+", "", page)

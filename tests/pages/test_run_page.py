@@ -128,7 +128,7 @@ def test_mistakes_come_first_and_the_surest_mistake_before_all():
     unsure = dataclasses.replace(right, name="unsure", probability=0.2)
     page = run_page(dataclasses.replace(run, examples=(right, wrong, surer, unsure)))
     probabilities = re.findall(r'class="answer">. .*? <small>(.*?) %</small>', page)
-    assert probabilities == ["99.0", "80.0", "20.0", "60.0"]
+    assert probabilities == ["99.0", "80.0", "60.0", "20.0"]
 
 
 def test_settings_are_flattened_in_order():

@@ -48,7 +48,7 @@ class Part:
 
     def select(self, indices: Int64[np.ndarray, " m"]) -> "Part":
         """The part made of these pictures, in this order."""
-        return Part(self.pictures.select(indices), self.classes, self.labels[indices])
+        return Part(self.pictures.select(indices.tolist()), self.classes, self.labels[indices])
 
     def counts(self) -> dict[str, int]:
         """How many pictures each class has, classes without any left out."""

@@ -235,7 +235,7 @@ def match_by_name(part: Part, classes: tuple[str, ...]) -> tuple[Split, dict[str
     if not unknown:
         return Split(part.pictures, labels), {}
     known = np.flatnonzero(labels >= 0)
-    return Split(part.pictures.select(known), labels[known]), unknown
+    return Split(part.pictures.select(known.tolist()), labels[known]), unknown
 
 
 def _find(what: str, data_root: Path | None) -> Found:

@@ -9,7 +9,7 @@ from torch import Tensor
 NO_SIGNAL = "no signal"
 NOT_FINITE = "not finite"
 
-_ROUNDING = 32  # units in the last place within which a map counts as constant
+_ROUNDING = 1024  # units in the last place within which a map counts as constant
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,8 @@ class Heat:
 def caveats(values: Float[Tensor, "b rows columns"]) -> tuple[tuple[str, ...], ...]:
     """What a map itself tells of its worth, for each picture: nothing, `"no signal"` or `"not finite"`.
 
-    A map is constant when its values differ by rounding alone: by at most 32 units in the last place of the largest.
+    A map is constant when its values differ by rounding alone: by at most 1024 units in the last place of the
+    largest (1e-4 of it in float32). Gradients that nearly cancel leave some hundreds of them on a constant map.
     """
     flat = values.flatten(1)
     finite = flat.isfinite().all(dim=1).tolist()

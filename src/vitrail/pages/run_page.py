@@ -190,15 +190,15 @@ def _example(example: Example) -> str:
 
 
 def _examples(examples: tuple[Example, ...]) -> str:
-    """Mistakes, the surest first, then right answers, the least sure first."""
+    """Mistakes, then right answers, the surest first in both."""
     groups = (
-        ("Mistakes, the surest first", [e for e in examples if e.label != e.predicted], -1),
-        ("Right answers, the least sure first", [e for e in examples if e.label == e.predicted], 1),
+        ("Mistakes, the surest first", [e for e in examples if e.label != e.predicted]),
+        ("Right answers, the surest first", [e for e in examples if e.label == e.predicted]),
     )
     parts = []
-    for heading, members, direction in groups:
+    for heading, members in groups:
         if members:
-            shown = "".join(_example(e) for e in sorted(members, key=lambda e: direction * e.probability))
+            shown = "".join(_example(e) for e in sorted(members, key=lambda e: -e.probability))
             parts.append(f'<h3>{heading}</h3><div class="examples">{shown}</div>')
     return f"<section><h2>Pictures to look at</h2>{''.join(parts)}</section>" if parts else ""
 

@@ -73,7 +73,7 @@ def stuck(loss: float, classes: int, done: float, learning_rate: float, gradient
         gradient: Norm of the last gradient.
     """
     chance = math.log(classes)
-    if done < 0.3 or loss < 0.97 * chance:
+    if done < 0.5 or loss < 0.97 * chance:
         return None
     if learning_rate > 3e-3:
         cause = f"the learning rate {learning_rate:g} is high for AdamW; try --lr {learning_rate / 10:g}"

@@ -1,0 +1,47 @@
+"""vitrail: Vision Transformers that can be read, used and seen through.
+
+    model = vitrail.load("runs/latest")
+    model.predict(["photo.jpg"])
+    vitrail.explain.rollout(model.network, model.tensor(["photo.jpg"]))
+
+Names are imported when they are first used, so that `import vitrail` alone costs nothing.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitrail import explain
+    from vitrail.jobs import evaluate, train
+    from vitrail.model import Model, load, save
+    from vitrail.nn import Record, ViT, ViTConfig
+    from vitrail.training.options import TrainOptions
+
+__all__ = ["Model", "Record", "TrainOptions", "ViT", "ViTConfig", "evaluate", "explain", "load", "save", "train"]
+
+_HOMES = {
+    "Model": "vitrail.model",
+    "Record": "vitrail.nn",
+    "TrainOptions": "vitrail.training.options",
+    "ViT": "vitrail.nn",
+    "ViTConfig": "vitrail.nn",
+    "evaluate": "vitrail.jobs",
+    "load": "vitrail.model",
+    "save": "vitrail.model",
+    "train": "vitrail.jobs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home (PEP 562)."""
+    if name == "explain":
+        return importlib.import_module("vitrail.explain")
+    if name not in _HOMES:
+        raise AttributeError(f"vitrail has no '{name}'; it has {', '.join(__all__)}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,75 @@
+"""`vitrail <verb> ...`: finds the verb, runs it, and turns every error into two lines and an exit code."""
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from vitrail.errors import UsageError, VitrailError, nearest
+
+VERBS = {
+    "train": "train a Vision Transformer on a set of pictures",
+    "evaluate": "count how often a model is right",
+    "predict": "say what is on pictures",
+    "explain": "show where on a picture a prediction comes from",
+    "models": "sizes, parameters, FLOPs, and the layers of one size",
+    "doctor": "versions, devices, and whether everything works here",
+}
+
+HELP = """\
+vitrail: Vision Transformers that can be read, used and seen through
+
+usage: vitrail <verb> [what] [--flags]        vitrail <verb> --help
+
+{verbs}
+
+  --json     one JSON value on stdout and nothing else there (every verb that answers)
+  --debug    a traceback with every error
+
+try: vitrail train digits"""
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and leave with its exit code: 0 done, 1 failed, 2 usage, 3 data or weights, 130 interrupted."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    try:
+        code = run([word for word in given if word != "--debug"])
+        sys.stdout.flush()
+    except VitrailError as error:
+        code = _complain(error.problem, error.hint, error.exit_code, debug)
+    except KeyboardInterrupt:
+        code = _complain("interrupted", "the same command again", INTERRUPTED, debug)
+    except BrokenPipeError:  # the reader of our output has left, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        hint = "the same command with --debug, and report what it prints" if not debug else "report the lines above"
+        code = _complain(f"vitrail failed where it should not: {text}", hint, 1, debug)
+    sys.exit(code)
+
+
+def run(arguments: list[str]) -> int:
+    """Run the verb that the arguments name."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP.format(verbs="\n".join(f"  {verb:<10} {says}" for verb, says in VERBS.items())))
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        print(f"vitrail {version('vitrail')}")
+        return 0
+    verb = arguments[0]
+    if verb not in VERBS:
+        raise UsageError(f"unknown verb '{verb}'", f"vitrail {nearest(verb, VERBS) or '--help'}")
+    return int(importlib.import_module(f"vitrail.cli.{verb}").run(arguments[1:]))
+
+
+def _complain(problem: str, hint: str, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"vitrail: {problem}\ntry: {hint}", file=sys.stderr)
+    return code

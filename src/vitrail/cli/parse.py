@@ -1,0 +1,113 @@
+"""From words to a checked dataclass, by tyro; the only file that knows tyro.
+
+A field of type `X | None` is an option that may be left out: its help says "auto". What tyro draws as a box becomes
+our two lines.
+"""
+
+import contextlib
+import io
+import types
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import tyro
+
+from vitrail.errors import UsageError, nearest
+
+Options = TypeVar("Options")
+Positional = tyro.conf.Positional
+
+_KINDS: dict[Any, tuple[str, str]] = {
+    int: ("N", "a whole number"),
+    float: ("X", "a number"),
+    str: ("NAME", "a name"),
+    Path: ("PATH", "a path"),
+}
+_LEFT_OUT = "auto"
+
+
+def parse(kind: type[Options], verb: str, words: Sequence[str], says: str) -> Options:
+    """The options of one verb.
+
+    Args:
+        kind: A dataclass; its field docstrings are the help.
+        verb: Its name, for messages.
+        words: What was typed behind the verb.
+        says: What the verb does, for its help.
+
+    Raises:
+        UsageError: For an unknown option (offers the nearest) or a value of the wrong kind.
+    """
+    _refuse_unknown(kind, verb, words)
+    drawn = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(drawn):
+            return tyro.cli(kind, args=list(words), prog=f"vitrail {verb}", description=says, registry=_registry())
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise UsageError(_in_one_line(drawn.getvalue()), f"vitrail {verb} --help") from None
+
+
+def _refuse_unknown(kind: type, verb: str, words: Sequence[str]) -> None:
+    flags = {"--help"}
+    for field in fields(kind):  # pyrefly: ignore[bad-argument-type]
+        name = field.name.replace("_", "-")
+        flags |= {f"--{name}", f"--no-{name}"} if field.type is bool else {f"--{name}"}
+    for word in words:
+        flag = word.partition("=")[0].replace("_", "-")
+        if word.startswith("--") and len(word) > 2 and flag not in flags:
+            guess = nearest(flag, flags)
+            raise UsageError(f"vitrail {verb} has no option {flag}", guess or f"vitrail {verb} --help")
+
+
+def _registry() -> tyro.constructors.ConstructorRegistry:
+    registry = tyro.constructors.ConstructorRegistry()
+    registry.primitive_rule(_optional)
+    return registry
+
+
+def _optional(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec | None:
+    """How `X | None` and plain numbers are read and shown."""
+    kind = info.type
+    if get_origin(kind) in (Union, types.UnionType):
+        inner = [part for part in get_args(kind) if part is not type(None)]
+        if len(inner) != 1 or type(None) not in get_args(kind):
+            return None
+        kind = inner[0]
+    if kind not in _KINDS:
+        return None
+    letter, wanted = _KINDS[kind]
+    optional = kind is not info.type
+
+    def read(words: list[str]) -> Any:
+        if optional and words[0] == _LEFT_OUT:
+            return None
+        try:
+            return kind(words[0])
+        except ValueError:
+            raise ValueError(f"wanted {wanted}, got '{words[0]}'") from None
+
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=letter,
+        instance_from_str=read,
+        is_instance=lambda value: value is None or isinstance(value, kind | int if kind is float else kind),
+        str_from_instance=lambda value: [_LEFT_OUT if value is None else str(value)],
+    )
+
+
+def _in_one_line(box: str) -> str:
+    """The first paragraph of a box that tyro drew, without its frame."""
+    words: list[str] = []
+    for line in box.splitlines():
+        if line.startswith(("╭", "╰")):
+            continue
+        text = line.strip("│ ").strip()
+        if text.startswith(("───", "Argument helptext", "For full helptext", "Perhaps you meant")):
+            break
+        words.append(text)
+    said = " ".join(" ".join(words).split()).rstrip(".")
+    return said.replace("Error parsing ", "").replace("Unrecognized options:", "not understood:") or "not understood"

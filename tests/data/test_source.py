@@ -1,0 +1,514 @@
+"""Sources: what is read from digits, IDX files, folders and manifests, and classes matched by name."""
+
+import gzip
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from tests.photographs import make_photographs
+from vitrail.data import idx
+from vitrail.data.parts import Part, hold_out
+from vitrail.data.pictures import ArrayPictures, FilePictures
+from vitrail.data.source import NAMED, Split, open_evaluation, open_source, reopen_source
+from vitrail.errors import DataError, UsageError
+
+
+def put(root: Path, *files: str) -> None:
+    """Write small pictures of one colour each; other files get a word."""
+    for number, file in enumerate(files):
+        path = root / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix in (".png", ".PNG", ".jpg"):
+            Image.new("RGB", (4, 4), (number % 256, 0, 0)).save(path)
+        else:
+            path.write_text("word")
+
+
+def put_classes(root: Path, **counts: int) -> None:
+    for name, count in counts.items():
+        put(root, *(f"{name}/{name}{number:03d}.png" for number in range(count)))
+
+
+def labelled(split: Split, classes: tuple[str, ...]) -> dict[str, int]:
+    """Count pictures by the folder they lie in, after checking that the label says the same."""
+    for index, label in enumerate(split.labels):
+        assert Path(split.pictures.name(index)).parent.name == classes[label]
+    return dict(Counter(classes[label] for label in split.labels))
+
+
+def names(split: Split) -> set[str]:
+    return {split.pictures.name(index) for index in range(len(split))}
+
+
+# What is held out
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.floats(0, 1), st.integers(0, 5))
+def test_held_out_shares(sizes: list[int], share: float, seed: int) -> None:
+    labels = np.repeat(np.arange(len(sizes)), sizes).astype(np.int64)
+    np.random.default_rng(seed).shuffle(labels)
+    pixels = (np.arange(len(labels)) % 256).astype(np.uint8)[:, None, None]
+    part = Part(ArrayPictures(pixels, "p"), tuple(map(str, range(len(sizes)))), labels)
+    count = round(share * len(labels))
+    kept, held = hold_out(part, count, seed)
+    assert sorted([*kept.pictures.numbers, *held.pictures.numbers]) == list(range(len(labels)))
+    for each in (kept, held):
+        assert np.array_equal(each.labels, labels[list(each.pictures.numbers)])
+        assert np.array_equal(each.pictures.pixels[:, 0, 0], np.array(each.pictures.numbers) % 256)
+    for label, size in enumerate(sizes):
+        got = int((held.labels == label).sum())
+        exact = count * size / max(len(labels), 1)
+        if size < 2:
+            assert got == 0
+        else:
+            assert 1 <= got <= size - 1
+            assert abs(got - exact) < 1 or got in (1, size - 1)
+    if len(labels) and all(2 <= count * size / len(labels) <= size - 2 for size in sizes):
+        assert len(held.labels) == count
+
+
+def test_the_choice_is_stable_and_seeded() -> None:
+    labels = np.arange(200, dtype=np.int64) % 4
+    part = Part(ArrayPictures(np.zeros((200, 1, 1), np.uint8), "p"), tuple("abcd"), labels)
+    held = [set(hold_out(part, 20, seed)[1].pictures.numbers) for seed in (0, 0, 1)]
+    assert held[0] == held[1] != held[2]
+    fewer = hold_out(part.select(np.arange(190)), 19, 0)[1].pictures.numbers
+    assert len(set(fewer) - held[0]) <= 4, "a picture stays on its side when others are added"
+
+
+# Digits and IDX files
+
+
+def test_digits() -> None:
+    datasets = pytest.importorskip("sklearn.datasets")
+    raw = datasets.load_digits()
+    source = open_source("digits", split_seed=5)
+    assert source.classes == tuple("0123456789")
+    assert [len(each) for each in (source.train, source.validation, source.test)] == [1258, 180, 359]
+    seen: set[str] = set()
+    for split in (source.train, source.validation, source.test):
+        assert not seen & names(split)
+        seen |= names(split)
+        assert np.bincount(split.labels).min() >= 0.09 * len(split)
+        for index in (0, len(split) - 1):
+            number = int(split.pictures.name(index).removeprefix("digits/"))
+            assert split.labels[index] == raw.target[number]
+            expected = np.rint(raw.images[number] * 255 / 16)
+            np.testing.assert_array_equal(np.asarray(split.pictures.open(index)), expected)
+    assert source.split_seed == open_source("digits").split_seed == 0
+    assert source.fingerprint == open_source("digits").fingerprint, "the split is the same for every training"
+
+
+def test_digits_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(UsageError, match=r"vitrail\[digits\]"):
+        open_source("digits")
+
+
+def test_real_mnist(mnist_root: Path) -> None:
+    source = open_source("mnist", mnist_root)
+    assert source.notes == ()
+    assert len(source.train) + len(source.validation) == 60000
+    assert [len(source.validation), len(source.test)] == [5000, 10000]
+    everything = open_evaluation("mnist", source.classes, mnist_root, split="train")
+    assert names(everything.split) == names(source.train)
+    first = [names(each) for each in (source.train, source.validation)]
+    whole = source.train if "mnist/train/0" in first[0] else source.validation
+    place = whole.pictures.numbers.index(0)
+    assert source.classes[whole.labels[place]] == "5"
+    assert source.classes[source.test.labels[0]] == "7"
+    shares = np.bincount(source.validation.labels) / 5000
+    full = np.bincount(np.concatenate([source.train.labels, source.validation.labels])) / 60000
+    np.testing.assert_allclose(shares, full, atol=1 / 5000)
+    evaluated = open_evaluation("mnist", source.classes, mnist_root)
+    assert (evaluated.split_name, len(evaluated.split)) == ("test", 10000)
+    again = reopen_source(source.name, source.root, source.split_seed)
+    assert again.fingerprint == source.fingerprint
+    assert open_source("mnist", mnist_root, split_seed=1).fingerprint != source.fingerprint
+    with pytest.raises(DataError, match="are those of mnist") as caught:
+        open_source("fashion-mnist", mnist_root)
+    assert caught.value.hint.startswith("mnist instead")
+
+
+def test_unpacked_mnist_is_known_too(mnist_root: Path, tmp_path: Path) -> None:
+    for file in idx.FILES:
+        (tmp_path / file).write_bytes(gzip.decompress((mnist_root / f"{file}.gz").read_bytes()))
+    assert open_evaluation("mnist", tuple("0123456789"), tmp_path).notes == ()
+    with pytest.raises(DataError, match="are those of mnist"):
+        open_evaluation("fashion-mnist", tuple("0123456789"), tmp_path)
+
+
+def put_idx(folder: Path, train: int = 100, test: int = 20, packed: bool = True, **changes: bytes) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    for prefix, count in (("train", train), ("t10k", test)):
+        pixels = rng.integers(0, 256, (count, 6, 5), dtype=np.uint8)
+        labels = (np.arange(count) % 10).astype(np.uint8)
+        for file, values in ((f"{prefix}-images-idx3-ubyte", pixels), (f"{prefix}-labels-idx1-ubyte", labels)):
+            shape = np.array(values.shape, dtype=">u4").tobytes()
+            content = changes.get(file.replace("-", "_"), bytes((0, 0, 8, values.ndim)) + shape + values.tobytes())
+            (folder / (file + ".gz" * packed)).write_bytes(gzip.compress(content) if packed else content)
+
+
+@pytest.mark.parametrize("below", ["", "mnist", "MNIST/raw", "mnist/MNIST/raw", "raw"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_idx_files_are_found(tmp_path: Path, below: str, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_idx(tmp_path / below, packed=packed)
+    monkeypatch.setenv("VITRAIL_DATA", str(tmp_path))
+    source = open_source("mnist")
+    assert [len(source.train), len(source.validation), len(source.test)] == [90, 10, 20]
+    assert "unknown checksum" in source.notes[0]
+    assert np.asarray(source.test.pictures.open(3)).shape == (6, 5)
+    assert source.root == str(tmp_path / below)
+    fashion = open_evaluation("fashion-mnist", ("Bag", "Coat"), tmp_path / below)
+    assert sorted(set(fashion.split.labels)) == [0, 1]
+    assert sum(fashion.unknown.values()) == 16
+
+
+HEAD = bytes((0, 0, 8, 1))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("train_labels_idx1_ubyte", b"", "is not an IDX file"),
+        ("train_labels_idx1_ubyte", b"\0\0\x0d\1" + b"\0" * 104, "is not an IDX file"),
+        ("train_images_idx3_ubyte", HEAD + (100).to_bytes(4, "big") + b"\1" * 100, "3 dimensions"),
+        ("train_labels_idx1_ubyte", HEAD + (100).to_bytes(4, "big") + b"\1" * 99, "announces 100 values"),
+        ("train_labels_idx1_ubyte", HEAD + (99).to_bytes(4, "big") + b"\1" * 99, "100 train pictures and 99 labels"),
+        ("t10k_labels_idx1_ubyte", HEAD + (20).to_bytes(4, "big") + b"\x0a" * 20, "label 10, wanted 0..9"),
+        ("t10k_images_idx3_ubyte", bytes((0, 0, 8, 3)) + b"\0" * 12, "holds no pictures"),
+        ("t10k_images_idx3_ubyte", bytes((0, 0, 8, 3)) + b"\xff" * 12, "announces"),
+    ],
+)
+def test_damaged_idx_files(tmp_path: Path, file: str, content: bytes, reason: str) -> None:
+    put_idx(tmp_path, **{file: content})
+    with pytest.raises(DataError, match=reason):
+        open_source("mnist", tmp_path)
+
+
+def test_missing_idx_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_network(name: str, folder: Path) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(idx, "download", no_network)
+    with pytest.raises(DataError, match="cannot be downloaded") as caught:
+        open_source("mnist", tmp_path)
+    assert all(f"{file}.gz" in caught.value.hint for file in idx.FILES)
+    put_idx(tmp_path)
+    (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(DataError, match="lacks t10k-labels-idx1-ubyte"):
+        open_source("mnist", tmp_path)
+    (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(b"\x1f\x8b broken")
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz cannot be read"):
+        open_source("mnist", tmp_path)
+    with pytest.raises(DataError, match="data root") as caught:
+        open_source("mnist", tmp_path.with_name(tmp_path.name + "x"))
+    assert tmp_path.name in caught.value.hint
+
+
+def test_download_when_there_are_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idx, "download", lambda name, folder: put_idx(folder / "FashionMNIST" / "raw"))
+    source = open_source("fashion-mnist", tmp_path)
+    assert source.classes[9] == "Ankle boot"
+    assert source.root == str(tmp_path / "FashionMNIST" / "raw")
+
+
+# Folders
+
+
+def test_photographs(photo_folder: Path) -> None:
+    source = open_source(str(photo_folder))
+    assert source.classes == ("beach", "field", "night")
+    assert labelled(source.train, source.classes) == {"beach": 20, "field": 20, "night": 20}
+    assert labelled(source.validation, source.classes) == {"beach": 5, "field": 5, "night": 5}
+    assert (source.test, source.notes, source.unknown, source.split_seed) == (None, (), {}, None)
+    assert source.root == str(photo_folder)
+    assert source.train.pictures.open(0).size != source.train.pictures.open(1).size
+
+
+@pytest.mark.parametrize("validation", ["val", "valid", "validation", "Val"])
+def test_split_folders(tmp_path: Path, validation: str) -> None:
+    for split, count in (("train", 4), (validation, 2), ("test", 3)):
+        put_classes(tmp_path / split, cat=count, dog=count)
+    source = open_source(str(tmp_path))
+    assert [len(each) for each in (source.train, source.validation, source.test)] == [8, 4, 6]
+    assert source.split_seed is None
+    for split, count in ((None, 6), ("validation", 4), ("train", 8)):
+        assert len(open_evaluation(str(tmp_path), ("cat", "dog"), split=split).split) == count
+    with pytest.raises(UsageError, match="has no split all, it has train, validation, test"):
+        open_evaluation(str(tmp_path), ("cat", "dog"), split="all")
+
+
+def test_flat_folder(tmp_path: Path) -> None:
+    put_classes(tmp_path, cat=40, dog=20, eel=2, fox=1)
+    source = open_source(str(tmp_path), split_seed=3)
+    assert source.classes == ("cat", "dog", "eel", "fox")
+    assert labelled(source.validation, source.classes) == {"cat": 4, "dog": 2, "eel": 1}
+    assert labelled(source.train, source.classes) == {"cat": 36, "dog": 18, "eel": 1, "fox": 1}
+    assert not names(source.train) & names(source.validation)
+    assert (source.split_seed, source.test) == (3, None)
+    whole = open_evaluation(str(tmp_path), source.classes)
+    assert (whole.split_name, len(whole.split)) == ("all", 63)
+    own = open_evaluation(str(tmp_path), source.classes, split="validation", split_seed=3)
+    assert names(own.split) == names(source.validation)
+    with pytest.raises(UsageError, match="has no split test, it has all, train, validation"):
+        open_evaluation(str(tmp_path), source.classes, split="test")
+    assert names(open_source(str(tmp_path), split_seed=4).validation) != names(source.validation)
+
+
+def test_validation_is_carved_from_train(tmp_path: Path) -> None:
+    put_classes(tmp_path / "train", cat=30, dog=30)
+    put_classes(tmp_path / "test", cat=5, dog=5)
+    (tmp_path / "val").mkdir()
+    source = open_source(str(tmp_path))
+    assert [len(each) for each in (source.train, source.validation, source.test)] == [54, 6, 10]
+    assert all(name.startswith("train/") for name in names(source.validation))
+    assert source.split_seed == 0
+    assert any("val" in note for note in source.notes)
+
+
+def test_by_name(tmp_path: Path) -> None:
+    """{a,b,c} trained, {b,c,d} evaluated: by number, b would be scored as a."""
+    put_classes(tmp_path / "train", a=4, b=4, c=4)
+    put_classes(tmp_path / "val", b=2, c=3, d=5)
+    put_classes(tmp_path / "test", d=1, c=2)
+    source = open_source(str(tmp_path))
+    assert source.classes == ("a", "b", "c")
+    assert labelled(source.validation, source.classes) == {"b": 2, "c": 3}
+    assert labelled(source.test, source.classes) == {"c": 2}
+    assert source.unknown == {"validation": {"d": 5}, "test": {"d": 1}}
+    assert any("d (5)" in note for note in source.notes)
+    put_classes(tmp_path / "other", b=2, c=3, d=5)
+    evaluated = open_evaluation(str(tmp_path / "other"), source.classes)
+    assert labelled(evaluated.split, source.classes) == {"b": 2, "c": 3}
+    assert evaluated.unknown == {"d": 5}
+    assert "all: left out 5 pictures of d (5), which the model does not have." in evaluated.notes
+    assert labelled(open_evaluation(str(tmp_path / "other"), ("d", "x", "b")).split, ("d", "x", "b")) == {
+        "b": 2,
+        "d": 5,
+    }
+    with pytest.raises(DataError, match="no class of the model"):
+        open_evaluation(str(tmp_path / "other"), ("x", "y"))
+    put_classes(tmp_path / "single", c=3)
+    single = open_evaluation(str(tmp_path / "single"), source.classes)
+    assert labelled(single.split, source.classes) == {"c": 3}
+
+
+def test_what_is_ignored_is_said(tmp_path: Path) -> None:
+    put_classes(tmp_path, cat=5, dog=5)
+    put(tmp_path, ".ipynb_checkpoints/x.png", "__MACOSX/cat/y.png", "cat/.cache/z.png", "cat/._cat.png")
+    put(tmp_path, "dog/deep/er/DOG.PNG", "dog/notes.txt", "loose.png", "Thumbs.db")
+    (tmp_path / "empty").mkdir()
+    source = open_source(str(tmp_path))
+    assert source.classes == ("cat", "dog")
+    everything = names(source.train) | names(source.validation)
+    assert len(everything) == 11
+    assert "dog/deep/er/DOG.PNG" in everything
+    said = " ".join(source.notes)
+    for word in (".ipynb_checkpoints", "__MACOSX", "cat/.cache", "empty", ".txt (1)", ".db (1)", "1 picture"):
+        assert word in said
+
+
+def test_links_make_no_circle(tmp_path: Path) -> None:
+    put_classes(tmp_path, cat=3, dog=3)
+    (tmp_path / "cat" / "up").symlink_to(tmp_path)
+    (tmp_path / "cat" / "self").symlink_to(tmp_path / "cat")
+    (tmp_path / "cat" / "other").symlink_to(tmp_path / "dog")
+    (tmp_path / "dog" / "broken.png").symlink_to(tmp_path / "nowhere.png")
+    elsewhere = tmp_path.with_name(tmp_path.name + "-elsewhere")
+    put(elsewhere, "far.png")
+    (tmp_path / "dog" / "far").symlink_to(elsewhere)
+    source = open_source(str(tmp_path))
+    assert len(source.train) + len(source.validation) == 7
+    assert any("cat/other, cat/self, cat/up" in note for note in source.notes)
+
+
+def test_class_names_that_sound_like_splits(tmp_path: Path) -> None:
+    put_classes(tmp_path, train=3, plane=3, car=3)
+    assert open_source(str(tmp_path)).classes == ("car", "plane", "train")
+
+
+@pytest.mark.parametrize(
+    ("files", "reason", "hint"),
+    [
+        ((), "no class folders and no pictures", "one folder per class"),
+        (("a.png", "b.png"), "2 pictures but no class folders", "manifest"),
+        (("train/a.png", "val/b.png"), "1 pictures but no class folders", "manifest"),
+        (("cat/a.txt", "dog/b.txt"), "no pictures in its class folders", "one folder per class"),
+        (("cat/a.png", "cat/b.png"), "one class only", "class folder"),
+        (("test/cat/a.png", "test/dog/a.png"), "no training pictures, only test", "train"),
+        (("train/a/a.png", "train/b/a.png", "val/a/a.png", "valid/a/a.png"), "two folders for one split", "one of"),
+        (("train/a/a.png", "train/b/a.png", "val/A/a.png"), "no class of the training split", "name its classes"),
+        (("train/a/a.png", "train/b/a.png"), "too few pictures", "add pictures"),
+    ],
+)
+def test_folders_that_cannot_be_trained_on(tmp_path: Path, files: tuple[str, ...], reason: str, hint: str) -> None:
+    put(tmp_path, *files)
+    with pytest.raises(DataError, match=reason) as caught:
+        open_source(str(tmp_path))
+    assert hint in caught.value.hint
+    assert caught.value.exit_code == 3
+
+
+def test_names_and_paths_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(DataError, match="does not exist") as caught:
+        open_source(str(tmp_path / "photo"))
+    assert caught.value.hint == str(tmp_path / "photos")
+    with pytest.raises(DataError, match="nor does"):
+        open_source(str(tmp_path / "a" / "b"))
+    monkeypatch.chdir(tmp_path)
+    for wrong, right in (("minst", "mnist"), ("fashion_mnist", "fashion-mnist"), ("Digits", "digits")):
+        with pytest.raises(UsageError) as usage:
+            open_source(wrong)
+        assert usage.value.hint == right
+        assert usage.value.exit_code == 2
+    with pytest.raises(UsageError) as usage:
+        open_source("zzzz")
+    assert all(name in usage.value.hint for name in NAMED)
+    with pytest.raises(DataError) as caught:
+        open_source("photoz")
+    assert caught.value.hint == "photos"
+    Path("file.txt").write_text("x")
+    with pytest.raises(DataError, match="neither a folder nor"):
+        open_source("file.txt")
+
+
+def test_fingerprint_and_reopening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "photos"
+    make_photographs(root, ("a", "b"), 10, 0)
+    monkeypatch.chdir(tmp_path)
+    source = open_source("photos", split_seed=2)
+    monkeypatch.chdir("/")
+    again = reopen_source(source.name, source.root, source.split_seed)
+    assert (again.name, again.fingerprint) == ("photos", source.fingerprint)
+    moved = root.rename(tmp_path / "elsewhere")
+    assert open_source(str(moved), split_seed=2).fingerprint == source.fingerprint
+    seen = {source.fingerprint}
+    first = sorted((moved / "a").iterdir())[0]
+    first.write_bytes(first.read_bytes() + b"\0")
+    seen.add(open_source(str(moved), split_seed=2).fingerprint)
+    first.rename(moved / "b" / first.name)
+    seen.add(open_source(str(moved), split_seed=2).fingerprint)
+    assert len(seen) == 3
+
+
+# Manifests
+
+
+def put_rows(root: Path, rows: list[tuple[str, ...]], columns: str = "path,label") -> Path:
+    put(root, *(row[0] for row in rows if row[0]))
+    path = root / "labels.csv"
+    path.write_text("\n".join([columns, *(",".join(row) for row in rows)]) + "\n", encoding="utf-8")
+    return path
+
+
+def test_manifests(tmp_path: Path) -> None:
+    rows = [(f"pictures/{number}.png", "cat" if number % 2 else "dog") for number in range(40)]
+    path = put_rows(tmp_path, rows)
+    source = open_source(str(path))
+    assert source.classes == ("cat", "dog")
+    assert [len(source.train), len(source.validation), source.split_seed] == [36, 4, 0]
+    expected = dict(rows)
+    for split in (source.train, source.validation):
+        for index, label in enumerate(split.labels):
+            assert source.classes[label] == expected[split.pictures.name(index)]
+    lines = [json.dumps({"path": file, "label": label, "note": 1}) for file, label in rows]
+    other = tmp_path / "labels.jsonl"
+    other.write_text("\n".join(lines) + "\n\n")
+    same = open_source(str(other))
+    assert same.fingerprint == source.fingerprint
+    assert len(open_evaluation(str(other), source.classes).split) == 40
+    assert reopen_source(source.name, source.root, 0).fingerprint == source.fingerprint
+
+
+def test_manifest_with_splits(tmp_path: Path) -> None:
+    rows = [(f"{number}.png", "ab"[number % 2], ("train", "valid", "test")[number // 4]) for number in range(12)]
+    source = open_source(str(put_rows(tmp_path, [*rows, ("0.png", "a", "test")], "path, label, split")))
+    assert [len(each) for each in (source.train, source.validation, source.test)] == [4, 4, 5]
+    assert source.notes == ("1 files are listed more than once.", "1 files are in more than one split.")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("file,label\na.png,x\n", r"no column path; the columns are file, label"),
+        ("a.png,x\n", "no column path and label; the columns are a.png, x"),
+        ("", "columns are none"),
+        ("path,label\n", "lists no pictures"),
+        ("path,label\na.png,x\nb.png,\n", "line 3: the label is empty"),
+        ("path,label\na.png\n", "line 2: the label is empty"),
+        ("path,label\n,x\n", "line 2: the path is empty"),
+        ("path,label,split\na.png,x,dev\n", "line 2: the split is dev"),
+        ("path,label\na.png,x\n" + "".join(f"no{n}.png,x\n" for n in range(7)), r"7 of 8 files .*no4\.png and 2 more"),
+        ('path,label\n"a.png,x\n', "not valid CSV"),
+    ],
+)
+def test_bad_manifests(tmp_path: Path, text: str, reason: str) -> None:
+    put(tmp_path, "a.png", "b.png")
+    path = tmp_path / "labels.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=reason):
+        open_source(str(path))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "line 1: not valid JSON"),
+        ("[1]", "line 1: not a JSON object"),
+        ('{"path": "a.png"}', "no column label; the columns are path"),
+        ('{"path": "a.png", "label": 1.5}', "line 1: the label is 1.5"),
+        ('{"path": "a.png", "label": null}', "line 1: the label is empty"),
+        ('{"path": "a.png", "label": "x"}\n{"path": "a.png", "label": "x", "split": "val"}', "some lines only"),
+    ],
+)
+def test_bad_json_lines(tmp_path: Path, line: str, reason: str) -> None:
+    put(tmp_path, "a.png")
+    path = tmp_path / "labels.jsonl"
+    path.write_text(line)
+    with pytest.raises(DataError, match=reason):
+        open_source(str(path))
+
+
+def test_numbers_are_labels(tmp_path: Path) -> None:
+    put(tmp_path, "a.png", "b.png", "c.png", "d.png")
+    path = tmp_path / "labels.jsonl"
+    path.write_text("\n".join(json.dumps({"path": f"{name}.png", "label": "ab".find(name) % 2}) for name in "abcd"))
+    assert open_source(str(path)).classes == ("0", "1")
+
+
+# Pictures
+
+
+def test_pictures_keep_their_names(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (4, 3, 2, 3), dtype=np.uint8)
+    pictures = ArrayPictures(values, "set").select([2, 0])
+    assert [pictures.name(index) for index in range(2)] == ["set/2", "set/0"]
+    np.testing.assert_array_equal(np.asarray(pictures.open(0)), values[2])
+    grey = ArrayPictures(values[..., :1])
+    np.testing.assert_array_equal(np.asarray(grey.open(1)), values[1, :, :, 0])
+    assert grey.digest() != pictures.digest()
+    put(tmp_path, "x/a.png", "x/b.png")
+    files = FilePictures([tmp_path / "x/a.png", tmp_path / "x/b.png"], tmp_path).select([1])
+    assert files.name(0) == "x/b.png"
+    (tmp_path / "x/b.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"b\.png: is empty"):
+        files.open(0)
+
+
+def test_reading_data_does_not_load_torch() -> None:
+    code = "import sys, vitrail.data.source; sys.exit('torch' in sys.modules or 'sklearn' in sys.modules)"
+    source = Path(__file__).resolve().parents[2] / "src"
+    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(source)}, check=False)
+    assert done.returncode == 0

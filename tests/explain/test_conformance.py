@@ -1,0 +1,371 @@
+"""What every method promises; a new row of `METHODS` inherits all of it."""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
+from vitrail.errors import UsageError
+from vitrail.explain import METHODS, Heat, Method
+from vitrail.nn import STANDARD, ViT, ViTConfig
+
+every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+every_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+
+
+def state_of(network: ViT) -> dict[str, Any]:
+    """All that a method could leave behind on a network."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    state: dict[str, Any] = {"grad mode": torch.is_grad_enabled(), "tensors": dict(network.state_dict(keep_vars=True))}
+    for name, module in network.named_modules():
+        state[f"{name} mode"] = module.training
+        state[f"{name} hooks"] = [len(getattr(module, hook)) for hook in hooks]
+        state[f"{name} attributes"] = sorted(vars(module))
+    for name, tensor in state["tensors"].items():
+        state[f"{name} bits"] = tensor.detach().clone()
+        state[f"{name} object"] = id(tensor)
+        state[f"{name} requires_grad"] = tensor.requires_grad
+        state[f"{name} grad"] = None if tensor.grad is None else (id(tensor.grad), tensor.grad.clone())
+        state[f"{name} hooks"] = len(tensor._backward_hooks or ())
+    del state["tensors"]
+    return state
+
+
+def same(before: object, after: object) -> bool:
+    match before:
+        case Tensor():
+            return isinstance(after, Tensor) and torch.equal(before, after)
+        case dict():
+            return before.keys() == after.keys() and all(same(before[key], after[key]) for key in before)
+        case tuple():
+            return len(before) == len(after) and all(map(same, before, after))
+        case _:
+            return before == after
+
+
+def with_gradients(network: ViT) -> ViT:
+    """As in the middle of a training: some parameters have a gradient, some are frozen."""
+    for index, parameter in enumerate(network.parameters()):
+        parameter.requires_grad_(index % 3 != 0)
+        if index % 2:
+            parameter.grad = torch.full_like(parameter, 0.25)
+    return network
+
+
+class Failing(nn.Module):
+    """An activation that fails on the way forward or on the way back, once it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails = ""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if self.fails == "forward":
+            raise OSError("planted: forward")
+        return FailingBackward.apply(tokens) if self.fails == "backward" else tokens.tanh()
+
+
+class FailingBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor) -> Tensor:
+        return tokens.tanh()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        raise OSError("planted: backward")
+
+
+def test_the_table_is_complete() -> None:
+    assert set(METHODS) == {"raw_attention", "rollout", "generic_attention"}
+    for name, method in METHODS.items():
+        assert method.name == name == method.function.__name__
+        assert method.title
+        assert method.says
+        assert method.paper
+
+
+@every_method
+@every_variant
+def test_shape_finite_and_what_it_says_of_itself(method: Method, config: ViTConfig) -> None:
+    network, images = make_network(config), make_images(config, 3)
+    heat = method.function(network, images)
+    assert heat.values.shape == (3, 3, 5)
+    assert heat.values.isfinite().all()
+    assert heat.values.min() >= 0 or method.signed
+    assert (heat.method, heat.signed, heat.class_specific) == (method.name, method.signed, method.class_specific)
+    assert heat.notes == ((), (), ())
+    logits = network(images)
+    assert torch.equal(heat.target, logits.argmax(dim=1))
+    assert (heat.logit - logits.amax(dim=1)).abs().max() <= 1e-6
+    for tensor in (heat.values, heat.logit, heat.target):
+        assert not tensor.requires_grad
+        assert not tensor.is_inference()
+
+
+@every_method
+@every_variant
+def test_a_batch_of_eight_equals_eight_pictures(method: Method, config: ViTConfig) -> None:
+    network, images = make_network(config), make_images(config, 8)
+    targets = torch.tensor([0, 1, 2, 3, 3, 2, 1, 0])
+    together = method.function(network, images, targets)
+    for index in range(8):
+        alone = method.function(network, images[index : index + 1], int(targets[index]))
+        assert (alone.values[0] - together.values[index]).abs().max() <= 1e-5
+        assert (alone.logit[0] - together.logit[index]).abs() <= 1e-5
+
+
+@every_method
+@every_variant
+def test_the_class_specific_claim_is_true(method: Method, config: ViTConfig) -> None:
+    network, images = make_network(config), make_images(config)
+    maps = [method.function(network, images, target).values for target in range(config.classes)]
+    for target in range(1, config.classes):
+        if method.class_specific:
+            assert (maps[target] - maps[0]).abs().max() > 0.01 * maps[0].max()
+        else:
+            assert torch.equal(maps[target], maps[0])
+
+
+@every_method
+@every_variant
+@pytest.mark.parametrize("size", [(12, 10), (4, 2), (8, 22), (24, 4)])
+def test_any_grid(method: Method, config: ViTConfig, size: tuple[int, int]) -> None:
+    images = torch.randn(2, 2, *size, generator=torch.Generator().manual_seed(0))
+    heat = method.function(make_network(config), images)
+    assert heat.values.shape == (2, size[0] // 4, size[1] // 2)
+    assert heat.values.isfinite().all()
+
+
+@every_method
+def test_many_pictures_and_none(method: Method) -> None:
+    network = make_network(PLAIN)
+    assert method.function(network, make_images(PLAIN, 65)).values.shape == (65, 3, 5)
+    empty = method.function(network, make_images(PLAIN, 0))
+    assert empty.values.shape == (0, 3, 5)
+    assert empty.notes == ()
+
+
+@every_method
+@every_variant
+def test_float64(method: Method, config: ViTConfig) -> None:
+    single = method.function(make_network(config), make_images(config), 1).values
+    double = method.function(make_network(config).double(), make_images(config).double(), 1).values
+    assert double.dtype == torch.float64
+    assert (double - single).abs().max() <= 1e-4 * max(1.0, float(double.max()))
+    assert not torch.equal(double, single.double())
+
+
+def ranks(values: Tensor) -> Tensor:
+    order = values.flatten(1).argsort(dim=1).argsort(dim=1).double()
+    return (order - order.mean(dim=1, keepdim=True)) / order.std(dim=1, keepdim=True, correction=0)
+
+
+@every_method
+@pytest.mark.parametrize("how", ["bfloat16", "float16", "autocast"])
+def test_half_precision_keeps_the_order(method: Method, how: str) -> None:
+    """T17. The map is float32 and its patches are ranked as in float32."""
+    config = replace(PLAIN, width=48, heads=4, head_dim=12)
+    network, images = make_network(config), make_images(config, 16)
+    exact = method.function(network, images, 1).values
+    if how == "autocast":
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rough = method.function(network, images, 1).values
+    else:
+        half = torch.bfloat16 if how == "bfloat16" else torch.float16
+        rough = method.function(network.to(half), images.to(half), 1).values
+    assert rough.dtype == torch.float32
+    assert (ranks(exact) * ranks(rough)).mean(dim=1).median() >= (0.99 if how == "float16" else 0.95)
+
+
+@every_method
+@every_variant
+def test_network_and_images_are_left_as_found(method: Method, config: ViTConfig) -> None:
+    network, images = with_gradients(make_network(config)), make_images(config).requires_grad_()
+    before, pixels, version = state_of(network), images.detach().clone(), images._version
+    heat = method.function(network, images, 1)
+    assert same(before, state_of(network))
+    assert torch.equal(images.detach(), pixels)
+    assert (images._version, images.grad, images.requires_grad, images.grad_fn) == (version, None, True, None)
+    assert not heat.values.requires_grad
+
+
+def test_a_changed_network_would_be_noticed() -> None:
+    """The comparison above can fail: each of these is something that a careless method does."""
+    network = with_gradients(make_network(PLAIN))
+    before = state_of(network)
+    assert same(before, state_of(network))
+    network.blocks[0].attn.drop.train()
+    assert not same(before, state_of(network))
+    network.eval()
+    parameters = list(network.parameters())
+    parameters[1].grad.add_(1e-3)
+    assert not same(before, state_of(network))
+    parameters[1].grad.sub_(1e-3)
+    before = state_of(network)
+    parameters[2].grad = torch.zeros_like(parameters[2])
+    assert not same(before, state_of(network))
+    parameters[2].grad = None
+    parameters[0].requires_grad_()
+    assert not same(before, state_of(network))
+    parameters[0].requires_grad_(False)
+    handle = network.blocks[1].register_forward_hook(lambda *_: None)
+    assert not same(before, state_of(network))
+    handle.remove()
+    network.blocks[1].attn.weights = 1
+    assert not same(before, state_of(network))
+
+
+@every_method
+@pytest.mark.parametrize("fails", ["forward", "backward"])
+def test_network_is_left_as_found_after_a_failure(method: Method, fails: str) -> None:
+    parts = replace(STANDARD, activation=lambda _: Failing())
+    network, images = with_gradients(make_network(PLAIN, parts=parts)), make_images(PLAIN)
+    network.blocks[1].mlp.act.fails = fails
+    before = state_of(network)
+    expected = pytest.raises(OSError, match=f"planted: {fails}")
+    with expected if fails == "forward" or method.class_specific else nullcontext():
+        method.function(network, images)
+    assert same(before, state_of(network))
+    network.blocks[1].mlp.act.fails = ""
+    assert method.function(network, images).values.isfinite().all()
+
+
+@every_method
+@every_variant
+def test_frozen_parameters(method: Method, config: ViTConfig) -> None:
+    network, images = make_network(config), make_images(config)
+    free = method.function(network, images).values
+    frozen = method.function(network.requires_grad_(False), images).values
+    assert torch.equal(free, frozen)
+    assert not any(parameter.requires_grad for parameter in network.parameters())
+
+
+@every_method
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_any_grad_mode(method: Method, context: type) -> None:
+    network = make_network(PLAIN)
+    plain = method.function(network, make_images(PLAIN)).values
+    with context():
+        before = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        inside = method.function(network, make_images(PLAIN)).values  # the images, too, are made in this mode
+        assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == before
+    assert torch.equal(inside, plain)
+    assert not inside.is_inference()
+
+
+@every_method
+def test_the_second_call_does_not_see_the_first(method: Method) -> None:
+    network = make_network(PLAIN)
+    first, second = make_images(PLAIN, seed=1), make_images(PLAIN, seed=2)
+    alone = method.function(network, second).values
+    method.function(network, first)
+    assert torch.equal(method.function(network, second).values, alone)
+
+
+@every_method
+def test_kinds_of_target(method: Method) -> None:
+    network, images = make_network(PLAIN), make_images(PLAIN, 3)
+    logits = network(images).detach()
+
+    def explain(target: int | Tensor | None) -> Heat:
+        return method.function(network, images, target)
+
+    assert torch.equal(explain(None).values, explain(logits.argmax(dim=1)).values)
+    for given in (2, torch.tensor(2), torch.tensor([2, 2, 2]), torch.tensor([2, 2, 2], dtype=torch.uint8)):
+        heat = explain(given)
+        assert heat.target.tolist() == [2, 2, 2]
+        assert heat.target.dtype == torch.int64
+        assert torch.equal(heat.values, explain(2).values)
+        assert (heat.logit - logits[:, 2]).abs().max() <= 1e-6
+    mixed = torch.tensor([3, 0, 1])
+    heat = explain(mixed)
+    assert torch.equal(heat.target, mixed)
+    for index, target in enumerate(mixed.tolist()):
+        assert (heat.values[index] - explain(target).values[index]).abs().max() <= 1e-5
+    mixed[0] = 0
+    assert heat.target[0] == 3  # the heat does not share the caller's tensor
+
+
+@every_method
+@pytest.mark.parametrize(
+    "target",
+    [4, -1, 10**9, torch.tensor([0, 1, 4]), torch.tensor([-1, 0, 0]), torch.tensor([True, False, True])]
+    + [torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0, 1]), torch.tensor([[0, 1, 2]])],
+    ids=str,
+)
+def test_a_wrong_target_is_a_usage_error_that_names_the_range(method: Method, target: int | Tensor) -> None:
+    with pytest.raises(UsageError, match=r"0\.\.3"):
+        method.function(make_network(PLAIN), make_images(PLAIN, 3), target)
+
+
+@every_method
+def test_training_mode_is_a_usage_error(method: Method) -> None:
+    network = make_network(PLAIN)
+    with pytest.raises(UsageError, match=r"the network is in training mode\ntry: network.eval\(\)"):
+        method.function(network.train(), make_images(PLAIN))
+    assert network.training
+    network.eval().blocks[1].attn.drop.train()
+    with pytest.raises(UsageError, match=r"blocks\.1\.attn\.drop is in training mode"):
+        method.function(network, make_images(PLAIN))
+
+
+@every_method
+def test_images_that_do_not_fit_are_a_usage_error(method: Method) -> None:
+    network = make_network(PLAIN)
+    with pytest.raises(UsageError, match="cannot be cut"):
+        method.function(network, torch.zeros(1, 2, 12, 11))
+    with pytest.raises(UsageError, match=r"images must be \(b, 2, h, w\)"):
+        method.function(network, torch.zeros(1, 3, 12, 10))
+
+
+@every_method
+@every_variant
+def test_no_signal_is_said_for_the_picture_that_has_none(method: Method, config: ViTConfig) -> None:
+    network, images = make_network(replace(config, positions="none")), make_images(config, 3)
+    images[1] = 0.5
+    notes = method.function(network, images).notes
+    assert notes[1] == ("no signal",)
+    assert notes[0] == notes[2] == ()
+
+
+@every_method
+def test_what_is_not_finite_is_said_and_stays_in_its_picture(method: Method) -> None:
+    network, images = make_network(PLAIN), make_images(PLAIN, 3)
+    clean = method.function(network, images, 1).values
+    images[1, 0, 0, 0] = torch.nan
+    heat = method.function(network, images, 1)
+    assert heat.notes == ((), ("not finite",), ())
+    assert (heat.values - clean)[[0, 2]].abs().max() <= 1e-5
+
+
+@every_method
+def test_foreign_parts_that_cannot_be_read_are_refused(method: Method) -> None:
+    class Largest(nn.Module):
+        def forward(self, tokens: Tensor, prefix: int) -> Tensor:
+            return tokens.amax(dim=1)
+
+    class Silent(nn.Module):
+        def forward(self, tokens: Tensor, record: object) -> Tensor:
+            return tokens
+
+    attentions: Iterator[nn.Module] = iter([*(STANDARD.attention(PLAIN) for _ in range(2)), Silent()])
+    pooled = make_network(PLAIN, parts=replace(STANDARD, pooling=lambda _: Largest()))
+    silent = make_network(PLAIN, parts=replace(STANDARD, attention=lambda _: next(attentions)))
+    with pytest.raises(UsageError, match="pooling Largest"):
+        method.function(pooled, make_images(PLAIN))
+    with pytest.raises(UsageError, match=r"attention of blocks\.2 leaves no weights"):
+        method.function(silent, make_images(PLAIN))
+
+
+@every_method
+def test_a_network_without_a_head(method: Method) -> None:
+    """Its logits are what the head would read, and `target` counts those."""
+    heat = method.function(make_network(replace(PLAIN, classes=0)), make_images(PLAIN), 11)
+    assert heat.values.isfinite().all()
+    with pytest.raises(UsageError, match=r"0\.\.11"):
+        method.function(make_network(replace(PLAIN, classes=0)), make_images(PLAIN), 12)

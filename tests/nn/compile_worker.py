@@ -1,0 +1,95 @@
+"""Compiles and exports networks in a process of its own, where annotations are not checked; prints one JSON line each.
+
+    python -m tests.nn.compile_worker BACKEND NAME...
+
+`BACKEND` is `export` or a backend of torch.compile. A line holds the name and how far the logits are from the eager
+ones, or the kind of the error.
+"""
+
+import json
+import sys
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from tests.nn.reference import pictures, redraw
+from vitrail.nn import SILENT, STANDARD, AnyRecord, EncoderBlock, Parts, Record, ViT, ViTConfig
+
+SHORT = replace(ViTConfig.from_size("Ti/16", image_size=32, classes=10), depth=2)
+CONFIGS = {
+    "Ti/16": ViTConfig.from_size("Ti/16", image_size=64, classes=10),
+    "S/16": ViTConfig.from_size("S/16", image_size=32, classes=10),
+    "registers": replace(SHORT, registers=4),
+    "distilled": replace(SHORT, distillation_token=True),
+    "mean of patches": replace(SHORT, pooling="mean", class_token=False),
+    "sinusoidal": replace(SHORT, positions="sinusoidal"),
+    "sinusoidal-2d": replace(SHORT, positions="sinusoidal-2d"),
+    "no positions": replace(SHORT, positions="none"),
+    "LayerScale": replace(SHORT, layer_scale=0.1),
+    "rectangular": replace(SHORT, image_size=(32, 48), patch_size=(16, 8)),
+    "another grid": SHORT,
+    "relu, no qkv bias, free head_dim": replace(SHORT, activation="relu", qkv_bias=False, head_dim=20),
+    "a graph break": SHORT,
+    "a picture without a batch": SHORT,
+    "recorded": SHORT,
+}
+
+
+class Breaking(nn.Module):
+    """A planted fault: a part that cannot stay in one graph."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return tokens
+
+
+class Outputs(nn.Module):
+    """The logits and one recorded tensor, as a graph may return them."""
+
+    def __init__(self, network: ViT) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor, record: AnyRecord = SILENT) -> Tensor:
+        record = Record("blocks.1.attention")
+        logits = self.network(images, record)
+        return torch.cat([logits.flatten(), record["blocks.1.attention"].flatten()])
+
+
+def network_of(name: str) -> tuple[nn.Module, Tensor]:
+    config = CONFIGS[name]
+    parts = Parts(norm=lambda config: Breaking()) if name == "a graph break" else STANDARD
+    network = ViT(config, parts).eval()
+    redraw(network)
+    size = (48, 80) if name == "another grid" else config.image
+    images = pictures(2, 3, *size)
+    images = images[0] if name == "a picture without a batch" else images
+    return (Outputs(network) if name == "recorded" else network), images
+
+
+def distance(backend: str, name: str) -> float:
+    network, images = network_of(name)
+    with torch.no_grad():
+        expected = network(images)
+        if backend == "export":
+            logits = torch.export.export(network, (images,)).module()(images)
+        else:
+            logits = torch.compile(network, fullgraph=True, backend=backend)(images)
+    assert expected.std() > 0.1 or name == "recorded"
+    return (logits - expected).abs().max().item()
+
+
+def main() -> None:
+    assert not hasattr(EncoderBlock.forward, "__wrapped__"), "annotations are checked here"
+    for name in sys.argv[2:]:
+        torch._dynamo.reset()
+        try:
+            answer = {"name": name, "distance": distance(sys.argv[1], name)}
+        except Exception as error:
+            answer = {"name": name, "error": type(error).__name__, "text": str(error)[:2000]}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
