@@ -104,10 +104,8 @@ def relevance_matrix(attentions: list[np.ndarray], gradients: list[np.ndarray], 
     relevance = np.eye(attentions[0].shape[-1])
     for attention, gradient in zip(attentions, gradients, strict=True):
         product = gradient * attention
-        if clamp == "mean":
-            raising = np.maximum(product.mean(axis=0), 0.0)
-        else:
-            raising = np.maximum(product, 0.0).mean(axis=0)
+        by_clamp = {"mean": np.maximum(product.mean(axis=0), 0.0), "head": np.maximum(product, 0.0).mean(axis=0)}
+        raising = by_clamp[clamp]
         relevance = relevance + raising @ relevance
     return relevance - np.eye(len(relevance))
 

@@ -294,8 +294,11 @@ def test_kinds_of_target(method: Method) -> None:
 @every_method
 @pytest.mark.parametrize(
     "target",
-    [4, -1, 10**9, torch.tensor([0, 1, 4]), torch.tensor([-1, 0, 0]), torch.tensor([True, False, True])]
-    + [torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0, 1]), torch.tensor([[0, 1, 2]])],
+    [
+        *(4, -1, 10**9),
+        *(torch.tensor(values) for values in ([0, 1, 4], [-1, 0, 0], [True, False, True], [0.0, 1.0, 2.0])),
+        *(torch.tensor(values) for values in ([0, 1], [[0, 1, 2]])),
+    ],
     ids=str,
 )
 def test_a_wrong_target_is_a_usage_error_that_names_the_range(method: Method, target: int | Tensor) -> None:

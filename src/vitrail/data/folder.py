@@ -198,3 +198,8 @@ def _identity(path: Path) -> _Identity:
 
 def _some(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def picture_files(folder: Path) -> list[Path]:
+    """Every picture file in a folder and below it, sorted by path; hidden files and folders are left out."""
+    return _pictures_below(folder, folder, set(), _LeftAside())

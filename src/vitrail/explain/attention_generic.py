@@ -27,6 +27,7 @@ from vitrail.nn import ViT
 Clamp = Literal["mean", "head"]
 
 
+@torch.inference_mode(False)
 def generic_attention(
     network: ViT,
     images: Float[Tensor, "b c h w"],
@@ -50,8 +51,7 @@ def generic_attention(
     """
     _check(clamp)
     opened = open_run(network, images, target, "blocks.*.attention", gradients=True)
-    with torch.inference_mode(False), torch.enable_grad():
-        gradients = opened.record.gradient(opened.logit.sum())  # pictures do not mix: each gets its own
+    gradients = opened.record.gradient(opened.logit.sum())  # pictures do not mix: each gets its own
     layers = AttentionLayers(opened.record)
     rows = generic_relevance_of(layers, list(gradients.values()), opened.readout[None], clamp=clamp)
     return opened.heat(rows[:, 0], "generic_attention", signed=False, class_specific=True)

@@ -16,6 +16,7 @@ from vitrail.explain.readout import open_run, wide, without_autocast
 from vitrail.nn import ViT
 
 
+@torch.inference_mode(False)
 def raw_attention(
     network: ViT,
     images: Float[Tensor, "b c h w"],

@@ -22,6 +22,7 @@ from vitrail.nn import ViT
 Fusion = Literal["mean", "max", "min"]
 
 
+@torch.inference_mode(False)
 def rollout(
     network: ViT,
     images: Float[Tensor, "b c h w"],

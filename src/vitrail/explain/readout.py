@@ -86,8 +86,8 @@ def open_run(
 ) -> Opened:
     """Run `network` once and keep what `names` ask for; nothing of the network or of `images` changes.
 
-    Works under `torch.no_grad` and `torch.inference_mode`, and with frozen parameters: gradients flow to a copy of
-    the images.
+    Works under `torch.no_grad` and with frozen parameters: gradients flow to a copy of the images. A method leaves
+    `torch.inference_mode` first, by `@torch.inference_mode(False)`.
 
     Args:
         network: In eval mode.
@@ -103,7 +103,7 @@ def open_run(
     check(network, images, gradients)
     grid = network.grid(images)
     record = Record(*names, gradients=gradients)
-    with torch.inference_mode(False), torch.set_grad_enabled(gradients):
+    with torch.set_grad_enabled(gradients):
         pixels = images.detach().clone().requires_grad_() if gradients else images
         logits = network(pixels, record)
         chosen = choose_target(logits.detach(), target)

@@ -1,0 +1,117 @@
+"""Which tokens are read out, what is put on the grid, and that opening a run does not change it (T1)."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.explain.mutants import make_copy
+from tests.explain.reference import PLAIN, VARIANTS, explicit, make_images, make_network
+from vitrail.errors import UsageError
+from vitrail.explain.readout import AttentionLayers, on_grid, open_run, readout_of
+from vitrail.nn import Record, ViTConfig
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize("gradients", [False, True])
+def test_opening_a_run_does_not_change_it(config: ViTConfig, gradients: bool) -> None:
+    """T1: the same bits with and without; the weights are those of an explicit softmax, and their rows sum to 1."""
+    network, images = make_network(config), make_images(config)
+    logits = network(images)
+    opened = open_run(network, images, None, "blocks.*.attention", "logits", gradients=gradients)
+    assert torch.equal(opened.record["logits"], logits)
+    assert torch.equal(opened.logit, logits.amax(dim=1))
+    assert opened.logit.requires_grad is gradients
+    slow, weights = explicit(network, images)
+    assert (slow - logits).abs().max() <= 1e-5
+    layers = AttentionLayers(opened.record)
+    assert len(layers) == config.depth
+    for layer, wanted in zip(layers, weights, strict=True):
+        assert (layer - wanted).abs().max() <= 1e-5
+        assert (layer.sum(dim=-1) - 1).abs().max() <= 1e-6
+        assert not layer.requires_grad
+
+
+def test_attention_layers_are_a_sequence() -> None:
+    record = Record("*.attention")
+    make_network(PLAIN)(make_images(PLAIN), record)
+    layers = AttentionLayers(record)
+    assert torch.equal(layers[-1], record["blocks.2.attention"])
+    assert all(map(torch.equal, reversed(layers), (record[f"blocks.{index}.attention"] for index in (2, 1, 0))))
+    assert all(map(torch.equal, layers[1:], (layers[1], layers[2])))
+    assert len(layers[1:]) == 2
+    with pytest.raises(IndexError):
+        layers[3]
+
+
+@pytest.mark.parametrize(
+    ("variant", "wanted"),
+    [
+        ("class-1", {0: 1.0}),
+        ("class-2-distilled", {0: 0.5, 1: 0.5}),
+        ("class-5-registers", {0: 1.0}),
+        ("class-5-distilled", {0: 0.5, 1: 0.5}),
+        ("mean-0", dict.fromkeys(range(15), 1 / 15)),
+        ("mean-1", dict.fromkeys(range(1, 16), 1 / 15)),
+        ("mean-2-register", dict.fromkeys(range(2, 17), 1 / 15)),
+        ("mean-5-distilled", {1: 0.5} | dict.fromkeys(range(5, 20), 1 / 30)),
+    ],
+)
+def test_who_is_read_out(variant: str, wanted: dict[int, float]) -> None:
+    config = VARIANTS[variant]
+    readout = readout_of(make_network(config), config.grid)
+    assert readout.shape == (config.prefix + 15,)
+    assert dict(zip(readout.nonzero()[:, 0].tolist(), readout[readout > 0].tolist(), strict=True)) == pytest.approx(
+        wanted
+    )
+    assert readout.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+def test_the_readout_is_what_the_logits_really_read(config: ViTConfig) -> None:
+    """Behind the last block, a logit reacts to these tokens and to no other."""
+    network = make_network(config)
+    tokens = torch.randn(1, config.prefix + 15, config.width, requires_grad=True)
+    network.readout(tokens)[0, 1].backward()
+    assert tokens.grad is not None
+    assert torch.equal(tokens.grad[0].abs().sum(dim=1) > 0, readout_of(network, config.grid) > 0)
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 2, 5])
+def test_the_grid_shows_patches_in_reading_order(prefix: int) -> None:
+    row = torch.cat([torch.full((2, prefix), -1.0), torch.arange(6.0).expand(2, 6)], dim=1)
+    assert on_grid(row, prefix, (2, 3)).tolist() == [[[0, 1, 2], [3, 4, 5]]] * 2
+
+
+def test_weights_made_in_inference_mode() -> None:
+    """What needs no gradient works; what does says why it cannot."""
+    with torch.inference_mode():
+        network = make_network(PLAIN)
+    images = make_images(PLAIN)
+    assert open_run(network, images, None, "blocks.*.attention").logit.isfinite().all()
+    with pytest.raises(UsageError, match=r"made under torch\.inference_mode"):
+        open_run(network, images, None, "blocks.*.attention", gradients=True)
+
+
+def test_what_the_shape_check_would_catch_first(tmp_path: Path) -> None:
+    """In the tests, beartype refuses these before the library does: so here is a copy that it does not check."""
+    package = make_copy(tmp_path)
+    network, images = make_network(PLAIN), make_images(PLAIN)
+    for method in package.METHODS.values():
+        with pytest.raises(UsageError, match="images must be floating point, got torch.uint8"):
+            method.function(network, images.to(torch.uint8))
+        with pytest.raises(UsageError, match=r"images must be \(b, 2, h, w\), got \(2, 12, 10\)"):
+            method.function(network, images[0])
+        with pytest.raises(UsageError, match=r"class index of 0\.\.3, got torch.float32"):
+            method.function(network, images, 1.5)
+    with pytest.raises(UsageError, match="fusion must be one of mean, max, min, got 'maxx'\ntry: fusion='max'"):
+        package.rollout(network, images, fusion="maxx")
+    with pytest.raises(UsageError, match="clamp must be one of mean, head, got 'heads'\ntry: clamp='head'"):
+        package.generic_attention(network, images, clamp="heads")
+
+
+def test_positions_of_any_kind() -> None:
+    for positions in ("learned", "sinusoidal", "none"):
+        network = make_network(replace(PLAIN, positions=positions))
+        assert open_run(network, make_images(PLAIN), 0, "blocks.*.attention").grid == (3, 5)
