@@ -55,11 +55,14 @@ def test_every_picture_gets_the_size(high, wide, size, rule, channels, interpola
 def test_crop_is_resize_and_centre_crop(high, aspect, ratio) -> None:
     """The reference makes the whole scaled picture: torchvision's Resize and CenterCrop."""
     side, wide = 32, max(1, round(high * aspect))
-    picture = noise(high, wide)
+    picture = smooth(high, wide)
     whole = v2.Resize(int(side / ratio), interpolation=v2.InterpolationMode.BICUBIC)
     reference = np.asarray(v2.CenterCrop(side)(whole(picture))).astype(int)
     got = Preprocessing((side, side), crop_ratio=ratio).to_uint8(picture).permute(1, 2, 0).numpy().astype(int)
-    assert np.abs(got - reference).max() <= 1
+    far = np.abs(got - reference)
+    assert far.max() <= 3, "8-bit rounding between the two passes of the resizing, nothing else"
+    assert far.mean() < 0.25
+    assert np.abs(np.roll(got, 1, 1) - reference).mean() > 2, "a shift by one pixel would be seen"
 
 
 def test_a_panorama_is_cropped_in_little_memory() -> None:

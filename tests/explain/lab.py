@@ -40,6 +40,27 @@ def single(count: int, generator: torch.Generator, test: bool) -> Pictures:
     return Pictures(images + noise, torch.tensor(digits.target)[chosen[every, cells]], cells)
 
 
+@dataclass(frozen=True)
+class Pairs:
+    """images (b, 1, 32, 32) with two digits; classes (b, 2) and cells (b, 2), different within each picture."""
+
+    images: Tensor
+    classes: Tensor
+    cells: Tensor
+
+
+def double(count: int, generator: torch.Generator) -> Pairs:
+    """Test pictures with two digits of different classes; somewhat fewer than `count`."""
+    one, two = single(count, generator, test=True), single(count, generator, test=True)
+    every = torch.arange(count)
+    images = one.images.view(count, CELLS, 8, CELLS, 8).clone()
+    row, column = two.cells // CELLS, two.cells % CELLS
+    images[every, row, :, column] = two.images.view_as(images)[every, row, :, column]
+    kept = (one.classes != two.classes) & (one.cells != two.cells)
+    classes, cells = torch.stack([one.classes, two.classes], 1), torch.stack([one.cells, two.cells], 1)
+    return Pairs(images.reshape(count, 1, 32, 32)[kept], classes[kept], cells[kept])
+
+
 def make(config: ViTConfig, seed: int) -> ViT:
     torch.manual_seed(seed)
     return ViT(config)
@@ -76,3 +97,10 @@ def mass(values: Tensor, cells: Tensor) -> float:
     """The mean share of a map that lies in the digit's cell; 1 / 16 by chance."""
     shares = by_cell(values).sum(dim=2)
     return float((shares.gather(1, cells[:, None])[:, 0] / shares.sum(dim=1)).mean())
+
+
+def discrimination(maps: tuple[Tensor, Tensor], cells: Tensor) -> float:
+    """The share of (picture, class) whose own digit gets more than the other; 0.5 for maps that know no class."""
+    own = [by_cell(values).sum(dim=2).gather(1, cells) for values in maps]
+    hits = torch.stack([own[0][:, 0] > own[0][:, 1], own[1][:, 1] > own[1][:, 0]])
+    return float(hits.double().mean())

@@ -62,9 +62,8 @@ def test_who_is_read_out(variant: str, wanted: dict[int, float]) -> None:
     config = VARIANTS[variant]
     readout = readout_of(make_network(config), config.grid)
     assert readout.shape == (config.prefix + 15,)
-    assert dict(zip(readout.nonzero()[:, 0].tolist(), readout[readout > 0].tolist(), strict=True)) == pytest.approx(
-        wanted
-    )
+    read = readout.nonzero()[:, 0].tolist()
+    assert dict(zip(read, readout[read].tolist(), strict=True)) == pytest.approx(wanted)
     assert readout.sum() == pytest.approx(1.0)
 
 
@@ -99,11 +98,9 @@ def test_what_the_shape_check_would_catch_first(tmp_path: Path) -> None:
     package = make_copy(tmp_path)
     network, images = make_network(PLAIN), make_images(PLAIN)
     for method in package.METHODS.values():
-        with pytest.raises(UsageError, match="images must be floating point, got torch.uint8"):
+        with pytest.raises(UsageError, match=r"images must be floating point, got torch\.uint8"):
             method.function(network, images.to(torch.uint8))
-        with pytest.raises(UsageError, match=r"images must be \(b, 2, h, w\), got \(2, 12, 10\)"):
-            method.function(network, images[0])
-        with pytest.raises(UsageError, match=r"class index of 0\.\.3, got torch.float32"):
+        with pytest.raises(UsageError, match=r"class index of 0\.\.3, got torch\.float32"):
             method.function(network, images, 1.5)
     with pytest.raises(UsageError, match="fusion must be one of mean, max, min, got 'maxx'\ntry: fusion='max'"):
         package.rollout(network, images, fusion="maxx")

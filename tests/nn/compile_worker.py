@@ -2,8 +2,8 @@
 
     python -m tests.nn.compile_worker BACKEND NAME...
 
-`BACKEND` is `export` or a backend of torch.compile. A line holds the name and how far the logits are from the eager
-ones, or the kind of the error.
+`BACKEND` is `export` (with a free number of pictures) or a backend of torch.compile. A line holds the name and how far
+the logits are from the eager ones, or the kind of the error.
 """
 
 import json

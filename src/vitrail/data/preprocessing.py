@@ -249,7 +249,8 @@ class Preprocessing:
             scaled_high = scaled_wide * high // wide
         top, left = round((scaled_high - height) / 2), round((scaled_wide - width) / 2)
         down, across = high / scaled_high, wide / scaled_wide
-        return left * across, top * down, min((left + width) * across, wide), min((top + height) * down, high)
+        right, bottom = min((left + width) * across, float(wide)), min((top + height) * down, float(high))
+        return left * across, top * down, right, bottom
 
 
 def measure_statistics(pixels: UInt8[Tensor, "n c h w"]) -> tuple[tuple[float, ...], tuple[float, ...]]:

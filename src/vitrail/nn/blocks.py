@@ -1,7 +1,7 @@
 """The encoder block of "An image is worth 16x16 words" (2020), section 3.1, equations 2 and 3, and its parts.
 
-    x <- x + Attention(LayerNorm(x))
-    x <- x + MLP(LayerNorm(x))
+x <- x + Attention(LayerNorm(x))
+x <- x + MLP(LayerNorm(x))
 """
 
 from collections.abc import Callable

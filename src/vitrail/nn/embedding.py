@@ -84,9 +84,7 @@ def sinusoids_2d(grid: Size, width: int) -> Float[Tensor, "p d"]:
     return torch.cat(plane, dim=-1).flatten(0, 1)
 
 
-def resize_positions(
-    positions: Float[Tensor, "1 n d"], prefix: int, old: Size, new: Size
-) -> Float[Tensor, "1 m d"]:
+def resize_positions(positions: Float[Tensor, "1 n d"], prefix: int, old: Size, new: Size) -> Float[Tensor, "1 m d"]:
     """Carry positions from one grid to another by bicubic interpolation; the same grid gives the same tensor.
 
     The patches' positions are read as a picture of `old` (rows, columns) and resized to exactly `new`, by size and

@@ -35,7 +35,5 @@ def twin(network: Network, parts: Mapping[type[nn.Module], Callable[[nn.Module],
     other = copy.copy(network)
     other._parameters = dict(network._parameters)
     other._buffers = dict(network._buffers)
-    other._modules = {
-        name: None if child is None else twin(child, parts) for name, child in network._modules.items()
-    }
+    other._modules = {name: None if child is None else twin(child, parts) for name, child in network._modules.items()}
     return other
