@@ -51,9 +51,7 @@ def open_for(
     return open_evaluation(name, model.classes, data_root, split)
 
 
-def evaluate(
-    model: Model, found: Evaluation, progress: Callable[[int], None] = lambda done: None
-) -> Evaluated:
+def evaluate(model: Model, found: Evaluation, progress: Callable[[int], None] = lambda done: None) -> Evaluated:
     """Evaluate a model on opened data; each picture counts once.
 
     Args:

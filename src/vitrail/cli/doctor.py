@@ -35,10 +35,14 @@ def run(words: Sequence[str]) -> int:
         for name, value in report["environment"].items():
             screen.print(f"{name:<14} {value}", markup=False)
         for name, there in report["extras"].items():
-            screen.print(f"{'extra ' + name:<14} {'there' if there else f'not there: pip install vitrail[{name}]'}", markup=False)
+            screen.print(
+                f"{'extra ' + name:<14} {'there' if there else f'not there: pip install vitrail[{name}]'}", markup=False
+            )
         screen.print(f"{'data':<14} {report['data_root']}", markup=False)
         for device in report["devices"]:
-            verdict = f"{device['milliseconds']:.1f} ms for one picture, Ti/16" if device["works"] else device["problem"]
+            verdict = (
+                f"{device['milliseconds']:.1f} ms for one picture, Ti/16" if device["works"] else device["problem"]
+            )
             screen.print(f"{device['name']:<14} {'works: ' if device['works'] else 'fails: '}{verdict}", markup=False)
     return 0 if all(device["works"] for device in report["devices"]) else 1
 
@@ -69,7 +73,7 @@ def _try(name: str) -> dict[str, Any]:
 
     torch.manual_seed(0)
     network = ViT(ViTConfig.from_size("Ti/16")).eval()
-    torch.nn.init.normal_(network.head.weight, std=0.02)
+    torch.nn.init.normal_(network.get_parameter("head.weight"), std=0.02)
     images = torch.randn(1, 3, 224, 224)
     try:
         with torch.no_grad():

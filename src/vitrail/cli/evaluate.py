@@ -59,7 +59,9 @@ def run(words: Sequence[str]) -> int:
     for sentence in left_out:
         warn(f"left out: {sentence}")
     if typed.strict and left_out:
-        raise DataError(f"{len(left_out)} kinds of pictures were left out, and --strict allows none", "without --strict")
+        raise DataError(
+            f"{len(left_out)} kinds of pictures were left out, and --strict allows none", "without --strict"
+        )
     return 0
 
 

@@ -76,11 +76,17 @@ def run(words: Sequence[str]) -> int:
     images = model.tensor([one.picture for one in shown])
     predictions = model.predict([one.picture for one in shown])
     heats = [method.function(model.network, images, target) for method in methods]
-    explained = [_explained(model, one, p, methods, heats, row) for row, (one, p) in enumerate(zip(shown, predictions, strict=True))]
+    explained = [
+        _explained(model, one, p, methods, heats, row)
+        for row, (one, p) in enumerate(zip(shown, predictions, strict=True))
+    ]
     write_explanation_page(
         page,
         ExplanationPage(
-            title=f"What {typed.run} looked at", model=str(typed.run), command=_command(sys.argv), pictures=explained,
+            title=f"What {typed.run} looked at",
+            model=str(typed.run),
+            command=_command(sys.argv),
+            pictures=explained,
         ),
     )
     folder = page.with_suffix("")

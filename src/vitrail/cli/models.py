@@ -36,9 +36,7 @@ def run(words: Sequence[str]) -> int:
     from vitrail.nn.cost import flops, layers, parameters
 
     def config_of(size: str) -> ViTConfig:
-        return ViTConfig.from_size(
-            size, classes=typed.classes, image_size=typed.image_size, channels=typed.channels
-        )
+        return ViTConfig.from_size(size, classes=typed.classes, image_size=typed.image_size, channels=typed.channels)
 
     if not typed.size:
         names = [f"{letter}/{14 if letter in 'Hg' else 16}" for letter in SIZES]

@@ -91,14 +91,14 @@ class _Decoding(Dataset):
     def __init__(self, pictures: Pictures, preprocessing: Preprocessing) -> None:
         self.pictures, self.preprocessing = pictures, preprocessing
 
-    def __getitem__(self, ids: NDArray[np.int64]) -> tuple[Tensor, list[tuple[int, int, str]]]:
-        pixels = torch.zeros(len(ids), self.preprocessing.channels, *self.preprocessing.size, dtype=torch.uint8)
+    def __getitem__(self, index: NDArray[np.int64]) -> tuple[Tensor, list[tuple[int, int, str]]]:
+        pixels = torch.zeros(len(index), self.preprocessing.channels, *self.preprocessing.size, dtype=torch.uint8)
         problems = []
-        for row, index in enumerate(ids.tolist()):
+        for row, number in enumerate(index.tolist()):
             try:
-                pixels[row] = self.preprocessing.to_uint8(self.pictures.open(index))
+                pixels[row] = self.preprocessing.to_uint8(self.pictures.open(number))
             except DataError as error:
-                problems.append((row, index, error.problem))
+                problems.append((row, number, error.problem))
         return pixels, problems
 
 

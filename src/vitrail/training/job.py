@@ -21,6 +21,7 @@ from vitrail.data.feed import check_readable, open_feed
 from vitrail.data.source import open_source
 from vitrail.errors import DataError, VitrailError
 from vitrail.model import Model, save
+from vitrail.nn import ViT
 from vitrail.training.checkpoint import load_state, save_state, states, weights_hash
 from vitrail.training.evaluation import Evaluated, evaluate_model, evaluate_network
 from vitrail.training.execution import pick_precision
@@ -131,7 +132,7 @@ def _begin(data: str, options: TrainOptions, given: dict[str, Any], listen: List
     settings, notes = resolve(data, options, given, source)
     for sentence in (*source.notes, *notes):
         listen(sentence)
-    prepared = build(settings, source, lambda *reading: listen(Reading(*reading)))
+    prepared = build(settings, source, lambda what, done, whole: listen(Reading(what, done, whole)))
     batch = next(prepared.data.batches(0, prepared.settings.optimization.batch_size))
     with _threads(settings.execution.threads):
         execution, more, _ = pick_precision(
@@ -153,7 +154,7 @@ def _go_on(folder: RunFolder, data: str, options: TrainOptions, listen: Listen) 
         raise DataError(
             f"{settings.data} has changed since {folder.path} was started", "the data as it was, or another --out"
         )
-    prepared = build(settings, source, lambda *reading: listen(Reading(*reading)))
+    prepared = build(settings, source, lambda what, done, whole: listen(Reading(what, done, whole)))
     return replace(prepared, notes=tuple(stored.get("notes", ())))
 
 
@@ -232,7 +233,12 @@ class _Job:
         if left > 0:
             batch = next(self.prepared.data.batches(0, -(-choices.batch_size // choices.accumulate)))
             _, _, step = pick_precision(
-                self.prepared.settings.execution, "", self.prepared.settings.network, state.network, batch, classification
+                self.prepared.settings.execution,
+                "",
+                self.prepared.settings.network,
+                state.network,
+                batch,
+                classification,
             )
             seconds = left * step * choices.accumulate * 1.15  # augmentation, optimizer and validation
         images = len(self.prepared.data.labels)
@@ -293,9 +299,7 @@ class _Job:
     def _scores(self, state: State) -> Scores:
         prepared = self.prepared
         labels, classes = prepared.source.validation.labels, len(prepared.source.classes)
-        return evaluate_network(
-            state.best_network, prepared.validation, labels, classes, prepared.model.preprocessing
-        )
+        return evaluate_network(state.best_network, prepared.validation, labels, classes, prepared.model.preprocessing)
 
     def _watch(self, done: EpochDone) -> None:
         choices = self.prepared.settings.optimization
@@ -326,7 +330,9 @@ class _Job:
     def _finish(self, state: State) -> Finished:
         prepared = self.prepared
         source = prepared.source
-        model = replace(prepared.model, network=state.best_network.eval())
+        network = state.best_network.eval()
+        assert isinstance(network, ViT)
+        model = replace(prepared.model, network=network)
         split, name = (source.test, "test") if source.test is not None else (source.validation, "validation")
         feed = prepared.validation
         if source.test is not None:

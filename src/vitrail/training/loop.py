@@ -113,7 +113,7 @@ def train_loop(
     parameters = [p for p in state.network.parameters() if p.requires_grad]
     names = [name for name, p in state.network.named_parameters() if p.requires_grad]
     guard = FiniteGuard(names, data.device)
-    network = torch.compile(state.network) if execution.compile else state.network
+    network: nn.Module = torch.compile(state.network) if execution.compile else state.network  # pyrefly: ignore[bad-assignment]
     per_epoch = steps_per_epoch(len(data.labels), choices)
     micro = -(-choices.batch_size // choices.accumulate)
     while state.epoch < choices.epochs:
@@ -135,12 +135,8 @@ def train_loop(
             state.batch += len(group)
             images, unreadable = sum(len(b.labels) for b in group), sum(b.unreadable for b in group)
             seconds = time.perf_counter() - began
-            yield StepDone(
-                state.step, state.epoch, state.batch, loss, norm, rate, images, unreadable, seconds, waited
-            )
-        done = EpochDone(
-            state.epoch, state.step, *_means(state.totals), learning_rate=rate, gradient_norm=float(norm)
-        )
+            yield StepDone(state.step, state.epoch, state.batch, loss, norm, rate, images, unreadable, seconds, waited)
+        done = EpochDone(state.epoch, state.step, *_means(state.totals), learning_rate=rate, gradient_norm=float(norm))
         state.epoch, state.batch, state.totals = state.epoch + 1, 0, {}
         yield done
 
@@ -187,9 +183,7 @@ def _gradients(
 
 
 @torch.no_grad()
-def _move(
-    state: State, parameters: list[nn.Parameter], norm: Tensor, skip: Tensor, rate: float, clip: float
-) -> None:
+def _move(state: State, parameters: list[nn.Parameter], norm: Tensor, skip: Tensor, rate: float, clip: float) -> None:
     """Clip, step, average. A step to be skipped leaves the weights as they are."""
     if clip:
         factor = (clip / (norm + 1e-6)).clamp(max=1.0)

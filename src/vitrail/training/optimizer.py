@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -57,17 +58,17 @@ class Average:
     def __init__(self, network: nn.Module, decay: float) -> None:
         self.decay = decay
         self.network = copy.deepcopy(network).requires_grad_(False).eval()
-        self._pairs = (list(self.network.parameters()), list(network.parameters()))
+        self._averaged: list[Tensor] = list(self.network.parameters())
+        self._current: list[Tensor] = list(network.parameters())
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Take the weights of step `step` (counted from 0) into the average."""
-        averaged, current = self._pairs
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(averaged, current, 1 - decay)
+        torch._foreach_lerp_(self._averaged, self._current, 1 - decay)
 
 
-def gradient_norms(parameters: list[Tensor]) -> Tensor:
+def gradient_norms(parameters: Sequence[Tensor]) -> Tensor:
     """(len(parameters),) the norm of each gradient; 0 where there is none."""
     gradients = [torch.zeros((), device=p.device) if p.grad is None else p.grad for p in parameters]
     return torch.stack(torch._foreach_norm(gradients))

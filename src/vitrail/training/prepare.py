@@ -131,7 +131,7 @@ def differences(settings: Settings, data: str, options: TrainOptions) -> list[st
         changed.append(f"data: {settings.data} -> {data}")
     if options.recipe not in ("auto", settings.recipe):
         changed.append(f"recipe: {settings.recipe} -> {options.recipe}")
-    stored = asdict(settings)
+    stored: dict[str, Any] = asdict(settings)
     for section, wanted in _asked(options).items():
         pairs = wanted.items() if isinstance(wanted, dict) else [(section, wanted)]
         for key, new in pairs:

@@ -52,7 +52,10 @@ def write_report(report: RunReport) -> None:
                 ("classes", str(len(source.classes))),
                 ("recipe", settings.recipe),
                 ("network", f"{count:,} parameters, {settings.network.depth} blocks of width {settings.network.width}"),
-                ("picture size", f"{height} x {width}, patches of {settings.network.patch[0]} x {settings.network.patch[1]}"),
+                (
+                    "picture size",
+                    f"{height} x {width}, patches of {settings.network.patch[0]} x {settings.network.patch[1]}",
+                ),
             ],
             history=folder.history(),
             evaluation=None if evaluated is None else summary(evaluated),

@@ -1,9 +1,9 @@
 """The run folder: everything one training writes, under fixed names.
 
-    config.yaml  command.txt  env.json  data.json      what was asked for, where, and of which data
-    metrics.jsonl  log.txt  run.html                   what happened: one object a line, the same in words, and a page
-    model/                                             the model: what `vitrail.load` reads
-    resume/                                            the state from which the run goes on
+config.yaml  command.txt  env.json  data.json      what was asked for, where, and of which data
+metrics.jsonl  log.txt  run.html                   what happened: one object a line, the same in words, and a page
+model/                                             the model: what `vitrail.load` reads
+resume/                                            the state from which the run goes on
 """
 
 import json
