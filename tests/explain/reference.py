@@ -99,7 +99,7 @@ def rollout_matrix(attentions: list[np.ndarray], fusion: str = "mean", discard: 
     return product
 
 
-def relevance_matrix(attentions: list[np.ndarray], gradients: list[np.ndarray], clamp: str = "mean") -> np.ndarray:
+def relevance_matrix(attentions: list[np.ndarray], gradients: list[np.ndarray], clamp: str = "head") -> np.ndarray:
     """R - I."""
     relevance = np.eye(attentions[0].shape[-1])
     for attention, gradient in zip(attentions, gradients, strict=True):

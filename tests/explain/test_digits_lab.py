@@ -74,8 +74,8 @@ def assert_limits(network: ViT, limits: tuple[float, float, float]) -> None:
     pictures = right(network)
     maps = (
         rollout(network, pictures.images).values,
+        generic_attention(network, pictures.images, clamp="mean").values,
         generic_attention(network, pictures.images).values,
-        generic_attention(network, pictures.images, clamp="head").values,
     )
     for values, limit in zip(maps, limits, strict=True):
         assert lab.pointing(values, pictures.cells) >= limit
@@ -90,7 +90,7 @@ def test_maps_lie_on_the_digit(trained: Callable[[Pooling], ViT], pooling: Pooli
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_maps_lie_on_the_digit_with_four_patches_each(seed: int) -> None:
-    """Measured, for the three seeds: rollout 0.98 to 0.99; generic 0.77 to 0.93 and, clamp="head", 0.90 to 0.97."""
+    """Measured, for the three seeds: rollout 0.98 to 0.99; generic 0.90 to 0.97, with clamp="mean" 0.77 to 0.93."""
     assert_limits(lab.train(config_of("class", patch=4, width=64, depth=3), steps=900, seed=seed), (0.95, 0.70, 0.85))
 
 
@@ -111,7 +111,7 @@ def test_only_class_specific_methods_tell_two_digits_apart(trained: Callable[[Po
         assert torch.equal(one, two) is not method.class_specific
         share = lab.discrimination((one, two), pairs.cells)
         assert share > 0.80 if method.class_specific else share == 0.5
-    one, two = (generic_attention(network, pairs.images, pairs.classes[:, i], clamp="head").values for i in (0, 1))
+    one, two = (generic_attention(network, pairs.images, pairs.classes[:, i], clamp="mean").values for i in (0, 1))
     assert lab.discrimination((one, two), pairs.cells) > 0.80
 
 

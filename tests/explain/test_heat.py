@@ -11,7 +11,7 @@ from vitrail.explain.heat import NO_SIGNAL, NOT_FINITE, Heat, caveats
 def test_a_heat_cannot_be_changed() -> None:
     heat = Heat(torch.zeros(1, 2, 3), torch.tensor([0]), torch.zeros(1), "rollout", False, False, ((),))
     with pytest.raises(dataclasses.FrozenInstanceError):
-        heat.method = "other"  # pyrefly: ignore
+        heat.method = "other"
     assert heat == heat
     assert heat != dataclasses.replace(heat)  # compared by identity: tensors have no single truth value
 

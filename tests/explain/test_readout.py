@@ -104,7 +104,7 @@ def test_what_the_shape_check_would_catch_first(tmp_path: Path) -> None:
             method.function(network, images, 1.5)
     with pytest.raises(UsageError, match="fusion must be one of mean, max, min, got 'maxx'\ntry: fusion='max'"):
         package.rollout(network, images, fusion="maxx")
-    with pytest.raises(UsageError, match="clamp must be one of mean, head, got 'heads'\ntry: clamp='head'"):
+    with pytest.raises(UsageError, match="clamp must be one of head, mean, got 'heads'\ntry: clamp='head'"):
         package.generic_attention(network, images, clamp="heads")
 
 

@@ -70,8 +70,10 @@ def _try(name: str) -> dict[str, Any]:
     import torch
 
     from vitrail.nn import ViT, ViTConfig
+    from vitrail.training.execution import processors
 
     torch.manual_seed(0)
+    torch.set_num_threads(max(1, processors() // 2))
     network = ViT(ViTConfig.from_size("Ti/16")).eval()
     torch.nn.init.normal_(network.get_parameter("head.weight"), std=0.02)
     images = torch.randn(1, 3, 224, 224)

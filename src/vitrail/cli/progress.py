@@ -93,7 +93,8 @@ class TrainingProgress:
         done = event.step - self.started.step
         says = (
             f"epoch {event.epoch + 1}/{self.started.epochs}  loss {float(event.loss):.3f}  "
-            f"{self.images / max(self.seconds, 1e-9):,.0f} img/s  {share(self.waiting / max(self.seconds, 1e-9), 0)} waiting  "
+            f"{self.images / max(self.seconds, 1e-9):,.0f} img/s  "
+            f"{share(self.waiting / max(self.seconds, 1e-9), 0)} waiting  "
             f"{duration((now - self.began) / max(done, 1) * left)} left"
         )
         self.images, self.seconds, self.waiting = 0, 0.0, 0.0

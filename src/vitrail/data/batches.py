@@ -23,7 +23,7 @@ class Batch:
     Attributes:
         images: (b, c, h, w) float32, normalised.
         targets: What is to be learnt: (b,) class indices, or (b, classes) shares that sum to 1.
-        labels: (b,) class index of each picture itself; of the larger share in a mixture's own place.
+        labels: (b,) class index of each picture itself, also where a partner is mixed in.
         ids: (b,) sample ids.
         epoch: Counted from 0.
         number: Which batch of its epoch, from 0.
@@ -61,14 +61,21 @@ class TrainingSet:
     seed: int
     device: torch.device
 
-    def batches(self, epoch: int, batch_size: int, start: int = 0) -> Iterator[Batch]:
+    def batches(self, epoch: int, batch_size: int, start: int = 0, part_size: int | None = None) -> Iterator[Batch]:
         """The batches of one epoch, from batch `start` on; the last one may be smaller.
 
         Which pictures, their random numbers and their partners depend on seed, epoch and ids alone.
+
+        Args:
+            epoch: Counted from 0.
+            batch_size: Pictures in a batch.
+            start: The first batch that is wanted.
+            part_size: Each batch comes in parts of at most so many pictures, and `start` and `Batch.number` count
+                parts; None for whole batches.
         """
         a = self.augmentation
         slots = plan(self.seed, epoch, len(self.labels), mixup=a.mixup, cutmix=a.cutmix)
-        places = [slice(first, first + batch_size) for first in range(0, len(slots), batch_size)][start:]
+        places = _places(len(slots), batch_size, part_size or batch_size)[start:]
         rows = [np.unique(np.concatenate([slots.ids[place], slots.partners[place]])) for place in places]
         if not (a.mixup or a.cutmix):
             rows = [slots.ids[place] for place in places]
@@ -113,6 +120,12 @@ class TrainingSet:
             share = shares.cpu()[:, None]
             targets = share * targets + (1 - share) * F.one_hot(partners, self.classes).float()
         return (1 - smoothing) * targets + smoothing / self.classes
+
+
+def _places(count: int, batch_size: int, part_size: int) -> list[slice]:
+    """Where the parts of all batches lie in an order of `count` pictures; no part reaches into the next batch."""
+    batches = [(first, min(first + batch_size, count)) for first in range(0, count, batch_size)]
+    return [slice(part, min(part + part_size, end)) for first, end in batches for part in range(first, end, part_size)]
 
 
 def evaluation_batches(

@@ -1,12 +1,13 @@
 """Where and how a training is computed: device, threads, precision, compilation. Chosen once, stored in the run.
 
-Threads go by the size of the work and not by a stopwatch: on shared virtual cores a small network gains little from
-more threads when the machine is quiet, runs up to ten times slower when it is not, and a choice that flips with the
-noise would change the last bits of the weights from run to run. Precision is timed, but only where bf16 can pay.
+Threads go by the size of the work and by who else is running: on shared virtual cores a small network gains little
+from more threads when the machine is quiet, and runs up to ten times slower when it is not. The number of threads can
+change the last bits of the weights, so it is stored and used again. Precision is timed, but only where bf16 can pay.
 """
 
 import copy
 import os
+import sys
 import time
 from dataclasses import replace
 
@@ -21,14 +22,14 @@ from vitrail.training.objectives import Objective
 from vitrail.training.options import TrainOptions
 from vitrail.training.settings import Execution, Optimization
 
-STEP_FLOPS_PER_THREAD = 1.5e9  # a thread is added for every so many FLOPs of a training step
+STEP_FLOPS_PER_THREAD = 10e9  # a thread for every so many FLOPs of a step; below twice that one thread is best
 BF16_LEAST_WIDTH = 192  # narrower networks ran at 0.4 to 0.8 of their fp32 speed in bf16
 BF16_LEAST_GAIN = 1.15
 
 
 def processors() -> int:
     """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else (os.cpu_count() or 1)
 
 
 def pick_device(asked: str) -> torch.device:
@@ -47,11 +48,21 @@ def pick_device(asked: str) -> torch.device:
     return torch.device(asked)
 
 
-def pick_threads(work: float) -> tuple[int, str]:
-    """Threads for a step of so many FLOPs, and why."""
+def pick_threads(work: float, busy: float | None = None) -> tuple[int, str]:
+    """Threads for a step of so many FLOPs, and why.
+
+    Args:
+        work: FLOPs of a step.
+        busy: Processors that others keep busy; the load of the last minute when None.
+    """
     cores = processors()
-    threads = max(1, min(cores, round(work / STEP_FLOPS_PER_THREAD)))
-    return threads, f"{threads} of {cores} threads for {work / 1e9:.2g} GFLOP a step"
+    if busy is None:
+        busy = 0.0 if sys.platform == "win32" else os.getloadavg()[0]
+    by_size = max(1, min(cores, int(work / STEP_FLOPS_PER_THREAD)))
+    free = max(1, cores - round(busy))
+    if free < by_size:
+        return free, f"{free} of {cores} threads: others keep {busy:.1f} busy (this size would take {by_size})"
+    return by_size, f"{by_size} of {cores} threads, by size: {work / 1e9:.2g} GFLOP a step"
 
 
 def pick_execution(

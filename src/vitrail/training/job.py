@@ -1,7 +1,7 @@
 """One training from beginning to end: prepare, train, evaluate once, leave a run folder.
 
-Whoever wants to watch passes `listen`, which gets every event: sentences (`str`), `Reading`, `Started`, the loop's `StepDone`,
-`EpochScored` and `Finished`.
+Whoever wants to watch passes `listen`, which gets every event: sentences (`str`), `Reading`, `Started`, the loop's
+`StepDone`, `EpochScored` and `Finished`.
 """
 
 import shlex
@@ -355,7 +355,7 @@ class _Asked:
 
 @contextmanager
 def _stop_signals() -> Iterator[_Asked]:
-    """Ctrl-C and SIGTERM ask for a stop at the next step; a second Ctrl-C ends at once. Outside the main thread: nothing."""
+    """Ctrl-C and SIGTERM ask for a stop at the next step, a second Ctrl-C ends at once; only in the main thread."""
     asked = _Asked()
     if threading.current_thread() is not threading.main_thread():
         yield asked

@@ -34,7 +34,8 @@ class State:
         average: The moving average of the weights, or None.
         step: Optimizer steps done.
         epoch: The epoch that is under way, from 0.
-        batch: Batches of it that are done.
+        batch: Batches of it that are done; where a batch is computed in parts, its parts.
+        gradient_norm: Of the last step, before clipping.
         totals: float64 sums of this epoch so far: loss, count, and the objective's measures.
     """
 
@@ -44,6 +45,7 @@ class State:
     step: int = 0
     epoch: int = 0
     batch: int = 0
+    gradient_norm: Tensor = field(default_factory=lambda: torch.zeros(()))
     totals: dict[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -58,7 +60,7 @@ class StepDone:
 
     step: int
     epoch: int
-    batches: int  # done in this epoch
+    batches: int  # done in this epoch, as `State.batch` counts them
     loss: Tensor  # mean of the step
     gradient_norm: Tensor  # before clipping
     learning_rate: float
@@ -87,6 +89,11 @@ def start(network: nn.Module, choices: Optimization) -> State:
     return State(network, make_optimizer(network, choices), average)
 
 
+def part_size(choices: Optimization) -> int:
+    """Pictures in each part of a batch, when it is computed in `choices.accumulate` parts; the last may be smaller."""
+    return -(-choices.batch_size // choices.accumulate)
+
+
 def steps_per_epoch(count: int, choices: Optimization) -> int:
     """Optimizer steps in one epoch of `count` pictures."""
     return -(-count // choices.batch_size)
@@ -105,7 +112,8 @@ def train_loop(
         execution: Precision and compilation.
 
     Yields:
-        `StepDone` after each step and `EpochDone` after each epoch. Between two events the state is whole and may be saved.
+        `StepDone` after each step and `EpochDone` after each epoch. Between two events the state is whole and can be
+        saved.
 
     Raises:
         RunError: If a loss or gradient is not finite; the weights are then those of the last good step.
@@ -115,28 +123,30 @@ def train_loop(
     guard = FiniteGuard(names, data.device)
     network: nn.Module = torch.compile(state.network) if execution.compile else state.network  # pyrefly: ignore[bad-assignment]
     per_epoch = steps_per_epoch(len(data.labels), choices)
-    micro = -(-choices.batch_size // choices.accumulate)
+    part = part_size(choices)
     while state.epoch < choices.epochs:
         state.network.train()
-        batches = data.batches(state.epoch, micro, start=state.batch)
-        rate, norm = 0.0, torch.zeros(())
-        for group, waited, began in _grouped(batches, choices.accumulate):
+        batches = data.batches(state.epoch, choices.batch_size, state.batch, part)
+        for group, waited, began in _grouped(batches, -(-choices.batch_size // part)):
             rate = learning_rate(choices, state.step, per_epoch)
             torch.manual_seed(dropout_seed(data.seed, state.step))
             loss, count = _gradients(network, group, objective, execution, state.totals)
             if count:
                 torch._foreach_div_([p.grad for p in parameters if p.grad is not None], float(count))
                 norms = gradient_norms(parameters)
-                norm = torch.linalg.vector_norm(norms)
+                state.gradient_norm = torch.linalg.vector_norm(norms)
                 skip = guard.judge(state.step, loss, norms)
                 guard.check(state.step)
-                _move(state, parameters, norm, skip, rate, choices.clip)
+                _move(state, parameters, skip, rate, choices.clip)
             state.step += 1
             state.batch += len(group)
             images, unreadable = sum(len(b.labels) for b in group), sum(b.unreadable for b in group)
             seconds = time.perf_counter() - began
+            norm = state.gradient_norm
             yield StepDone(state.step, state.epoch, state.batch, loss, norm, rate, images, unreadable, seconds, waited)
-        done = EpochDone(state.epoch, state.step, *_means(state.totals), learning_rate=rate, gradient_norm=float(norm))
+        guard.look()
+        rate, norm = learning_rate(choices, state.step - 1, per_epoch), float(state.gradient_norm)
+        done = EpochDone(state.epoch, state.step, *_means(state.totals), learning_rate=rate, gradient_norm=norm)
         state.epoch, state.batch, state.totals = state.epoch + 1, 0, {}
         yield done
 
@@ -177,16 +187,16 @@ def _gradients(
         losses.append(loss.detach())
         counted += count
         for name, value in {"loss": loss.detach(), "count": torch.tensor(count), **measures}.items():
-            value = value.to(torch.float64)
+            value = value.to(torch.float32 if device == "mps" else torch.float64)  # MPS has no float64
             totals[name] = totals[name] + value if name in totals else value
     return (torch.stack(losses).sum() / counted if counted else torch.zeros(())), counted
 
 
 @torch.no_grad()
-def _move(state: State, parameters: list[nn.Parameter], norm: Tensor, skip: Tensor, rate: float, clip: float) -> None:
+def _move(state: State, parameters: list[nn.Parameter], skip: Tensor, rate: float, clip: float) -> None:
     """Clip, step, average. A step to be skipped leaves the weights as they are."""
     if clip:
-        factor = (clip / (norm + 1e-6)).clamp(max=1.0)
+        factor = (clip / (state.gradient_norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], factor)
     for group in state.optimizer.param_groups:
         group["lr"] = rate

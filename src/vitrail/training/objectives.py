@@ -1,12 +1,11 @@
 """What is learnt: functions of network and batch that return sums and counts, never means.
 
-Sums and counts add up exactly over parts of a batch, uneven ends and pictures that were left out; the loop divides once.
-An objective calls only `network(...)`; what else it wants, it reads from a record.
+Sums and counts add up exactly over parts of a batch, uneven ends and pictures that were left out; the loop divides
+once. An objective calls only `network(...)`; what else it wants, it reads from a record.
 """
 
 from collections.abc import Callable
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -29,5 +28,5 @@ def classification(network: nn.Module, batch: Batch) -> tuple[Float[Tensor, ""],
     """
     logits = network(batch.images).float()
     loss = F.cross_entropy(logits, batch.targets, reduction="sum")
-    correct = (logits.detach().argmax(dim=1) == batch.labels).sum().to(torch.float64)
+    correct = (logits.detach().argmax(dim=1) == batch.labels).sum().float()
     return loss, len(batch.labels), {"correct": correct}

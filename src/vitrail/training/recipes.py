@@ -53,7 +53,7 @@ RECIPES: dict[str, Recipe] = {
         says="28x28 grey pictures, tens of thousands: MNIST, Fashion-MNIST",
         image_size=28,
         network=_shape(7, 96, 4, 4),
-        optimization=Optimization(epochs=12, batch_size=256, learning_rate=3e-3, warmup_epochs=1, average=0.998),
+        optimization=Optimization(epochs=6, batch_size=256, learning_rate=3e-3, warmup_epochs=1, average=0.998),
         augmentation=Augmentation(shift=0.06, rotate=8, zoom=(0.92, 1.08), fill=0),
     ),
     "d0-mnist": Recipe(

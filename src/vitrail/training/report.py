@@ -134,6 +134,7 @@ def model_card(model: Model, prepared: Prepared, evaluated: Evaluated) -> str:
         f"{scores.accuracy:.2%} of {scores.images:,} {evaluated.split} pictures are classified correctly "
         f"(95 % interval {low:.2%} to {high:.2%}).\n\n"
         f"| fact | value |\n|---|---|\n{rows}\n\n"
-        '```python\nimport vitrail\n\nmodel = vitrail.load(".")\nprint(model.predict(["picture.png"])[0].label)\n```\n\n'
+        '```python\nimport vitrail\n\nmodel = vitrail.load(".")\n'
+        'print(model.predict(["picture.png"])[0].label)\n```\n\n'
         "The files hold tensors and plain text only. Preprocessing and class names are part of the model.\n"
     )

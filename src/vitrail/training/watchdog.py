@@ -1,4 +1,4 @@
-"""What watches a training: numbers that are not finite never reach the weights, and a run that learns nothing says so."""
+"""What watches a training: numbers that are not finite never reach the weights; a run that learns nothing says so."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,8 @@ class FiniteGuard:
     """Lets a step pass only when loss and gradients are finite.
 
     On a processor every step is looked at before it is applied. On an accelerator looking means waiting, so the bad
-    step is skipped by the optimizer's own kernel (`found_inf`) and the run stops at the next look, within ten steps.
+    step and all behind it are skipped by the optimizer's own kernel (`found_inf`) until the next look, within ten steps
+    and at the end of an epoch at the latest; that look stops the run.
 
     Args:
         names: One name for each gradient.
@@ -30,7 +31,7 @@ class FiniteGuard:
         self._norms = torch.zeros(len(names), device=device)
 
     def judge(self, step: int, loss: Tensor, norms: Tensor) -> Tensor:
-        """1.0 when this step must be skipped, else 0.0; remembers the first bad step.
+        """1.0 when this step must be skipped, else 0.0; remembers the first bad step, after which none passes.
 
         Args:
             step: Counted from 0.
@@ -42,15 +43,24 @@ class FiniteGuard:
         self._step = torch.where(first, step, self._step)
         self._loss = torch.where(first, loss, self._loss)
         self._norms = torch.where(first, norms, self._norms)
-        return bad.float()
+        return (self._step >= 0).float()
 
     def check(self, step: int) -> None:
-        """Stop the run if a bad step was seen; looks at every step on a processor, at every tenth elsewhere.
+        """Look, if it is time: at every step on a processor, at every tenth elsewhere.
+
+        Raises:
+            RunError: If a bad step was seen.
+        """
+        if (step + 1) % self.every == 0:
+            self.look()
+
+    def look(self) -> None:
+        """Stop the run if a bad step was seen.
 
         Raises:
             RunError: Names the step and the first tensor that is not finite.
         """
-        if (step + 1) % self.every == 0 and int(self._step) >= 0:
+        if int(self._step) >= 0:
             wrong = [n for n, norm in zip(self.names, self._norms.tolist(), strict=True) if not math.isfinite(norm)]
             loss = float(self._loss)
             what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient of {wrong[0]} is not finite"
@@ -58,7 +68,7 @@ class FiniteGuard:
                 what += f", and with it the gradient of {wrong[0]}"
             raise RunError(
                 f"step {int(self._step)}: {what}; the weights are still those of the step before",
-                "a lower --lr; or --precision fp32; if it happens at step 0, look at the pictures and the start weights",
+                "a lower --lr; or --precision fp32; if it is step 0, look at the pictures and the start weights",
             )
 
 
@@ -80,5 +90,5 @@ def stuck(loss: float, classes: int, done: float, learning_rate: float, gradient
     elif learning_rate < 1e-5 or gradient < 1e-4:
         cause = f"the weights hardly move; try --lr {max(1e-3, learning_rate * 10):g}"
     else:
-        cause = "the labels may not belong to the pictures, or the patches may be too large to show them; try a smaller patch"
+        cause = "the labels may not belong to the pictures, or patches are too large for what they show; try smaller"
     return f"the loss is still {loss:.3f} = ln({classes}), that of guessing, at {done:.0%} of the schedule: {cause}"
