@@ -63,9 +63,14 @@ class Augmentation:
         for name in ("shift", "flip", "erase", "label_smoothing"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"augmentation.{name} must be from 0 to 1, got {getattr(self, name)}", f"{name}: 0.1")
+        for name, most in (("rotate", 180), ("mixup", 1e3), ("cutmix", 1e3), ("fill", 255)):
+            if not 0 <= getattr(self, name) <= most:
+                raise UsageError(
+                    f"augmentation.{name} must be from 0 to {most:g}, got {getattr(self, name)}", f"{name}: 0"
+                )
         for name in ("crop_area", "crop_aspect", "zoom"):
             low, high = getattr(self, name)
-            if not 0 < low <= high or (name == "crop_area" and high > 1):
+            if not 0 < low <= high < math.inf or (name == "crop_area" and high > 1):
                 raise UsageError(f"augmentation.{name} must be low and high, got {low}, {high}", f"{name}: [0.5, 1.0]")
 
     @property

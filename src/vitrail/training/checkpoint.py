@@ -1,16 +1,16 @@
 """The state of a training on disk, so that a run goes on after any end with the same bits.
 
     resume/000000120/   network, average, optimizer, totals (safetensors) and state.json, which is written last and
-                        holds the size and SHA-256 of every other file
-    resume/latest       the name of the newest whole folder
+                        holds the size and SHA-256 of every other file, and its own
 
-A state is written into a folder of its own, flushed to disk, renamed into place, and only then pointed at; the one
-before it is kept. Reading verifies the manifest and falls back to the one before. No pickle anywhere.
+A state is written into a folder of its own, flushed to disk and renamed into place; nothing is thrown away before that,
+and the one before it is kept. Reading verifies every byte and falls back to the state before. No pickle anywhere.
 """
 
 import hashlib
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from vitrail.training.loop import State
 
 MANIFEST = "state.json"
 KEEP = 2
+_NAME = re.compile(r"\d{9,}(-\d+)?")
 
 
 def save_state(state: State, folder: Path, extra: dict[str, Any]) -> Path:
@@ -38,7 +39,7 @@ def save_state(state: State, folder: Path, extra: dict[str, Any]) -> Path:
         The folder written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    place = folder / f"{state.step:09d}"
+    place = _free(folder, state.step)
     writing = folder / f"{place.name}.writing"
     shutil.rmtree(writing, ignore_errors=True)
     writing.mkdir()
@@ -48,25 +49,45 @@ def save_state(state: State, folder: Path, extra: dict[str, Any]) -> Path:
         _write(writing / name, content)
         files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     manifest = {"step": state.step, "epoch": state.epoch, "batch": state.batch, "files": files, **extra}
+    manifest["gradient_norm"] = float(state.gradient_norm)
+    manifest["sha256"] = _manifest_hash(manifest)
     _write(writing / MANIFEST, json.dumps(manifest, indent=1).encode())
     _sync(writing)
-    if place.exists():  # the same step saved again
-        shutil.rmtree(place)
     os.rename(writing, place)
-    pointer = folder / "latest.writing"
-    _write(pointer, place.name.encode())
-    os.replace(pointer, folder / "latest")
     _sync(folder)
-    for old in states(folder)[:-KEEP]:
-        shutil.rmtree(old, ignore_errors=True)
+    _tidy(folder, place)
     return place
 
 
 def states(folder: Path) -> list[Path]:
-    """The state folders that were written to the end, oldest first."""
+    """The state folders, oldest first; a folder has its name only when all of it was written."""
     if not folder.is_dir():
         return []
-    return sorted(p for p in folder.iterdir() if p.name.isdecimal() and (p / MANIFEST).is_file())
+    return sorted((p for p in folder.iterdir() if _NAME.fullmatch(p.name)), key=_age)
+
+
+def _age(place: Path) -> tuple[int, int]:
+    step, _, again = place.name.partition("-")
+    return int(step), int(again or 0)
+
+
+def _free(folder: Path, step: int) -> Path:
+    """Where a state of this step goes: beside a former one of the same step, never over it."""
+    again = max((_age(place)[1] + 1 for place in states(folder) if _age(place)[0] == step), default=0)
+    return folder / (f"{step:09d}-{again}" if again else f"{step:09d}")
+
+
+def _tidy(folder: Path, newest: Path) -> None:
+    """Keep the newest state and those before it; states behind it are damaged ones that the run went on without."""
+    before = [place for place in states(folder) if _age(place) < _age(newest)]
+    kept = {newest, *before[-(KEEP - 1) :]}
+    for other in folder.iterdir():
+        if other not in kept and (_NAME.fullmatch(other.name) or other.name.endswith(".writing")):
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _manifest_hash(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest).encode()).hexdigest()
 
 
 def load_state(state: State, folder: Path) -> tuple[dict[str, Any], list[str]]:
@@ -82,10 +103,10 @@ def load_state(state: State, folder: Path) -> tuple[dict[str, Any], list[str]]:
     found = states(folder)
     for place in reversed(found):
         try:
-            manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+            manifest = _read_manifest(place / MANIFEST)
             content = {name: _verified(place / name, facts) for name, facts in manifest["files"].items()}
             _fill(state, {name: safetensors.torch.load(data) for name, data in content.items()}, manifest)
-        except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, safetensors.SafetensorError) as error:
             notes.append(f"{place} is damaged ({error}); the state before it is used")
         else:
             return manifest, notes
@@ -123,6 +144,15 @@ def _fill(state: State, files: dict[str, dict[str, Tensor]], manifest: dict[str,
     device = next(state.network.parameters()).device
     state.totals = {name: value.to(device) for name, value in files["totals.safetensors"].items()}
     state.step, state.epoch, state.batch = manifest["step"], manifest["epoch"], manifest["batch"]
+    state.gradient_norm = torch.tensor(manifest["gradient_norm"])
+
+
+def _read_manifest(file: Path) -> dict[str, Any]:
+    manifest = json.loads(file.read_text(encoding="utf-8"))
+    stated = manifest.pop("sha256", None) if isinstance(manifest, dict) else None
+    if stated is None or stated != _manifest_hash(manifest):
+        raise ValueError(f"{file.name} is not what was written")
+    return manifest
 
 
 def _verified(file: Path, facts: dict[str, Any]) -> bytes:

@@ -41,8 +41,10 @@ def pick_device(asked: str) -> torch.device:
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if asked == "auto":
         return torch.device(next(kind for kind, present in there.items() if present))
-    kind = asked.partition(":")[0]
-    if not there.get(kind, False):
+    kind, _, number = asked.partition(":")
+    counts = {"cuda": torch.cuda.device_count(), "mps": 1, "cpu": 1}
+    numbered = not number or (number.isdecimal() and int(number) < counts.get(kind, 0))
+    if not there.get(kind, False) or not numbered:
         present = ", ".join(kind for kind, present in there.items() if present)
         raise UsageError(f"device '{asked}' is not there, this machine has: {present}", "--device auto")
     return torch.device(asked)

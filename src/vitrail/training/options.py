@@ -28,10 +28,10 @@ class TrainOptions:
     """Weight decay on matrices (never on biases, norms, tokens, positions)."""
     accumulate: int | None = None
     """Parts that a batch is computed in, for less memory; the result is that of the whole batch."""
-    seed: int = 0
-    """Decides initial weights, order, augmentation and dropout."""
-    split_seed: int = 0
-    """Decides which pictures are held out where the data brings no split."""
+    seed: int | None = None
+    """Decides initial weights, order, augmentation and dropout; 0 when left out."""
+    split_seed: int | None = None
+    """Decides which pictures are held out where the data brings no split; 0 when left out."""
     device: str = "auto"
     """cpu, cuda, cuda:1, mps; auto takes an accelerator when there is one."""
     threads: int | None = None

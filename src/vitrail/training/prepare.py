@@ -4,7 +4,7 @@ Two steps, so that a resumed run takes only the second: `resolve` turns options,
 `Settings`; `build` turns settings and data into the parts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from vitrail.training.execution import pick_execution
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.options import TrainOptions
 from vitrail.training.recipes import Recipe, choose
-from vitrail.training.settings import Settings, settings_from_dict
+from vitrail.training.settings import Execution, Settings, settings_from_dict
 
 SAMPLED = 64  # pictures opened to see their size and channels
 MEASURED = 2048  # pictures that mean and deviation are measured on
@@ -60,44 +60,72 @@ def resolve(data: str, options: TrainOptions, given: dict[str, Any], source: Sou
         UsageError: If something asked for is unknown or cannot be built.
     """
     side, channels = look(source.train.pictures)
-    asked = given.get("recipe", "auto") if options.recipe == "auto" else options.recipe
-    asked = "auto" if asked == "custom" else asked
-    recipe, name, reason = choose(asked, source.name, len(source.train), side)
-    if given and "network" in given and options.recipe == "auto":
-        reason = "as in the configuration file"
-    values = _from_recipe(recipe, name, options, channels, len(source.classes))
-    values = _over(values, given)
+    recipe, name, reason = _choose(options, given, source, side)
+    values = _resized(_from_recipe(recipe, name, channels), given.get("network", {}).get("image_size"))
+    values = _resized(_over(values, given), options.image_size)
     values = _over(values, _asked(options))
-    values |= {"data": data, "data_root": "" if options.data_root is None else str(options.data_root.resolve())}
-    values["network"] |= {"classes": len(source.classes), "channels": channels}
-    if not values["data_root"]:
-        values["data_root"] = given.get("data_root", "")
+    values["data"] = data
+    values["network"]["classes"] = len(source.classes)
+    if options.size is not None:
+        values["network"] = _of_size(options.size, values["network"])
+    if options.data_root is not None:
+        values["data_root"] = str(options.data_root.resolve())
     settings = settings_from_dict(values, str(options.config or "the options"))
     steps = steps_per_epoch(len(source.train), settings.optimization) * settings.optimization.epochs
-    execution, notes = pick_execution(options, settings.network, settings.optimization, steps)
+    asked = _replayed(options, settings.execution, given)
+    execution, notes = pick_execution(asked, settings.network, settings.optimization, steps)
     return replace(settings, execution=execution), [f"recipe {name}: {reason}", *notes]
 
 
-def _from_recipe(recipe: Recipe, name: str, options: TrainOptions, channels: int, classes: int) -> dict[str, Any]:
-    image_size = options.image_size or recipe.image_size
-    if options.size is None:
-        network = {"image_size": image_size, "channels": channels, "classes": classes, **recipe.network}
-    else:
-        depth = recipe.network.get("stochastic_depth", 0.0)
-        named = ViTConfig.from_size(
-            options.size, classes=classes, channels=channels, image_size=image_size, stochastic_depth=depth
+def precision_is_open(options: TrainOptions, given: dict[str, Any]) -> bool:
+    """Whether neither the options nor a configuration file decide the precision."""
+    return options.precision == "auto" and "precision" not in given.get("execution", {})
+
+
+def _choose(options: TrainOptions, given: dict[str, Any], source: Source, side: int) -> tuple[Recipe, str, str]:
+    stored = given.get("recipe", "custom")
+    if options.recipe != "auto" and stored not in ("custom", options.recipe):
+        raise UsageError(
+            f"{options.config} is of the recipe {stored}, --recipe says {options.recipe}",
+            f"one of the two: --config {options.config}, or --recipe {options.recipe}",
         )
-        network = asdict(named)
-    fetch = round(recipe.fetch_size * image_size / recipe.image_size) if recipe.fetch_size else image_size
+    asked = options.recipe if options.recipe != "auto" or stored == "custom" else stored
+    recipe, name, reason = choose(asked, source.name, len(source.train), side)
+    return recipe, name, reason if options.recipe != "auto" or "network" not in given else "as in the configuration file"
+
+
+def _replayed(options: TrainOptions, stored: Execution, given: dict[str, Any]) -> TrainOptions:
+    """The options, where they leave open how to compute, completed by what a configuration file says."""
+    values: dict[str, Any] = {**asdict(stored), "compile": "on" if stored.compile else "off"}
+    left = [name for name in given.get("execution", {}) if getattr(options, name) in (None, "auto")]
+    return replace(options, **{name: values[name] for name in left})
+
+
+def _from_recipe(recipe: Recipe, name: str, channels: int) -> dict[str, Any]:
     return {
         "recipe": name,
-        "seed": options.seed,
-        "split_seed": options.split_seed,
-        "fetch_size": fetch,
-        "network": network,
+        "fetch_size": recipe.fetch_size or recipe.image_size,
+        "network": {"image_size": recipe.image_size, "channels": channels, **recipe.network},
         "optimization": asdict(recipe.optimization),
         "augmentation": asdict(recipe.augmentation),
     }
+
+
+def _resized(values: dict[str, Any], image_size: int | Sequence[int] | None) -> dict[str, Any]:
+    """For another picture size: pictures are read larger or smaller in the same proportion."""
+    if image_size is None:
+        return values
+    new, old = (
+        side if isinstance(side, int) else side[0] for side in (image_size, values["network"]["image_size"])
+    )
+    network = {**values["network"], "image_size": image_size}
+    return {**values, "network": network, "fetch_size": round(values["fetch_size"] * new / max(1, old))}
+
+
+def _of_size(size: str, network: dict[str, Any]) -> dict[str, Any]:
+    """A row of the table of sizes, for the pictures and classes that are there."""
+    kept = {name: network[name] for name in ("image_size", "channels", "classes")}
+    return asdict(ViTConfig.from_size(size, **kept, stochastic_depth=network.get("stochastic_depth", 0.0)))
 
 
 def _asked(options: TrainOptions) -> dict[str, Any]:
@@ -111,7 +139,7 @@ def _asked(options: TrainOptions) -> dict[str, Any]:
     }
     chosen = {key: getattr(options, option) for option, key in names.items() if getattr(options, option) is not None}
     network = {} if options.image_size is None else {"image_size": options.image_size}
-    seeds = {key: getattr(options, key) for key in ("seed", "split_seed") if getattr(options, key)}
+    seeds = {key: getattr(options, key) for key in ("seed", "split_seed") if getattr(options, key) is not None}
     return {"optimization": chosen, "network": network, **seeds}
 
 
@@ -124,10 +152,17 @@ def _over(values: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return laid
 
 
-def differences(settings: Settings, data: str, options: TrainOptions) -> list[str]:
-    """What the options ask for that a run which exists was not started with, as `name: old -> new`."""
+def differences(settings: Settings, data: str, options: TrainOptions, root: str) -> list[str]:
+    """What the options ask for that a run which exists was not started with, as `name: old -> new`.
+
+    Args:
+        settings: Of the run.
+        data: What is asked for now; empty for what the run was started with.
+        options: What is asked for now.
+        root: Where the run read its data.
+    """
     changed = []
-    if data and data != settings.data and Path(data).resolve() != Path(settings.data).resolve():
+    if data and data != settings.data and Path(data).resolve() != Path(root):
         changed.append(f"data: {settings.data} -> {data}")
     if options.recipe not in ("auto", settings.recipe):
         changed.append(f"recipe: {settings.recipe} -> {options.recipe}")
@@ -145,6 +180,10 @@ def differences(settings: Settings, data: str, options: TrainOptions) -> list[st
         shapes = [(n.patch, n.width, n.depth, n.heads, n.mlp_dim) for n in (size, settings.network)]
         if shapes[0] != shapes[1]:
             changed.append(f"size: another network -> {options.size}")
+    execution: dict[str, Any] = {**asdict(settings.execution), "compile": "on" if settings.execution.compile else "off"}
+    for name in ("device", "threads", "precision", "compile"):
+        if getattr(options, name) not in (None, "auto", execution[name]):
+            changed.append(f"{name}: {execution[name]} -> {getattr(options, name)}")
     return changed
 
 
@@ -183,8 +222,8 @@ def build(settings: Settings, source: Source, progress: Progress = lambda what, 
     train = _feed(source.train, replace(shape, size=fetched, crop_ratio=1.0), "reading train", settings, progress)
     validation = _feed(source.validation, shape, "reading validation", settings, progress)
     some = np.linspace(0, len(source.train) - 1, min(MEASURED, len(source.train))).astype(np.int64)
-    (sample,) = train.fetch([some])
-    mean, std = measure_statistics(sample.pixels[sample.readable])
+    sample = list(train.fetch(np.array_split(some, -(-len(some) // SAMPLED))))
+    mean, std = measure_statistics(torch.cat([part.pixels[part.readable] for part in sample]))
     preprocessing = replace(shape, mean=mean, std=std)
     torch.manual_seed(settings.seed)
     model = Model(ViT(network).to(device), preprocessing, source.classes)

@@ -21,6 +21,7 @@ from typing import Any
 
 from vitrail.errors import RunError, UsageError
 
+BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "config.yaml"}  # the last makes it a run
 PACKAGES = ("vitrail", "torch", "torchvision", "numpy", "pillow", "safetensors")
 
 
@@ -71,7 +72,10 @@ class RunFolder:
     def write_text(self, name: str, content: str) -> None:
         """Write a file whole, or leave the former one."""
         beside = self.path / f"{name}.writing"
-        beside.write_text(content, encoding="utf-8")
+        with open(beside, "w", encoding="utf-8") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
         os.replace(beside, self.path / name)
 
     def append_metrics(self, row: dict[str, Any]) -> None:
@@ -114,7 +118,7 @@ def open_folder(path: Path, resume: bool) -> tuple[RunFolder, bool]:
     """The folder of a new run, or of one that goes on.
 
     Returns:
-        The folder, and whether it holds a run already.
+        The folder, and whether it holds a run already; one that was killed before its first step holds none.
 
     Raises:
         UsageError: If it holds anything and `resume` is False, or holds something that is no run.
@@ -123,9 +127,12 @@ def open_folder(path: Path, resume: bool) -> tuple[RunFolder, bool]:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         if not resume:
             raise UsageError(f"{path} exists already", f"--resume auto to go on with it, or another --out than {path}")
-        if not folder.config.is_file():
+        if folder.config.is_file():
+            return folder, True
+        names = {each.name.removesuffix(".writing") for each in path.iterdir()} if path.is_dir() else set()
+        if "lock" not in names or not names <= BEGINNING:
             raise UsageError(f"{path} exists and holds no run (no config.yaml)", "another --out")
-        return folder, True
+        return folder, False
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

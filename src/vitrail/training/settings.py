@@ -5,13 +5,13 @@
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from vitrail.data.augmentation import Augmentation
-from vitrail.errors import UsageError, nearest
+from vitrail.errors import UsageError, VitrailError, nearest
 from vitrail.nn import ViTConfig
 
 
@@ -45,14 +45,15 @@ class Optimization:
 
     def __post_init__(self) -> None:
         """Refuse what cannot train."""
-        for name, least in (("epochs", 1), ("batch_size", 1), ("accumulate", 1)):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} must be at least {least}, got {getattr(self, name)}", f"{name} {least}")
+        for name in ("epochs", "batch_size", "accumulate"):
+            _at_least(name, getattr(self, name), 1)
         for name in ("learning_rate", "warmup_epochs", "weight_decay", "clip"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise UsageError(f"{name} must be 0 or more and finite, got {getattr(self, name)}", f"a valid {name}")
         if not 0 <= self.average < 1:
             raise UsageError(f"average must be from 0 to below 1, got {self.average}", "average: 0.999")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise UsageError(f"betas must be from 0 to below 1, got {self.betas}", "betas: [0.9, 0.999]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,11 @@ class Execution:
     compile: bool = False
     workers: int = 2
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot run."""
+        _at_least("threads", self.threads, 1)
+        _at_least("workers", self.workers, 0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -84,7 +90,7 @@ class Settings:
         split_seed: Of splits that vitrail made.
         seed: Of everything else.
         recipe: Which recipe filled in what was left open.
-        fetch_size: Side in pixels at which pictures are read for training, before random crops.
+        fetch_size: Height in pixels at which pictures are read for training, before random crops; 0 for the network's.
         resize: How a picture is brought to the size: see `Preprocessing`.
         network: The ViT.
         optimization: How the weights move.
@@ -103,6 +109,23 @@ class Settings:
     optimization: Optimization = field(default_factory=Optimization)
     augmentation: Augmentation = field(default_factory=Augmentation)
     execution: Execution = field(default_factory=Execution)
+
+    def __post_init__(self) -> None:
+        """Refuse seeds and sizes that cannot be used."""
+        for name in ("seed", "split_seed"):
+            if not -(2**63) <= getattr(self, name) < 2**63:
+                raise UsageError(f"{name} must fit into 64 bits, got {getattr(self, name)}", f"{name} 0")
+        height = self.network.image[0]
+        if self.fetch_size and self.fetch_size < height:
+            raise UsageError(
+                f"fetch_size must be 0 or at least the network's {height} pixels, got {self.fetch_size}",
+                f"fetch_size: {height}",
+            )
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise UsageError(f"{name} must be at least {least}, got {value}", f"{name} {least}")
 
 
 def settings_to_yaml(settings: Settings) -> str:
@@ -133,6 +156,23 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
+def read_given(path: Path) -> dict[str, Any]:
+    """A configuration file, whole or in part, with every key and value checked as far as it can be on its own.
+
+    Raises:
+        UsageError: If the file cannot be read, or a key is unknown or a value impossible; names the key.
+    """
+    values, where = read_yaml(path), str(path)
+    _refuse_unknown(values, asdict(_EXAMPLE), where, "")
+    kinds = get_type_hints(Settings) | {"network": dict[str, Any]}
+    for name, value in values.items():
+        _validated(TypeAdapter(kinds[name]), value, where, name)
+    kinds = get_type_hints(ViTConfig)
+    for name, value in values.get("network", {}).items():
+        _validated(TypeAdapter(kinds[name]), value, where, f"network.{name}")
+    return values
+
+
 def settings_from_dict(values: dict[str, Any], where: str = "the configuration") -> Settings:
     """Checked settings from nested dicts.
 
@@ -140,12 +180,20 @@ def settings_from_dict(values: dict[str, Any], where: str = "the configuration")
         UsageError: Names the first key that is unknown, missing or of the wrong type, and counts the others.
     """
     _refuse_unknown(values, asdict(_EXAMPLE), where, "")
+    return _validated(_ADAPTER, values, where, "")
+
+
+def _validated(adapter: TypeAdapter, value: Any, where: str, name: str) -> Any:
+    """A checked value; the error says where, which key, and what is wrong with it."""
     try:
-        return _ADAPTER.validate_python(values)
+        return adapter.validate_python(value)
     except ValidationError as error:
         first = next(iter(error.errors()))
-        key = ".".join(str(part) for part in first["loc"])
+        key = ".".join(str(part) for part in (name, *first["loc"]) if part != "")
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        ours = first.get("ctx", {}).get("error")
+        if isinstance(ours, VitrailError):  # from a dataclass of ours, which knows what to try
+            raise UsageError(f"{where}: {key}: {ours.problem}{more}".replace(": :", ":"), ours.hint) from error
         raise UsageError(f"{where}: {key}: {first['msg']}, got {first['input']!r}{more}", "mend that value") from error
 
 
