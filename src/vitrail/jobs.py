@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data.feed import open_feed
-from vitrail.data.source import Evaluation, open_evaluation
-from vitrail.errors import UsageError
+from vitrail.data.source import NAMED, Evaluation, open_evaluation
+from vitrail.errors import DataError, UsageError
 from vitrail.model import Model
 from vitrail.training.evaluation import Evaluated, evaluate_model
 from vitrail.training.execution import processors
@@ -17,9 +17,28 @@ __all__ = ["evaluate", "open_for", "remembered_data", "train"]
 
 
 def remembered_data(run: str | Path) -> dict[str, Any]:
-    """What a run remembers of its data: `name`, `root`, `split_seed`; empty when it is no run folder."""
+    """What a run remembers of its data: `name`, `root`, `images`, `split_seed`; empty when it is no run folder.
+
+    Raises:
+        DataError: If the run's `data.json` is damaged.
+    """
     file = Path(run) / "data.json"
-    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return {key: content[key] for key in ("name", "root", "images", "split_seed")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        hint = f"name the data: vitrail evaluate {Path(run) / 'model'} DATA"
+        raise DataError(f"{file} is damaged ({type(error).__name__}: {error})", hint) from error
+
+
+def is_own_data(run: str | Path, data: str) -> bool:
+    """Whether these words name the data that a run was trained on, and not other data of the same name."""
+    remembered = remembered_data(run)
+    if not remembered or data in NAMED:
+        return bool(remembered) and data == remembered["name"]
+    return Path(data).expanduser().resolve() == Path(remembered["root"])
 
 
 def open_for(
@@ -38,17 +57,16 @@ def open_for(
         UsageError: If there is no data given and none remembered, or no such split.
         DataError: If the data cannot be used.
     """
+    if data is not None and not is_own_data(run, data):
+        return open_evaluation(data, model.classes, data_root, split)
     remembered = remembered_data(run)
-    if data is None and not remembered:
+    if not remembered:
         raise UsageError(f"{run} does not remember any data", f"vitrail evaluate {run} DATA")
-    name = data or remembered["name"]
-    if data is None or data == remembered.get("name"):
-        named = not Path(remembered["root"]).exists() or name in ("digits", "mnist", "fashion-mnist")
-        what = name if named else remembered["root"]
-        root = data_root or (Path(remembered["root"]) if Path(remembered["root"]).is_dir() else None)
-        chosen = split or ("test" if "test" in remembered["images"] else "validation")
-        return open_evaluation(what, model.classes, root, chosen, remembered.get("split_seed") or 0)
-    return open_evaluation(name, model.classes, data_root, split)
+    root = Path(remembered["root"])
+    what = remembered["name"] if remembered["name"] in NAMED else str(root)
+    chosen = split or ("test" if "test" in remembered["images"] else "validation")
+    where = data_root or (root if root.is_dir() else None)
+    return open_evaluation(what, model.classes, where, chosen, remembered["split_seed"] or 0)
 
 
 def evaluate(model: Model, found: Evaluation, progress: Callable[[int], None] = lambda done: None) -> Evaluated:

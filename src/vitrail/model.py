@@ -182,11 +182,13 @@ def load(path: str | Path, *, parts: Parts = STANDARD, device: str | torch.devic
         network = ViT(ViTConfig.from_dict(settings), parts)
         preprocessing = from_hugging_face(_read_json(folder / PREPROCESSOR))
         classes = tuple(str(name) for name in config["classes"])
-    except (KeyError, TypeError, ValueError) as error:
+        model = Model(network.eval(), preprocessing, classes)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         problem = error.problem if isinstance(error, VitrailError) else f"{type(error).__name__}: {error}"
         raise DataError(f"{folder}: the configuration is damaged ({problem})", _SAVED_AGAIN) from error
     load_weights(network, folder / WEIGHTS)
-    return Model(network.eval().to(device), preprocessing, classes)
+    network.to(device)
+    return model
 
 
 _SAVED_AGAIN = "the folder of another run, or train again"

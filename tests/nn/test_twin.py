@@ -70,13 +70,17 @@ def test_parameters_are_shared_and_answers_are_equal(network: ViT):
 def test_the_original_is_left_alone(network: ViT):
     modules, images = dict(network.named_modules()), pictures(2, 3, 16, 16)
     kinds, before = {name: type(module) for name, module in modules.items()}, network(images)
-    other = twin(network, CONSERVATIVE)
+    other = twin(network, {Attention: ConservativeAttention})
     other.train()
     other.blocks[0] = nn.Identity()
     other.head = nn.Identity()
+    other.cls_token = other.reg_token = None
+    other.norm.bias = nn.Parameter(torch.ones(CONFIG.width))
+    other.register_buffer("seen", torch.ones(1))
     assert dict(network.named_modules()) == modules
     assert {name: type(module) for name, module in network.named_modules()} == kinds
     assert not network.training
+    assert "seen" not in dict(network.named_buffers())
     assert torch.equal(network(images), before)
 
 

@@ -69,6 +69,7 @@ FORMS = {
     "plane, relu, LayerScale": replace(SMALL, positions="sinusoidal-2d", activation="relu", layer_scale=0.1),
     "free head_dim, no qkv bias": replace(SMALL, head_dim=7, heads=2, qkv_bias=False, mlp_dim=9),
     "rectangular patches, one channel": replace(SMALL, patch_size=(4, 3), channels=1),
+    "a large epsilon": replace(SMALL, norm_eps=0.5),
 }
 
 
@@ -310,6 +311,13 @@ def test_noise_acts_only_in_training(noise: str):
     assert not torch.equal(first, second)
     torch.manual_seed(0)
     assert torch.equal(network(images), first)
+
+
+def test_dropout_stands_behind_the_embedding_each_attention_and_in_each_mlp():
+    network = ViT(replace(SMALL, dropout=0.3, attention_dropout=0.2))
+    places = [name for name, module in network.named_modules() if isinstance(module, nn.Dropout) and module.p == 0.3]
+    assert places == ["drop", *(f"blocks.{i}.{part}.drop" for i in range(3) for part in ("attn", "mlp"))]
+    assert [module.attention_dropout for module in network.modules() if isinstance(module, Attention)] == [0.2] * 3
 
 
 @pytest.mark.parametrize("positions", ["learned", "none"])

@@ -1,16 +1,16 @@
 """From words to a checked dataclass, by tyro; the only file that knows tyro.
 
-A field of type `X | None` is an option that may be left out: its help says "auto". What tyro draws as a box becomes
-our two lines.
+A field of type `X | None` is an option that may be left out; its docstring says what happens then. What tyro draws as a
+box becomes our two lines.
 """
 
 import contextlib
 import io
 import types
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -25,7 +25,7 @@ _KINDS: dict[Any, tuple[str, str]] = {
     str: ("NAME", "a name"),
     Path: ("PATH", "a path"),
 }
-_LEFT_OUT = "auto"
+_STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName)
 
 
 def parse(kind: type[Options], verb: str, words: Sequence[str], says: str) -> Options:
@@ -44,23 +44,43 @@ def parse(kind: type[Options], verb: str, words: Sequence[str], says: str) -> Op
     drawn = io.StringIO()
     try:
         with contextlib.redirect_stderr(drawn):
-            return tyro.cli(kind, args=list(words), prog=f"vitrail {verb}", description=says, registry=_registry())
+            return tyro.cli(
+                _without_empty_defaults(kind),
+                args=list(words),
+                prog=f"vitrail {verb}",
+                description=says,
+                registry=_registry(),
+                config=_STYLE,
+            )
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise UsageError(_in_one_line(drawn.getvalue()), f"vitrail {verb} --help") from None
+        raise UsageError(_in_one_line(drawn.getvalue(), verb), f"vitrail {verb} --help") from None
+
+
+def _without_empty_defaults(kind: type[Options]) -> type[Options]:
+    """The same dataclass, whose help does not say `(default: None)` where nothing is the default."""
+    hints = get_type_hints(kind, include_extras=True)
+    quiet = tyro.conf.arg(help_behavior_hint="")
+    empty = [field.name for field in fields(kind) if field.default in (None, "", ()) or field.default is False]  # pyrefly: ignore[bad-argument-type]
+    shown = type(kind.__name__, (kind,), {"__annotations__": {name: Annotated[hints[name], quiet] for name in empty}})
+    return dataclass(frozen=True, kw_only=True)(shown)
 
 
 def _refuse_unknown(kind: type, verb: str, words: Sequence[str]) -> None:
     flags = {"--help"}
     for field in fields(kind):  # pyrefly: ignore[bad-argument-type]
         name = field.name.replace("_", "-")
-        flags |= {f"--{name}", f"--no-{name}"} if field.type is bool else {f"--{name}"}
+        flags |= set() if _is_positional(field.type) else {f"--{name}"}
     for word in words:
         flag = word.partition("=")[0].replace("_", "-")
         if word.startswith("--") and len(word) > 2 and flag not in flags:
             guess = nearest(flag, flags)
             raise UsageError(f"vitrail {verb} has no option {flag}", guess or f"vitrail {verb} --help")
+
+
+def _is_positional(kind: Any) -> bool:
+    return tyro.conf.Positional in getattr(kind, "__metadata__", ())
 
 
 def _registry() -> tyro.constructors.ConstructorRegistry:
@@ -80,11 +100,8 @@ def _optional(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.Pr
     if kind not in _KINDS:
         return None
     letter, wanted = _KINDS[kind]
-    optional = kind is not info.type
 
     def read(words: list[str]) -> Any:
-        if optional and words[0] == _LEFT_OUT:
-            return None
         try:
             return kind(words[0])
         except ValueError:
@@ -95,11 +112,11 @@ def _optional(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.Pr
         metavar=letter,
         instance_from_str=read,
         is_instance=lambda value: value is None or isinstance(value, kind | int if kind is float else kind),
-        str_from_instance=lambda value: [_LEFT_OUT if value is None else str(value)],
+        str_from_instance=lambda value: [] if value is None else [str(value)],
     )
 
 
-def _in_one_line(box: str) -> str:
+def _in_one_line(box: str, verb: str) -> str:
     """The first paragraph of a box that tyro drew, without its frame."""
     words: list[str] = []
     for line in box.splitlines():
@@ -110,4 +127,11 @@ def _in_one_line(box: str) -> str:
             break
         words.append(text)
     said = " ".join(" ".join(words).split()).rstrip(".")
-    return said.replace("Error parsing ", "").replace("Unrecognized options:", "not understood:") or "not understood"
+    for theirs, ours in (
+        (f"Missing from vitrail {verb}:", f"vitrail {verb} needs"),
+        ("Error parsing ", ""),
+        ("Unrecognized options:", f"vitrail {verb} has no place for:"),
+        (" (required)", ""),
+    ):
+        said = said.replace(theirs, ours)
+    return said or "not understood"

@@ -61,14 +61,16 @@ def _autocontrast(images: Pictures, strength: Strengths) -> Pictures:
 
 
 def _equalize(images: Pictures, strength: Strengths) -> Pictures:
+    """Pillow's rule, in whole numbers: a picture of which less than 255 pixels lie below its top level stays as it is."""
     levels = images.round().clamp(0, 255).long().flatten(2)
-    counts = torch.zeros(*levels.shape[:2], 256, device=images.device)
-    counts.scatter_add_(2, levels, torch.ones_like(levels, dtype=counts.dtype))
-    below = counts.cumsum(dim=2)
-    lowest = torch.where(counts > 0, below, torch.inf).amin(dim=2, keepdim=True)
-    table = ((below - lowest) / (levels.shape[2] - lowest).clamp(min=1) * 255).clamp(0, 255)
-    flat = lowest >= levels.shape[2]  # one level only: nothing to spread
-    return torch.where(flat, levels.float(), table.gather(2, levels)).unflatten(2, images.shape[2:])
+    counts = torch.zeros(*levels.shape[:2], 256, dtype=torch.int64, device=images.device)
+    counts.scatter_add_(2, levels, torch.ones_like(levels))
+    top = counts.gather(2, levels.amax(dim=2, keepdim=True))
+    step = (levels.shape[2] - top) // 255
+    darker = counts.cumsum(dim=2) - counts
+    table = ((darker + step // 2) // step.clamp(min=1)).clamp(0, 255)
+    spread = table.gather(2, levels).unflatten(2, images.shape[2:]).to(images.dtype)
+    return torch.where(step[..., None] > 0, spread, images)
 
 
 _BY_NAME: dict[str, Callable[[Pictures, Strengths], Pictures]] = {

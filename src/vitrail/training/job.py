@@ -17,22 +17,31 @@ from typing import Any
 
 import torch
 
-from vitrail.data.feed import check_readable, open_feed
-from vitrail.data.source import open_source
-from vitrail.errors import DataError, VitrailError
+from vitrail.data.feed import Feed, check_readable, open_feed
+from vitrail.data.source import open_source, reopen_source
+from vitrail.errors import DataError, RunError, UsageError, VitrailError
 from vitrail.model import Model, save
 from vitrail.nn import ViT
 from vitrail.training.checkpoint import load_state, save_state, states, weights_hash
 from vitrail.training.evaluation import Evaluated, evaluate_model, evaluate_network
-from vitrail.training.execution import pick_precision
-from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, train_loop
+from vitrail.training.execution import pick_device, pick_precision
+from vitrail.training.loop import EpochDone, State, StepDone, part_size, start, steps_per_epoch, train_loop
 from vitrail.training.metrics import Scores
 from vitrail.training.objectives import classification
 from vitrail.training.options import TrainOptions
-from vitrail.training.prepare import Prepared, build, check_same, differences, resolve, unreadable_notes
+from vitrail.training.prepare import (
+    LEFT_OUT,
+    Prepared,
+    build,
+    check_same,
+    differences,
+    precision_is_open,
+    resolve,
+    unreadable_notes,
+)
 from vitrail.training.report import RunReport, model_card, write_report
 from vitrail.training.run import RunFolder, default_folder, environment, open_folder, owned, point_latest
-from vitrail.training.settings import read_yaml, settings_from_dict, settings_to_yaml
+from vitrail.training.settings import read_given, read_yaml, settings_from_dict, settings_to_yaml
 from vitrail.training.watchdog import stuck
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
@@ -113,8 +122,10 @@ def train(
         RunError: If the training fails (a loss that is not finite).
         Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
     """
-    given = read_yaml(options.config) if options.config is not None else {}
+    given = read_given(options.config) if options.config is not None else {}
     data = str(data or given.get("data", ""))
+    if not data:
+        raise UsageError("no data given: what should be trained on?", "vitrail train digits")
     path = Path(out) if out is not None else default_folder(data)
     if path.exists():
         folder, going_on = open_folder(path, options.resume == "auto")
@@ -128,15 +139,17 @@ def train(
 
 def _begin(data: str, options: TrainOptions, given: dict[str, Any], listen: Listen) -> Prepared:
     root = options.data_root or (Path(given["data_root"]) if given.get("data_root") else None)
-    source = open_source(data, root, options.split_seed or int(given.get("split_seed", 0)))
+    seed = given.get("split_seed", 0) if options.split_seed is None else options.split_seed
+    source = open_source(data, root, int(seed))
     settings, notes = resolve(data, options, given, source)
     for sentence in (*source.notes, *notes):
         listen(sentence)
     prepared = build(settings, source, lambda what, done, whole: listen(Reading(what, done, whole)))
     batch = next(prepared.data.batches(0, prepared.settings.optimization.batch_size))
+    asked = "auto" if precision_is_open(options, given) else settings.execution.precision
     with _threads(settings.execution.threads):
         execution, more, _ = pick_precision(
-            settings.execution, options.precision, settings.network, prepared.model.network, batch, classification
+            settings.execution, asked, settings.network, prepared.model.network, batch, classification
         )
     for sentence in (*more, *prepared.notes):
         listen(sentence)
@@ -146,16 +159,19 @@ def _begin(data: str, options: TrainOptions, given: dict[str, Any], listen: List
 
 def _go_on(folder: RunFolder, data: str, options: TrainOptions, listen: Listen) -> Prepared:
     settings = settings_from_dict(read_yaml(folder.config), str(folder.config))
-    check_same(settings, differences(settings, data, options), folder.path)
-    root = options.data_root or (Path(settings.data_root) if settings.data_root else None)
-    source = open_source(settings.data, root, settings.split_seed)
-    stored = read_yaml(folder.path / "data.json")
+    stored = folder.read_data()
+    check_same(differences(settings, data, options, stored["root"]), folder.path)
+    pick_device(settings.execution.device)
+    if options.workers is not None:  # the one choice that cannot change a bit of the result
+        settings = replace(settings, execution=replace(settings.execution, workers=options.workers))
+    root = stored["root"] if options.data_root is None else str(options.data_root)
+    source = reopen_source(settings.data, root, settings.split_seed)
     if stored.get("fingerprint") != source.fingerprint:
         raise DataError(
             f"{settings.data} has changed since {folder.path} was started", "the data as it was, or another --out"
         )
     prepared = build(settings, source, lambda what, done, whole: listen(Reading(what, done, whole)))
-    return replace(prepared, notes=tuple(stored.get("notes", ())))
+    return replace(prepared, notes=tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())])))
 
 
 @contextmanager
@@ -189,6 +205,7 @@ class _Job:
                 self._say(sentence)
             self._say(f"going on with {self.folder.path} from step {state.step}")
         else:
+            self.folder.cut_metrics(0)
             self._write_beginning()
         point_latest(self.folder.path)
         per_epoch = steps_per_epoch(len(prepared.data.labels), settings.optimization)
@@ -203,10 +220,16 @@ class _Job:
         return self._finish(state)
 
     def _write_beginning(self) -> None:
-        prepared, source = self.prepared, self.prepared.source
-        self.folder.write_text("config.yaml", settings_to_yaml(prepared.settings))
+        """All that says what this run is; the settings come last, since with them the folder counts as a run."""
         self.folder.write_text("command.txt", shlex.join(sys.argv) + "\n")
         self.folder.write_json("env.json", environment())
+        self._write_data()
+        for sentence in self.prepared.notes:
+            self.folder.append_log(sentence)
+        self.folder.write_text("config.yaml", settings_to_yaml(self.prepared.settings))
+
+    def _write_data(self) -> None:
+        prepared, source = self.prepared, self.prepared.source
         splits = {"train": source.train, "validation": source.validation, "test": source.test}
         self.folder.write_json(
             "data.json",
@@ -218,12 +241,19 @@ class _Job:
                 "unknown": {name: dict(counts) for name, counts in source.unknown.items()},
                 "split_seed": source.split_seed,
                 "fingerprint": source.fingerprint,
-                "skipped": list(unreadable_notes(prepared.data.feed, prepared.validation)),
+                "skipped": [note for note in prepared.notes if note.startswith(LEFT_OUT)],
                 "notes": list(prepared.notes),
             },
         )
-        for sentence in prepared.notes:
-            self.folder.append_log(sentence)
+
+    def _name_unreadable(self, *feeds: Feed) -> None:
+        """Say of each picture that could not be read that it is left out, once; too many of them end the run."""
+        new = [note for note in unreadable_notes(*feeds) if note not in self.prepared.notes]
+        if new:
+            self.prepared = replace(self.prepared, notes=(*self.prepared.notes, *new))
+            self._write_data()
+            for note in new:
+                self._say(note)
 
     def _announce(self, state: State, per_epoch: int) -> None:
         """Time a few steps on a copy, and say how long the rest will take."""
@@ -231,7 +261,7 @@ class _Job:
         left = per_epoch * choices.epochs - state.step
         seconds = 0.0
         if left > 0:
-            batch = next(self.prepared.data.batches(0, -(-choices.batch_size // choices.accumulate)))
+            batch = next(self.prepared.data.batches(0, part_size(choices)))
             _, _, step = pick_precision(
                 self.prepared.settings.execution,
                 "",
@@ -245,12 +275,11 @@ class _Job:
         self.listen(Started(self.folder.path, images, per_epoch, choices.epochs, state.step, seconds))
 
     def _follow(self, loop: Iterator[StepDone | EpochDone], state: State, asked: "_Asked") -> None:
-        seconds = waiting = 0.0
-        images = unreadable = 0
+        seconds, waiting, images = 0.0, 0.0, 0
         for event in loop:
             if isinstance(event, StepDone):
                 seconds, waiting = seconds + event.seconds, waiting + event.waiting
-                images, unreadable = images + event.images, unreadable + event.unreadable
+                images += event.images
                 self.listen(event)
                 if event.step % LOG_STEPS == 0:
                     self.folder.append_metrics(
@@ -259,10 +288,11 @@ class _Job:
                 if time.perf_counter() - self.saved > SAVE_WITHIN_EPOCH_SECONDS:
                     self._save(state)
             else:
-                check_readable(self.prepared.data.feed, len(self.prepared.data.labels))
                 row = self._score(event, state, seconds, waiting, images)
-                seconds = waiting = 0.0
-                images = unreadable = 0
+                self._name_unreadable(self.prepared.data.feed, self.prepared.validation)
+                check_readable(self.prepared.data.feed, len(self.prepared.data.labels))
+                check_readable(self.prepared.validation, len(self.prepared.source.validation))
+                seconds, waiting, images = 0.0, 0.0, 0
                 self.folder.append_metrics(row)
                 self.listen(EpochScored(row))
                 self._watch(event)
@@ -318,7 +348,13 @@ class _Job:
         self.listen(sentence)
 
     def _save(self, state: State) -> None:
-        save_state(state, self.folder.resume, {"metrics_bytes": self.folder.metrics_bytes(), **self._versions()})
+        try:
+            save_state(state, self.folder.resume, {"metrics_bytes": self.folder.metrics_bytes(), **self._versions()})
+        except OSError as error:
+            raise RunError(
+                f"step {state.step} cannot be saved in {self.folder.resume} ({error.strerror or error})",
+                "make room there, then the same command with --resume auto; the state before is whole",
+            ) from error
         self.saved = time.perf_counter()
 
     def _versions(self) -> dict[str, Any]:
@@ -338,6 +374,7 @@ class _Job:
         if source.test is not None:
             feed = open_feed(split.pictures, model.preprocessing, workers=prepared.settings.execution.workers)
         evaluated = evaluate_model(model, split, name, feed, source.unknown.get(name, {}))
+        self._name_unreadable(feed)
         seconds, weights = time.perf_counter() - self.began, weights_hash(model.network)
         save(model, self.folder.model, card=model_card(model, prepared, evaluated))
         self.folder.write_json("evaluation.json", {**evaluated.to_dict(), "weights": weights})

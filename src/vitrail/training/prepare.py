@@ -28,6 +28,7 @@ from vitrail.training.settings import Execution, Settings, settings_from_dict
 
 SAMPLED = 64  # pictures opened to see their size and channels
 MEASURED = 2048  # pictures that mean and deviation are measured on
+LEFT_OUT = "left out: "
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
 
@@ -91,7 +92,9 @@ def _choose(options: TrainOptions, given: dict[str, Any], source: Source, side: 
         )
     asked = options.recipe if options.recipe != "auto" or stored == "custom" else stored
     recipe, name, reason = choose(asked, source.name, len(source.train), side)
-    return recipe, name, reason if options.recipe != "auto" or "network" not in given else "as in the configuration file"
+    if options.recipe == "auto" and "network" in given:
+        reason = "as in the configuration file"
+    return recipe, name, reason
 
 
 def _replayed(options: TrainOptions, stored: Execution, given: dict[str, Any]) -> TrainOptions:
@@ -115,9 +118,7 @@ def _resized(values: dict[str, Any], image_size: int | Sequence[int] | None) -> 
     """For another picture size: pictures are read larger or smaller in the same proportion."""
     if image_size is None:
         return values
-    new, old = (
-        side if isinstance(side, int) else side[0] for side in (image_size, values["network"]["image_size"])
-    )
+    new, old = (side if isinstance(side, int) else side[0] for side in (image_size, values["network"]["image_size"]))
     network = {**values["network"], "image_size": image_size}
     return {**values, "network": network, "fetch_size": round(values["fetch_size"] * new / max(1, old))}
 
@@ -247,10 +248,10 @@ def _feed(split: Split, preprocessing: Preprocessing, what: str, settings: Setti
 
 def unreadable_notes(*feeds: Feed) -> tuple[str, ...]:
     """One sentence for each picture that could not be read and is left out."""
-    return tuple(f"left out: {problem}" for feed in feeds for problem in feed.unreadable.values())
+    return tuple(f"{LEFT_OUT}{problem}" for feed in feeds for problem in feed.unreadable.values())
 
 
-def check_same(settings: Settings, changed: list[str], folder: Path) -> None:
+def check_same(changed: list[str], folder: Path) -> None:
     """Refuse to go on with a run that was started differently.
 
     Raises:

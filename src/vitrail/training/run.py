@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from vitrail.errors import RunError, UsageError
+from vitrail.errors import DataError, RunError, UsageError
 
 BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "config.yaml"}  # the last makes it a run
 PACKAGES = ("vitrail", "torch", "torchvision", "numpy", "pillow", "safetensors")
@@ -77,6 +77,19 @@ class RunFolder:
             handle.flush()
             os.fsync(handle.fileno())
         os.replace(beside, self.path / name)
+
+    def read_data(self) -> dict[str, Any]:
+        """What the run remembers of its data.
+
+        Raises:
+            DataError: If `data.json` is missing or damaged.
+        """
+        file = self.path / "data.json"
+        try:
+            content = dict(json.loads(file.read_text(encoding="utf-8")))
+            return {**content, "root": str(content["root"])}
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise DataError(f"{file} is missing or damaged ({error!r})", "another --out, to start again") from error
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """One more line of metrics."""

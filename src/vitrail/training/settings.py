@@ -200,7 +200,8 @@ def _validated(adapter: TypeAdapter, value: Any, where: str, name: str) -> Any:
 def _refuse_unknown(values: dict[str, Any], known: dict[str, Any], where: str, path: str) -> None:
     for key, value in values.items():
         if key not in known:
-            guess = nearest(str(key), known)
+            inside = [section for section, inner in known.items() if isinstance(inner, dict) and key in inner]
+            guess = f"{inside[0]}.{key}" if inside else nearest(str(key), known)
             raise UsageError(f"{where}: unknown key '{path}{key}'", f"{path}{guess}" if guess else ", ".join(known))
         if isinstance(value, dict) and isinstance(known[key], dict):
             _refuse_unknown(value, known[key], where, f"{path}{key}.")
