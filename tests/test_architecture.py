@@ -32,8 +32,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {"nn", "data", "weights", "model"},
     "pages": {"explain", "training"},
     "deploy": {"nn", "data", "weights", "model", "explain", "training", "pages"},
-    "jobs": {"nn", "data", "weights", "model", "explain", "training", "pages", "deploy"},
-    "cli": {"nn", "data", "weights", "model", "explain", "training", "pages", "deploy", "jobs", ""},
+    "report": {"nn", "data", "weights", "model", "explain", "training", "pages"},
+    "jobs": {"nn", "data", "weights", "model", "explain", "training", "pages", "report", "deploy"},
+    "cli": {"nn", "data", "weights", "model", "explain", "training", "pages", "report", "deploy", "jobs", ""},
     "": {"nn", "data", "weights", "model", "explain", "training", "pages", "deploy", "jobs"},  # vitrail/__init__.py
 }
 # Libraries that are not Python's: for some parts all they may use, for some what they may not.

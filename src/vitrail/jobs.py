@@ -9,11 +9,47 @@ from vitrail.data.feed import open_feed
 from vitrail.data.source import NAMED, Evaluation, open_evaluation
 from vitrail.errors import DataError, UsageError
 from vitrail.model import Model
+from vitrail.report import write_report
+from vitrail.training import job
 from vitrail.training.evaluation import Evaluated, evaluate_model
+from vitrail.training.events import Event, Finished, Listen, Reported
 from vitrail.training.execution import processors
-from vitrail.training.job import train
+from vitrail.training.options import TrainOptions
 
 __all__ = ["evaluate", "open_for", "remembered_data", "train"]
+
+
+def train(
+    data: str = "",
+    out: str | Path | None = None,
+    options: TrainOptions = TrainOptions(),  # noqa: B008  # a frozen value
+    listen: Listen = lambda event: None,
+) -> Finished:
+    """Train a Vision Transformer on a set of pictures, and leave a run folder with its page.
+
+    Args:
+        data: `digits`, `mnist`, `fashion-mnist`, a folder of class folders, or a CSV or JSONL manifest; empty when
+            `options.config` names it.
+        out: The run folder; a new one below `runs/` when None.
+        options: What to do differently from the recipe.
+        listen: Gets every event; see `vitrail.training.events`.
+
+    Returns:
+        The model, its evaluation and the folder.
+
+    Raises:
+        UsageError: If an option is wrong, or the folder exists and `options.resume` is "never".
+        DataError: If the data cannot be used.
+        RunError: If the training fails (a loss that is not finite).
+        Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
+    """
+
+    def heard(event: Event) -> None:
+        if isinstance(event, Reported):
+            write_report(event)
+        listen(event)
+
+    return job.train(data, out, options, heard)
 
 
 def remembered_data(run: str | Path) -> dict[str, Any]:

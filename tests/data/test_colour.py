@@ -64,7 +64,9 @@ def test_torchvision_does_the_same(name: str, channels: int) -> None:
     seed=st.integers(0, 10**6), high=st.integers(1, 40), wide=st.integers(1, 40), levels=st.sampled_from([1, 2, 9, 256])
 )
 def test_equalize_and_autocontrast_are_pillow_s(seed: int, high: int, wide: int, levels: int) -> None:
-    values = np.random.default_rng(seed).integers(0, levels, (high, wide)).astype(np.uint8) * (255 // max(1, levels - 1))
+    values = np.random.default_rng(seed).integers(0, levels, (high, wide)).astype(np.uint8) * (
+        255 // max(1, levels - 1)
+    )
     picture, images = Image.fromarray(values), torch.from_numpy(values)[None, None].float()
     for name, operation in (("equalize", ImageOps.equalize), ("autocontrast", ImageOps.autocontrast)):
         ours = change_colours(images, [name], torch.ones(1))[0, 0].numpy()

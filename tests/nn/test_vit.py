@@ -320,7 +320,7 @@ def test_dropout_stands_behind_the_embedding_each_attention_and_in_each_mlp():
     assert [module.attention_dropout for module in network.modules() if isinstance(module, Attention)] == [0.2] * 3
 
 
-@pytest.mark.parametrize("positions", ["learned", "none"])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "sinusoidal-2d", "none"])
 def test_resized_once_or_in_every_run_is_the_same(positions):
     network = built(replace(SMALL, positions=positions, registers=1))
     other = network.resized((40, 8))
@@ -347,13 +347,16 @@ def test_resized_copies_dtype_mode_and_parts_and_shares_nothing():
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "sinusoidal-2d"])
-def test_fixed_positions_are_no_parameters_and_not_saved(positions):
+def test_fixed_positions_are_no_parameters_but_saved(positions):
+    """They are saved under timm's name, and so that a network resized to another grid keeps what it was resized to."""
     network = built(replace(SMALL, positions=positions))
-    assert "pos_embed" not in network.state_dict()
+    assert "pos_embed" in network.state_dict()
     assert "pos_embed" not in dict(network.named_parameters())
     again = ViT(network.config).eval()
     again.load_state_dict(network.state_dict())
     images = pictures(2, 3, 16, 24)
     assert torch.equal(again(images), network(images))
     other = network.resized(32)
-    assert torch.equal(other(pictures(1, 3, 32, 32)), other.resized(32)(pictures(1, 3, 32, 32)))
+    loaded = ViT(other.config).eval()
+    loaded.load_state_dict(other.state_dict())
+    assert torch.equal(loaded(pictures(1, 3, 32, 32)), network(pictures(1, 3, 32, 32)))

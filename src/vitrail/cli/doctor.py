@@ -6,11 +6,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.parse import parse
 
+if TYPE_CHECKING:
+    import torch
+
 EXTRAS = {"digits": "sklearn", "compat": "timm"}
+NETWORK = "Ti/16"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,25 +29,18 @@ def run(words: Sequence[str]) -> int:
     """Look, try, and print; exit code 1 when a device cannot run a network."""
     typed = parse(Doctor, "doctor", words, "Versions, devices, and whether everything works here.")
 
-    from vitrail.cli.output import console, print_json
+    from vitrail.cli.output import print_json, print_table
 
     report = examine()
     if typed.json:
         print_json(report)
     else:
-        screen = console()
-        for name, value in report["environment"].items():
-            screen.print(f"{name:<14} {value}", markup=False)
+        rows = [(name, str(value)) for name, value in report["environment"].items()]
         for name, there in report["extras"].items():
-            screen.print(
-                f"{'extra ' + name:<14} {'there' if there else f'not there: pip install vitrail[{name}]'}", markup=False
-            )
-        screen.print(f"{'data':<14} {report['data_root']}", markup=False)
-        for device in report["devices"]:
-            verdict = (
-                f"{device['milliseconds']:.1f} ms for one picture, Ti/16" if device["works"] else device["problem"]
-            )
-            screen.print(f"{device['name']:<14} {'works: ' if device['works'] else 'fails: '}{verdict}", markup=False)
+            rows.append((f"extra {name}", "installed" if there else f'not installed: pip install "vitrail[{name}]"'))
+        rows.append(("data root", report["data_root"]))
+        rows += [(device["name"], _verdict(device)) for device in report["devices"]]
+        print_table(rows, left=2)
     return 0 if all(device["works"] for device in report["devices"]) else 1
 
 
@@ -61,32 +58,56 @@ def examine() -> dict[str, Any]:
         "environment": {**environment(), "usable processors": processors()},
         "extras": {name: importlib.util.find_spec(module) is not None for name, module in EXTRAS.items()},
         "data_root": (root if Path(root).is_dir() else f"{root} (missing)") if root else "VITRAIL_DATA is not set",
-        "devices": [_try(name) for name in names],
+        "devices": [_try(name, processors()) for name in names],
     }
 
 
-def _try(name: str) -> dict[str, Any]:
-    """One forward pass of a small network on a device, finite and equal to the processor's to 1e-3."""
+def _verdict(device: dict[str, Any]) -> str:
+    if not device["works"]:
+        return f"fails: {device['problem']}"
+    times = [f"{ms:.1f} ms{f' on {n} thread' + 's' * (n > 1) if n else ''}" for n, ms in device["milliseconds"]]
+    text = f"works: {' and '.join(times)} for one picture through a {NETWORK}"
+    (_, alone), (_, together) = device["milliseconds"][0], device["milliseconds"][-1]
+    return f"{text}; it is busy, --threads 1 is faster" if together > 1.5 * alone else text
+
+
+def _try(name: str, threads: int) -> dict[str, Any]:
+    """Forward passes of a small network on a device: finite and equal to the processor's to 1e-3, and how long."""
     import torch
 
     from vitrail.nn import ViT, ViTConfig
-    from vitrail.training.execution import processors
 
-    torch.manual_seed(0)
-    torch.set_num_threads(max(1, processors() // 2))
-    network = ViT(ViTConfig.from_size("Ti/16")).eval()
-    torch.nn.init.normal_(network.get_parameter("head.weight"), std=0.02)
-    images = torch.randn(1, 3, 224, 224)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = ViT(ViTConfig.from_size(NETWORK)).eval()
+        torch.nn.init.normal_(network.head.weight, std=0.02)
+        images = torch.randn(1, 3, 224, 224)
+    before = torch.get_num_threads()
+    times = []
     try:
+        torch.set_num_threads(1)
         with torch.no_grad():
             expected = network(images)
             network, images = network.to(name), images.to(name)
             got = network(images).cpu()
-            began = time.perf_counter()
-            network(images).cpu()
-            seconds = time.perf_counter() - began
+            for count in sorted({1, threads}) if name == "cpu" else [0]:
+                torch.set_num_threads(count or 1)
+                times.append((count, _milliseconds(network, images)))
     except RuntimeError as error:
-        return {"name": name, "works": False, "milliseconds": None, "problem": str(error).splitlines()[0]}
+        problem = str(error).splitlines()[0]
+        return {"name": name, "works": False, "milliseconds": [], "problem": problem}
+    finally:
+        torch.set_num_threads(before)
     gap = float((got - expected).abs().max())
     problem = "" if gap <= 1e-3 else f"logits differ from the processor's by {gap:.2g}"
-    return {"name": name, "works": not problem, "milliseconds": 1000 * seconds, "problem": problem}
+    return {"name": name, "works": not problem, "milliseconds": times, "problem": problem}
+
+
+def _milliseconds(network: "torch.nn.Module", images: "torch.Tensor") -> float:
+    """Of one forward pass, the better of two after one to warm up."""
+    taken = []
+    for _ in range(3):
+        began = time.perf_counter()
+        network(images).cpu()
+        taken.append(1000 * (time.perf_counter() - began))
+    return min(taken[1:])

@@ -7,6 +7,8 @@ from pathlib import Path
 from vitrail.cli.parse import Positional, parse
 from vitrail.errors import DataError
 
+SHOWN = 40  # classes in the table; --json has all
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate:
@@ -32,51 +34,48 @@ class Evaluate:
 
 def run(words: Sequence[str]) -> int:
     """Evaluate, and print the counts."""
-    typed = parse(Evaluate, "evaluate", words, "Count how often a model is right; each picture counts once.")
+    says = "Count how often a model is right; each picture counts once. Example: vitrail evaluate runs/latest"
+    typed = parse(Evaluate, "evaluate", words, says)
 
     from vitrail.cli.models_on import load_on
-    from vitrail.cli.output import console, print_json, share, warn
+    from vitrail.cli.output import console, count, print_json, share, warn
     from vitrail.jobs import evaluate, open_for
 
     model = load_on(typed.run, typed.device, typed.threads, batch_size=256)
     found = open_for(model, typed.run, typed.data or None, typed.data_root, typed.split)
     evaluated = evaluate(model, found)
     result, scores = evaluated.to_dict(), evaluated.scores
-    left_out = [f"{count} of class '{name}', which the model does not know" for name, count in found.unknown.items()]
-    left_out += [f"unreadable: {problem}" for problem in result["unreadable"]]
     if typed.json:
-        print_json({"model": typed.run, "data": found.name, **result})
+        print_json({"model": typed.run, "data": found.name, **result, "notes": list(found.notes)})
     else:
-        screen = console()
-        for note in found.notes:
-            warn(note)
         low, high = scores.interval
+        screen, split = console(), "" if evaluated.split == "all" else f"{evaluated.split} "
+        screen.print(f"{split}accuracy {share(scores.accuracy)}", style="bold", end="")
         screen.print(
-            f"[bold]{evaluated.split} accuracy {share(scores.accuracy)}[/bold] of {scores.images:,} pictures "
-            f"(95 % interval {share(low)} to {share(high)}), loss {scores.loss:.4f}"
+            f" of {count(scores.images, 'picture')} (95 % interval {share(low)} to {share(high)}), loss {scores.loss:.4f}\n"
         )
-        screen.print(_table(result["per_class"]))
-    for sentence in left_out:
-        warn(f"left out: {sentence}")
+        _print_classes(result["per_class"])
+    for sentence in (*found.notes, *(f"Left out: {problem}." for problem in result["unreadable"])):
+        warn(sentence)
+    left_out = sum(found.unknown.values()) + len(result["unreadable"])
     if typed.strict and left_out:
         raise DataError(
-            f"{len(left_out)} kinds of pictures were left out, and --strict allows none", "without --strict"
+            f"{count(left_out, 'picture')} left out, and --strict allows none",
+            "mend the data, or leave --strict out to count the others only",
         )
     return 0
 
 
-def _table(rows: list[dict]) -> object:
-    from rich.table import Table
+def _print_classes(rows: list[dict]) -> None:
+    """A table of the classes, the worst first."""
+    from vitrail.cli.output import count, print_table, share
 
-    from vitrail.cli.output import share
-
-    table = Table("class", box=None, header_style="dim")
-    for name in ("images", "precision", "recall", "f1"):
-        table.add_column(name, justify="right")
+    columns = ("precision", "recall", "f1")
     worst_first = sorted(rows, key=lambda row: (row["f1"] is None, row["f1"] or 0.0))
-    for row in worst_first[:40]:
-        shares = ["-" if row[key] is None else share(row[key], 1) for key in ("precision", "recall", "f1")]
-        table.add_row(row["class"], f"{row['images']:,}", *shares)
-    if len(rows) > 40:
-        table.add_row(f"and {len(rows) - 40} better ones")
-    return table
+    cells = [
+        (row["class"], f"{row['images']:,}", *("-" if row[key] is None else share(row[key], 1) for key in columns))
+        for row in worst_first[:SHOWN]
+    ]
+    print_table(cells, ("class (worst first)", "pictures", *columns))
+    if len(rows) > SHOWN:
+        print(f"and {count(len(rows) - SHOWN, 'better class', 'better classes')} (--json has all)")

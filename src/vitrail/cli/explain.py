@@ -136,7 +136,7 @@ def _explained(
     import numpy as np
 
     from vitrail.pages.explanation_page import ExplainedPicture, HeatView
-    from vitrail.training.report import as_picture
+    from vitrail.report import as_picture
 
     views = [
         HeatView(

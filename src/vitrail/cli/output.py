@@ -1,25 +1,78 @@
-"""What verbs print: JSON for programs, tables and sentences for people."""
+"""What verbs print: JSON for programs, tables and sentences for people.
+
+Names of files and classes come from strangers: nothing in them is taken for markup, and what cannot be printed is
+shown as its escape, so that one thing stays on one line.
+"""
 
 import json
+import math
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-
-def console() -> Console:
-    """Where sentences for people go: stdout."""
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
-def print_json(value: Any) -> None:
-    """One JSON value on stdout."""
-    print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+def console(to_stderr: bool = False) -> "Console":
+    """Where sentences for people go; wraps lines on a terminal only."""
+    from rich.console import Console
+
+    stream = sys.stderr if to_stderr else sys.stdout
+    return Console(stderr=to_stderr, highlight=False, markup=False, emoji=False, soft_wrap=not stream.isatty())
+
+
+def one_line(text: str) -> str:
+    """The text with every blank a space, and unprintable characters as escapes."""
+    plain = " ".join(text.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in plain)
+
+
+def say(sentence: str) -> None:
+    """A line for people on stdout."""
+    _print(one_line(sentence), sys.stdout)
 
 
 def warn(sentence: str) -> None:
-    """A sentence on stderr, so that stdout stays clean."""
-    print(sentence, file=sys.stderr)
+    """A line for people on stderr, so that stdout stays clean."""
+    _print(one_line(sentence), sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on stdout; numbers that are not finite become null, which JSON has."""
+    finite = _finite(value)
+    text = json.dumps(finite, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(finite, allow_nan=False)
+    print(text)
+
+
+def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), left: int = 1) -> None:
+    """Aligned columns, as wide as they must be, with nothing cut off.
+
+    Args:
+        rows: Cells; rows may be of different length.
+        header: Above them; none when empty.
+        left: How many columns stand to the left; the others stand to the right.
+    """
+    from rich.cells import cell_len
+
+    cells = [[one_line(cell) for cell in row] for row in ([header] if header else []) + list(rows)]
+    columns = max((len(row) for row in cells), default=0)
+    widths = [max((cell_len(row[i]) for row in cells if i < len(row)), default=0) for i in range(columns)]
+    for row in cells:
+        blanks = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=False)]
+        line = [
+            cell + blank if i < left else blank + cell for i, (cell, blank) in enumerate(zip(row, blanks, strict=True))
+        ]
+        _print("  ".join(line).rstrip(), sys.stdout)
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    """1 picture, 2 pictures, 1,258 pictures."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def duration(seconds: float) -> str:
@@ -35,3 +88,20 @@ def duration(seconds: float) -> str:
 def share(value: float, places: int = 2) -> str:
     """A share as a percentage."""
     return f"{100 * value:.{places}f} %"
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: _finite(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_finite(inner) for inner in value]
+    return value
+
+
+def _print(line: str, stream: Any) -> None:
+    """Print a line that the stream's encoding may not know in full."""
+    encoding = stream.encoding or "utf-8"
+    print(line.encode(encoding, "backslashreplace").decode(encoding), file=stream)

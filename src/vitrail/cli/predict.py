@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vitrail.model import Model, Prediction
 
 BATCH = 64
+COLUMNS = ["file", "label", "probability"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +36,16 @@ class Predict:
 
 def run(words: Sequence[str]) -> int:
     """Predict, and print a line for each picture."""
-    typed = parse(Predict, "predict", words, "Say what is on pictures.")
+    typed = parse(Predict, "predict", words, "Say what is on pictures. Example: vitrail predict runs/latest photo.jpg")
     if not typed.pictures:
         raise UsageError("no picture given", f"vitrail predict {typed.run} photo.jpg")
+    if typed.out is not None:
+        _check_out(typed.out)
 
     from vitrail.cli.models_on import files_of, load_on
-    from vitrail.cli.output import print_json, warn
+    from vitrail.cli.output import count, print_json, print_table, say, share, warn
 
-    files = files_of(typed.pictures)
+    files = [file for file, _ in files_of(typed.pictures)]
     model = load_on(typed.run, typed.device, typed.threads, min(BATCH, len(files)))
     problems: list[str] = []
     found = list(_predictions(model, files, problems))
@@ -51,16 +54,16 @@ def run(words: Sequence[str]) -> int:
     if typed.json:
         print_json([{"file": p.name, "label": p.label, "probability": p.probability, "top": p.top} for p in found])
     elif typed.out is not None:
-        print(f"{len(found)} predictions in {typed.out}")
+        say(f"{count(len(found), 'prediction')} in {typed.out}")
     else:
-        wide = max((len(p.name) for p in found), default=0)
-        for p in found:
-            others = "  ".join(f"{name} {100 * value:.1f} %" for name, value in p.top[1:3])
-            print(f"{p.name:<{wide}}  {p.label}  {100 * p.probability:.1f} %   ({others})")
+        others = ["  ".join(f"{name} {share(value, 1)}" for name, value in p.top[1:3]) for p in found]
+        rows = [(p.name, p.label, share(p.probability, 1), f"({o})") for p, o in zip(found, others, strict=True)]
+        print_table(rows, left=2)
     for problem in problems[:-1]:
-        warn(problem)
+        warn(f"left out: {problem}")
     if problems:
-        raise DataError(problems[-1], f"another file; the other {len(found)} pictures were predicted")
+        done = f" ({count(len(found), 'other picture')} predicted)" if found else ""
+        raise DataError(f"{problems[-1]}{done}", "leave it out, or replace it by a picture that can be read")
     return 0
 
 
@@ -78,12 +81,26 @@ def _predictions(model: "Model", files: list[Path], problems: list[str]) -> Iter
                     problems.append(error.problem)
 
 
+def _check_out(path: Path) -> None:
+    """Refuse to write over anything but predictions."""
+    if path.suffix.lower() != ".csv":
+        raise UsageError(f"predictions are written as CSV, not to {path}", f"--out {path.with_suffix('.csv')}")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", f"--out {path / 'predictions.csv'}")
+    if not path.exists():
+        return
+    with open(path, encoding="utf-8", errors="replace") as handle:
+        if handle.readline().strip() != ",".join(COLUMNS):
+            raise UsageError(f"{path} exists and holds no predictions", f"--out {path.with_stem('predictions')}")
+
+
 def _write_csv(path: Path, found: list["Prediction"]) -> None:
     """A CSV file, written whole; a cell that a spreadsheet would take for a formula gets an apostrophe in front."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".writing")
-    with open(beside, "w", newline="", encoding="utf-8") as handle:
+    with open(beside, "w", newline="", encoding="utf-8", errors="surrogateescape") as handle:
         rows = csv.writer(handle)
-        rows.writerow(["file", "label", "probability"])
+        rows.writerow(COLUMNS)
         for prediction in found:
             rows.writerow([_safe(prediction.name), _safe(prediction.label), f"{prediction.probability:.6f}"])
     beside.replace(path)

@@ -7,11 +7,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from vitrail.cli.output import duration, share
-from vitrail.training.job import EpochScored, Event, Finished, Reading, Started
+from vitrail.cli.output import count, duration, one_line, share
+from vitrail.training.events import EpochScored, Event, Finished, Reading, Started
 from vitrail.training.loop import StepDone
 
 PLAIN_SECONDS = 20.0
+LIVE_SECONDS = 0.2
+WIDTHS = {"train loss": 10, "validation: loss": 16, "accuracy": 9, "img/s": 8, "waiting for data": 16}
 
 
 class TrainingProgress:
@@ -23,12 +25,12 @@ class TrainingProgress:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.live = console.is_terminal
+        self.live = console.is_terminal and not console.is_dumb_terminal
         self.started: Started | None = None
         self.bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
-            TextColumn("{task.fields[says]}"),
+            TextColumn("{task.fields[says]}", markup=False),
             console=console,
             transient=True,
             expand=True,
@@ -53,16 +55,9 @@ class TrainingProgress:
         match event:
             case str():
                 style = "yellow" if event.startswith(("warning", "left out")) else "dim"
-                self.console.print(Text(event, style=style))
+                self.console.print(Text(one_line(event), style=style))
             case Reading():
-                self.bar.update(
-                    self.task,
-                    visible=True,
-                    description=event.what,
-                    total=event.whole,
-                    completed=event.done,
-                    says=f"{event.done:,} of {event.whole:,} pictures",
-                )
+                self._read(event)
             case Started():
                 self._start(event)
             case StepDone():
@@ -72,30 +67,52 @@ class TrainingProgress:
             case Finished():
                 self.bar.update(self.task, visible=False)
 
+    def _due(self) -> bool:
+        """Whether it is time to say something again."""
+        now = time.monotonic()
+        if now - self.told < (LIVE_SECONDS if self.live else PLAIN_SECONDS):
+            return False
+        self.told = now
+        return True
+
+    def _read(self, event: Reading) -> None:
+        says = f"{event.done:,} of {count(event.whole, 'picture')}"
+        if self._due():
+            if self.live:
+                self.bar.update(
+                    self.task, visible=True, description=event.what, total=event.whole, completed=event.done, says=says
+                )
+            else:
+                self.console.print(f"{event.what}: {says}")
+
     def _start(self, event: Started) -> None:
         self.started, self.began = event, time.monotonic()
         steps = event.steps_per_epoch * event.epochs
         self.console.print(
-            f"{event.images:,} pictures, {event.epochs} epochs of {event.steps_per_epoch} steps, "
-            f"about {duration(event.seconds)} (from timed steps); the run: {event.folder}"
+            f"{count(event.images, 'picture')}, {count(event.epochs, 'epoch')} of "
+            f"{count(event.steps_per_epoch, 'step')}, about {duration(event.seconds)} (from timed steps)"
         )
+        self.console.print(one_line(f"the run: {event.folder}"))
+        if event.step < steps:
+            epoch = f"{'epoch':>{self._epoch_width()}}"
+            self.console.print("  ".join([epoch, *(f"{name:>{width}}" for name, width in WIDTHS.items())]), style="dim")
         self.bar.update(self.task, visible=True, total=steps, completed=event.step, description="training", says="")
+
+    def _epoch_width(self) -> int:
+        return max(5, 2 * len(str(self.started.epochs)) + 1) if self.started else 5
 
     def _step(self, event: StepDone) -> None:
         self.images, self.seconds = self.images + event.images, self.seconds + event.seconds
         self.waiting += event.waiting
-        now = time.monotonic()
-        due = now - self.told > (0.2 if self.live else PLAIN_SECONDS)
-        if not due or self.started is None:
+        if self.started is None or not self._due():
             return
-        self.told = now
         left = self.started.steps_per_epoch * self.started.epochs - event.step
         done = event.step - self.started.step
         says = (
             f"epoch {event.epoch + 1}/{self.started.epochs}  loss {float(event.loss):.3f}  "
             f"{self.images / max(self.seconds, 1e-9):,.0f} img/s  "
             f"{share(self.waiting / max(self.seconds, 1e-9), 0)} waiting  "
-            f"{duration((now - self.began) / max(done, 1) * left)} left"
+            f"{duration((self.told - self.began) / max(done, 1) * left)} left"
         )
         self.images, self.seconds, self.waiting = 0, 0.0, 0.0
         if self.live:
@@ -104,9 +121,14 @@ class TrainingProgress:
             self.console.print(f"step {event.step}: {says}")
 
     def _epoch(self, row: dict) -> None:
-        speed = row["images_per_second"] or 0.0
-        self.console.print(
-            f"epoch {row['epoch']:>3}  train loss {row['training_loss']:.4f}  "
-            f"validation loss {row['validation_loss']:.4f}  accuracy {share(row['validation_accuracy'])}  "
-            f"{speed:,.0f} img/s  {share(row['waiting_share'] or 0.0, 0)} waiting for data"
+        total = self.started.epochs if self.started else row["epoch"]
+        cells = (
+            f"{row['training_loss']:.4f}",
+            f"{row['validation_loss']:.4f}",
+            share(row["validation_accuracy"]),
+            f"{row['images_per_second'] or 0.0:,.0f}",
+            share(row["waiting_share"] or 0.0, 0),
         )
+        epoch = f"{row['epoch']}/{total}".rjust(self._epoch_width())
+        widths = WIDTHS.values()
+        self.console.print("  ".join([epoch, *(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))]))

@@ -1,11 +1,18 @@
 """`vitrail train DATA`: from a set of pictures to a run folder."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from vitrail.cli.parse import Positional, parse
+from vitrail.errors import UsageError
 from vitrail.training.options import TrainOptions
+
+SAYS = (
+    "Train a Vision Transformer on a set of pictures. What is left out is decided by a recipe, and said. "
+    "Example: vitrail train digits"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,39 +29,34 @@ class Train(TrainOptions):
 
 def run(words: Sequence[str]) -> int:
     """Train, and print where the result is."""
-    typed = parse(Train, "train", words, "Train a Vision Transformer on a set of pictures.")
+    typed = parse(Train, "train", words, SAYS)
     options = TrainOptions(**{field.name: getattr(typed, field.name) for field in fields(TrainOptions)})
     if not typed.data and options.config is None:
-        from vitrail.errors import UsageError
-
         raise UsageError("no data given: what should be trained on?", "vitrail train digits")
+    if options.resume == "auto" and typed.out is None:
+        raise UsageError("--resume auto needs the run to go on with", "--out with the folder of the run")
 
-    from rich.console import Console
-
-    from vitrail.cli.output import console, duration, print_json, share
+    from vitrail.cli.output import console, count, duration, print_json, say, share
     from vitrail.cli.progress import TrainingProgress
-    from vitrail.jobs import train
+    from vitrail.jobs import remembered_data, train
 
-    screen = Console(stderr=True, highlight=False) if typed.json else console()
+    screen = console(to_stderr=typed.json)
     with TrainingProgress(screen) as progress:
         finished = train(typed.data, typed.out, options, progress)
     evaluated, scores = finished.evaluated, finished.evaluated.scores
     if typed.json:
-        print_json(
-            {
-                "run": str(finished.folder),
-                **evaluated.to_dict(),
-                "seconds": finished.seconds,
-                "weights": finished.weights,
-            }
-        )
+        result = {"seconds": finished.seconds, "weights": finished.weights}
+        print_json({"run": str(finished.folder), **evaluated.to_dict(), **result})
         return 0
     low, high = scores.interval
+    screen.print(f"\n{evaluated.split} accuracy {share(scores.accuracy)}", style="bold", end="")
     screen.print(
-        f"\n[bold]{evaluated.split} accuracy {share(scores.accuracy)}[/bold] of {scores.images:,} pictures "
-        f"(95 % interval {share(low)} to {share(high)}), after {duration(finished.seconds)}"
+        f" of {count(scores.images, 'picture')} (95 % interval {share(low)} to {share(high)}), "
+        f"after {duration(finished.seconds)}"
     )
-    screen.print(f"the page      {finished.folder / 'run.html'}")
-    screen.print(f"the model     {finished.folder / 'model'}")
-    screen.print(f"next          vitrail explain {finished.folder} PICTURE", highlight=False, markup=False)
+    say(f"the page   {finished.folder / 'run.html'}")
+    say(f"the model  {finished.folder / 'model'}")
+    say(
+        f"next       {shlex.join(['vitrail', 'explain', str(finished.folder), remembered_data(finished.folder)['name']])}"
+    )
     return 0

@@ -1,10 +1,10 @@
 """What a network is made of: attention, embedding, blocks, the ViT, and the record of one run. Needs torch only."""
 
-from vitrail.nn.attention import Attention, attend, attention_weights, causal_mask
+from vitrail.nn.attention import Attention, attend, causal_mask
 from vitrail.nn.blocks import MLP, EncoderBlock, LayerScale, StochasticDepth
 from vitrail.nn.config import SIZES, ViTConfig
 from vitrail.nn.embedding import PatchEmbedding, grid_of, resize_positions, sinusoids, sinusoids_2d
-from vitrail.nn.record import SILENT, AnyRecord, Record, Silent
+from vitrail.nn.record import SILENT, AnyRecord, Record, Silent, attention_weights
 from vitrail.nn.twin import twin
 from vitrail.nn.vit import STANDARD, Features, Parts, ViT
 

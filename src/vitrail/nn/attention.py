@@ -3,7 +3,7 @@
     Attention(Q, K, V) = softmax(Q K^T / sqrt(e)) V        "Attention is all you need" (2017), equation 1
 
 `attend` is the one way in which networks compute it: torch's fused kernel, which never forms the (n, n) weights.
-`attention_weights` is the first half of the equation on its own; a record uses it to show the weights afterwards.
+The first half of the equation on its own, `attention_weights`, stands in `record.py`, which makes them afterwards.
 """
 
 import torch
@@ -12,23 +12,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.nn.record import SILENT, AnyRecord
-
-
-def attention_weights(
-    queries: Float[Tensor, "b k n e"], keys: Float[Tensor, "b k m e"], mask: Bool[Tensor, "*#b #n #m"] | None = None
-) -> Float[Tensor, "b k n m"]:
-    """softmax(Q K^T / sqrt(e)); a row whose mask hides every key is all zeros.
-
-    Args:
-        queries: (b, k, n, e), k heads of e numbers.
-        keys: (b, k, m, e).
-        mask: True where a query may see a key; broadcast to (b, k, n, m).
-    """
-    scores = queries @ keys.transpose(-2, -1) * queries.shape[-1] ** -0.5
-    if mask is None:
-        return scores.softmax(dim=-1)
-    sees_any = mask.any(dim=-1, keepdim=True)
-    return scores.masked_fill(~mask & sees_any, -torch.inf).softmax(dim=-1) * sees_any
 
 
 def attend(

@@ -60,11 +60,21 @@ class Attended(NamedTuple):
     mask: Bool[Tensor, "*#b #n #m"] | None
 
 
-def weights_of(queries: Tensor, keys: Tensor, mask: Tensor | None) -> Float[Tensor, "b k n m"]:
-    """The attention weights, made now; imported here because `attention.py` stands on this file."""
-    from vitrail.nn.attention import attention_weights
+def attention_weights(
+    queries: Float[Tensor, "b k n e"], keys: Float[Tensor, "b k m e"], mask: Bool[Tensor, "*#b #n #m"] | None = None
+) -> Float[Tensor, "b k n m"]:
+    """softmax(Q K^T / sqrt(e)); a row whose mask hides every key is all zeros.
 
-    return attention_weights(queries, keys, mask)
+    Args:
+        queries: (b, k, n, e), k heads of e numbers.
+        keys: (b, k, m, e).
+        mask: True where a query may see a key; broadcast to (b, k, n, m).
+    """
+    scores = queries @ keys.transpose(-2, -1) * queries.shape[-1] ** -0.5
+    if mask is None:
+        return scores.softmax(dim=-1)
+    sees_any = mask.any(dim=-1, keepdim=True)
+    return scores.masked_fill(~mask & sees_any, -torch.inf).softmax(dim=-1) * sees_any
 
 
 class Record:
@@ -127,7 +137,7 @@ class Record:
         if kept is not None and part in Attended._fields[:4]:
             return getattr(kept, part)
         if kept is not None and part == "attention":
-            return weights_of(kept.queries, kept.keys, kept.mask)
+            return attention_weights(kept.queries, kept.keys, kept.mask)
         raise self._missing(name)
 
     def __contains__(self, name: str) -> bool:
@@ -169,7 +179,7 @@ class Record:
         if queries is not None:
             q = q[:, :, queries]
             mask = mask[..., queries, :] if mask is not None and mask.shape[-2] > 1 else mask
-        return weights_of(q, k, mask)
+        return attention_weights(q, k, mask)
 
     def gradient(self, of: Tensor, *places: str, keep_graph: bool = False) -> dict[str, Float[Tensor, "b k n m"]]:
         """d of / d attention weights, by d y / d A = (d y / d O) V^T; no parameter's `.grad` is touched.

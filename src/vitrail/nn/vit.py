@@ -106,7 +106,7 @@ class ViT(nn.Module):
         if config.positions == "learned":
             self.pos_embed = nn.Parameter(torch.empty(1, prefix + config.grid[0] * config.grid[1], width))
         else:
-            self.register_buffer("pos_embed", fixed_positions(config), persistent=False)
+            self.register_buffer("pos_embed", fixed_positions(config))
         self.drop = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(self._block(index) for index in range(config.depth))
         self.norm = parts.norm(config)
@@ -193,11 +193,10 @@ class ViT(nn.Module):
         """The same network for another picture size: positions resized once, everything else copied."""
         network = copy.deepcopy(self)
         config = network.config = replace(self.config, image_size=image_size)
-        if isinstance(self.pos_embed, nn.Parameter):
-            positions = resize_positions(self.pos_embed.detach(), config.prefix, self.config.grid, config.grid)
-            network.pos_embed = nn.Parameter(positions.clone(), self.pos_embed.requires_grad)
-        elif (fixed := fixed_positions(config)) is not None:
-            network.pos_embed = fixed.to(next(self.parameters()))
+        if self.pos_embed is not None:
+            positions = resize_positions(self.pos_embed.detach(), config.prefix, self.config.grid, config.grid).clone()
+            learned = isinstance(self.pos_embed, nn.Parameter)
+            network.pos_embed = nn.Parameter(positions, self.pos_embed.requires_grad) if learned else positions
         return network
 
 

@@ -1,15 +1,12 @@
 """One training from beginning to end: prepare, train, evaluate once, leave a run folder.
 
-Whoever wants to watch passes `listen`, which gets every event: sentences (`str`), `Reading`, `Started`, the loop's
-`StepDone`, `EpochScored` and `Finished`.
+Whoever wants to watch passes `listen`, which gets every event of `events.py`: bars, logs and pages listen.
 """
 
 import shlex
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,10 +17,23 @@ import torch
 from vitrail.data.feed import Feed, check_readable, open_feed
 from vitrail.data.source import open_source, reopen_source
 from vitrail.errors import DataError, RunError, UsageError, VitrailError
-from vitrail.model import Model, save
+from vitrail.model import save
 from vitrail.nn import ViT
+from vitrail.training.card import model_card
 from vitrail.training.checkpoint import load_state, save_state, states, weights_hash
 from vitrail.training.evaluation import Evaluated, evaluate_model, evaluate_network
+from vitrail.training.events import (
+    Asked,
+    EpochScored,
+    Finished,
+    Listen,
+    Reading,
+    Reported,
+    RunState,
+    Started,
+    Stopped,
+    stop_signals,
+)
 from vitrail.training.execution import pick_device, pick_precision
 from vitrail.training.loop import EpochDone, State, StepDone, part_size, start, steps_per_epoch, train_loop
 from vitrail.training.metrics import Scores
@@ -39,7 +49,6 @@ from vitrail.training.prepare import (
     resolve,
     unreadable_notes,
 )
-from vitrail.training.report import RunReport, model_card, write_report
 from vitrail.training.run import RunFolder, default_folder, environment, open_folder, owned, point_latest
 from vitrail.training.settings import read_given, read_yaml, settings_from_dict, settings_to_yaml
 from vitrail.training.watchdog import stuck
@@ -47,55 +56,6 @@ from vitrail.training.watchdog import stuck
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
 SAVE_WITHIN_EPOCH_SECONDS = 300.0
 LOG_STEPS = 50
-
-
-class Stopped(VitrailError):
-    """A person or the system asked the run to stop; its state is saved (exit code 130)."""
-
-    exit_code = 130
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Pictures being read into memory."""
-
-    what: str
-    done: int
-    whole: int
-
-
-@dataclass(frozen=True)
-class Started:
-    """The first step is about to be made."""
-
-    folder: Path
-    images: int
-    steps_per_epoch: int
-    epochs: int
-    step: int  # 0, or where the run goes on
-    seconds: float  # expected for what is left, from timed steps
-
-
-@dataclass(frozen=True)
-class EpochScored:
-    """An epoch is done and was validated."""
-
-    row: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Finished:
-    """The run is finished: what it leaves behind."""
-
-    folder: Path
-    model: Model
-    evaluated: Evaluated
-    seconds: float
-    weights: str
-
-
-Event = str | Reading | Started | StepDone | EpochScored | Finished
-Listen = Callable[[Event], None]
 
 
 def train(
@@ -210,7 +170,7 @@ class _Job:
         point_latest(self.folder.path)
         per_epoch = steps_per_epoch(len(prepared.data.labels), settings.optimization)
         self._announce(state, per_epoch)
-        with _stop_signals() as asked:
+        with stop_signals() as asked:
             loop = train_loop(state, prepared.data, classification, settings.optimization, settings.execution)
             try:
                 self._follow(loop, state, asked)
@@ -274,7 +234,7 @@ class _Job:
         images = len(self.prepared.data.labels)
         self.listen(Started(self.folder.path, images, per_epoch, choices.epochs, state.step, seconds))
 
-    def _follow(self, loop: Iterator[StepDone | EpochDone], state: State, asked: "_Asked") -> None:
+    def _follow(self, loop: Iterator[StepDone | EpochDone], state: State, asked: Asked) -> None:
         seconds, waiting, images = 0.0, 0.0, 0
         for event in loop:
             if isinstance(event, StepDone):
@@ -360,8 +320,8 @@ class _Job:
     def _versions(self) -> dict[str, Any]:
         return {"torch": torch.__version__, "threads": torch.get_num_threads()}
 
-    def _report(self, state: str = "running", evaluated: Evaluated | None = None) -> None:
-        write_report(RunReport(self.folder, self.prepared, state, evaluated))
+    def _report(self, state: RunState = "running", evaluated: Evaluated | None = None) -> None:
+        self.listen(Reported(self.folder, self.prepared, state, evaluated))
 
     def _finish(self, state: State) -> Finished:
         prepared = self.prepared
@@ -383,29 +343,3 @@ class _Job:
         finished = Finished(self.folder.path, model, evaluated, seconds, weights)
         self.listen(finished)
         return finished
-
-
-@dataclass
-class _Asked:
-    stop: bool = False
-
-
-@contextmanager
-def _stop_signals() -> Iterator[_Asked]:
-    """Ctrl-C and SIGTERM ask for a stop at the next step, a second Ctrl-C ends at once; only in the main thread."""
-    asked = _Asked()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-
-    def handle(number: int, frame: object) -> None:
-        if asked.stop and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        asked.stop = True
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -46,15 +46,15 @@ RECIPES: dict[str, Recipe] = {
         says="scikit-learn's 8x8 digits",
         image_size=8,
         network=_shape(2, 64, 4, 4),
-        optimization=Optimization(epochs=100, batch_size=64, learning_rate=2e-3, warmup_epochs=5, average=0.99),
-        augmentation=Augmentation(shift=0.1, rotate=10, zoom=(0.9, 1.1), fill=0),
+        optimization=Optimization(epochs=100, batch_size=64, learning_rate=2e-3, warmup_epochs=5.0, average=0.99),
+        augmentation=Augmentation(shift=0.1, rotate=10.0, zoom=(0.9, 1.1), fill=0),
     ),
     "mnist": Recipe(
         says="28x28 grey pictures, tens of thousands: MNIST, Fashion-MNIST",
         image_size=28,
         network=_shape(7, 96, 4, 4),
-        optimization=Optimization(epochs=6, batch_size=256, learning_rate=3e-3, warmup_epochs=1, average=0.998),
-        augmentation=Augmentation(shift=0.06, rotate=8, zoom=(0.92, 1.08), fill=0),
+        optimization=Optimization(epochs=6, batch_size=256, learning_rate=3e-3, warmup_epochs=1.0, average=0.998),
+        augmentation=Augmentation(shift=0.06, rotate=8.0, zoom=(0.92, 1.08), fill=0),
     ),
     "d0-mnist": Recipe(
         says="the network and schedule of the founding document D0: a 7x7 grid of 4x4 patches, 2 blocks of width 8",
@@ -69,14 +69,20 @@ RECIPES: dict[str, Recipe] = {
             "norm_eps": 1e-5,
         },
         optimization=Optimization(
-            epochs=5, batch_size=128, learning_rate=5e-3, schedule="constant", warmup_epochs=0, weight_decay=0, clip=0
+            epochs=5,
+            batch_size=128,
+            learning_rate=5e-3,
+            schedule="constant",
+            warmup_epochs=0.0,
+            weight_decay=0.0,
+            clip=0,
         ),
     ),
     "small-pictures": Recipe(
         says="pictures up to 40 pixels, such as CIFAR",
         image_size=32,
         network=_shape(4, 192, 6, 3),
-        optimization=Optimization(epochs=100, batch_size=128, learning_rate=1e-3, warmup_epochs=5, average=0.999),
+        optimization=Optimization(epochs=100, batch_size=128, learning_rate=1e-3, warmup_epochs=5.0, average=0.999),
         augmentation=Augmentation(crop_area=(0.6, 1.0), **_PHOTOS),
     ),
     "few-photos": Recipe(
@@ -84,7 +90,7 @@ RECIPES: dict[str, Recipe] = {
         image_size=64,
         fetch_size=72,
         network=_shape(8, 128, 6, 4, stochastic_depth=0.1),
-        optimization=Optimization(epochs=100, batch_size=64, learning_rate=1e-3, warmup_epochs=5, average=0.99),
+        optimization=Optimization(epochs=100, batch_size=64, learning_rate=1e-3, warmup_epochs=5.0, average=0.99),
         augmentation=Augmentation(crop_area=(0.35, 1.0), **_PHOTOS),
     ),
     "photos": Recipe(
@@ -92,7 +98,7 @@ RECIPES: dict[str, Recipe] = {
         image_size=128,
         fetch_size=144,
         network=_shape(16, 192, 12, 3, mlp_dim=768, stochastic_depth=0.1),
-        optimization=Optimization(epochs=100, batch_size=256, learning_rate=1e-3, warmup_epochs=5, average=0.999),
+        optimization=Optimization(epochs=100, batch_size=256, learning_rate=1e-3, warmup_epochs=5.0, average=0.999),
         augmentation=Augmentation(crop_area=(0.25, 1.0), mixup=0.2, **_PHOTOS),
     ),
     "many-photos": Recipe(
@@ -101,7 +107,7 @@ RECIPES: dict[str, Recipe] = {
         fetch_size=256,
         network=_shape(16, 384, 12, 6, mlp_dim=1536),
         optimization=Optimization(
-            epochs=90, batch_size=1024, learning_rate=1e-3, warmup_epochs=7, weight_decay=0.1, average=0.9999
+            epochs=90, batch_size=1024, learning_rate=1e-3, warmup_epochs=7.0, weight_decay=0.1, average=0.9999
         ),
         augmentation=Augmentation(crop_area=(0.05, 1.0), mixup=0.2, **_PHOTOS),
     ),

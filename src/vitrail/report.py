@@ -1,40 +1,20 @@
-"""What a run shows of itself: the values of its page and the text of its model card, from facts only."""
+"""From a run to its page: the values that `run.html` shows, from facts only."""
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
 
 import numpy as np
 from jaxtyping import UInt8
 from torch import Tensor
 
-from vitrail.model import Model
 from vitrail.pages.run_page import EvaluationSummary, Example, RunSummary, write_run_page
 from vitrail.training.evaluation import Evaluated
-from vitrail.training.prepare import Prepared
-from vitrail.training.run import RunFolder
+from vitrail.training.events import Reported
 
 SHOWN = 12  # examples of each kind
 
 
-@dataclass(frozen=True, eq=False)
-class RunReport:
-    """What a page is made of.
-
-    Attributes:
-        folder: The run.
-        prepared: Its settings and data.
-        state: "running", "finished" or "stopped".
-        evaluated: The final evaluation, once there is one.
-    """
-
-    folder: RunFolder
-    prepared: Prepared
-    state: str
-    evaluated: Evaluated | None
-
-
-def write_report(report: RunReport) -> None:
+def write_report(report: Reported) -> None:
     """Write `run.html`."""
     folder, prepared, evaluated = report.folder, report.prepared, report.evaluated
     settings, source, network = prepared.settings, prepared.source, prepared.model.network
@@ -46,7 +26,7 @@ def write_report(report: RunReport) -> None:
         folder.page,
         RunSummary(
             title=f"{settings.data}",
-            state=report.state,  # pyrefly: ignore[bad-argument-type]
+            state=report.state,
             facts=[
                 ("pictures", sizes),
                 ("classes", str(len(source.classes))),
@@ -112,29 +92,3 @@ def as_picture(pixels: UInt8[Tensor, "c h w"]) -> UInt8[np.ndarray, "h w *c"]:
     """Pixels as pages want them: (h, w) for one channel, (h, w, 3) for three."""
     array = pixels.cpu().numpy()
     return array[0] if len(array) == 1 else np.ascontiguousarray(array.transpose(1, 2, 0))
-
-
-def model_card(model: Model, prepared: Prepared, evaluated: Evaluated) -> str:
-    """The README of a saved model: what it is, what it was trained on, how well it does, how to use it."""
-    settings, scores = prepared.settings, evaluated.scores
-    low, high = scores.interval
-    facts: dict[str, Any] = {
-        "data": settings.data,
-        "training pictures": f"{len(prepared.source.train):,}",
-        "classes": ", ".join(model.classes[:20]) + (", ..." if len(model.classes) > 20 else ""),
-        "parameters": f"{sum(p.numel() for p in model.network.parameters()):,}",
-        "picture size": " x ".join(str(side) for side in settings.network.image) + " pixels",
-        "recipe": settings.recipe,
-        "epochs": settings.optimization.epochs,
-        "seed": settings.seed,
-    }
-    rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
-    return (
-        f"# A Vision Transformer for {settings.data}\n\n"
-        f"{scores.accuracy:.2%} of {scores.images:,} {evaluated.split} pictures are classified correctly "
-        f"(95 % interval {low:.2%} to {high:.2%}).\n\n"
-        f"| fact | value |\n|---|---|\n{rows}\n\n"
-        '```python\nimport vitrail\n\nmodel = vitrail.load(".")\n'
-        'print(model.predict(["picture.png"])[0].label)\n```\n\n'
-        "The files hold tensors and plain text only. Preprocessing and class names are part of the model.\n"
-    )

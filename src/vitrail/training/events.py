@@ -1,0 +1,112 @@
+"""What a training tells whoever listens, and how it is asked to stop."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from vitrail.errors import VitrailError
+from vitrail.model import Model
+from vitrail.training.evaluation import Evaluated
+from vitrail.training.loop import StepDone
+from vitrail.training.prepare import Prepared
+from vitrail.training.run import RunFolder
+
+RunState = Literal["running", "finished", "stopped"]
+
+
+class Stopped(VitrailError):
+    """A person or the system asked the run to stop; its state is saved (exit code 130)."""
+
+    exit_code = 130
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Pictures being read into memory."""
+
+    what: str
+    done: int
+    whole: int
+
+
+@dataclass(frozen=True)
+class Started:
+    """The first step is about to be made."""
+
+    folder: Path
+    images: int
+    steps_per_epoch: int
+    epochs: int
+    step: int  # 0, or where the run goes on
+    seconds: float  # expected for what is left, from timed steps
+
+
+@dataclass(frozen=True)
+class EpochScored:
+    """An epoch is done and was validated."""
+
+    row: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The run is finished: what it leaves behind."""
+
+    folder: Path
+    model: Model
+    evaluated: Evaluated
+    seconds: float
+    weights: str
+
+
+@dataclass(frozen=True, eq=False)
+class Reported:
+    """The run folder has new content that is worth a new page.
+
+    Attributes:
+        folder: The run.
+        prepared: Its settings and data.
+        state: Whether it goes on, came to its end, or was stopped before.
+        evaluated: The final evaluation, once there is one.
+    """
+
+    folder: RunFolder
+    prepared: Prepared
+    state: RunState
+    evaluated: Evaluated | None
+
+
+Event = str | Reading | Started | StepDone | EpochScored | Reported | Finished
+Listen = Callable[[Event], None]
+
+
+@dataclass
+class Asked:
+    """Whether a stop was asked for."""
+
+    stop: bool = False
+
+
+@contextmanager
+def stop_signals() -> Iterator[Asked]:
+    """Ctrl-C and SIGTERM ask for a stop at the next step, a second Ctrl-C ends at once; only in the main thread."""
+    asked = Asked()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def handle(number: int, frame: object) -> None:
+        if asked.stop and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.stop = True
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
