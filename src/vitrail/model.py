@@ -23,7 +23,7 @@ from torch import Tensor
 
 from vitrail.data.decode import open_picture
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face, to_hugging_face
-from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.nn import STANDARD, Parts, ViT, ViTConfig
 
 FORMAT = 1
@@ -219,13 +219,18 @@ def load_weights(network: ViT, file: Path) -> None:
 
 def _not_a_model(path: Path) -> DataError:
     if not path.exists():
-        siblings = sorted(p.name for p in path.parent.iterdir() if p.is_dir()) if path.parent.is_dir() else []
-        hint = f"one of {', '.join(siblings[-4:])} in {path.parent}" if siblings else "vitrail train digits"
-        return DataError(f"there is no run or model at {path}", hint)
+        siblings = [p.name for p in path.parent.iterdir() if _is_model(p)] if path.parent.is_dir() else []
+        close = nearest(path.name, siblings)
+        some = f"one of {', '.join(sorted(siblings)[-4:])} in {path.parent}" if siblings else "vitrail train digits"
+        return DataError(f"there is no run or model at {path}", str(path.with_name(close)) if close else some)
     return DataError(
         f"{path} holds no model: neither {CONFIG} nor model/{CONFIG}",
         "the folder that `vitrail train` wrote; a run that was interrupted goes on with --resume auto",
     )
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / CONFIG).is_file() or (folder / "model" / CONFIG).is_file()
 
 
 def _read_json(file: Path) -> dict:

@@ -204,7 +204,8 @@ def open_evaluation(
     else:
         parts.update(_divide(found, split_seed)[0])
     if split not in parts:
-        raise UsageError(f"{what} has no split {split}, it has {', '.join(parts)}", f"--split {next(iter(parts))}")
+        guess = nearest(split, parts) or next(iter(parts))
+        raise UsageError(f"{what} has no split {split}, it has {', '.join(parts)}", f"--split {guess}")
     part = parts[split]
     matched, unknown = match_by_name(part, classes)
     if not len(matched):

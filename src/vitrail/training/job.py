@@ -56,6 +56,7 @@ from vitrail.training.watchdog import stuck
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
 SAVE_WITHIN_EPOCH_SECONDS = 300.0
 LOG_STEPS = 50
+PATIENT_STEPS = 200  # before so many steps a loss that is still that of guessing says nothing
 
 
 def train(
@@ -154,6 +155,7 @@ class _Job:
     listen: Listen
     began: float = field(default_factory=time.perf_counter)
     saved: float = field(default_factory=time.perf_counter)
+    warned: bool = False
 
     def run(self, going_on: bool) -> Finished:
         prepared, settings = self.prepared, self.prepared.settings
@@ -181,7 +183,7 @@ class _Job:
 
     def _write_beginning(self) -> None:
         """All that says what this run is; the settings come last, since with them the folder counts as a run."""
-        self.folder.write_text("command.txt", shlex.join(sys.argv) + "\n")
+        self.folder.write_text("command.txt", shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]) + "\n")
         self.folder.write_json("env.json", environment())
         self._write_data()
         for sentence in self.prepared.notes:
@@ -300,7 +302,8 @@ class _Job:
             choices.learning_rate,
             done.gradient_norm,
         )
-        if sentence:
+        if sentence and done.step >= PATIENT_STEPS and not self.warned:
+            self.warned = True
             self._say(f"warning: {sentence}")
 
     def _say(self, sentence: str) -> None:

@@ -75,7 +75,7 @@ RECIPES: dict[str, Recipe] = {
             schedule="constant",
             warmup_epochs=0.0,
             weight_decay=0.0,
-            clip=0,
+            clip=0.0,
         ),
     ),
     "small-pictures": Recipe(
