@@ -22,6 +22,7 @@ from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, EncoderBlock, LayerScale
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.embedding import PatchEmbedding, Size, grid_of, resize_positions, sinusoids, sinusoids_2d
+from vitrail.nn.initialisation import initialise
 from vitrail.nn.record import SILENT, AnyRecord
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU}
@@ -209,43 +210,3 @@ def fixed_positions(config: ViTConfig) -> Float[Tensor, "1 n d"] | None:
         patches = sinusoids_2d(config.grid, config.width)
         return torch.cat([patches.new_zeros(config.prefix, config.width), patches])[None]
     return None
-
-
-@torch.no_grad()
-def initialise(network: ViT) -> None:
-    """The paper's initialisation, as its authors released it.
-
-    Linear maps: Xavier uniform (queries, keys and values each as a map of its own); biases of the MLP: normal with
-    deviation 1e-6; patch map: normal, cut at two deviations, of variance 1 / (inputs of a patch); positions and
-    registers: normal with deviation 0.02; class and distillation tokens, all other biases and linear heads: zero, so
-    that a fresh network gives every class the same probability. Foreign parts keep their own initialisation.
-    """
-    for module in network.modules():
-        match module:
-            case Attention():
-                for part in module.qkv.weight.chunk(3):
-                    nn.init.xavier_uniform_(part)
-                nn.init.xavier_uniform_(module.proj.weight)
-                for bias in (module.qkv.bias, module.proj.bias):
-                    if bias is not None:
-                        nn.init.zeros_(bias)
-            case MLP():
-                for linear in (module.fc1, module.fc2):
-                    nn.init.xavier_uniform_(linear.weight)
-                    nn.init.normal_(linear.bias, std=1e-6)
-            case PatchEmbedding():
-                uncut = module.proj.weight[0].numel() ** -0.5 / 0.87962566  # cut at 2, a unit normal has this deviation
-                nn.init.trunc_normal_(module.proj.weight, std=uncut, a=-2 * uncut, b=2 * uncut)
-                if module.proj.bias is not None:
-                    nn.init.zeros_(module.proj.bias)
-    for token in (network.cls_token, network.dist_token):
-        if token is not None:
-            nn.init.zeros_(token)
-    if network.reg_token is not None:
-        nn.init.normal_(network.reg_token, std=0.02)
-    if isinstance(network.pos_embed, nn.Parameter):
-        nn.init.normal_(network.pos_embed, std=0.02)
-    for head in (network.head, network.head_dist):
-        if isinstance(head, nn.Linear):
-            for parameter in head.parameters():
-                nn.init.zeros_(parameter)
