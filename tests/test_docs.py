@@ -215,3 +215,22 @@ def test_planted_commands_are_found(line: str, wrong: list[str]) -> None:
         return {"train": "usage: --out PATH, --epochs INT"}.get(verb)
 
     assert [fault for words in commands(line) for fault in command_faults(words, describe)] == wrong
+
+
+RUN = re.compile(r"^```python\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)  # not ```python no-run: needs a run folder
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
+    source = "\n".join(RUN.findall(page.read_text()))
+    if not source:
+        return
+    done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_block_that_fails_would_be_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nimport vitrail\nvitrail.nothing\n```\n")
+    with pytest.raises(AssertionError, match="vitrail has no 'nothing'"):
+        test_python_blocks_run(page, tmp_path)

@@ -7,9 +7,11 @@ The folder holds `model.safetensors` (tensors), `config.json` (the network and t
 `preprocessor_config.json` (how a picture becomes a tensor) and `README.md`. Nothing in it is a pickle.
 """
 
+import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -19,12 +21,13 @@ import torch
 from jaxtyping import Float
 from PIL import Image
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.data.decode import open_picture
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face, to_hugging_face
 from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.nn import STANDARD, Parts, ViT, ViTConfig
+from vitrail.weights import timm_keys
 
 FORMAT = 1
 WEIGHTS, CONFIG, PREPROCESSOR, CARD = "model.safetensors", "config.json", "preprocessor_config.json", "README.md"
@@ -103,12 +106,20 @@ class Model:
     @torch.no_grad()
     def probabilities(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b v"]:
         """Softmax of the network's logits, with the network in eval mode and left as it was."""
-        training = self.network.training
-        self.network.eval()
-        try:
+        with evaluating(self.network):
             return self.network(images).float().softmax(dim=-1)
-        finally:
-            self.network.train(training)
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Every module in eval mode for the time, and then in the mode it had."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def save(model: Model, folder: str | Path, *, card: str = "", parts: str = "") -> Path:
@@ -138,9 +149,10 @@ def save(model: Model, folder: str | Path, *, card: str = "", parts: str = "") -
         "network": {"kind": "ViT", **asdict(model.network.config)},
         "classes": list(model.classes),
         "parts": parts,
+        **({} if parts else timm_keys(model.network.config, model.preprocessing, model.classes)),
     }
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.network.state_dict().items()}
-    _write(folder / WEIGHTS, safetensors.torch.save(tensors, metadata={"format": "pt"}))
+    _write(folder / WEIGHTS, _with_checksum(tensors))
     _write(folder / CONFIG, json.dumps(config, indent=2, ensure_ascii=False).encode())
     _write(folder / PREPROCESSOR, json.dumps(to_hugging_face(model.preprocessing), indent=2).encode())
     _write(folder / CARD, (card or _card(model)).encode())
@@ -202,7 +214,8 @@ def load_weights(network: ViT, file: Path) -> None:
     """
     try:
         tensors = safetensors.torch.load_file(file)
-    except (OSError, SafetensorError) as error:
+        _check_sum(file)
+    except (OSError, ValueError, SafetensorError) as error:
         what = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged ({error})"
         raise DataError(f"{file} {what}", _SAVED_AGAIN) from error
     wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
@@ -215,6 +228,27 @@ def load_weights(network: ViT, file: Path) -> None:
     if bad:
         raise DataError(f"{file}: {len(bad)} tensors hold NaN or infinity, first {bad[0]}", _SAVED_AGAIN)
     network.load_state_dict(tensors)
+
+
+def _with_checksum(tensors: dict[str, Tensor]) -> bytes:
+    """A safetensors file that carries the SHA-256 of its numbers, since the format itself has none."""
+    plain = safetensors.torch.save(tensors, metadata={"format": "pt"})
+    start = 8 + int.from_bytes(plain[:8], "little")
+    digest = hashlib.sha256(memoryview(plain)[start:]).hexdigest()
+    return safetensors.torch.save(tensors, metadata={"format": "pt", "sha256": digest})
+
+
+def _check_sum(file: Path) -> None:
+    """Compare a file's numbers with its checksum; a file of another program has none and passes.
+
+    Raises:
+        ValueError: If they differ.
+    """
+    with open(file, "rb") as handle:
+        header = json.loads(handle.read(int.from_bytes(handle.read(8), "little")))
+        wanted = header.get("__metadata__", {}).get("sha256")
+        if wanted is not None and hashlib.file_digest(handle, "sha256").hexdigest() != wanted:
+            raise ValueError("its numbers do not have the checksum they were saved with")
 
 
 def _not_a_model(path: Path) -> DataError:
