@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from vitrail.data.decode import open_picture
 from vitrail.data.preprocessing import Preprocessing, from_hugging_face, to_hugging_face
 from vitrail.errors import DataError, UsageError, VitrailError, nearest
-from vitrail.nn import STANDARD, Parts, ViT, ViTConfig
+from vitrail.nn import STANDARD, Parts, ViT, ViTConfig, grid_of
 from vitrail.weights import timm_keys
 
 FORMAT = 1
@@ -70,6 +70,7 @@ class Model:
                 f"{self.network.config.channels}",
                 f"Preprocessing(channels={self.network.config.channels}, ...)",
             )
+        grid_of(self.preprocessing.size, self.network.config.patch)
 
     def tensor(self, pictures: Sequence[str | Path | Image.Image]) -> Float[Tensor, "b c h w"]:
         """Pictures as the network expects them, on its device."""
@@ -77,11 +78,13 @@ class Model:
         pixels = torch.stack([self.preprocessing.to_uint8(picture) for picture in opened])
         return self.preprocessing.normalise(pixels.to(next(self.network.parameters()).device))
 
-    def predict(self, pictures: Sequence[str | Path | Image.Image], batch_size: int = 64) -> list[Prediction]:
+    def predict(
+        self, pictures: Sequence[str | Path | Image.Image] | str | Path | Image.Image, batch_size: int = 64
+    ) -> list[Prediction]:
         """The class of each picture.
 
         Args:
-            pictures: Files or opened pictures.
+            pictures: Files or opened pictures, or a single one.
             batch_size: How many go through the network at a time.
 
         Returns:
@@ -234,8 +237,11 @@ def _with_checksum(tensors: dict[str, Tensor]) -> bytes:
     """A safetensors file that carries the SHA-256 of its numbers, since the format itself has none."""
     plain = safetensors.torch.save(tensors, metadata={"format": "pt"})
     start = 8 + int.from_bytes(plain[:8], "little")
-    digest = hashlib.sha256(memoryview(plain)[start:]).hexdigest()
-    return safetensors.torch.save(tensors, metadata={"format": "pt", "sha256": digest})
+    header = json.loads(plain[8:start])
+    header["__metadata__"]["sha256"] = hashlib.sha256(memoryview(plain)[start:]).hexdigest()
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + plain[start:]
 
 
 def _check_sum(file: Path) -> None:
@@ -257,9 +263,14 @@ def _not_a_model(path: Path) -> DataError:
         close = nearest(path.name, siblings)
         some = f"one of {', '.join(sorted(siblings)[-4:])} in {path.parent}" if siblings else "vitrail train digits"
         return DataError(f"there is no run or model at {path}", str(path.with_name(close)) if close else some)
+    if (path / "config.yaml").is_file():
+        return DataError(
+            f"{path} is a run that has not come to its end, so it holds no model yet",
+            f"the command in {path / 'command.txt'} with --out {path} --resume auto",
+        )
     return DataError(
         f"{path} holds no model: neither {CONFIG} nor model/{CONFIG}",
-        "the folder that `vitrail train` wrote; a run that was interrupted goes on with --resume auto",
+        "the folder that `vitrail train` wrote",
     )
 
 

@@ -80,7 +80,7 @@ def _try(name: str, threads: int) -> dict[str, Any]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = ViT(ViTConfig.from_size(NETWORK)).eval()
-        torch.nn.init.normal_(network.head.weight, std=0.02)
+        torch.nn.init.normal_(network.get_parameter("head.weight"), std=0.02)
         images = torch.randn(1, 3, 224, 224)
     before = torch.get_num_threads()
     times = []

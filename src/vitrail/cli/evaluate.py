@@ -51,9 +51,8 @@ def run(words: Sequence[str]) -> int:
         low, high = scores.interval
         screen, split = console(), "" if evaluated.split == "all" else f"{evaluated.split} "
         screen.print(f"{split}accuracy {share(scores.accuracy)}", style="bold", end="")
-        screen.print(
-            f" of {count(scores.images, 'picture')} (95 % interval {share(low)} to {share(high)}), loss {scores.loss:.4f}\n"
-        )
+        interval = f"95 % interval {share(low)} to {share(high)}"
+        screen.print(f" of {count(scores.images, 'picture')} ({interval}), loss {scores.loss:.4f}\n")
         _print_classes(result["per_class"])
     for sentence in (*found.notes, *(f"Left out: {problem}." for problem in result["unreadable"])):
         warn(sentence)

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
 
+from vitrail.cli.output import warn
 from vitrail.errors import UsageError, VitrailError, nearest
 
 VERBS = {
@@ -21,11 +22,11 @@ VERBS = {
 HELP = """\
 vitrail: Vision Transformers that can be read, used and seen through
 
-usage: vitrail <verb> [what] [--flags]        vitrail <verb> --help
+usage: vitrail <verb> [what] [--flags]     vitrail <verb> --help
 
 {verbs}
 
-  --json     one JSON value on stdout and nothing else there (every verb that answers)
+  --json     one JSON value on stdout and nothing else there
   --debug    a traceback with every error
 
 try: vitrail train digits"""
@@ -45,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except VitrailError as error:
         code = _complain(error.problem, error.hint, error.exit_code, debug)
     except KeyboardInterrupt:
-        code = _complain("interrupted", "the same command again", INTERRUPTED, debug)
+        code = _complain(
+            "interrupted", "the same command again; with --out and --resume auto a run goes on", INTERRUPTED, debug
+        )
     except BrokenPipeError:  # the reader of our output has left, such as `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
@@ -89,5 +92,6 @@ def _complain(problem: str, hint: str, code: int, debug: bool) -> int:
     """Two lines on stderr, whatever the texts hold."""
     if debug:
         traceback.print_exc()
-    print(f"vitrail: {' '.join(problem.split())}\ntry: {' '.join(hint.split())}", file=sys.stderr)
+    warn(f"vitrail: {' '.join(problem.split())}")
+    warn(f"try: {' '.join(hint.split())}")
     return code

@@ -68,8 +68,12 @@ def _config(size: str, typed: Models) -> "ViTConfig":
     """A size of the table with what was asked for."""
     from vitrail.nn import ViTConfig
 
-    given = {"classes": typed.classes, "image_size": typed.image_size, "channels": typed.channels}
-    return ViTConfig.from_size(size, **{name: value for name, value in given.items() if value is not None})
+    return ViTConfig.from_size(
+        size,
+        classes=1000 if typed.classes is None else typed.classes,
+        image_size=224 if typed.image_size is None else typed.image_size,
+        channels=3 if typed.channels is None else typed.channels,
+    )
 
 
 def _config_of(typed: Models) -> "ViTConfig":

@@ -23,8 +23,8 @@ def console(to_stderr: bool = False) -> "Console":
 
 
 def one_line(text: str) -> str:
-    """The text with every blank a space, and unprintable characters as escapes."""
-    plain = " ".join(text.split())
+    """The text with line breaks and tabs as spaces, and what cannot be printed as its escape."""
+    plain = "".join(" " if c.isspace() else c for c in text.strip())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in plain)
 
 

@@ -6,6 +6,7 @@ box becomes our two lines.
 
 import contextlib
 import io
+import re
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -25,6 +26,8 @@ _KINDS: dict[Any, tuple[str, str]] = {
     str: ("NAME", "a name"),
     Path: ("PATH", "a path"),
 }
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_RULE = re.compile(r"[╭╰─╯╮-]{5,}")
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName)
 
 
@@ -117,21 +120,19 @@ def _optional(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.Pr
 
 
 def _in_one_line(box: str, verb: str) -> str:
-    """The first paragraph of a box that tyro drew, without its frame."""
-    words: list[str] = []
-    for line in box.splitlines():
-        if line.startswith(("╭", "╰")):
-            continue
-        text = line.strip("│ ").strip()
-        if text.startswith(("───", "Argument helptext", "For full helptext", "Perhaps you meant")):
-            break
-        words.append(text)
-    said = " ".join(" ".join(words).split()).rstrip(".")
+    """What stands first in a box that tyro drew: below its title, above the next rule.
+
+    The box has a frame with the title in it, or (where the encoding knows no frames) the title above a line of dashes.
+    """
+    lines = [_COLOUR.sub("", line).strip("│ ").strip() for line in box.splitlines()]
+    top = next((at for at, line in enumerate(lines) if line.startswith("╭") or _RULE.fullmatch(line)), -1)
+    end = next((at for at in range(top + 1, len(lines)) if _RULE.fullmatch(lines[at])), len(lines))
+    said = " ".join(" ".join(lines[top + 1 : end]).split()).rstrip(".")
     for theirs, ours in (
         (f"Missing from vitrail {verb}:", f"vitrail {verb} needs"),
         ("Error parsing ", ""),
-        ("Unrecognized options:", f"vitrail {verb} has no place for:"),
-        (" (required)", ""),
+        ("Unrecognized options:", f"vitrail {verb} has no place for"),
+        ("A run or model folder (required)", "(a run or model folder)"),
     ):
         said = said.replace(theirs, ours)
     return said or "not understood"

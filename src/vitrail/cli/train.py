@@ -56,7 +56,6 @@ def run(words: Sequence[str]) -> int:
     )
     say(f"the page   {finished.folder / 'run.html'}")
     say(f"the model  {finished.folder / 'model'}")
-    say(
-        f"next       {shlex.join(['vitrail', 'explain', str(finished.folder), remembered_data(finished.folder)['name']])}"
-    )
+    words = ["vitrail", "explain", str(finished.folder), remembered_data(finished.folder)["name"]]
+    say(f"next       {shlex.join(words)}")
     return 0

@@ -61,7 +61,7 @@ def _autocontrast(images: Pictures, strength: Strengths) -> Pictures:
 
 
 def _equalize(images: Pictures, strength: Strengths) -> Pictures:
-    """Pillow's rule, in whole numbers: a picture of which less than 255 pixels lie below its top level stays as it is."""
+    """Pillow's rule, in whole numbers: a channel with fewer than 255 pixels below its top level stays as it is."""
     levels = images.round().clamp(0, 255).long().flatten(2)
     counts = torch.zeros(*levels.shape[:2], 256, dtype=torch.int64, device=images.device)
     counts.scatter_add_(2, levels, torch.ones_like(levels))

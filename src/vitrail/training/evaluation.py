@@ -14,7 +14,7 @@ from vitrail.data.feed import Feed
 from vitrail.data.pictures import Pictures
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import Split
-from vitrail.model import Model
+from vitrail.model import Model, evaluating
 from vitrail.training.metrics import Counting, Scores
 
 
@@ -40,15 +40,12 @@ def evaluate_network(
         batch_size: Pictures at a time; does not change what is counted.
         progress: Called with the number of pictures done.
     """
-    counting, training = Counting(classes), network.training
+    counting = Counting(classes)
     device = next(network.parameters()).device
-    network.eval()
-    try:
+    with evaluating(network):
         for batch in evaluation_batches(feed, labels, preprocessing, batch_size, device):
             counting.add(network(batch.images).float(), batch.labels, batch.ids)
-            progress((batch.number + 1) * batch_size)
-    finally:
-        network.train(training)
+            progress(min((batch.number + 1) * batch_size, len(labels)))
     return counting.scores()
 
 

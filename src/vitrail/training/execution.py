@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -93,6 +94,32 @@ def pick_execution(
         Execution(device=str(device), threads=threads, precision=precision, compile=compiled, workers=workers),
         notes,
     )
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that a training may take on a device; a very large number where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    meminfo = Path("/proc/meminfo")  # Linux; what the kernel could free counts as available
+    lines = meminfo.read_text().splitlines() if meminfo.is_file() else []
+    available = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return available[0] if available else 2**62
+
+
+def pick_parts(network: ViTConfig, choices: Optimization, memory: int) -> tuple[int, list[str]]:
+    """In how many parts a batch must be computed so that its activations take at most half of the memory.
+
+    Per token and block about 10 times the width and 3 times the MLP's width are kept for the backward pass, in fp32.
+    """
+    rows, columns = network.grid
+    tokens = rows * columns + network.prefix
+    per_picture = 4 * tokens * network.depth * (10 * network.width + 3 * network.mlp_dim)
+    parts = max(1, -(-choices.batch_size * per_picture // max(1, memory // 2)))
+    parts = min(choices.batch_size, 2 ** (parts - 1).bit_length())
+    if parts == 1:
+        return 1, []
+    need = choices.batch_size * per_picture / 2**30
+    return parts, [f"each batch of {choices.batch_size:,} in {parts} parts: at once it would take about {need:.1f} GiB"]
 
 
 def step_seconds(network: nn.Module, batch: Batch, objective: Objective, precision: str, repeats: int = 3) -> float:

@@ -134,9 +134,9 @@ def train_loop(
             if count:
                 torch._foreach_div_([p.grad for p in parameters if p.grad is not None], float(count))
                 norms = gradient_norms(parameters)
-                state.gradient_norm = torch.linalg.vector_norm(norms)
                 skip = guard.judge(state.step, loss, norms)
                 guard.check(state.step)
+                state.gradient_norm = torch.linalg.vector_norm(norms)
                 _move(state, parameters, skip, rate, choices.clip)
             state.step += 1
             state.batch += len(group)

@@ -18,7 +18,7 @@ def wilson_interval(correct: int, images: int) -> tuple[float, float]:
     share, zz = correct / images, z * z
     middle = (share + zz / (2 * images)) / (1 + zz / images)
     half = z / (1 + zz / images) * math.sqrt(share * (1 - share) / images + zz / (4 * images * images))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from vitrail.data.source import Source, Split
 from vitrail.errors import DataError, UsageError
 from vitrail.model import Model
 from vitrail.nn import ViT, ViTConfig
-from vitrail.training.execution import pick_execution
+from vitrail.training.execution import free_memory, pick_execution, pick_parts
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.options import TrainOptions
 from vitrail.training.recipes import Recipe, choose
@@ -75,6 +75,10 @@ def resolve(data: str, options: TrainOptions, given: dict[str, Any], source: Sou
     steps = steps_per_epoch(len(source.train), settings.optimization) * settings.optimization.epochs
     asked = _replayed(options, settings.execution, given)
     execution, notes = pick_execution(asked, settings.network, settings.optimization, steps)
+    if "accumulate" not in {**given.get("optimization", {}), **_asked(options)["optimization"]}:
+        parts, more = pick_parts(settings.network, settings.optimization, free_memory(torch.device(execution.device)))
+        settings = replace(settings, optimization=replace(settings.optimization, accumulate=parts))
+        notes += more
     return replace(settings, execution=execution), [f"recipe {name}: {reason}", *notes]
 
 

@@ -1,0 +1,113 @@
+"""What the tests of training share: a tiny set of pictures, a tiny network, and comparisons down to the bit."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitrail.data.augmentation import Augmentation
+from vitrail.data.batches import TrainingSet
+from vitrail.data.feed import Feed, Fetched, ResidentFeed
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.nn import ViT, ViTConfig
+from vitrail.training.loop import EpochDone, State, StepDone, start, train_loop
+from vitrail.training.objectives import classification
+from vitrail.training.settings import Execution, Optimization
+
+TINY = ViTConfig(image_size=8, patch_size=4, channels=1, classes=3, width=16, depth=2, heads=2, mlp_dim=24)
+NOISY = replace(TINY, dropout=0.2, attention_dropout=0.1, stochastic_depth=0.2, layer_scale=0.1)
+PLAIN = Preprocessing((8, 8), channels=1, mean=(0.3,), std=(0.4,))
+LIVELY = Augmentation(
+    shift=0.1, rotate=10.0, zoom=(0.9, 1.1), flip=0.5, erase=0.3, mixup=0.4, cutmix=1.0, label_smoothing=0.1, fill=0
+)
+EXECUTION = Execution(threads=1)
+
+
+class PatchyFeed(Feed):
+    """A resident feed that cannot read some pictures."""
+
+    def __init__(self, pixels: Tensor, bad: Iterable[int] = ()) -> None:
+        self.inner, self.bad, self.unreadable = ResidentFeed(pixels), set(bad), {}
+
+    def fetch(self, wanted: Iterable[NDArray[np.int64]]) -> Iterator[Fetched]:
+        """Pixels, with zeros where a picture is bad."""
+        wanted = list(wanted)
+        for ids, got in zip(wanted, self.inner.fetch(wanted), strict=True):
+            readable = torch.tensor([int(one) not in self.bad for one in ids], dtype=torch.bool)
+            self.unreadable |= {int(one): f"{int(one)}.png: is empty" for one in ids if int(one) in self.bad}
+            yield Fetched(got.pixels * readable[:, None, None, None], readable)
+
+
+def pictures(count: int = 22, classes: int = 3, seed: int = 0) -> tuple[Tensor, NDArray[np.int64]]:
+    """Noise on which a class is told by where it is bright."""
+    labels = np.random.default_rng(seed).integers(0, classes, count)
+    pixels = torch.randint(0, 120, (count, 1, 8, 8), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+    for row, label in enumerate(labels):
+        pixels[row, 0, 2 * label : 2 * label + 3] += 100
+    return pixels, labels
+
+
+def tiny_set(
+    count: int = 22, augmentation: Augmentation = LIVELY, seed: int = 0, bad: Iterable[int] = ()
+) -> TrainingSet:
+    """A training set in memory."""
+    pixels, labels = pictures(count)
+    return TrainingSet(PatchyFeed(pixels, bad), labels, 3, PLAIN, augmentation, seed, torch.device("cpu"))
+
+
+CHOICES = Optimization(epochs=3, batch_size=8, learning_rate=3e-3, warmup_epochs=0.5, average=0.9, weight_decay=0.1)
+
+
+def fresh(config: ViTConfig = NOISY, choices: Optimization = CHOICES, seed: int = 0) -> State:
+    """The state of a training that has not begun."""
+    torch.manual_seed(seed)
+    network = ViT(config)
+    for parameter in network.parameters():  # a fresh head is zero, and zeros hide faults
+        torch.nn.init.normal_(parameter, std=0.1)
+    return start(network, choices)
+
+
+@dataclass
+class Seen:
+    """What a training did: its events, and the state it left."""
+
+    state: State
+    steps: list[StepDone]
+    epochs: list[EpochDone]
+
+
+def run(state: State, data: TrainingSet, choices: Optimization = CHOICES, stop: int | None = None) -> Seen:
+    """Train to the end, or until so many events have come."""
+    seen = Seen(state, [], [])
+    loop = train_loop(state, data, classification, choices, EXECUTION)
+    for number, event in enumerate(loop, start=1):
+        (seen.steps if isinstance(event, StepDone) else seen.epochs).append(event)
+        if number == stop:
+            break
+    return seen
+
+
+def bits(state: State) -> dict[str, Tensor]:
+    """Everything in a state that a resume must bring back, as tensors by name."""
+    found = {f"network.{name}": tensor for name, tensor in state.network.state_dict().items()}
+    if state.average is not None:
+        found |= {f"average.{name}": tensor for name, tensor in state.average.network.state_dict().items()}
+    for index, values in state.optimizer.state_dict()["state"].items():
+        found |= {f"optimizer.{index}.{name}": tensor for name, tensor in values.items()}
+    found |= {f"totals.{name}": tensor for name, tensor in state.totals.items()}
+    found |= {name: torch.tensor(getattr(state, name)) for name in ("step", "epoch", "batch")}
+    found["gradient_norm"] = state.gradient_norm
+    return {name: tensor.detach().clone() for name, tensor in found.items()}
+
+
+def weights(network: nn.Module) -> dict[str, Tensor]:
+    """A copy of a network's tensors."""
+    return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+
+
+def same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> bool:
+    """Whether the names and all bits are equal."""
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -1,0 +1,266 @@
+"""A state on disk: the same bits back, and a good one is found whatever happens while one is written or afterwards."""
+
+import builtins
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training.lab import CHOICES, NOISY, TINY, bits, fresh, run, same, tiny_set
+from vitrail.errors import DataError
+from vitrail.training import checkpoint
+from vitrail.training.checkpoint import KEEP, MANIFEST, load_state, save_state, states, weights_hash
+from vitrail.training.loop import State
+
+ROOT = Path(__file__).parents[2]
+Bits = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def three() -> list[State]:
+    """The state of one training after 2, 5 and 9 events."""
+    return [run(fresh(), tiny_set(), stop=stop).state for stop in (2, 5, 9)]
+
+
+def loaded(folder: Path) -> tuple[Bits, list[str]]:
+    """What a fresh training finds in a folder, and the notes."""
+    state = fresh(seed=77)
+    _, notes = load_state(state, folder)
+    return bits(state), notes
+
+
+def test_everything_comes_back(three: list[State], tmp_path: Path) -> None:
+    place = save_state(three[1], tmp_path, {"metrics_bytes": 17, "torch": "x"})
+    state = fresh(seed=3)
+    manifest, notes = load_state(state, tmp_path)
+    assert same(bits(state), bits(three[1]))
+    assert notes == []
+    assert (manifest["metrics_bytes"], manifest["torch"]) == (17, "x")
+    assert states(tmp_path) == [place]
+    kinds = {path.suffix for path in place.iterdir()}
+    assert kinds == {".safetensors", ".json"}, "no pickle"
+
+
+def test_two_are_kept_and_the_newest_is_used(three: list[State], tmp_path: Path) -> None:
+    for state in three:
+        save_state(state, tmp_path, {})
+    assert len(states(tmp_path)) == KEEP == 2
+    assert sorted(tmp_path.iterdir()) == states(tmp_path), "nothing else is left behind"
+    assert same(loaded(tmp_path)[0], bits(three[2]))
+
+
+def test_the_same_step_saved_twice_never_goes_through_nothing(three: list[State], tmp_path: Path) -> None:
+    first, second, third = (save_state(three[0], tmp_path, {"metrics_bytes": number}) for number in range(3))
+    assert len({first, second, third}) == 3
+    assert states(tmp_path) == [second, third]
+    assert load_state(fresh(), tmp_path)[0]["metrics_bytes"] == 2
+
+
+class Crash(OSError):
+    """The planted end of a process."""
+
+
+class Crashes:
+    """Counts the calls to the file system while a state is saved, and lets one of them fail, half done if it can be.
+
+    Args:
+        monkeypatch: What replaces the functions.
+        number: The call that fails, from 1.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+        self.number, self.made, self.remove = number, 0, shutil.rmtree
+        for name in ("rename", "replace", "fsync", "open", "mkdir"):
+            monkeypatch.setattr(os, name, self.breaking(getattr(os, name)))
+        monkeypatch.setattr(checkpoint, "open", lambda *named: HalfWritten(self, *named), raising=False)
+        monkeypatch.setattr(shutil, "rmtree", self.half_removed)
+
+    def due(self) -> bool:
+        self.made += 1
+        return self.made == self.number
+
+    def breaking(self, call: Callable) -> Callable:
+        def broken(*args, **options):
+            if self.due():
+                raise Crash(f"call {self.number}")
+            return call(*args, **options)
+
+        return broken
+
+    def half_removed(self, path: Path, **options: bool) -> None:
+        if self.due():
+            for inner in sorted(path.glob("*"))[:2]:
+                inner.unlink()
+            raise Crash(f"call {self.number}")
+        self.remove(path, **options)
+
+
+class HalfWritten:
+    """A file that takes half of what it is given when the crash is due."""
+
+    def __init__(self, crashes: Crashes, *named: object) -> None:
+        self.crashes, self.named = crashes, named
+
+    def __enter__(self) -> "HalfWritten":
+        self.file = builtins.open(*self.named)
+        self.flush, self.fileno = self.file.flush, self.file.fileno
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+
+    def write(self, content: bytes) -> None:
+        if self.crashes.due():
+            self.file.write(content[: len(content) // 2])
+            raise Crash(f"call {self.crashes.number}")
+        self.file.write(content)
+
+
+@pytest.mark.parametrize("before", [(0,), (0, 1), (1,)], ids=["one before", "two before", "the same step before"])
+def test_a_crash_at_every_call_leaves_a_good_state(
+    before: tuple[int, ...], three: list[State], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the crash some states are saved; then one is saved, and call 1, 2, 3, ... to the file system fails."""
+    new = three[1] if before == (1,) else three[2]
+    old = three[before[-1]]
+    number, crashed = 0, True
+    while crashed:
+        number += 1
+        folder = tmp_path / str(number)
+        for one in before:
+            save_state(three[one], folder, {"metrics_bytes": 0})
+        with monkeypatch.context() as patch, contextlib.suppress(Crash):
+            crashes = Crashes(patch, number)
+            save_state(new, folder, {"metrics_bytes": 1})
+        crashed = crashes.made >= number
+        found, notes = loaded(folder)
+        assert same(found, bits(new)) or same(found, bits(old)), f"call {number}"
+        assert notes == [], f"call {number}: only what is no longer needed may be thrown away in part"
+        save_state(new, folder, {"metrics_bytes": 2})
+        assert same(loaded(folder)[0], bits(new))
+        assert len(states(folder)) <= KEEP
+        assert not list(folder.glob("*.writing")), "what a crash left is cleared away"
+    assert number > 15, "the crashes reach every kind of call"
+
+
+def test_a_state_written_in_place_would_be_seen(
+    three: list[State], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted fault: a crash in the middle of a file that has its last name already."""
+    file = save_state(three[0], tmp_path, {}) / FILES[0]
+    whole, crashes = file.read_bytes(), Crashes(monkeypatch, 1)
+    with contextlib.suppress(Crash), HalfWritten(crashes, file, "wb") as half:
+        half.write(whole)
+    with pytest.raises(DataError, match="none of the 1 saved states"):
+        loaded(tmp_path)
+
+
+def damage(place: Path, name: str, kind: str) -> None:
+    file = place / name
+    content = bytearray(file.read_bytes())
+    match kind:
+        case "truncated":
+            file.write_bytes(content[: len(content) // 2])
+        case "flipped":
+            content[random.Random(name).randrange(len(content))] ^= 1
+            file.write_bytes(content)
+        case "longer":
+            file.write_bytes(content + b"\0")
+        case "empty":
+            file.write_bytes(b"")
+        case _:
+            file.unlink()
+
+
+FILES = ("network.safetensors", "average.safetensors", "optimizer.safetensors", "totals.safetensors", MANIFEST)
+
+
+@pytest.mark.parametrize("kind", ["truncated", "flipped", "longer", "empty", "missing"])
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_state_is_passed_over_and_named(name: str, kind: str, three: list[State], tmp_path: Path) -> None:
+    save_state(three[0], tmp_path, {})
+    place = save_state(three[1], tmp_path, {})
+    assert sorted(FILES) == sorted(path.name for path in place.iterdir())
+    damage(place, name, kind)
+    found, notes = loaded(tmp_path)
+    assert same(found, bits(three[0]))
+    assert len(notes) == 1
+    assert str(place) in notes[0]
+    assert "the state before it is used" in notes[0]
+    damage(states(tmp_path)[0], name, kind)
+    with pytest.raises(DataError, match="none of the 2 saved states") as caught:
+        loaded(tmp_path)
+    assert str(caught.value).count("\n") == 1
+
+
+def test_every_flipped_bit_of_the_manifest_is_noticed(three: list[State], tmp_path: Path) -> None:
+    """A step or an epoch that is one digit off would go on silently; blanks between the values may change."""
+    file = save_state(three[1], tmp_path, {"metrics_bytes": 120}) / MANIFEST
+    whole, told = file.read_bytes(), checkpoint._read_manifest(file)
+    noticed = 0
+    for position in range(len(whole)):
+        content = bytearray(whole)
+        content[position] ^= 1
+        file.write_bytes(content)
+        try:
+            assert checkpoint._read_manifest(file) == told
+        except ValueError:
+            noticed += 1
+    assert noticed > 0.8 * len(whole)
+
+
+def test_a_run_that_goes_on_behind_a_damaged_state_keeps_two_good_ones(three: list[State], tmp_path: Path) -> None:
+    save_state(three[0], tmp_path, {})
+    damage(save_state(three[2], tmp_path, {}), "network.safetensors", "truncated")
+    state = fresh()
+    load_state(state, tmp_path)
+    run(state, tiny_set(), stop=2)
+    place = save_state(state, tmp_path, {})
+    assert states(tmp_path) == [tmp_path / f"{three[0].step:09d}", place]
+    found, notes = loaded(tmp_path)
+    assert same(found, bits(state))
+    assert notes == []
+
+
+def test_a_state_of_another_network_is_refused(three: list[State], tmp_path: Path) -> None:
+    save_state(three[0], tmp_path, {})
+    with pytest.raises(DataError, match="none of the 1 saved states"):
+        load_state(fresh(TINY), tmp_path)
+    assert states(tmp_path / "nowhere") == []
+    with pytest.raises(DataError, match="none of the 0 saved states"):
+        load_state(fresh(), tmp_path / "nowhere")
+
+
+def test_killed_at_ten_random_moments(tmp_path: Path) -> None:
+    """kill -9 of a process that does nothing but save."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.training.saver", str(tmp_path), "10"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    reached = [int(line.split()[1]) for line in done.stdout.splitlines()]
+    assert len(reached) == 10
+    assert reached == sorted(reached)
+    assert reached[-1] > 5, "states were really saved between the kills"
+
+
+def test_the_hash_of_weights_sees_one_bit() -> None:
+    network = fresh(NOISY, CHOICES).network
+    before = weights_hash(network)
+    assert before == weights_hash(fresh(NOISY, CHOICES).network)
+    with torch.no_grad():
+        network.head.bias[0] = torch.nextafter(network.head.bias[0], torch.tensor(9.0))
+    assert weights_hash(network) != before

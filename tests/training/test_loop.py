@@ -1,0 +1,231 @@
+"""The loop is a pure function of its state: the same bits twice, after any stop, with any number of workers."""
+
+import math
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.data.test_batches import photo_set
+from tests.training.lab import (
+    CHOICES,
+    EXECUTION,
+    LIVELY,
+    NOISY,
+    TINY,
+    Seen,
+    bits,
+    fresh,
+    run,
+    same,
+    tiny_set,
+    weights,
+)
+from vitrail.data.augmentation import Augmentation
+from vitrail.nn import ViTConfig
+from vitrail.training import checkpoint
+from vitrail.training.checkpoint import load_state, save_state
+from vitrail.training.loop import EpochDone, StepDone, dropout_seed, steps_per_epoch, train_loop
+from vitrail.training.objectives import classification
+from vitrail.training.settings import Optimization
+
+ACCUMULATED = replace(CHOICES, accumulate=3)
+EVENTS = 3 * (3 + 1)  # three epochs of three steps
+
+
+@pytest.fixture(scope="module")
+def unbroken() -> dict[int, Seen]:
+    """The runs that all others must equal, by their number of parts."""
+    return {choices.accumulate: run(fresh(choices=choices), tiny_set(), choices) for choices in (CHOICES, ACCUMULATED)}
+
+
+def test_the_same_seed_twice_is_the_same_bits(unbroken: dict[int, Seen]) -> None:
+    """With dropout, stochastic depth, mixup, CutMix and the average on; whatever torch's generator was at."""
+    torch.manual_seed(99)
+    again = run(fresh(), tiny_set())
+    assert same(bits(again.state), bits(unbroken[1].state))
+    assert [float(step.loss) for step in again.steps] == [float(step.loss) for step in unbroken[1].steps]
+    other = run(fresh(), tiny_set(seed=1))
+    assert not same(weights(other.state.network), weights(unbroken[1].state.network))
+
+
+def test_dropout_belongs_to_the_step(monkeypatch: pytest.MonkeyPatch, unbroken: dict[int, Seen]) -> None:
+    assert len({dropout_seed(seed, step) for seed in range(20) for step in range(50)}) == 1000
+    monkeypatch.setattr("vitrail.training.loop.dropout_seed", lambda seed, step: 0)
+    frozen = run(fresh(), tiny_set())
+    assert not same(weights(frozen.state.network), weights(unbroken[1].state.network)), "dropout is really on"
+
+
+def resumed(stop: int, choices: Optimization, folder: Path) -> Seen:
+    """Stop after so many events, save, and go on with fresh objects."""
+    first = run(fresh(choices=choices), tiny_set(), choices, stop)
+    save_state(first.state, folder, {})
+    state = fresh(choices=choices, seed=12345)
+    load_state(state, folder)
+    assert same(bits(state), bits(first.state))
+    torch.manual_seed(stop)
+    second = run(state, tiny_set(), choices)
+    return Seen(state, first.steps + second.steps, first.epochs + second.epochs)
+
+
+@settings(deadline=None, max_examples=12)
+@given(stop=st.integers(1, EVENTS), accumulate=st.sampled_from([1, 3]))
+def test_a_stop_anywhere_changes_no_bit(unbroken: dict[int, Seen], stop: int, accumulate: int) -> None:
+    """Weights, average, optimizer, totals and every event, also in the middle of an epoch or behind its last step."""
+    choices, whole = (CHOICES, unbroken[1]) if accumulate == 1 else (ACCUMULATED, unbroken[3])
+    with tempfile.TemporaryDirectory() as folder:
+        broken = resumed(stop, choices, Path(folder))
+    assert same(bits(broken.state), bits(whole.state))
+    assert broken.epochs == whole.epochs
+    assert [float(step.loss) for step in broken.steps] == [float(step.loss) for step in whole.steps]
+    assert [(step.step, step.epoch, step.batches) for step in broken.steps] == [
+        (step.step, step.epoch, step.batches) for step in whole.steps
+    ]
+
+
+@pytest.mark.parametrize("fault", ["average", "batch", "totals", "moments", "gradient_norm"])
+def test_a_forgotten_part_of_the_state_is_seen(
+    fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, unbroken: dict[int, Seen]
+) -> None:
+    """Planted faults: each makes the resumed run differ."""
+    fill = checkpoint._fill
+
+    def forgetful(state, files, manifest):
+        before = weights(state.average.network)
+        if fault == "moments":
+            files["optimizer.safetensors"] = {
+                name: tensor if name.endswith(".step") else tensor * 0
+                for name, tensor in files["optimizer.safetensors"].items()
+            }
+        fill(state, files, manifest)
+        if fault == "average":
+            state.average.network.load_state_dict(before)
+        if fault == "batch":
+            state.batch = 0
+        if fault == "totals":
+            state.totals = {}
+        if fault == "gradient_norm":
+            state.gradient_norm = torch.zeros(())
+
+    first = run(fresh(), tiny_set(), stop=3)
+    save_state(first.state, tmp_path, {})
+    monkeypatch.setattr(checkpoint, "_fill", forgetful)
+    state = fresh(seed=7)
+    load_state(state, tmp_path)
+    second = run(state, tiny_set())
+    whole = unbroken[1]
+    assert not same(bits(state), bits(whole.state)) or second.epochs != whole.epochs
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_the_number_of_workers_changes_no_weight(photo_folder: Path, workers: int) -> None:
+    choices = replace(CHOICES, epochs=2, batch_size=7)
+    config = ViTConfig(image_size=(16, 20), patch_size=4, classes=3, width=16, depth=1, heads=2, dropout=0.1)
+    resident, streamed = (
+        run(fresh(config, choices), photo_set(photo_folder, kind), choices) for kind in (None, workers)
+    )
+    assert same(bits(resident.state), bits(streamed.state))
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    count=st.integers(1, 23),
+    batch_size=st.integers(1, 10),
+    accumulate=st.integers(1, 4),
+    bad=st.sets(st.integers(0, 22), max_size=4),
+)
+def test_each_readable_picture_counts_once(count, batch_size, accumulate, bad) -> None:
+    choices = Optimization(epochs=2, batch_size=batch_size, accumulate=accumulate, warmup_epochs=0.0)
+    seen = run(fresh(TINY, choices), tiny_set(count, LIVELY, bad=bad), choices)
+    left_out = len([one for one in bad if one < count])
+    assert [epoch.images for epoch in seen.epochs] == [count - left_out] * 2
+    steps = steps_per_epoch(count, choices)
+    assert len(seen.steps) == 2 * steps
+    assert seen.state.step == 2 * steps
+    for epoch in range(2):
+        mine = [step for step in seen.steps if step.epoch == epoch]
+        assert sum(step.images for step in mine) == count - left_out
+        assert sum(step.unreadable for step in mine) == left_out
+        mean = sum(float(step.loss) * step.images for step in mine) / max(1, count - left_out)
+        assert seen.epochs[epoch].loss == pytest.approx(mean, rel=1e-5)
+
+
+def test_the_training_accuracy_counts_own_labels() -> None:
+    data = tiny_set(22, Augmentation())
+    choices = Optimization(epochs=1, batch_size=22, learning_rate=0.0, warmup_epochs=0.0)
+    state = fresh(TINY, choices)
+    (batch,) = data.batches(0, 22)
+    right = int((state.network(batch.images).argmax(1) == batch.labels).sum())
+    (epoch,) = run(state, data, choices).epochs
+    assert epoch.measures == {"correct": right / 22}
+
+
+def test_clipping_scales_the_whole_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(
+        torch.optim.AdamW,
+        "step",
+        lambda self: seen.append(
+            torch.cat([p.grad.flatten() for group in self.param_groups for p in group["params"]]).norm().item()
+        ),
+    )
+    for clip in (0.0, 1e-3, 1e3):
+        choices = replace(CHOICES, clip=clip, epochs=1)
+        seen.clear()
+        events = run(fresh(choices=choices), tiny_set(), choices)
+        for norm, step in zip(seen, events.steps, strict=True):
+            before = float(step.gradient_norm)
+            assert before > 0.01
+            assert norm == pytest.approx(min(before, clip) if clip else before, rel=1e-3)
+
+
+def test_it_learns() -> None:
+    """The point of it all: three classes told by a bright bar are learnt, and the average is what learnt them."""
+    choices = Optimization(epochs=40, batch_size=16, learning_rate=1e-2, average=0.9)
+    data = tiny_set(64, Augmentation())
+    torch.manual_seed(0)
+    seen = run(fresh(TINY, choices), data, choices)
+    assert seen.epochs[0].loss > 0.9
+    assert seen.epochs[-1].loss < 0.2
+    assert seen.state.best_network is seen.state.average.network
+    (batch,) = data.batches(0, 64)
+    with torch.no_grad():
+        assert float((seen.state.best_network(batch.images).argmax(1) == batch.labels).float().mean()) > 0.95
+
+
+def test_labels_of_another_order_teach_nothing() -> None:
+    """The planted fault: labels that are shifted against their pictures."""
+    choices = Optimization(epochs=20, batch_size=16, learning_rate=1e-2)
+    data = tiny_set(64, Augmentation())
+    right = run(fresh(TINY, choices), data, choices).epochs[-1].loss
+    wrong = run(fresh(TINY, choices), replace(data, labels=np.roll(data.labels, 1)), choices).epochs[-1].loss
+    assert wrong > right + 0.3
+
+
+def test_events_come_in_order_and_the_state_is_whole_between_them() -> None:
+    state, kinds = fresh(), []
+    for event in train_loop(state, tiny_set(), classification, CHOICES, EXECUTION):
+        kinds.append(type(event))
+        assert state.step == event.step
+        assert math.isfinite(float(state.gradient_norm))
+        if isinstance(event, EpochDone):
+            assert (state.epoch, state.batch, state.totals) == (event.epoch + 1, 0, {})
+        else:
+            assert (state.epoch, state.batch) == (event.epoch, event.batches)
+            assert event.seconds >= event.waiting >= 0
+    assert kinds == ([StepDone] * 3 + [EpochDone]) * 3
+
+
+def test_bf16_trains_by_autocast_and_keeps_fp32_weights() -> None:
+    state = fresh(NOISY)
+    events = list(train_loop(state, tiny_set(), classification, CHOICES, replace(EXECUTION, precision="bf16")))
+    assert all(parameter.dtype == torch.float32 for parameter in state.network.parameters())
+    assert events[0].loss.dtype == torch.float32
+    plain = run(fresh(NOISY), tiny_set())
+    assert float(events[0].loss) == pytest.approx(float(plain.steps[0].loss), rel=0.05)
+    assert not same(weights(state.network), weights(plain.state.network))

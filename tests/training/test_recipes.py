@@ -1,0 +1,108 @@
+"""Recipes: each one builds, trains, and says what it is for; the choice follows the set, its size and its pictures."""
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.lab import EXECUTION
+from vitrail.data.batches import TrainingSet
+from vitrail.data.feed import ResidentFeed
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import UsageError
+from vitrail.nn import ViT, ViTConfig
+from vitrail.nn.cost import flops
+from vitrail.training.loop import start, train_loop
+from vitrail.training.objectives import classification
+from vitrail.training.recipes import RECIPES, choose
+from vitrail.training.settings import Settings, settings_from_dict
+
+MOST_FLOPS = 2e8
+
+
+def config(name: str) -> ViTConfig:
+    recipe = RECIPES[name]
+    return ViTConfig(image_size=recipe.image_size, channels=1, classes=4, **recipe.network)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_each_recipe_is_a_valid_configuration(name: str) -> None:
+    recipe = RECIPES[name]
+    made = settings_from_dict(
+        {
+            "data": "digits",
+            "recipe": name,
+            "fetch_size": recipe.fetch_size,
+            "network": {"image_size": recipe.image_size, **recipe.network},
+            "optimization": asdict(recipe.optimization),
+            "augmentation": asdict(recipe.augmentation),
+        }
+    )
+    assert isinstance(made, Settings)
+    assert made.optimization == recipe.optimization
+    assert made.augmentation == recipe.augmentation
+    assert len(recipe.says) > 10
+    assert "\n" not in recipe.says
+    assert recipe.optimization.warmup_epochs < recipe.optimization.epochs
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_each_recipe_trains_two_steps(name: str) -> None:
+    """As it is, but with batches of four pictures, and with two blocks where the network is large."""
+    recipe, network = RECIPES[name], config(name)
+    if flops(network) > MOST_FLOPS:
+        network = replace(network, depth=2)
+    fetched = recipe.fetch_size or recipe.image_size
+    pixels = torch.randint(
+        0, 256, (8, 1, fetched, fetched), generator=torch.Generator().manual_seed(0), dtype=torch.uint8
+    )
+    shape = Preprocessing(network.image, channels=1, mean=(0.5,), std=(0.5,))
+    data = TrainingSet(ResidentFeed(pixels), np.arange(8) % 4, 4, shape, recipe.augmentation, 0, torch.device("cpu"))
+    choices = replace(recipe.optimization, batch_size=4, epochs=1, warmup_epochs=0.0)
+    torch.manual_seed(0)
+    state = start(ViT(network), choices)
+    before = state.network.head.weight.clone()
+    events = list(train_loop(state, data, classification, choices, EXECUTION))
+    assert [type(event).__name__ for event in events] == ["StepDone", "StepDone", "EpochDone"]
+    assert not torch.equal(before, state.network.head.weight)
+
+
+def test_the_documents_first_network() -> None:
+    """D0: 28 x 28 pictures, a 7 x 7 grid of 4 x 4 patches, 2 blocks of width 8, Adam at a constant 0.005."""
+    network, choices = config("d0-mnist"), RECIPES["d0-mnist"].optimization
+    assert (network.grid, network.patch, network.depth, network.width) == ((7, 7), (4, 4), 2, 8)
+    assert (choices.schedule, choices.learning_rate, choices.epochs, choices.batch_size) == ("constant", 0.005, 5, 128)
+    assert (choices.weight_decay, choices.clip, choices.average) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "count", "side", "expected"),
+    [
+        ("digits", 1258, 8, "digits"),
+        ("mnist", 54_000, 28, "mnist"),
+        ("fashion-mnist", 54_000, 28, "mnist"),
+        ("some/digits", 100, 200, "few-photos"),
+        ("cifar", 50_000, 32, "small-pictures"),
+        ("photos", 60, 64, "few-photos"),
+        ("photos", 5_000, 300, "few-photos"),
+        ("photos", 5_001, 300, "photos"),
+        ("photos", 100_000, 300, "photos"),
+        ("photos", 1_281_167, 400, "many-photos"),
+        ("tiny", 100, 12, "digits"),
+    ],
+)
+def test_the_choice_follows_the_data(data: str, count: int, side: int, expected: str) -> None:
+    recipe, name, reason = choose("auto", data, count, side)
+    assert (name, recipe) == (expected, RECIPES[expected])
+    assert recipe.says in reason
+    assert choose(expected, data, count, side) == (recipe, name, "asked for")
+
+
+def test_an_unknown_recipe_offers_the_nearest() -> None:
+    with pytest.raises(UsageError, match="unknown recipe 'minst'") as caught:
+        choose("minst", "digits", 1, 1)
+    assert "mnist" in caught.value.hint
+    with pytest.raises(UsageError) as caught:
+        choose("qqqqqq", "digits", 1, 1)
+    assert all(name in caught.value.hint for name in RECIPES)

@@ -1,0 +1,176 @@
+"""The run folder: refused when it exists, held by one process, and with every row once."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vitrail.errors import DataError, RunError, UsageError
+from vitrail.training import run
+from vitrail.training.run import RunFolder, default_folder, environment, open_folder, owned, point_latest
+
+
+def held(pid: int, host: str) -> str:
+    return json.dumps({"pid": pid, "host": host})
+
+
+def test_a_new_folder_is_made_and_an_empty_one_is_taken(tmp_path: Path) -> None:
+    folder, going_on = open_folder(tmp_path / "a" / "b", resume=False)
+    assert folder.path.is_dir()
+    assert not going_on
+    assert open_folder(folder.path, resume=False) == (folder, False)
+    assert open_folder(folder.path, resume=True) == (folder, False)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "photo.jpg"])
+def test_a_folder_that_holds_anything_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("x")
+    with pytest.raises(UsageError, match="exists already") as caught:
+        open_folder(tmp_path, resume=False)
+    assert "--resume auto" in caught.value.hint
+    if name == "config.yaml":
+        assert open_folder(tmp_path, resume=True) == (RunFolder(tmp_path), True)
+        return
+    with pytest.raises(UsageError, match="holds no run"):
+        open_folder(tmp_path, resume=True)
+
+
+def test_a_run_killed_before_its_first_step_starts_again(tmp_path: Path) -> None:
+    for name in ("lock", "command.txt", "env.json.writing"):
+        (tmp_path / name).write_text("{}")
+    assert open_folder(tmp_path, resume=True) == (RunFolder(tmp_path), False)
+    (tmp_path / "mine.txt").write_text("x")
+    with pytest.raises(UsageError, match="holds no run"):
+        open_folder(tmp_path, resume=True)
+
+
+def test_a_folder_of_somebody_else_s_json_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "data.json").write_text("{}")
+    with pytest.raises(UsageError, match="holds no run"):
+        open_folder(tmp_path, resume=True)
+
+
+def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match="exists"):
+        open_folder(tmp_path / "file", resume=True)
+    with pytest.raises(UsageError, match="cannot be made"):
+        open_folder(tmp_path / "file" / "inner", resume=False)
+
+
+def test_a_living_process_keeps_its_folder(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        lock.write_text(held(child.pid, socket.gethostname()))
+        with pytest.raises(RunError, match=f"in use by process {child.pid}"), owned(RunFolder(tmp_path)):
+            pytest.fail("two processes in one folder")
+        assert lock.exists()
+    finally:
+        child.communicate(b"\n")
+    with owned(RunFolder(tmp_path)):  # now it is dead, and its lock is taken over
+        assert json.loads(lock.read_text())["pid"] == os.getpid()
+    assert not lock.exists()
+
+
+def test_another_machine_keeps_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text(held(1, "another-machine"))
+    with pytest.raises(RunError, match="another-machine") as caught, owned(RunFolder(tmp_path)):
+        pytest.fail("two machines in one folder")
+    assert str(tmp_path / "lock") in caught.value.hint
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
+def test_a_lock_that_says_nothing_is_taken_over(tmp_path: Path, content: str) -> None:
+    (tmp_path / "lock").write_text(content)
+    with owned(RunFolder(tmp_path)):
+        pass
+
+
+def test_the_lock_goes_with_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), owned(RunFolder(tmp_path)):
+        raise ZeroDivisionError
+    assert not (tmp_path / "lock").exists()
+
+
+def test_latest_points_at_the_newest(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    for name in ("one", "two"):
+        (runs / name).mkdir(parents=True)
+        point_latest(runs / name)
+        assert (runs / "latest").resolve() == (runs / name).resolve()
+    assert os.readlink(runs / "latest") == "two", "relative, so that the folder can be moved"
+    (tmp_path / "elsewhere").mkdir()
+    point_latest(tmp_path / "elsewhere")
+    assert not (tmp_path / "latest").exists()
+    (runs / "latest").unlink()
+    (runs / "latest").mkdir()
+    point_latest(runs / "one")
+    assert (runs / "latest").is_dir(), "a folder of the user is not replaced"
+    assert not (runs / "latest").is_symlink()
+
+
+def test_default_folders_do_not_collide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run.time, "strftime", lambda form: "20260101-000000")
+    names = []
+    for data in ("digits", "digits", "some/photos", "list.csv", "digits"):
+        folder = default_folder(data)
+        folder.mkdir(parents=True)
+        names.append(folder.name)
+    stem = "20260101-000000"
+    assert names == [f"{stem}-digits", f"{stem}-digits-2", f"{stem}-photos", f"{stem}-list", f"{stem}-digits-3"]
+
+
+def test_metrics_are_cut_so_that_no_row_comes_twice(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.history() == []
+    assert folder.metrics_bytes() == 0
+    folder.cut_metrics(0)
+    folder.append_metrics({"kind": "epoch", "epoch": 1})
+    folder.append_metrics({"kind": "step", "step": 5})
+    length = folder.metrics_bytes()
+    folder.append_metrics({"kind": "epoch", "epoch": 2})
+    with open(folder.metrics, "a") as handle:
+        handle.write('{"kind": "epo')  # a process that was killed while it wrote
+    folder.cut_metrics(length)
+    assert folder.history() == [{"kind": "epoch", "epoch": 1}]
+    folder.append_metrics({"kind": "epoch", "epoch": 2})
+    assert [row["epoch"] for row in folder.history()] == [1, 2]
+    folder.cut_metrics(10**6)
+    assert len(folder.history()) == 2
+    folder.cut_metrics(0)
+    assert folder.history() == []
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write_json("a.json", {"x": "é"})
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"x": "é"}
+
+    def refuse(*names: object) -> None:
+        raise OSError("no")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OSError, match="no"):
+        folder.write_json("a.json", {"x": 2})
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"x": "é"}
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", '{"name": "x"}'])
+def test_damaged_memory_of_the_data_is_named(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "data.json").write_text(content)
+    with pytest.raises(DataError, match=r"data\.json is missing or damaged"):
+        RunFolder(tmp_path).read_data()
+
+
+def test_the_environment_names_versions() -> None:
+    facts = environment()
+    assert facts["torch"]
+    assert facts["vitrail"] != "not installed"
+    assert json.loads(json.dumps(facts)) == facts

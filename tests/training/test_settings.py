@@ -1,0 +1,240 @@
+"""Settings: equal after a way through YAML, strict with keys and kinds, and forgiving only where nothing is lost."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vitrail.data.augmentation import Augmentation
+from vitrail.errors import UsageError
+from vitrail.nn import ViTConfig
+from vitrail.training.settings import (
+    Execution,
+    Optimization,
+    Settings,
+    read_given,
+    read_yaml,
+    settings_from_dict,
+    settings_to_yaml,
+)
+
+NETWORK = ViTConfig(image_size=8, patch_size=4, classes=3, width=16, depth=1, heads=2)
+shares = st.floats(0, 1)
+rates = st.floats(0, 10, allow_subnormal=False)
+words = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=12)
+ranges = st.tuples(st.floats(0.01, 0.5), st.floats(0.5, 1.0))
+
+optimizations = st.builds(
+    Optimization,
+    epochs=st.integers(1, 10**6),
+    batch_size=st.integers(1, 10**6),
+    learning_rate=rates,
+    schedule=st.sampled_from(["cosine", "constant"]),
+    warmup_epochs=rates,
+    weight_decay=rates,
+    betas=st.tuples(st.floats(0, 0.999), st.floats(0, 0.999)),
+    clip=rates,
+    average=st.floats(0, 0.9999),
+    accumulate=st.integers(1, 64),
+)
+augmentations = st.builds(
+    Augmentation,
+    crop_area=ranges,
+    crop_aspect=st.tuples(st.floats(0.1, 1), st.floats(1, 9)),
+    shift=shares,
+    rotate=st.floats(0, 180),
+    zoom=st.tuples(st.floats(0.1, 1), st.floats(1, 9)),
+    flip=shares,
+    trivial=st.booleans(),
+    erase=shares,
+    mixup=st.floats(0, 5),
+    cutmix=st.floats(0, 5),
+    label_smoothing=shares,
+    fill=st.integers(0, 255),
+)
+networks = st.builds(
+    ViTConfig,
+    image_size=st.sampled_from([(8, 8), (8, 12), (16, 4)]),
+    patch_size=st.sampled_from([(4, 4), (2, 4)]),
+    channels=st.sampled_from([1, 3]),
+    classes=st.integers(2, 9),
+    width=st.sampled_from([8, 16]),
+    depth=st.integers(1, 3),
+    heads=st.sampled_from([1, 2]),
+    pooling=st.sampled_from(["class", "mean"]),
+    positions=st.sampled_from(["learned", "sinusoidal", "sinusoidal-2d", "none"]),
+    registers=st.integers(0, 3),
+    qkv_bias=st.booleans(),
+    dropout=st.floats(0, 0.9),
+    norm_eps=st.sampled_from([1e-6, 1e-5, 1e-3]),
+)
+executions = st.builds(
+    Execution,
+    device=st.sampled_from(["cpu", "cuda:1"]),
+    threads=st.integers(1, 99),
+    precision=st.sampled_from(["fp32", "bf16"]),
+    compile=st.booleans(),
+    workers=st.integers(0, 99),
+)
+everything = st.builds(
+    Settings,
+    data=words,
+    data_root=words,
+    split_seed=st.integers(-(2**63), 2**63 - 1),
+    seed=st.integers(-(2**63), 2**63 - 1),
+    recipe=words,
+    fetch_size=st.integers(16, 400),
+    resize=st.sampled_from(["crop", "squash", "pad"]),
+    network=networks,
+    optimization=optimizations,
+    augmentation=augmentations,
+    execution=executions,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(everything)
+def test_equal_after_a_way_through_yaml(made: Settings) -> None:
+    text = settings_to_yaml(made)
+    assert settings_from_dict(yaml.safe_load(text)) == made
+    assert "!!" not in text, "plain YAML, no tags"
+
+
+@pytest.mark.parametrize("written", ["1e-3", "1.0e-3", "0.001", "1E-03"])
+def test_numbers_as_people_write_them(written: str, tmp_path: Path) -> None:
+    """YAML 1.1 takes 1e-3 for a word."""
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        f"data: digits\nnetwork: {{patch_size: 4, image_size: 8}}\noptimization: {{learning_rate: {written}}}\n"
+    )
+    assert settings_from_dict(read_yaml(file)).optimization.learning_rate == 0.001
+    read_given(file)
+
+
+def values() -> dict:
+    return yaml.safe_load(settings_to_yaml(Settings(data="digits", network=NETWORK)))
+
+
+def put(path: str, value: object) -> dict:
+    content = values()
+    *sections, key = path.split(".")
+    inner = content
+    for section in sections:
+        inner = inner[section]
+    inner[key] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("sed", "seed"),
+        ("optimization.learning_rat", "optimization.learning_rate"),
+        ("network.hight", "network.depth"),
+        ("augmentation.mixups", "augmentation.mixup"),
+        ("execution.precison", "execution.precision"),
+        ("epochs", "optimization.epochs"),
+        ("rotate", "augmentation.rotate"),
+    ],
+)
+def test_an_unknown_key_at_any_depth_offers_the_nearest(path: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"here: unknown key '{path}'") as caught:
+        settings_from_dict(put(path, 1), "here")
+    assert caught.value.hint == hint or path == "network.hight"
+    assert str(caught.value).count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("seed", "x"),
+        ("seed", 1.5),
+        ("seed", 2**70),
+        ("network", 3),
+        ("network.width", "wide"),
+        ("network.pooling", "max"),
+        ("optimization.epochs", 0),
+        ("optimization.epochs", 2.5),
+        ("optimization.learning_rate", "fast"),
+        ("optimization.learning_rate", float("nan")),
+        ("optimization.betas", [0.9]),
+        ("optimization.betas", [0.9, 1.5]),
+        ("optimization.schedule", "linear"),
+        ("optimization.average", 1.0),
+        ("augmentation.flip", 2),
+        ("augmentation.crop_area", 0.5),
+        ("augmentation.trivial", "perhaps"),
+        ("augmentation.rotate", float("inf")),
+        ("execution.threads", 0),
+        ("execution.workers", -1),
+        ("execution.precision", "fp16"),
+        ("resize", "stretch"),
+        ("fetch_size", 3),
+        ("data", None),
+    ],
+)
+def test_a_wrong_value_names_its_key(path: str, value: object) -> None:
+    content = put(path, value)
+    with pytest.raises(UsageError, match=path.rpartition(".")[2]) as caught:
+        settings_from_dict(content, "here")
+    assert str(caught.value).count("\n") == 1, "one line of problem, one of hint"
+    assert caught.value.problem.startswith("here: ")
+    assert path.partition(".")[0] in caught.value.problem
+
+
+def test_missing_keys_and_several_faults() -> None:
+    content = values()
+    del content["network"]
+    with pytest.raises(UsageError, match="network"):
+        settings_from_dict(content)
+    content = values() | {"seed": "x", "split_seed": "y"}
+    with pytest.raises(UsageError, match="and 1 more"):
+        settings_from_dict(content)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("seed: [1\n", "cannot be read as YAML"),
+        ("- 1\n", "must hold keys and values"),
+        ("", "must hold keys and values"),
+        ("optimization: {epochs: 0}\n", "epochs must be at least 1"),
+        ("optimization: 7\n", "optimization"),
+        ("network: [1]\n", "network"),
+        ("network: {width: wide}\n", "network.width"),
+        ("network: {wide: 3}\n", "unknown key 'network.wide'"),
+        ("split_seed: soon\n", "split_seed"),
+        ("data_root: 3\n", "data_root"),
+        ("execution: {threads: many}\n", "execution.threads"),
+    ],
+)
+def test_a_part_of_a_configuration_is_checked_as_well(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "part.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_given(file)
+    assert said in caught.value.problem
+    assert str(file) in caught.value.problem
+    assert str(caught.value).count("\n") == 1
+
+
+def test_a_part_may_be_small(tmp_path: Path) -> None:
+    file = tmp_path / "part.yaml"
+    file.write_text("network: {width: 10}\nseed: 4\n")
+    assert read_given(file) == {"network": {"width": 10}, "seed": 4}
+    with pytest.raises(UsageError, match="there is no configuration file"):
+        read_given(tmp_path / "none.yaml")
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="cannot be read as YAML"):
+        read_given(file)
+
+
+def test_settings_hold_plain_values_only() -> None:
+    made = Settings(data="digits", network=NETWORK)
+    assert replace(made, seed=1) != made
+    with pytest.raises(AttributeError):
+        made.seed = 3  # pyrefly: ignore[read-only]
+    assert yaml.safe_load(settings_to_yaml(made)).keys() == asdict(made).keys()
