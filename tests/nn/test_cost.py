@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.nn import ViT, ViTConfig
@@ -45,3 +47,50 @@ def test_rows_are_named_once_and_add_up():
     assert len(set(names)) == len(names)
     assert sum(layer.parameters for layer in table) == parameters(SMALL)
     assert sum(name.startswith("blocks.1.") for name in names) == sum(name.startswith("blocks.2.") for name in names)
+
+
+sides = st.integers(1, 4)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    grid=st.tuples(sides, sides),
+    patch=st.tuples(sides, sides),
+    channels=st.integers(1, 4),
+    classes=st.integers(0, 5),
+    heads=st.integers(1, 3),
+    head_dim=st.integers(1, 4),
+    mlp_dim=st.integers(1, 9),
+    depth=st.integers(1, 3),
+    tokens=st.tuples(st.booleans(), st.booleans(), st.integers(0, 2)),
+    positions=st.sampled_from(["learned", "sinusoidal", "sinusoidal-2d", "none"]),
+    bias=st.booleans(),
+    scale=st.sampled_from([0.0, 0.1]),
+)
+def test_any_configuration(
+    grid, patch, channels, classes, heads, head_dim, mlp_dim, depth, tokens, positions, bias, scale
+) -> None:
+    config = ViTConfig(
+        image_size=(grid[0] * patch[0], grid[1] * patch[1]),
+        patch_size=patch,
+        channels=channels,
+        classes=classes,
+        width=8,
+        depth=depth,
+        heads=heads,
+        head_dim=head_dim,
+        mlp_dim=mlp_dim,
+        class_token=tokens[0],
+        distillation_token=tokens[1],
+        registers=tokens[2],
+        pooling="class" if tokens[0] else "mean",
+        positions=positions,
+        qkv_bias=bias,
+        layer_scale=scale,
+    )
+    with torch.device("meta"):
+        network, images = ViT(config).eval(), torch.empty(1, channels, *config.image)
+    assert parameters(config) == sum(parameter.numel() for parameter in network.parameters())
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network(images)
+    assert flops(config) == counter.get_total_flops()

@@ -106,7 +106,7 @@ def _begin(data: str, options: TrainOptions, given: dict[str, Any], listen: List
     for sentence in (*source.notes, *notes):
         listen(sentence)
     prepared = build(settings, source, lambda what, done, whole: listen(Reading(what, done, whole)))
-    batch = next(prepared.data.batches(0, prepared.settings.optimization.batch_size))
+    batch = next(prepared.data.batches(0, part_size(settings.optimization)))
     asked = "auto" if precision_is_open(options, given) else settings.execution.precision
     with _threads(settings.execution.threads):
         execution, more, _ = pick_precision(

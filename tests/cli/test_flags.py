@@ -1,0 +1,117 @@
+"""The flags of every verb are a promise: a change is made here first, on purpose."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.cli.command import Answer
+from vitrail.cli.main import VERBS
+from vitrail.explain import METHODS
+from vitrail.training.recipes import RECIPES
+
+FLAGS = {
+    "train": {
+        "--recipe",
+        "--size",
+        "--image-size",
+        "--epochs",
+        "--batch-size",
+        "--lr",
+        "--weight-decay",
+        "--accumulate",
+        "--seed",
+        "--split-seed",
+        "--device",
+        "--threads",
+        "--precision",
+        "--compile",
+        "--workers",
+        "--data-root",
+        "--config",
+        "--resume",
+        "--out",
+        "--json",
+    },
+    "evaluate": {"--split", "--data-root", "--strict", "--device", "--threads", "--json"},
+    "predict": {"--out", "--device", "--threads", "--json"},
+    "explain": {
+        "--method",
+        "--compare",
+        "--target",
+        "--count",
+        "--out",
+        "--data-root",
+        "--device",
+        "--threads",
+        "--json",
+    },
+    "models": {"--image-size", "--channels", "--classes", "--json"},
+    "doctor": {"--json"},
+}
+POSITIONALS = {
+    "train": ["[DATA]"],
+    "evaluate": ["RUN", "[DATA]"],
+    "predict": ["RUN", "[PICTURES]"],
+    "explain": ["RUN", "[PICTURES]"],
+    "models": ["[SIZE]"],
+    "doctor": [],
+}
+
+Says = Callable[..., Answer]
+
+
+def flags_of(text: str) -> set[str]:
+    """The flags that a help text explains (not those that its sentences mention)."""
+    return set(re.findall(r"^[│ ] (--[a-z-]+)", text, re.MULTILINE))
+
+
+def test_every_verb_is_in_the_table() -> None:
+    assert set(FLAGS) == set(POSITIONALS) == set(VERBS)
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_the_flags_of_a_verb(verb: str, vitrail_says: Says) -> None:
+    answer = vitrail_says(verb, "--help")
+    assert answer.code == 0
+    assert answer.err == ""
+    assert flags_of(answer.out) == FLAGS[verb]
+    assert re.findall(r"^[│ ] (\[?[A-Z]+\]?) ", answer.out, re.MULTILINE) == POSITIONALS[verb]
+    assert f"usage: vitrail {verb}" in answer.out
+    assert "default: None" not in answer.out
+
+
+def test_a_planted_flag_would_be_seen(vitrail_says: Says) -> None:
+    text = vitrail_says("doctor", "--help").out.replace(" --json ", " --jsonl ")
+    assert flags_of(text) != FLAGS["doctor"]
+
+
+def test_help_names_every_recipe_and_every_method(vitrail_says: Says) -> None:
+    def words(verb: str) -> str:
+        return " ".join(vitrail_says(verb, "--help").out.replace("│", " ").split())
+
+    assert f"{', '.join(RECIPES)}; auto" in words("train")
+    assert f"{', '.join(METHODS)}. (default" in words("explain")
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])
+def test_the_first_page(words: tuple[str, ...], vitrail_says: Says) -> None:
+    answer = vitrail_says(*words)
+    assert answer.code == 0
+    assert [line.split()[0] for line in answer.out.splitlines() if re.match(r"  [a-z]", line)] == list(VERBS)
+    assert all(len(line) <= 80 for line in answer.out.splitlines())
+    assert answer.out.splitlines()[-1] == "try: vitrail train digits"
+
+
+def test_help_of_a_verb_in_two_ways(vitrail_says: Says) -> None:
+    assert vitrail_says("help", "doctor") == vitrail_says("doctor", "--help")
+
+
+def test_flags_are_read_before_and_after_names(vitrail_says: Says) -> None:
+    plain = vitrail_says("models", "Ti/16", "--classes", 10, "--json")
+    assert vitrail_says("models", "--json", "--classes=10", "Ti/16") == plain
+    assert plain.code == 0
+
+
+def test_version(vitrail_says: Says) -> None:
+    assert re.fullmatch(r"vitrail \d+\.\d+\.\d+\S*\n", vitrail_says("--version").out)

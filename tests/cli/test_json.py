@@ -1,0 +1,118 @@
+"""With --json, stdout holds one JSON value and nothing else, whatever there is to say besides."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command import Answer
+
+Says = Callable[..., Answer]
+
+
+def only_json(answer: Answer) -> Any:
+    """The one value on stdout."""
+    assert answer.out.count("\n") == 1
+    return json.loads(answer.out)
+
+
+@pytest.fixture
+def one_bad(photographs: Path, tmp_path: Path) -> Path:
+    """The photographs of bcd with a class that no model knows, an unreadable file and hidden folders."""
+    root = shutil.copytree(photographs / "bcd", tmp_path / "bcd")
+    (root / "b" / "b_000.jpg").write_text("no picture")
+    (root / ".ipynb_checkpoints").mkdir()
+    (root / "empty").mkdir()
+    return root
+
+
+def test_train(vitrail_says: Says, one_bad: Path, tmp_path: Path) -> None:
+    answer = vitrail_says("train", one_bad, "--epochs", 1, "--image-size", 16, "--out", tmp_path / "run", "--json")
+    assert answer.code == 0, answer.err
+    value = only_json(answer)
+    assert set(value) >= {"run", "split", "images", "accuracy", "interval", "loss", "per_class", "unknown", "weights"}
+    assert value["run"] == str(tmp_path / "run")
+    assert "empty" in answer.err
+    assert "b_000.jpg" in answer.err
+    assert "epoch" in answer.err
+
+
+def test_evaluate(vitrail_says: Says, one_bad: Path, photo_run: Path) -> None:
+    answer = vitrail_says("evaluate", photo_run, one_bad, "--json")
+    value = only_json(answer)
+    assert answer.code == 0
+    assert (value["split"], value["images"], value["unknown"]) == ("all", 7, {"d": 4})
+    assert [row["class"] for row in value["per_class"]] == ["a", "b", "c"]
+    assert [row["images"] for row in value["per_class"]] == [0, 3, 4]
+    assert len(value["unreadable"]) == 1
+    assert "b_000.jpg" in value["unreadable"][0]
+    assert "empty" in " ".join(value["notes"])
+    for word in ("empty", "b_000.jpg", "d (4)"):
+        assert word in answer.err
+
+
+def test_predict(vitrail_says: Says, one_bad: Path, photo_run: Path) -> None:
+    answer = vitrail_says("predict", photo_run, one_bad, "--json")
+    value = only_json(answer)
+    assert answer.code == 3
+    assert "b_000.jpg" in answer.problem
+    assert len(value) == 11
+    for row in value:
+        assert set(row) == {"file", "label", "probability", "top"}
+        assert Path(row["file"]).is_file()
+        assert row["top"][0] == [row["label"], row["probability"]]
+        assert sum(share for _, share in row["top"]) == pytest.approx(1, abs=1e-5)
+
+
+def test_explain(vitrail_says: Says, one_bad: Path, photo_run: Path, tmp_path: Path) -> None:
+    page = tmp_path / "deep" / "page.html"
+    words = (one_bad, "--count", 3, "--compare", "--target", "c", "--out", page, "--json")
+    answer = vitrail_says("explain", photo_run, *words)
+    value = only_json(answer)
+    assert answer.code == 3  # one of the three is no picture; the others are explained
+    assert "b_000.jpg" in answer.problem
+    assert len(value) == 2
+    for row in value:
+        assert row["page"] == str(page)
+        assert [heat["method"] for heat in row["heats"]] == ["raw_attention", "rollout", "generic_attention"]
+        for heat in row["heats"]:
+            assert (len(heat["values"]), len(heat["values"][0])) == (4, 4)
+            assert heat["target"] == "c"
+            assert Path(heat["picture"]).is_file()
+    assert page.is_file()
+
+
+def test_models(vitrail_says: Says, digits_run: Path) -> None:
+    table = only_json(vitrail_says("models", "--json"))
+    assert {row["size"]: row["parameters"] for row in table}["B/16"] == 86_567_656
+    one = only_json(vitrail_says("models", "B/16", "--json"))
+    assert sum(layer["parameters"] for layer in one["layers"]) == one["parameters"] == 86_567_656
+    assert sum(layer["flops"] for layer in one["layers"]) == one["flops"]
+    assert one["flops"] / 1e9 == pytest.approx(35.1, abs=0.05)
+    own = only_json(vitrail_says("models", digits_run, "--json"))
+    assert own["config"]["image_size"] == [8, 8]
+
+
+def test_doctor(vitrail_says: Says) -> None:
+    answer = vitrail_says("doctor", "--json")
+    value = only_json(answer)
+    assert answer.err == ""
+    assert answer.code == (0 if all(device["works"] for device in value["devices"]) else 1)
+    assert value["devices"][0]["name"] == "cpu"
+    assert value["devices"][0]["works"]
+    assert value["extras"]["digits"] is True
+    assert all(milliseconds > 0 for _, milliseconds in value["devices"][0]["milliseconds"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("models", "Q/9"), ("evaluate", "no-run"), ("predict", "no-run", "x.png"), ("train", "x", "--epochs", "y")],
+)
+def test_an_error_leaves_stdout_empty(words: tuple[str, ...], vitrail_says: Says) -> None:
+    answer = vitrail_says(*words, "--json")
+    assert answer.out == ""
+    assert answer.code in (2, 3)
+    assert answer.problem

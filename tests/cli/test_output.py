@@ -1,0 +1,176 @@
+"""What is printed: aligned, on one line each, and safe with the names that strangers give."""
+
+import io
+import json
+import math
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tests.cli.command import START, Answer, environment
+from tests.photographs import make_photographs
+from vitrail.cli.output import count, duration, one_line, print_json, print_table, share, warn
+from vitrail.cli.progress import TrainingProgress
+from vitrail.training.events import EpochScored, Started
+
+Says = Callable[..., Answer]
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_one_line_is_one_printable_line(text: str) -> None:
+    line = one_line(text)
+    assert line.isprintable()
+    assert line.splitlines() in ([], [line])
+    assert one_line(line) == line.strip()
+
+
+def test_columns_are_aligned_and_nothing_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([("a" * 120, "1"), ("猫", "1,000"), ("ends here",)], ("class", "pictures"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "a" * 120 + "         1"
+    assert lines[2] == "猫" + " " * 118 + "     1,000"  # a wide character takes two columns
+    assert lines[3] == "ends here"
+    assert lines[0] == "class" + " " * 115 + "  pictures"
+
+
+def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": [math.nan, 1.0, (math.inf,)], "é": "\udcff", "n": 3, "b": True})
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    assert json.loads(printed) == {"a": [None, 1.0, [None]], "é": "\udcff", "n": 3, "b": True}
+
+
+def test_a_stream_that_knows_no_accents(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stderr", stream)
+    warn("café \x1b[31m")
+    stream.flush()
+    assert stream.buffer.getvalue() == b"caf\\xe9 \\x1b[31m\n"  # pyrefly: ignore[missing-attribute]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"),
+        (9.4, "9.4 s"),
+        (48.0, "48 s"),
+        (59.7, "1 min 0 s"),
+        (250.0, "4 min 10 s"),
+        (7500.0, "2 h 5 min"),
+    ],
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_numbers_in_words() -> None:
+    assert count(1, "picture") == "1 picture"
+    assert count(1258, "picture") == "1,258 pictures"
+    assert count(2, "class", "classes") == "2 classes"
+    assert share(0.97684) == "97.68 %"
+
+
+def progress(stream: io.StringIO, terminal: bool) -> TrainingProgress:
+    return TrainingProgress(
+        Console(
+            file=stream, force_terminal=terminal, width=80, highlight=False, markup=False, _environ={"TERM": "xterm"}
+        )
+    )
+
+
+def test_epochs_stand_under_their_headings() -> None:
+    stream = io.StringIO()
+    shown = progress(stream, terminal=False)
+    shown(Started(Path("runs/[bold]x"), 1258, 20, 100, 0, 33.0))
+    row = {"validation_accuracy": 1.0, "images_per_second": 123456.0, "waiting_share": 1.0}
+    for epoch in (1, 100):
+        shown(EpochScored({"epoch": epoch, "training_loss": 2.3456, "validation_loss": 10.0, **row}))
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "1,258 pictures, 100 epochs of 20 steps, about 33 s (from timed steps)"
+    assert lines[1] == "the run: runs/[bold]x"
+    heading, first, last = lines[2:]
+    assert len(heading) == len(first) == len(last) <= 80
+    assert last.split() == ["100/100", "2.3456", "10.0000", "100.00", "%", "123,456", "100", "%"]
+    for word in ("train loss", "validation: loss", "accuracy", "img/s", "waiting for data"):
+        end = heading.index(word) + len(word)
+        assert last[end - 1] != " "
+        assert last[end : end + 1] in ("", " ")
+
+
+def test_a_terminal_gets_a_live_line_and_the_cursor_back() -> None:
+    stream = io.StringIO()
+    with progress(stream, terminal=True) as shown:
+        shown(Started(Path("run"), 10, 1, 2, 0, 1.0))
+    assert "training" in stream.getvalue()
+    assert stream.getvalue().rindex("\x1b[?25h") > stream.getvalue().rindex("\x1b[?25l")
+
+
+def test_names_of_strangers_are_no_markup(vitrail_says: Says, tmp_path: Path, photo_run: Path) -> None:
+    """A class folder may be called anything that a file system takes."""
+    names = ("[bold]", "[", ":smile:", "a b")
+    make_photographs(tmp_path / "data", names, per_class=4, seed=0)
+    trained = vitrail_says("train", tmp_path / "data", "--epochs", 1, "--image-size", 16, "--out", tmp_path / "[/run]")
+    assert trained.code == 0, trained.err
+    answer = vitrail_says("evaluate", tmp_path / "[/run]")
+    assert answer.code == 0, answer.err
+    classes = [line[:8].strip() for line in answer.out.splitlines()[3:]]
+    assert sorted(classes) == sorted(names)
+    assert str(tmp_path / "[/run]") in trained.out
+    explained = vitrail_says("explain", tmp_path / "[/run]", tmp_path / "data", "--out", tmp_path / "page.html")
+    assert explained.code == 0, explained.err
+
+
+def on_a_terminal(*words: str, cwd: Path) -> str:
+    """What a terminal of 80 columns receives from a command."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    with subprocess.Popen(
+        [*START, *words], cwd=cwd, env=environment(TERM="xterm-256color"), stdin=theirs, stdout=theirs, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        received = b""
+        while chunk := _read(ours):
+            received += chunk
+        assert process.wait(60) in (0, 2)
+    os.close(ours)
+    return received.decode()
+
+
+def _read(handle: int) -> bytes:
+    try:
+        return os.read(handle, 65536)
+    except OSError:  # the other end is closed
+        return b""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="terminals of POSIX")
+@pytest.mark.parametrize("words", ["train digits --epochs many", "evaluate", "train digits more", "train --resume yes"])
+def test_an_error_on_a_terminal_has_two_lines_and_no_frame(words: str, tmp_path: Path) -> None:
+    lines = on_a_terminal(*words.split(), cwd=tmp_path).splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("vitrail: ")
+    assert lines[1].startswith("try: ")
+    assert "".join(lines).isprintable()
+    assert not set("╭│─╰-") & set(lines[0].replace("--epochs", "").replace("--resume", ""))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="terminals of POSIX")
+def test_a_training_on_a_terminal(tmp_path: Path) -> None:
+    text = on_a_terminal("train", "digits", "--epochs", "4", "--threads", "1", "--out", "run", cwd=tmp_path)
+    assert "img/s" in text
+    assert "left" in text  # the live line with the time that is left
+    assert "4/4" in text
+    assert "next       vitrail explain run digits" in text
+    assert text.rstrip().endswith("vitrail explain run digits")

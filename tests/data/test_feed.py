@@ -1,0 +1,111 @@
+"""Two feeds, the same pixels; a picture that cannot be read is named once, left out, and never replaced."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vitrail.data.feed import Feed, ResidentFeed, StreamedFeed, check_readable, open_feed, resident_pixels
+from vitrail.data.pictures import ArrayPictures, FilePictures
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import DataError
+
+SHAPE = Preprocessing((16, 20))
+WANTED = [np.array([3, 0, 7]), np.array([7]), np.array([1, 2, 59, 4])]
+
+
+def files(folder: Path) -> FilePictures:
+    return FilePictures(sorted(path for path in (folder / "train").rglob("*.*") if path.is_file()), folder)
+
+
+def collect(feed: Feed, wanted: list[np.ndarray]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(got.pixels.clone(), got.readable.clone()) for got in feed.fetch(wanted)]
+
+
+def broken(folder: Path, root: Path) -> tuple[FilePictures, dict[int, Path]]:
+    """A copy of twelve pictures, of which number 2 is empty, number 5 is text and number 9 is cut off."""
+    root.mkdir()
+    paths = []
+    for number, path in enumerate(files(folder).paths[:12]):
+        content = path.read_bytes()
+        content = {2: b"", 5: b"no picture", 9: content[: len(content) // 2]}.get(number, content)
+        paths.append(root / f"{number:02d}{path.suffix}")
+        paths[-1].write_bytes(content)
+    return FilePictures(paths, root), {number: paths[number] for number in (2, 5, 9)}
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_streamed_equals_resident_equals_one_by_one(photo_folder: Path, workers: int) -> None:
+    pictures = files(photo_folder)
+    resident = collect(resident_pixels(pictures, SHAPE, threads=2), WANTED)
+    streamed = collect(StreamedFeed(pictures, SHAPE, workers), WANTED)
+    for ids, ours, theirs in zip(WANTED, resident, streamed, strict=True):
+        alone = torch.stack([SHAPE.to_uint8(pictures.open(int(one))) for one in ids])
+        assert torch.equal(ours[0], alone)
+        assert torch.equal(theirs[0], alone)
+        assert bool(ours[1].all() & theirs[1].all())
+
+
+def test_arrays_are_taken_whole_where_nothing_is_resized() -> None:
+    values = np.random.default_rng(0).integers(0, 256, (9, 16, 20, 3), dtype=np.uint8)
+    whole = resident_pixels(ArrayPictures(values), SHAPE, threads=1)
+    one_by_one = torch.stack([SHAPE.to_uint8(ArrayPictures(values).open(index)) for index in range(9)])
+    assert torch.equal(whole.pixels, one_by_one)
+    resized = resident_pixels(ArrayPictures(values), Preprocessing((8, 10)), threads=2)
+    assert torch.equal(resized.pixels[4], Preprocessing((8, 10)).to_uint8(ArrayPictures(values).open(4)))
+
+
+@pytest.mark.parametrize("kind", ["resident", "streamed here", "streamed by two"])
+def test_a_bad_file_is_named_once_and_never_replaced(photo_folder: Path, tmp_path: Path, kind: str) -> None:
+    pictures, bad = broken(photo_folder, tmp_path / "set")
+    before = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in pictures.paths}
+    feed: Feed
+    if kind == "resident":
+        feed = resident_pixels(pictures, SHAPE, threads=3)
+    else:
+        feed = StreamedFeed(pictures, SHAPE, workers=2 if "two" in kind else 0)
+    everyone = [np.array([5, 1, 2]), np.arange(12), np.array([9, 9])]
+    for _ in range(2):
+        for ids, (pixels, readable) in zip(everyone, collect(feed, everyone), strict=True):
+            assert readable.tolist() == [int(one) not in bad for one in ids]
+            for row, one in enumerate(ids.tolist()):
+                if one in bad:
+                    assert not pixels[row].any(), "no other picture stands in for it"
+                else:
+                    assert torch.equal(pixels[row], SHAPE.to_uint8(pictures.open(one)))
+    assert sorted(feed.unreadable) == [2, 5, 9]
+    for number, path in bad.items():
+        assert str(path) in feed.unreadable[number]
+        assert "\n" not in feed.unreadable[number]
+    assert sorted(tmp_path.rglob("*")) == sorted([tmp_path / "set", *pictures.paths]), "nothing is written"
+    assert before == {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in pictures.paths}
+
+
+def test_the_size_of_the_set_decides(photo_folder: Path) -> None:
+    pictures = files(photo_folder)
+    size = len(pictures) * 3 * 16 * 20
+    told: list[int] = []
+    assert isinstance(open_feed(pictures, SHAPE, workers=2, resident_bytes=size, progress=told.append), ResidentFeed)
+    assert told == list(range(1, len(pictures) + 1))
+    streamed = open_feed(pictures, SHAPE, workers=2, resident_bytes=size - 1)
+    assert isinstance(streamed, StreamedFeed)
+    assert streamed.workers == 2
+    open_feed(pictures.select(range(3)), SHAPE, workers=0)  # no worker process: one thread reads
+
+
+@pytest.mark.parametrize(
+    ("bad", "count", "refused"), [(0, 10, False), (1, 10, False), (2, 10, True), (10, 1000, False), (11, 1000, True)]
+)
+def test_more_than_one_percent_stops(bad: int, count: int, refused: bool) -> None:
+    feed = ResidentFeed(
+        torch.zeros(count, 1, 1, 1, dtype=torch.uint8), {index: f"{index}.png: is empty" for index in range(bad)}
+    )
+    if not refused:
+        check_readable(feed, count)
+        return
+    with pytest.raises(DataError, match=f"{bad} of {count} pictures") as caught:
+        check_readable(feed, count)
+    assert "0.png: is empty; 1.png" in caught.value.problem
+    assert "6.png" not in caught.value.problem, "the first five are enough"

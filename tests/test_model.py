@@ -1,0 +1,351 @@
+"""A model is a folder of plain files: the same bits back, the same answers, and damage said in two lines."""
+
+import json
+import os
+import pickle
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from PIL import Image
+from torch import nn
+
+import vitrail
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, evaluating, load, load_weights, save
+from vitrail.nn import Parts, ViT, ViTConfig
+
+CONFIG_TINY = ViTConfig(image_size=(16, 24), patch_size=8, classes=3, width=16, depth=2, heads=2, dropout=0.3)
+FORMS = {
+    "plain": CONFIG_TINY,
+    "one channel": replace(CONFIG_TINY, channels=1),
+    "distilled": replace(CONFIG_TINY, distillation_token=True, registers=2, layer_scale=0.1),
+    "mean, no bias": replace(CONFIG_TINY, pooling="mean", class_token=False, qkv_bias=False, positions="sinusoidal-2d"),
+    "free": replace(CONFIG_TINY, head_dim=5, mlp_dim=7, positions="none", activation="relu"),
+}
+CLASSES = ("ape", "bär", "猫")
+
+
+def model_of(config: ViTConfig = CONFIG_TINY, parts: Parts | None = None) -> Model:
+    torch.manual_seed(0)
+    network = ViT(config) if parts is None else ViT(config, parts)
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    numbers = (0.4, 0.5, 0.6)[: config.channels]
+    preprocessing = Preprocessing((16, 24), "crop", 0.9, channels=config.channels, mean=numbers, std=numbers)
+    return Model(network.eval(), preprocessing, CLASSES)
+
+
+def same(ours: nn.Module, theirs: nn.Module) -> bool:
+    one, other = ours.state_dict(), theirs.state_dict()
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save(model_of(), tmp_path / "model")
+
+
+@pytest.fixture(scope="module")
+def files(photo_folder: Path) -> list[Path]:
+    return sorted((photo_folder / "val").rglob("*.*"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_all_bits_come_back(form: str, tmp_path: Path) -> None:
+    model = model_of(FORMS[form])
+    place = save(model, tmp_path / "deep" / "model")
+    assert sorted(path.name for path in place.iterdir()) == sorted([WEIGHTS, CONFIG, PREPROCESSOR, CARD])
+    again = load(place)
+    assert same(model.network, again.network)
+    assert again.network.config == model.network.config
+    assert (again.preprocessing, again.classes) == (model.preprocessing, CLASSES)
+    assert not again.network.training
+    images = torch.randn(2, model.network.config.channels, 16, 24)
+    with torch.no_grad():
+        assert torch.equal(model.network(images), again.network(images))
+    shutil.copytree(place, tmp_path / "run" / "model")
+    assert same(load(tmp_path / "run").network, model.network), "a run folder is opened by its model"
+
+
+def test_training_mode_is_saved_as_eval_and_left(tmp_path: Path) -> None:
+    model = model_of()
+    model.network.train()
+    again = load(save(model, tmp_path))
+    assert model.network.training
+    assert not again.network.training
+
+
+def test_predictions_are_softmax_of_the_network(files: list[Path]) -> None:
+    model = model_of()
+    images = torch.stack([model.preprocessing(path) for path in files])
+    assert torch.equal(model.tensor(files), images)
+    with torch.no_grad():
+        shares = model.network(images).softmax(1)
+    for batch_size in (1, 4, 100):
+        predictions = model.predict(files, batch_size=batch_size)
+        for path, prediction, row in zip(files, predictions, shares, strict=True):
+            assert prediction.name == str(path)
+            assert prediction.label == CLASSES[int(row.argmax())]
+            assert prediction.probability == pytest.approx(float(row.max()), abs=1e-6)
+            assert [name for name, _ in prediction.top] == [CLASSES[index] for index in row.argsort(descending=True)]
+            assert sum(share for _, share in prediction.top) == pytest.approx(1, abs=1e-5)
+    with Image.open(files[0]) as picture:
+        assert model.predict([picture])[0].top == model.predict([str(files[0])], 1)[0].top
+    assert model.predict(files[0]) == model.predict([files[0]], 1)
+    assert model.predict([]) == []
+
+
+def test_predicting_leaves_every_mode(files: list[Path]) -> None:
+    model = model_of()
+    model.network.train()
+    model.network.blocks[1].eval()
+    before = [module.training for module in model.network.modules()]
+    first, second = model.predict(files[:2]), model.predict(files[:2])
+    assert first == second, "no dropout"
+    assert before == [module.training for module in model.network.modules()]
+    with pytest.raises(ZeroDivisionError), evaluating(model.network):
+        raise ZeroDivisionError
+    assert before == [module.training for module in model.network.modules()]
+
+
+def test_a_file_that_is_no_picture_is_named(tmp_path: Path) -> None:
+    (tmp_path / "text.png").write_text("no picture")
+    with pytest.raises(DataError, match=r"text\.png"):
+        model_of().predict([tmp_path / "text.png"])
+
+
+def test_parts_that_do_not_belong_together_are_refused() -> None:
+    model = model_of()
+    with pytest.raises(UsageError, match="2 class names for a network with 3 logits"):
+        replace(model, classes=("a", "b"))
+    with pytest.raises(UsageError, match="1 channels, the network wants 3"):
+        replace(model, preprocessing=Preprocessing((16, 24), channels=1, mean=(0.0,), std=(1.0,)))
+    with pytest.raises(UsageError, match="16x25 pixels"):
+        replace(model, preprocessing=Preprocessing((16, 25)))
+    replace(model, preprocessing=Preprocessing((24, 24)))  # another grid than it was trained on is allowed
+
+
+# damage
+
+
+def change(file: Path, **changes: object) -> None:
+    content = json.loads(file.read_text(encoding="utf-8"))
+    for path, value in changes.items():
+        inner = content
+        *sections, key = path.split("__")
+        for section in sections:
+            inner = inner[section]
+        inner[key] = value
+    file.write_text(json.dumps(content), encoding="utf-8")
+
+
+def refused(folder: Path, words: str, kind: type[VitrailError] = DataError) -> None:
+    with pytest.raises(kind, match=words) as caught:
+        load(folder)
+    assert str(caught.value).count("\n") == 1
+    assert str(caught.value).splitlines()[1].startswith("try: ")
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, CONFIG, PREPROCESSOR])
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut", "folder"])
+def test_a_file_that_is_gone_or_cut(folder: Path, name: str, damage: str) -> None:
+    file = folder / name
+    content = file.read_bytes()
+    file.unlink()
+    if damage == "folder":
+        file.mkdir()
+    elif damage != "missing":
+        file.write_bytes(content[: len(content) // 2] if damage == "cut" else b"")
+    refused(folder, "holds no model" if name == CONFIG and damage in ("missing", "folder") else name)
+
+
+def test_nothing_there(tmp_path: Path, folder: Path) -> None:
+    refused(tmp_path / "mode", "there is no run or model at")
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path / "empty", "holds no model")
+    refused(tmp_path / "no" / "where", "there is no run or model at")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_type": "vit"}, "not of a vitrail model"),
+        ({"format": 99}, "not of a vitrail model"),
+        ({"classes": ["a", "b"]}, "2 class names for a network with 3 logits"),
+        ({"classes": 3}, "configuration is damaged"),
+        ({"classes": None}, "configuration is damaged"),
+        ({"network": []}, "configuration is damaged"),
+        ({"network__kind": "CNN"}, "cannot build a 'CNN'"),
+        ({"network__width": -4}, "width must be"),
+        ({"network__heads": 0}, "heads must be"),
+        ({"network__patch_size": [5, 5]}, "cannot be cut into patches"),
+        ({"network__wide": 3}, "unknown key 'wide'"),
+        ({"network__width": 2**44}, "configuration is damaged"),
+        ({"network__channels": 1}, "channels"),
+        ({"network__width": 32}, "tensors do not fit the network"),
+        ({"network__depth": 1}, "tensors do not fit the network"),
+        ({"network__registers": 1}, "tensors do not fit the network"),
+    ],
+)
+def test_a_configuration_that_does_not_fit(folder: Path, changes: dict, words: str) -> None:
+    change(folder / CONFIG, **changes)
+    refused(folder, words)
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "3", "null", '{"model_type": "vitrail", "format": 1}', "[" * 100_000, "\x00"]
+)
+def test_json_of_another_kind(folder: Path, content: str) -> None:
+    (folder / CONFIG).write_text(content)
+    refused(folder, "config")
+    if "vitrail" not in content:
+        save(model_of(), folder)
+        (folder / PREPROCESSOR).write_text(content)
+        refused(folder, "preprocessor")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite(folder: Path, value: float) -> None:
+    tensors = safetensors.torch.load_file(folder / WEIGHTS)
+    tensors["blocks.1.norm2.bias"][3] = value
+    safetensors.torch.save_file(tensors, folder / WEIGHTS)
+    refused(folder, r"1 tensors hold NaN or infinity, first blocks\.1\.norm2\.bias")
+
+
+def test_weights_that_are_missing_or_too_many(folder: Path) -> None:
+    whole = safetensors.torch.load_file(folder / WEIGHTS)
+    safetensors.torch.save_file(
+        {name: tensor for name, tensor in whole.items() if name != "norm.bias"}, folder / WEIGHTS
+    )
+    refused(folder, "1 tensors do not fit the network: norm.bias None for")
+    safetensors.torch.save_file({**whole, "more": torch.zeros(1)}, folder / WEIGHTS)
+    refused(folder, "1 tensors do not fit the network: more")
+
+
+def test_the_network_is_untouched_by_weights_that_do_not_fit(folder: Path) -> None:
+    network = model_of(replace(CONFIG_TINY, depth=3)).network
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    with pytest.raises(DataError, match="do not fit"):
+        load_weights(network, folder / WEIGHTS)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+
+
+def test_any_flipped_byte_of_the_header_loads_or_is_refused(folder: Path) -> None:
+    """A changed weight cannot be told from another one; a changed header must not end in a traceback."""
+    whole = (folder / WEIGHTS).read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    chance, outcomes = random.Random(0), {True: 0, False: 0}
+    for position in [*range(16), *(chance.randrange(16, header) for _ in range(120))]:
+        content = bytearray(whole)
+        content[position] ^= 1 << chance.randrange(8)
+        (folder / WEIGHTS).write_bytes(content)
+        try:
+            load(folder)
+        except DataError as error:
+            outcomes[False] += str(error).count("\n") == 1
+        else:
+            outcomes[True] += 1
+    assert outcomes[False] > 100
+
+
+class Evil:
+    """What would happen if anything were unpickled."""
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, ("unpickled",)
+
+
+def test_nothing_is_unpickled(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (WEIGHTS, CONFIG, PREPROCESSOR):
+        save(model_of(), folder)
+        (folder / name).write_bytes(pickle.dumps(Evil()))
+        refused(folder, name if name == CONFIG else "damaged")
+        assert not (tmp_path / "unpickled").exists()
+    pickle.loads(pickle.dumps(Evil()))
+    assert (tmp_path / "unpickled").exists(), "the planted fault works"
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, None)
+    monkeypatch.setattr(torch, "load", None)
+    load(save(model_of(), folder))
+
+
+# foreign parts
+
+
+def foreign() -> Parts:
+    return Parts(norm=lambda config: nn.RMSNorm(config.width))
+
+
+def test_foreign_parts_are_named_or_refused(tmp_path: Path) -> None:
+    parts = foreign()
+    model = model_of(parts=parts)
+    with pytest.raises(UsageError, match="parts of its own") as caught:
+        save(model, tmp_path / "model")
+    assert str(caught.value).count("\n") == 1
+    assert not (tmp_path / "model").exists()
+    place = save(model, tmp_path / "model", parts="rms")
+    with pytest.raises(UsageError, match="called 'rms'"):
+        load(place)
+    assert same(load(place, parts=parts).network, model.network)
+    with pytest.raises(DataError, match="do not fit"):
+        load(save(model_of(), tmp_path / "plain"), parts=parts)
+
+
+# saving
+
+
+def test_an_interrupted_save_leaves_the_former_files_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def crash(*args: object) -> None:
+        raise OSError("planted")
+
+    for name in ("fsync", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, crash)
+            with pytest.raises(OSError, match="planted"):
+                save(model_of(FORMS["one channel"]), folder)
+        assert {name: (folder / name).read_bytes() for name in before} == before
+        load(folder)
+
+
+def test_the_card_says_what_it_is(folder: Path, tmp_path: Path) -> None:
+    text = (folder / CARD).read_text(encoding="utf-8")
+    assert "16 x 24" in text
+    assert "猫" in text
+    assert "vitrail.load" in text
+    save(model_of(), tmp_path / "own", card="# mine")
+    assert (tmp_path / "own" / CARD).read_text() == "# mine"
+
+
+@pytest.mark.parametrize("rule", ["squash", "crop"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_transformers_opens_the_preprocessing(tmp_path: Path, rule: str) -> None:
+    """The file that `save` wrote gives the same pixels there, to less than 1/255, where pictures have the size."""
+    transformers = pytest.importorskip("transformers", reason="the extra compat is not installed")
+    shape = Preprocessing((16, 16), rule, mean=(0.4, 0.5, 0.6), std=(1.0, 1.0, 1.0))
+    model = Model(ViT(replace(CONFIG_TINY, image_size=16)), shape, CLASSES)
+    processor = transformers.ViTImageProcessor.from_pretrained(save(model, tmp_path / rule))
+    values = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    theirs = processor(Image.fromarray(values), return_tensors="pt")["pixel_values"]
+    ours = model.tensor([Image.fromarray(values)])
+    assert (theirs - ours).abs().max() <= 1e-6
+    down, across = np.mgrid[0:64, 0:64]
+    slope = Image.fromarray(np.stack([down * 3, across * 3, (down + across) * 2], 2).astype(np.uint8))
+    theirs = processor(slope, return_tensors="pt")["pixel_values"]
+    assert (theirs - model.tensor([slope])).abs().max() <= 1.01 / 255
+
+
+def test_the_public_names_are_these() -> None:
+    assert vitrail.load is load
+    assert vitrail.save is save
+    assert vitrail.Model is Model

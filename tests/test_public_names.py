@@ -1,0 +1,72 @@
+"""What `import vitrail` gives: a short list, written by hand, filled when it is used."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import vitrail
+from tests.cli.command import environment
+
+PROMISED = {"ViT", "ViTConfig", "Record", "Model", "load", "save", "train", "explain", "TrainOptions", "evaluate"}
+FOLDERS = sorted(path.parent.name for path in (Path(vitrail.__file__).parent).glob("*/__init__.py"))
+MODULES = sorted(path.stem for path in Path(vitrail.__file__).parent.glob("*.py") if path.stem != "__init__")
+
+
+def test_the_list_is_what_was_promised() -> None:
+    assert set(vitrail.__all__) == PROMISED
+    assert list(vitrail.__all__) == sorted(vitrail.__all__)
+    assert dir(vitrail) == sorted(PROMISED)
+
+
+@pytest.mark.parametrize("name", sorted(PROMISED))
+def test_a_name_is_there_and_says_what_it_is(name: str) -> None:
+    value = getattr(vitrail, name)
+    assert value is getattr(vitrail, name)
+    assert inspect.getdoc(value)
+    if name != "explain":
+        assert value.__name__ == name
+        assert value.__module__.startswith("vitrail.")
+
+
+def test_no_function_bears_the_name_of_a_folder_or_file() -> None:
+    """Else `vitrail.x` would be one thing before and another thing after `import vitrail.x`."""
+    assert {"cli", "data", "explain", "nn", "pages", "training"} <= set(FOLDERS)
+    for name in (*FOLDERS, *MODULES):
+        if name in vitrail.__all__:
+            assert isinstance(getattr(vitrail, name), ModuleType), name
+
+
+def test_the_names_survive_the_import_of_every_folder() -> None:
+    """In a process of its own, where nothing has been imported yet."""
+    code = (
+        "import importlib, vitrail\n"
+        f"for name in {[*FOLDERS, *MODULES]!r}: importlib.import_module('vitrail.' + name)\n"
+        "for name in vitrail.__all__: assert callable(getattr(vitrail, name)) == (name != 'explain'), name\n"
+        "from vitrail import *\n"
+        "assert ViT is vitrail.ViT and explain.rollout\n"
+    )
+    subprocess.run([sys.executable, "-c", code], env=environment(), check=True, timeout=60)
+
+
+def test_a_wrong_name_lists_the_right_ones() -> None:
+    with pytest.raises(AttributeError, match=r"vitrail has no 'VIT'; it has .*ViTConfig"):
+        _ = vitrail.VIT  # pyrefly: ignore[missing-attribute]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_folder_lists_only_what_it_has(folder: str) -> None:
+    module = importlib.import_module(f"vitrail.{folder}")
+    names = getattr(module, "__all__", [])
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert getattr(module, name) is not None
+
+
+def test_the_methods_of_explain() -> None:
+    for name in ("raw_attention", "rollout", "generic_attention"):
+        assert vitrail.explain.METHODS[name].function is getattr(vitrail.explain, name)
