@@ -70,7 +70,7 @@ def test_equalize_and_autocontrast_are_pillow_s(seed: int, high: int, wide: int,
     picture, images = Image.fromarray(values), torch.from_numpy(values)[None, None].float()
     for name, operation in (("equalize", ImageOps.equalize), ("autocontrast", ImageOps.autocontrast)):
         ours = change_colours(images, [name], torch.ones(1))[0, 0].numpy()
-        assert np.abs(ours - np.asarray(operation(picture)).astype(float)).max() <= 1, name
+        assert np.abs(ours - np.asarray(operation(picture)).astype(float)).max() < 1.001, f"{name}: Pillow cuts off"
 
 
 def test_each_picture_gets_its_own() -> None:

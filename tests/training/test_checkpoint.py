@@ -63,6 +63,23 @@ def test_the_same_step_saved_twice_never_goes_through_nothing(three: list[State]
     assert load_state(fresh(), tmp_path)[0]["metrics_bytes"] == 2
 
 
+def test_a_state_gets_its_name_in_one_step(three: list[State], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it is written and flushed under another name; then one rename makes it a state."""
+    seen, rename, fsync, flushed = [], os.rename, os.fsync, []
+
+    def watched(source: Path, place: Path) -> None:
+        assert not place.exists()
+        assert sorted(path.name for path in source.iterdir()) == sorted(FILES)
+        assert len(flushed) == len(FILES) + 1, "every file and their folder"
+        rename(source, place)
+        seen.append(place)
+
+    monkeypatch.setattr(os, "rename", watched)
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(fsync(handle)))
+    assert save_state(three[0], tmp_path, {}) == seen[0]
+    assert len(flushed) == len(FILES) + 2, "and the folder with the new name"
+
+
 class Crash(OSError):
     """The planted end of a process."""
 

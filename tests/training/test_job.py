@@ -147,8 +147,7 @@ def die() -> None:
     raise Killed
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("step", [1, 7, 12])
+@pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, 1), (signal.SIGTERM, 7), (signal.SIGINT, 12)])
 def test_a_signal_stops_and_the_run_goes_on(finished: Finished, tmp_path: Path, step: int, number: int) -> None:
     folder = tmp_path / "stopped"
     with pytest.raises(Stopped, match=f"stopped at step {step}") as caught:
@@ -342,6 +341,8 @@ def test_unreadable_pictures_are_named_once_and_not_counted(
     ended = train(str(root), folder, TrainOptions(**{**vars(options), "epochs": 2}), said.append)
     named = [event for event in said if isinstance(event, str) and event.startswith("left out: ")]
     assert len(named) == 2
+    first_epoch = next(number for number, event in enumerate(said) if isinstance(event, EpochScored))
+    assert all(said.index(sentence) < first_epoch for sentence in named), "not only at the end"
     for path in bad:
         assert sum(str(path) in sentence for sentence in named) == 1
         assert (folder / "log.txt").read_text().count(str(path)) == 1

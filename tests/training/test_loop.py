@@ -165,6 +165,19 @@ def test_the_training_accuracy_counts_own_labels() -> None:
     assert epoch.measures == {"correct": right / 22}
 
 
+def test_the_average_follows_every_step() -> None:
+    """Computed again from the weights behind each step."""
+    state = fresh()
+    expected = {name: tensor.double() for name, tensor in weights(state.network).items()}
+    for event in train_loop(state, tiny_set(), classification, CHOICES, EXECUTION):
+        if isinstance(event, StepDone):
+            decay = min(CHOICES.average, event.step / (9 + event.step))
+            now = weights(state.network)
+            expected = {name: decay * expected[name] + (1 - decay) * now[name] for name in now}
+    for name, tensor in weights(state.average.network).items():
+        torch.testing.assert_close(tensor.double(), expected[name], atol=1e-6, rtol=0)
+
+
 def test_clipping_scales_the_whole_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     monkeypatch.setattr(
