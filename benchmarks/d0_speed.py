@@ -9,12 +9,11 @@ for both. A step is everything from the batch's pixels to the moved weights.
 """
 
 import json
+import os
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-
-import torch
 
 from benchmarks.measure import machine, mnist_root, spread, worker
 
@@ -32,6 +31,9 @@ def loop() -> float:
 
 def ours(compiled: bool, threads: int | None) -> tuple[float, int]:
     """Images per second of vitrail's loop, and its threads; None lets vitrail choose them."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does, before torch is loaded
+    import torch
+
     from vitrail.data.source import open_source
     from vitrail.training.loop import StepDone, start, train_loop
     from vitrail.training.objectives import classification
@@ -62,6 +64,8 @@ def ours(compiled: bool, threads: int | None) -> tuple[float, int]:
 def main() -> None:
     """Rounds of all contestants in turn; a worker when called with a contestant's name."""
     if sys.argv[1:2] == ["loop"]:
+        import torch
+
         print(json.dumps({"rate": loop(), "threads": torch.get_num_threads()}))
         return
     if sys.argv[1:2] == ["ours"]:

@@ -7,9 +7,8 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
-
-import torch
 
 
 def machine() -> str:
@@ -17,10 +16,14 @@ def machine() -> str:
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
-        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        names = [
+            line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
+        ]
         model = names[0] if names else model
-    load = os.getloadavg()[0]
-    return f"{model}, {os.cpu_count()} virtual cores, load {load:.1f}, Python {platform.python_version()}, torch {torch.__version__}"
+    load, torch = os.getloadavg()[0], version("torch")
+    return (
+        f"{model}, {os.cpu_count()} virtual cores, load {load:.1f}, Python {platform.python_version()}, torch {torch}"
+    )
 
 
 def worker(module: str, *arguments: str, threads: int | None = None) -> dict:

@@ -1,6 +1,6 @@
 """`vitrail train mnist`, no flag but the folder: test accuracy and seconds of the whole process, for three seeds.
 
-    python -m benchmarks.mnist_default [seeds]
+python -m benchmarks.mnist_default [seeds]
 """
 
 import json

@@ -1,6 +1,6 @@
 """G13: seconds of `vitrail --help`, and what `import vitrail` adds to `import torch`.
 
-    python -m benchmarks.startup [rounds]
+python -m benchmarks.startup [rounds]
 """
 
 import subprocess

@@ -11,6 +11,7 @@ from vitrail.cli.output import count, duration, one_line, share
 from vitrail.training.events import EpochScored, Event, Finished, Reading, Started
 from vitrail.training.loop import StepDone
 
+EPOCH_LINES = 25  # of a longer run not every epoch gets a line; metrics.jsonl and the page have them all
 PLAIN_SECONDS = 20.0
 LIVE_SECONDS = 0.2
 WIDTHS = {"train loss": 10, "validation: loss": 16, "accuracy": 9, "img/s": 8, "waiting for data": 16}
@@ -122,6 +123,8 @@ class TrainingProgress:
 
     def _epoch(self, row: dict) -> None:
         total = self.started.epochs if self.started else row["epoch"]
+        if row["epoch"] % -(-total // EPOCH_LINES) and row["epoch"] != total:
+            return
         cells = (
             f"{row['training_loss']:.4f}",
             f"{row['validation_loss']:.4f}",
