@@ -16,10 +16,8 @@ def machine() -> str:
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
-        names = [
-            line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
-        ]
-        model = names[0] if names else model
+        lines = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = lines[0].partition(":")[2].strip() if lines else model
     load, torch = os.getloadavg()[0], version("torch")
     return (
         f"{model}, {os.cpu_count()} virtual cores, load {load:.1f}, Python {platform.python_version()}, torch {torch}"

@@ -266,7 +266,8 @@ def test_erased_boxes_have_the_area_asked_for() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(
-    st.tuples(st.integers(1, 30), st.integers(1, 30)), st.lists(st.floats(-0.25, 1.25, width=32), min_size=4, max_size=4)
+    st.tuples(st.integers(1, 30), st.integers(1, 30)),
+    st.lists(st.floats(-0.25, 1.25, width=32), min_size=4, max_size=4),
 )
 def test_inside_is_where_the_centre_of_a_pixel_lies(size: tuple[int, int], box: list[float]) -> None:
     found = inside(torch.tensor([box]), size)[0, 0]
