@@ -7,7 +7,6 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ from typing import Any
 import torch
 
 from vitrail.data.feed import Feed, check_readable, open_feed
-from vitrail.data.source import open_source, reopen_source
-from vitrail.errors import DataError, RunError, UsageError, VitrailError
+from vitrail.errors import RunError, UsageError, VitrailError
 from vitrail.model import save
 from vitrail.nn import ViT
+from vitrail.training.beginning import begin, go_on, threads_set
 from vitrail.training.card import model_card
 from vitrail.training.checkpoint import load_state, save_state, states, weights_hash
 from vitrail.training.evaluation import Evaluated, evaluate_model, evaluate_network
@@ -27,30 +26,20 @@ from vitrail.training.events import (
     EpochScored,
     Finished,
     Listen,
-    Reading,
     Reported,
     RunState,
     Started,
     Stopped,
     stop_signals,
 )
-from vitrail.training.execution import pick_device, pick_precision
+from vitrail.training.execution import pick_precision
 from vitrail.training.loop import EpochDone, State, StepDone, part_size, start, steps_per_epoch, train_loop
 from vitrail.training.metrics import Scores
 from vitrail.training.objectives import classification
 from vitrail.training.options import TrainOptions
-from vitrail.training.prepare import (
-    LEFT_OUT,
-    Prepared,
-    build,
-    check_same,
-    differences,
-    precision_is_open,
-    resolve,
-    unreadable_notes,
-)
+from vitrail.training.prepare import LEFT_OUT, Prepared, unreadable_notes
 from vitrail.training.run import RunFolder, default_folder, environment, open_folder, owned, point_latest
-from vitrail.training.settings import read_given, read_yaml, settings_from_dict, settings_to_yaml
+from vitrail.training.settings import read_given, settings_to_yaml
 from vitrail.training.watchdog import stuck
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
@@ -92,58 +81,10 @@ def train(
         folder, going_on = open_folder(path, options.resume == "auto")
     else:
         folder, going_on = RunFolder(path), False
-    prepared = _go_on(folder, data, options, listen) if going_on else _begin(data, options, given, listen)
+    prepared = go_on(folder, data, options, listen) if going_on else begin(data, options, given, listen)
     folder, _ = open_folder(path, options.resume == "auto")
-    with owned(folder), _threads(prepared.settings.execution.threads):
+    with owned(folder), threads_set(prepared.settings.execution.threads):
         return _Job(folder, prepared, listen).run(going_on)
-
-
-def _begin(data: str, options: TrainOptions, given: dict[str, Any], listen: Listen) -> Prepared:
-    root = options.data_root or (Path(given["data_root"]) if given.get("data_root") else None)
-    seed = given.get("split_seed", 0) if options.split_seed is None else options.split_seed
-    source = open_source(data, root, int(seed))
-    settings, notes = resolve(data, options, given, source)
-    for sentence in (*source.notes, *notes):
-        listen(sentence)
-    prepared = build(settings, source, lambda what, done, whole: listen(Reading(what, done, whole)))
-    batch = next(prepared.data.batches(0, part_size(settings.optimization)))
-    asked = "auto" if precision_is_open(options, given) else settings.execution.precision
-    with _threads(settings.execution.threads):
-        execution, more, _ = pick_precision(
-            settings.execution, asked, settings.network, prepared.model.network, batch, classification
-        )
-    for sentence in (*more, *prepared.notes):
-        listen(sentence)
-    settings = replace(settings, execution=execution)
-    return replace(prepared, settings=settings, notes=(*source.notes, *notes, *more, *prepared.notes))
-
-
-def _go_on(folder: RunFolder, data: str, options: TrainOptions, listen: Listen) -> Prepared:
-    settings = settings_from_dict(read_yaml(folder.config), str(folder.config))
-    stored = folder.read_data()
-    check_same(differences(settings, data, options, stored["root"]), folder.path)
-    pick_device(settings.execution.device)
-    if options.workers is not None:  # the one choice that cannot change a bit of the result
-        settings = replace(settings, execution=replace(settings.execution, workers=options.workers))
-    root = stored["root"] if options.data_root is None else str(options.data_root)
-    source = reopen_source(settings.data, root, settings.split_seed)
-    if stored.get("fingerprint") != source.fingerprint:
-        raise DataError(
-            f"{settings.data} has changed since {folder.path} was started", "the data as it was, or another --out"
-        )
-    prepared = build(settings, source, lambda what, done, whole: listen(Reading(what, done, whole)))
-    return replace(prepared, notes=tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())])))
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Torch's threads for the time of a run."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @dataclass

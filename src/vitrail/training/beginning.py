@@ -1,0 +1,75 @@
+"""How a run begins: anew from what was asked for, or where it stopped from what it stored."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.data.source import open_source, reopen_source
+from vitrail.errors import DataError
+from vitrail.training.events import Listen, Reading
+from vitrail.training.execution import pick_device, pick_precision
+from vitrail.training.loop import part_size
+from vitrail.training.objectives import classification
+from vitrail.training.options import TrainOptions
+from vitrail.training.prepare import Prepared, build, check_same, differences, precision_is_open, resolve
+from vitrail.training.run import RunFolder
+from vitrail.training.settings import read_yaml, settings_from_dict
+
+
+def begin(data: str, options: TrainOptions, given: dict[str, Any], listen: Listen) -> Prepared:
+    """Everything a new run needs: data, settings, model and the measured choices; says each choice to `listen`."""
+    root = options.data_root or (Path(given["data_root"]) if given.get("data_root") else None)
+    seed = given.get("split_seed", 0) if options.split_seed is None else options.split_seed
+    source = open_source(data, root, int(seed))
+    settings, notes = resolve(data, options, given, source)
+    for sentence in (*source.notes, *notes):
+        listen(sentence)
+    prepared = build(settings, source, lambda what, done, whole: listen(Reading(what, done, whole)))
+    batch = next(prepared.data.batches(0, part_size(settings.optimization)))
+    asked = "auto" if precision_is_open(options, given) else settings.execution.precision
+    with threads_set(settings.execution.threads):
+        execution, more, _ = pick_precision(
+            settings.execution, asked, settings.network, prepared.model.network, batch, classification
+        )
+    for sentence in (*more, *prepared.notes):
+        listen(sentence)
+    settings = replace(settings, execution=execution)
+    return replace(prepared, settings=settings, notes=(*source.notes, *notes, *more, *prepared.notes))
+
+
+def go_on(folder: RunFolder, data: str, options: TrainOptions, listen: Listen) -> Prepared:
+    """Everything that a run which exists needs to go on: its own settings, and the same data.
+
+    Raises:
+        UsageError: If the options ask for anything else than the run was started with.
+        DataError: If the data has changed.
+    """
+    settings = settings_from_dict(read_yaml(folder.config), str(folder.config))
+    stored = folder.read_data()
+    check_same(differences(settings, data, options, stored["root"]), folder.path)
+    pick_device(settings.execution.device)
+    if options.workers is not None:  # the one choice that cannot change a bit of the result
+        settings = replace(settings, execution=replace(settings.execution, workers=options.workers))
+    root = stored["root"] if options.data_root is None else str(options.data_root)
+    source = reopen_source(settings.data, root, settings.split_seed)
+    if stored.get("fingerprint") != source.fingerprint:
+        raise DataError(
+            f"{settings.data} has changed since {folder.path} was started", "the data as it was, or another --out"
+        )
+    prepared = build(settings, source, lambda what, done, whole: listen(Reading(what, done, whole)))
+    return replace(prepared, notes=tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())])))
+
+
+@contextmanager
+def threads_set(count: int) -> Iterator[None]:
+    """Torch's threads for the time of a run."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
