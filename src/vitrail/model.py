@@ -24,7 +24,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from vitrail.data.decode import open_picture
-from vitrail.data.preprocessing import Preprocessing, from_hugging_face, to_hugging_face
+from vitrail.data.hugging_face import from_hugging_face, to_hugging_face
+from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.nn import STANDARD, Parts, ViT, ViTConfig, grid_of
 from vitrail.weights import timm_keys

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms import v2
 
-from vitrail.data.preprocessing import Preprocessing, from_hugging_face, measure_statistics, to_hugging_face
+from vitrail.data.hugging_face import from_hugging_face, to_hugging_face
+from vitrail.data.preprocessing import Preprocessing, measure_statistics
 from vitrail.errors import DataError, UsageError
 
 RNG = np.random.default_rng(0)

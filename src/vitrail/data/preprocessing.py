@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.data.decode import convert, open_picture
-from vitrail.errors import DataError, UsageError, nearest
+from vitrail.errors import UsageError, nearest
 
 Resize = Literal["crop", "squash", "pad"]
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
@@ -29,8 +29,6 @@ _RESAMPLING = {
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
 }
-
-_HUGGING_FACE_RESAMPLE = {"nearest": 0, "bilinear": 2, "bicubic": 3}
 
 
 @dataclass(frozen=True)
@@ -63,19 +61,19 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        _require(len(self.size) == 2 and all(_whole(side, 1, 65535) for side in self.size), "size", self.size, "28 28")
-        _require(self.resize in ("crop", "squash", "pad"), "resize", self.resize, "crop, squash or pad")
-        _require(0 < self.crop_ratio <= 1, "crop_ratio", self.crop_ratio, "a number above 0, at most 1")
+        require(len(self.size) == 2 and all(_whole(side, 1, 65535) for side in self.size), "size", self.size, "28 28")
+        require(self.resize in ("crop", "squash", "pad"), "resize", self.resize, "crop, squash or pad")
+        require(0 < self.crop_ratio <= 1, "crop_ratio", self.crop_ratio, "a number above 0, at most 1")
         whole = self.resize == "crop" or self.crop_ratio == 1
-        _require(whole, "crop_ratio", self.crop_ratio, f"1, since {self.resize} crops nothing")
-        _require(self.interpolation in _RESAMPLING, "interpolation", self.interpolation, ", ".join(_RESAMPLING))
-        _require(self.channels in (1, 3), "channels", self.channels, "1 (grey) or 3 (colour)")
+        require(whole, "crop_ratio", self.crop_ratio, f"1, since {self.resize} crops nothing")
+        require(self.interpolation in _RESAMPLING, "interpolation", self.interpolation, ", ".join(_RESAMPLING))
+        require(self.channels in (1, 3), "channels", self.channels, "1 (grey) or 3 (colour)")
         numbers = f"{self.channels} numbers, one per channel"
-        _require(_finite(self.mean, self.channels), "mean", self.mean, numbers)
+        require(_finite(self.mean, self.channels), "mean", self.mean, numbers)
         positive = _finite(self.std, self.channels) and all(value > 0 for value in self.std)
-        _require(positive, "std", self.std, f"{numbers}, above 0")
+        require(positive, "std", self.std, f"{numbers}, above 0")
         colour = len(self.background) == 3 and all(_whole(value, 0, 255) for value in self.background)
-        _require(colour, "background", self.background, "three whole numbers 0..255")
+        require(colour, "background", self.background, "three whole numbers 0..255")
 
     def __call__(self, picture: Image.Image | Path | str) -> Float[Tensor, "c h w"]:
         """The tensor that the model expects of this picture.
@@ -276,97 +274,8 @@ def measure_statistics(pixels: UInt8[Tensor, "n c h w"]) -> tuple[tuple[float, .
     return tuple(means), tuple(deviations)
 
 
-def to_hugging_face(preprocessing: Preprocessing) -> dict[str, Any]:
-    """The content of `preprocessor_config.json`, for the ViTImageProcessor of transformers.
-
-    That processor can squash, and can crop to a square. For the rest its keys say the size only, and the whole truth
-    stands under the key `vitrail`, which `from_hugging_face` reads.
-
-    Args:
-        preprocessing: What to write down.
-
-    Returns:
-        Plain JSON values.
-    """
-    height, width = preprocessing.size
-    keys: dict[str, Any] = {
-        "image_processor_type": "ViTImageProcessor",
-        "do_resize": True,
-        "size": {"height": height, "width": width},
-        "resample": _HUGGING_FACE_RESAMPLE[preprocessing.interpolation],
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(preprocessing.mean),
-        "image_std": list(preprocessing.std),
-        "do_convert_rgb": preprocessing.channels == 3,
-    }
-    if preprocessing.resize == "crop" and height == width:
-        keys["size"] = {"shortest_edge": int(height / preprocessing.crop_ratio)}
-        keys |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
-    return keys | {"vitrail": preprocessing.to_dict()}
-
-
-def from_hugging_face(keys: Mapping[str, Any]) -> Preprocessing:
-    """Read a `preprocessor_config.json`, written by `to_hugging_face` or for a plain ViTImageProcessor.
-
-    Args:
-        keys: The content of the file.
-
-    Returns:
-        The preprocessing; of a foreign file, with three channels.
-
-    Raises:
-        DataError: A key has a value that is not possible here, or the keys disagree with those under `vitrail`.
-    """
-    try:
-        own = keys.get("vitrail")
-        if own is None:
-            return _from_foreign_keys(keys)
-        preprocessing = Preprocessing.from_dict(own)
-    except (UsageError, TypeError, KeyError, AttributeError) as error:
-        problem = error.problem if isinstance(error, UsageError) else repr(error)
-        raise DataError(f"the preprocessor configuration cannot be used: {problem}", "write the model again") from error
-    written = to_hugging_face(preprocessing)
-    for key in ("size", "crop_size", "resample", "image_mean", "image_std"):
-        if key in keys and keys[key] != written.get(key):
-            raise DataError(
-                f"the preprocessor configuration contradicts itself: {key} is {keys[key]}, under vitrail it is "
-                f"{written.get(key)}",
-                f"make {key} agree in preprocessor_config.json, or remove the part vitrail",
-            )
-    return preprocessing
-
-
-def _from_foreign_keys(keys: Mapping[str, Any]) -> Preprocessing:
-    """Read the keys of transformers; raises UsageError, TypeError, KeyError or AttributeError on what is not known."""
-    _require(bool(keys.get("do_resize", True)), "do_resize", False, "true")
-    factor = keys.get("rescale_factor", 1 / 255) if keys.get("do_rescale", True) else 1
-    _require(isinstance(factor, float) and abs(factor * 255 - 1) < 1e-6, "rescale_factor", factor, "1/255")
-    names = {number: name for name, number in _HUGGING_FACE_RESAMPLE.items()}
-    resample = keys.get("resample", 2)
-    _require(resample in names, "resample", resample, "0 (nearest), 2 (bilinear) or 3 (bicubic)")
-    normalised = keys.get("do_normalize", True)
-    size = keys.get("size", 224)
-    common: dict[str, Any] = {
-        "interpolation": names[resample],
-        "mean": tuple(keys.get("image_mean", (0.5, 0.5, 0.5))) if normalised else (0.0, 0.0, 0.0),
-        "std": tuple(keys.get("image_std", (0.5, 0.5, 0.5))) if normalised else (1.0, 1.0, 1.0),
-    }
-    if isinstance(size, int):
-        size = {"height": size, "width": size}
-    if not keys.get("do_center_crop", False):
-        return Preprocessing(size=(size["height"], size["width"]), resize="squash", **common)
-    crop = keys["crop_size"]
-    crop = {"height": crop, "width": crop} if isinstance(crop, int) else crop
-    _require(
-        crop["height"] == crop["width"], "crop_size", crop, "a square, since the picture is scaled to shortest_edge"
-    )
-    ratio = crop["height"] / size["shortest_edge"]
-    return Preprocessing(size=(crop["height"], crop["width"]), resize="crop", crop_ratio=ratio, **common)
-
-
-def _require(holds: bool, field: str, value: object, wanted: str) -> None:
+def require(holds: bool, field: str, value: object, wanted: str) -> None:
+    """Refuse a value that is not possible, by a UsageError that says what is wanted."""
     if not holds:
         raise UsageError(f"preprocessing: {field} is {value}", f"{field} = {wanted}")
 
