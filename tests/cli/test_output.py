@@ -104,6 +104,18 @@ def test_epochs_stand_under_their_headings() -> None:
         assert last[end : end + 1] in ("", " ")
 
 
+def test_a_long_run_says_its_first_its_last_and_about_25_epochs() -> None:
+    stream = io.StringIO()
+    shown = progress(stream, terminal=False)
+    shown(Started(Path("run"), 10, 1, 99, 0, 1.0))
+    row = {"training_loss": 1.0, "validation_loss": 1.0, "validation_accuracy": 0.5, "images_per_second": 1.0}
+    for epoch in range(1, 100):
+        shown(EpochScored({"epoch": epoch, **row, "waiting_share": 0.0}))
+    said = [line.split()[0] for line in stream.getvalue().splitlines()[3:]]
+    assert (said[0], said[1], said[-1]) == ("1/99", "4/99", "99/99")
+    assert len(said) == 26
+
+
 def test_a_terminal_gets_a_live_line_and_the_cursor_back() -> None:
     stream = io.StringIO()
     with progress(stream, terminal=True) as shown:

@@ -123,7 +123,7 @@ class TrainingProgress:
 
     def _epoch(self, row: dict) -> None:
         total = self.started.epochs if self.started else row["epoch"]
-        if row["epoch"] % -(-total // EPOCH_LINES) and row["epoch"] != total:
+        if row["epoch"] % -(-total // EPOCH_LINES) and row["epoch"] not in (1, total):
             return
         cells = (
             f"{row['training_loss']:.4f}",
