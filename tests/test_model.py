@@ -18,7 +18,7 @@ from torch import nn
 import vitrail
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
-from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, evaluating, load, load_weights, save
+from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, evaluating, load, load_weights, opened, save
 from vitrail.nn import Parts, ViT, ViTConfig
 
 CONFIG_TINY = ViTConfig(image_size=(16, 24), patch_size=8, classes=3, width=16, depth=2, heads=2, dropout=0.3)
@@ -349,3 +349,9 @@ def test_the_public_names_are_these() -> None:
     assert vitrail.load is load
     assert vitrail.save is save
     assert vitrail.Model is Model
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(1, 8, 8), 7, b"picture"])
+def test_what_is_no_picture_is_refused_in_words(wrong: object) -> None:
+    with pytest.raises(UsageError, match="a picture must be a path or a PIL image, got"):
+        opened(wrong)

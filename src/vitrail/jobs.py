@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vitrail.data.feed import open_feed
-from vitrail.data.source import NAMED, Evaluation, open_evaluation
+from vitrail.data.source import NAMED, Evaluation, open_evaluation, reopen_source
 from vitrail.errors import DataError, UsageError
 from vitrail.model import Model
 from vitrail.report import write_report
@@ -16,6 +17,8 @@ from vitrail.training.events import Event, Finished, Listen, Reported
 from vitrail.training.execution import processors
 from vitrail.training.options import TrainOptions
 
+CHANGED = "The data has changed since the training: pictures held out now may be among those that were learnt."
+
 __all__ = ["evaluate", "open_for", "remembered_data", "train"]
 
 
@@ -24,6 +27,7 @@ def train(
     out: str | Path | None = None,
     options: TrainOptions = TrainOptions(),  # noqa: B008  # a frozen value
     listen: Listen = lambda event: None,
+    command: str = "",
 ) -> Finished:
     """Train a Vision Transformer on a set of pictures, and leave a run folder with its page.
 
@@ -33,6 +37,7 @@ def train(
         out: The run folder; a new one below `runs/` when None.
         options: What to do differently from the recipe.
         listen: Gets every event; see `vitrail.training.events`.
+        command: What was typed, to be stored with the run; the call in Python when empty.
 
     Returns:
         The model, its evaluation and the folder.
@@ -49,7 +54,7 @@ def train(
             write_report(event)
         listen(event)
 
-    return job.train(data, out, options, heard)
+    return job.train(data, out, options, heard, command)
 
 
 def remembered_data(run: str | Path) -> dict[str, Any]:
@@ -63,7 +68,7 @@ def remembered_data(run: str | Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        return {key: content[key] for key in ("name", "root", "images", "split_seed")}
+        return {key: content[key] for key in ("name", "root", "images", "split_seed", "fingerprint")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         hint = f"name the data: vitrail evaluate {Path(run) / 'model'} DATA"
         raise DataError(f"{file} is damaged ({type(error).__name__}: {error})", hint) from error
@@ -102,7 +107,11 @@ def open_for(
     what = remembered["name"] if remembered["name"] in NAMED else str(root)
     chosen = split or ("test" if "test" in remembered["images"] else "validation")
     where = data_root or (root if root.is_dir() else None)
-    return open_evaluation(what, model.classes, where, chosen, remembered["split_seed"] or 0)
+    found = open_evaluation(what, model.classes, where, chosen, remembered["split_seed"] or 0)
+    if what in NAMED:
+        return found
+    now = reopen_source(what, str(root), remembered["split_seed"]).fingerprint
+    return found if now == remembered["fingerprint"] else replace(found, notes=(*found.notes, CHANGED))
 
 
 def evaluate(model: Model, found: Evaluation, progress: Callable[[int], None] = lambda done: None) -> Evaluated:

@@ -75,8 +75,7 @@ class Model:
 
     def tensor(self, pictures: Sequence[str | Path | Image.Image]) -> Float[Tensor, "b c h w"]:
         """Pictures as the network expects them, on its device."""
-        opened = [open_picture(Path(p)) if isinstance(p, str | Path) else p for p in pictures]
-        pixels = torch.stack([self.preprocessing.to_uint8(picture) for picture in opened])
+        pixels = torch.stack([self.preprocessing.to_uint8(opened(picture)) for picture in pictures])
         return self.preprocessing.normalise(pixels.to(next(self.network.parameters()).device))
 
     def predict(
@@ -124,6 +123,23 @@ def evaluating(network: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def opened(picture: object) -> Image.Image:
+    """The picture of a file, or the picture itself.
+
+    Raises:
+        DataError: If the file cannot be read.
+        UsageError: If it is neither a path nor a picture.
+    """
+    if isinstance(picture, Image.Image):
+        return picture
+    if isinstance(picture, str | Path):
+        return open_picture(Path(picture))
+    raise UsageError(
+        f"a picture must be a path or a PIL image, got {type(picture).__name__}",
+        "model.network(tensor) for a tensor that is normalised already",
+    )
 
 
 def save(model: Model, folder: str | Path, *, card: str = "", parts: str = "") -> Path:

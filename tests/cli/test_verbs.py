@@ -231,3 +231,32 @@ def test_a_reader_that_leaves_early_is_no_error(photo_run: Path, photographs: Pa
     assert process.wait(60) == 0
     assert process.stderr.read() == ""
     process.stderr.close()
+
+
+def test_data_of_which_nothing_can_be_read_has_no_accuracy(vitrail_says: Says, photo_run: Path, tmp_path: Path) -> None:
+    for name in vitrail.load(photo_run).classes:
+        (tmp_path / "bad" / name).mkdir(parents=True)
+        for number in range(7):
+            (tmp_path / "bad" / name / f"{number}.jpg").write_text("no picture")
+    answer = vitrail_says("evaluate", photo_run, tmp_path / "bad", "--json")
+    assert (answer.code, answer.out) == (3, "")
+    assert "can be read" in answer.err
+    assert answer.err.count("\n") == 2
+
+
+def test_a_run_whose_data_has_changed_says_so(vitrail_says: Says, photo_run: Path, tmp_path: Path) -> None:
+    """Pictures that were learnt may be held out now."""
+    run, data = tmp_path / "run", tmp_path / "photos"
+    shutil.copytree(photo_run, run)
+    stored = json.loads((run / "data.json").read_text())
+    shutil.copytree(stored["root"], data)
+    (run / "data.json").write_text(json.dumps({**stored, "root": str(data)}))
+    answer = vitrail_says("evaluate", run, "--strict")
+    assert answer.code == 0
+    assert "changed" not in answer.err
+    picture = next(data.rglob("*.jpg"))
+    shutil.copy(picture, picture.with_name("one_more.jpg"))
+    for strict, code in (([], 0), (["--strict"], 3)):
+        answer = vitrail_says("evaluate", run, *strict)
+        assert answer.code == code
+        assert "The data has changed since the training" in answer.err

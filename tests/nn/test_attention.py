@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tests.nn.reference import explicit_attention, explicit_weights
+from vitrail.errors import UsageError
 from vitrail.nn import Attention, attend, attention_weights, causal_mask
 
 MASKS = ["none", "rows and keys", "per image", "per head", "padding", "causal", "some rows see nothing"]
@@ -208,3 +209,9 @@ def test_dropout_acts_only_in_training_and_is_unbiased(where: str):
         noisy = attention.train()(tokens.expand(20_000, -1, -1))
     assert noisy.std(dim=0).mean() > 0.01
     torch.testing.assert_close(noisy.mean(dim=0), plain(tokens)[0], rtol=0, atol=0.02)
+
+
+def test_a_width_that_the_heads_do_not_divide_is_refused_and_not_rounded() -> None:
+    with pytest.raises(UsageError, match="width 10 cannot be shared among 3 heads\ntry: head_dim=3"):
+        Attention(10, 3)
+    assert Attention(10, 3, 3).qkv.weight.shape == (27, 10)

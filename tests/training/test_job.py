@@ -410,3 +410,23 @@ def test_another_number_of_workers_goes_on(finished: Finished, tmp_path: Path) -
         job.train("digits", folder, SHORT, ended_at(2, die))
     assert job.train("digits", folder, TrainOptions(resume="auto", workers=3)).weights == finished.weights
     assert RunFolder(folder).history()
+
+
+def test_a_finished_run_without_its_states_is_not_trained_again(finished: Finished, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished.folder, run)
+    shutil.rmtree(run / "resume")
+    before = (run / "model" / "model.safetensors").read_bytes()
+    with pytest.raises(UsageError, match="is finished, and its saved states are gone"):
+        vitrail.train("digits", run, vitrail.TrainOptions(resume="auto"))
+    assert (run / "model" / "model.safetensors").read_bytes() == before
+    (run / "evaluation.json").unlink()
+    heard: list[object] = []
+    vitrail.train("digits", run, vitrail.TrainOptions(resume="auto"), heard.append)
+    assert "no saved state: beginning again" in heard
+
+
+def test_the_command_is_what_was_typed_or_the_call(finished: Finished, tmp_path: Path) -> None:
+    assert (finished.folder / "command.txt").read_text().startswith("vitrail.train('digits', ")
+    vitrail.train("digits", tmp_path / "run", vitrail.TrainOptions(epochs=1, threads=1), command="vitrail train digits")
+    assert (tmp_path / "run" / "command.txt").read_text() == "vitrail train digits\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 from vitrail.cli.parse import Positional, parse
 from vitrail.errors import DataError
 
+NAMED_PROBLEMS = 5
 SHOWN = 40  # classes in the table; --json has all
 
 
@@ -39,7 +40,7 @@ def run(words: Sequence[str]) -> int:
 
     from vitrail.cli.models_on import load_on
     from vitrail.cli.output import console, count, print_json, share, warn
-    from vitrail.jobs import evaluate, open_for
+    from vitrail.jobs import CHANGED, evaluate, open_for
 
     model = load_on(typed.run, typed.device, typed.threads, batch_size=256)
     found = open_for(model, typed.run, typed.data or None, typed.data_root, typed.split)
@@ -54,8 +55,13 @@ def run(words: Sequence[str]) -> int:
         interval = f"95 % interval {share(low)} to {share(high)}"
         screen.print(f" of {count(scores.images, 'picture')} ({interval}), loss {scores.loss:.4f}\n")
         _print_classes(result["per_class"])
-    for sentence in (*found.notes, *(f"Left out: {problem}." for problem in result["unreadable"])):
+    problems = [f"Left out: {problem}." for problem in result["unreadable"]]
+    for sentence in (*found.notes, *problems[:NAMED_PROBLEMS]):
         warn(sentence)
+    if len(problems) > NAMED_PROBLEMS:
+        warn(f"Left out: {count(len(problems) - NAMED_PROBLEMS, 'more picture')} (--json names them all).")
+    if typed.strict and CHANGED in found.notes:
+        raise DataError("the data has changed since the training, and --strict does not allow it", "name other data")
     left_out = sum(found.unknown.values()) + len(result["unreadable"])
     if typed.strict and left_out:
         raise DataError(

@@ -42,7 +42,7 @@ def run(words: Sequence[str]) -> int:
 
     screen = console(to_stderr=typed.json)
     with TrainingProgress(screen) as progress:
-        finished = train(typed.data, typed.out, options, progress)
+        finished = train(typed.data, typed.out, options, progress, shlex.join(["vitrail", "train", *words]))
     evaluated, scores = finished.evaluated, finished.evaluated.scores
     if typed.json:
         result = {"seconds": finished.seconds, "weights": finished.weights}

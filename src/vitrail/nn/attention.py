@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from vitrail.errors import UsageError
 from vitrail.nn.record import SILENT, AnyRecord
 
 
@@ -66,6 +67,11 @@ class Attention(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        if head_dim is None and width % heads:
+            raise UsageError(
+                f"width {width} cannot be shared among {heads} heads",
+                f"head_dim={max(1, round(width / heads))} (heads x head_dim need not equal the width)",
+            )
         self.heads = heads
         self.head_dim = head_dim if head_dim is not None else width // heads
         self.attention_dropout = attention_dropout
@@ -86,7 +92,7 @@ class Attention(nn.Module):
         Args:
             tokens: Who asks, (b, n, d).
             context: Who answers, (b, m, d); the tokens themselves when None.
-            mask: True where a query may see a key: (n, m), (b, 1, n, m) or (b, k, n, m).
+            mask: True where a query may see a key: (n, m), (k, n, m), (b, 1, n, m) or (b, k, n, m).
             causal: Also hide every key that comes after its query.
             record: Where to keep queries, keys, values and what was attended.
         """

@@ -14,6 +14,7 @@ from vitrail.data.feed import Feed
 from vitrail.data.pictures import Pictures
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import Split
+from vitrail.errors import DataError
 from vitrail.model import Model, evaluating
 from vitrail.training.metrics import Counting, Scores
 
@@ -103,8 +104,14 @@ def evaluate_model(
         feed: Its pixels at the model's size.
         unknown: What was left out, by class.
         progress: Called with the number of pictures done.
+
+    Raises:
+        DataError: If no picture at all can be read.
     """
     scores = evaluate_network(
         model.network, feed, split.labels, len(model.classes), model.preprocessing, progress=progress
     )
+    if not scores.images:
+        first = next(iter(feed.unreadable.values()), "it is empty")
+        raise DataError(f"none of the {len(split)} pictures of the {name} split can be read: {first}", "other pictures")
     return Evaluated(scores, model.classes, name, split.pictures, split.labels, feed, unknown)

@@ -3,8 +3,6 @@
 Whoever wants to watch passes `listen`, which gets every event of `events.py`: bars, logs and pages listen.
 """
 
-import shlex
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -17,7 +15,7 @@ from vitrail.data.feed import Feed, check_readable, open_feed
 from vitrail.errors import RunError, UsageError, VitrailError
 from vitrail.model import save
 from vitrail.nn import ViT
-from vitrail.training.beginning import begin, go_on, threads_set
+from vitrail.training.beginning import begin, go_on, threads_set, time_part
 from vitrail.training.card import model_card
 from vitrail.training.checkpoint import load_state, save_state, states, weights_hash
 from vitrail.training.evaluation import Evaluated, evaluate_model, evaluate_network
@@ -32,12 +30,11 @@ from vitrail.training.events import (
     Stopped,
     stop_signals,
 )
-from vitrail.training.execution import pick_precision
-from vitrail.training.loop import EpochDone, State, StepDone, part_size, start, steps_per_epoch, train_loop
+from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, train_loop
 from vitrail.training.metrics import Scores
 from vitrail.training.objectives import classification
 from vitrail.training.options import TrainOptions
-from vitrail.training.prepare import LEFT_OUT, Prepared, unreadable_notes
+from vitrail.training.prepare import LEFT_OUT, Prepared, shortened, unreadable_notes
 from vitrail.training.run import RunFolder, default_folder, environment, open_folder, owned, point_latest
 from vitrail.training.settings import read_given, settings_to_yaml
 from vitrail.training.watchdog import stuck
@@ -53,6 +50,7 @@ def train(
     out: str | Path | None = None,
     options: TrainOptions = TrainOptions(),  # noqa: B008  # a frozen value
     listen: Listen = lambda event: None,
+    command: str = "",
 ) -> Finished:
     """Train a Vision Transformer on a set of pictures.
 
@@ -62,6 +60,7 @@ def train(
         out: The run folder; a new one below `runs/` when None.
         options: What to do differently from the recipe.
         listen: Gets every event.
+        command: What was typed, to be stored with the run; the call in Python when empty.
 
     Returns:
         The model, its evaluation and the folder.
@@ -83,8 +82,13 @@ def train(
         folder, going_on = RunFolder(path), False
     prepared = go_on(folder, data, options, listen) if going_on else begin(data, options, given, listen)
     folder, _ = open_folder(path, options.resume == "auto")
-    with owned(folder), threads_set(prepared.settings.execution.threads):
-        return _Job(folder, prepared, listen).run(going_on)
+    command = command or f"vitrail.train({data!r}, {str(path)!r}, {options!r})"
+    try:
+        with owned(folder), threads_set(prepared.settings.execution.threads):
+            return _Job(folder, prepared, listen, command).run(going_on)
+    finally:
+        if not any(path.iterdir()):  # stopped before anything was written
+            path.rmdir()
 
 
 @dataclass
@@ -94,6 +98,7 @@ class _Job:
     folder: RunFolder
     prepared: Prepared
     listen: Listen
+    command: str
     began: float = field(default_factory=time.perf_counter)
     saved: float = field(default_factory=time.perf_counter)
     warned: bool = False
@@ -108,6 +113,8 @@ class _Job:
                 self._say(sentence)
             self._say(f"going on with {self.folder.path} from step {state.step}")
         else:
+            if going_on:
+                self._refuse_to_repeat()
             self.folder.cut_metrics(0)
             self._write_beginning()
         point_latest(self.folder.path)
@@ -122,9 +129,18 @@ class _Job:
                 raise
         return self._finish(state)
 
+    def _refuse_to_repeat(self) -> None:
+        """A run that has no saved state begins again, unless it was finished: then that would replace its model."""
+        if self.folder.evaluation.is_file():
+            raise UsageError(
+                f"{self.folder.path} is finished, and its saved states are gone: going on would train it again",
+                f"another --out than {self.folder.path}",
+            )
+        self._say("no saved state: beginning again")
+
     def _write_beginning(self) -> None:
         """All that says what this run is; the settings come last, since with them the folder counts as a run."""
-        self.folder.write_text("command.txt", shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]) + "\n")
+        self.folder.write_text("command.txt", self.command + "\n")
         self.folder.write_json("env.json", environment())
         self._write_data()
         for sentence in self.prepared.notes:
@@ -155,7 +171,7 @@ class _Job:
         if new:
             self.prepared = replace(self.prepared, notes=(*self.prepared.notes, *new))
             self._write_data()
-            for note in new:
+            for note in shortened(new):
                 self._say(note)
 
     def _announce(self, state: State, per_epoch: int) -> None:
@@ -164,16 +180,8 @@ class _Job:
         left = per_epoch * choices.epochs - state.step
         seconds = 0.0
         if left > 0:
-            batch = next(self.prepared.data.batches(0, part_size(choices)))
-            _, _, step = pick_precision(
-                self.prepared.settings.execution,
-                "",
-                self.prepared.settings.network,
-                state.network,
-                batch,
-                classification,
-            )
-            seconds = left * step * choices.accumulate * 1.15  # augmentation, optimizer and validation
+            part = self.prepared.part_seconds or time_part(self.prepared, state.network)
+            seconds = left * part * choices.accumulate * 1.15  # augmentation, optimizer and validation
         images = len(self.prepared.data.labels)
         self.listen(Started(self.folder.path, images, per_epoch, choices.epochs, state.step, seconds))
 
@@ -277,8 +285,10 @@ class _Job:
         feed = prepared.validation
         if source.test is not None:
             feed = open_feed(split.pictures, model.preprocessing, workers=prepared.settings.execution.workers)
+        save(model, self.folder.model)  # first of all: an evaluation that fails loses no training
         evaluated = evaluate_model(model, split, name, feed, source.unknown.get(name, {}))
         self._name_unreadable(feed)
+        check_readable(feed, len(split))
         seconds, weights = time.perf_counter() - self.began, weights_hash(model.network)
         save(model, self.folder.model, card=model_card(model, prepared, evaluated))
         self.folder.write_json("evaluation.json", {**evaluated.to_dict(), "weights": weights})

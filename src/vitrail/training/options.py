@@ -30,7 +30,8 @@ class TrainOptions:
     accumulate: int | None = None
     """Parts that a batch is computed in, for less memory; the result is that of the whole batch."""
     seed: int | None = None
-    """Decides initial weights, order, augmentation and dropout; 0 when left out."""
+    """Decides initial weights, order, augmentation and dropout; 0 when left out. The same bits also need the same
+    threads, precision and accumulate, which the run stores."""
     split_seed: int | None = None
     """Decides which pictures are held out where the data brings no split; 0 when left out."""
     device: str = "auto"

@@ -43,6 +43,7 @@ class Prepared:
     data: TrainingSet
     validation: Feed
     notes: tuple[str, ...]
+    part_seconds: float = 0.0  # of one part of a batch, as timed; 0 when it was not
 
 
 def resolve(data: str, options: TrainOptions, given: dict[str, Any], source: Source) -> tuple[Settings, list[str]]:
@@ -65,6 +66,9 @@ def resolve(data: str, options: TrainOptions, given: dict[str, Any], source: Sou
     values = _resized(_from_recipe(recipe, name, channels), given.get("network", {}).get("image_size"))
     values = _resized(_over(values, given), options.image_size)
     values = _over(values, _asked(options))
+    if options.epochs is not None and "warmup_epochs" not in given.get("optimization", {}):
+        shorter = min(1.0, options.epochs / recipe.optimization.epochs)  # the warm-up keeps its share of a short run
+        values["optimization"]["warmup_epochs"] = recipe.optimization.warmup_epochs * shorter
     values["data"] = data
     values["network"]["classes"] = len(source.classes)
     if options.size is not None:
@@ -253,6 +257,14 @@ def _feed(split: Split, preprocessing: Preprocessing, what: str, settings: Setti
 def unreadable_notes(*feeds: Feed) -> tuple[str, ...]:
     """One sentence for each picture that could not be read and is left out."""
     return tuple(f"{LEFT_OUT}{problem}" for feed in feeds for problem in feed.unreadable.values())
+
+
+def shortened(notes: Sequence[str], most: int = 5) -> list[str]:
+    """The notes, with at most `most` on pictures that were left out, and a count of the others."""
+    left_out = [note for note in notes if note.startswith(LEFT_OUT)]
+    shown = [note for note in notes if note not in left_out[most:]]
+    more = len(left_out) - most
+    return [*shown, f"{LEFT_OUT}{more} more pictures; data.json names them all"] if more > 0 else shown
 
 
 def check_same(changed: list[str], folder: Path) -> None:

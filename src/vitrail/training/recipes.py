@@ -17,7 +17,8 @@ class Recipe:
     """A named set of training choices.
 
     Attributes:
-        says: What it is for and what it reached.
+        says: What it is for.
+        reached: Its result, with command, hardware and seeds.
         image_size: Side in pixels that pictures are brought to.
         fetch_size: Side at which they are read for training, before random crops; 0 for the same.
         network: Fields of `ViTConfig` that differ from its defaults.
@@ -26,6 +27,7 @@ class Recipe:
     """
 
     says: str
+    reached: str = "not measured yet"
     image_size: int
     fetch_size: int = 0
     network: dict[str, Any]
@@ -44,6 +46,7 @@ _PHOTOS = {"crop_aspect": (0.75, 4 / 3), "flip": 0.5, "trivial": True, "label_sm
 RECIPES: dict[str, Recipe] = {
     "digits": Recipe(
         says="scikit-learn's 8x8 digits",
+        reached="98.05 % of the test, mean of 5 seeds (97.49 to 98.61); `vitrail train digits`, one thread, 40 s",
         image_size=8,
         network=_shape(2, 64, 4, 4),
         optimization=Optimization(epochs=100, batch_size=64, learning_rate=2e-3, warmup_epochs=5.0, average=0.99),
@@ -51,6 +54,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "mnist": Recipe(
         says="28x28 grey pictures, tens of thousands: MNIST, Fashion-MNIST",
+        reached="MNIST 98.69 %, mean of 3 seeds (98.61 to 98.84); `vitrail train mnist`, two threads, 107 s",
         image_size=28,
         network=_shape(7, 96, 4, 4),
         optimization=Optimization(epochs=6, batch_size=256, learning_rate=3e-3, warmup_epochs=1.0, average=0.998),
@@ -58,6 +62,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "d0-mnist": Recipe(
         says="the network and schedule of the founding document D0: a 7x7 grid of 4x4 patches, 2 blocks of width 8",
+        reached="MNIST 79.45 %, one seed; `vitrail train mnist --recipe d0-mnist`, two threads, 75 s",
         image_size=28,
         network={
             "patch_size": 4,

@@ -49,7 +49,7 @@ class Optimization:
             _at_least(name, getattr(self, name), 1)
         for name in ("learning_rate", "warmup_epochs", "weight_decay", "clip"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise UsageError(f"{name} must be 0 or more and finite, got {getattr(self, name)}", f"a valid {name}")
+                raise UsageError(f"{name} must be 0 or more and finite, got {getattr(self, name)}", f"{name} 0.001")
         if not 0 <= self.average < 1:
             raise UsageError(f"average must be from 0 to below 1, got {self.average}", "average: 0.999")
         if not all(0 <= beta < 1 for beta in self.betas):
