@@ -129,12 +129,18 @@ def download(name: str, folder: Path) -> None:
         maker(str(folder), download=True)
 
 
+def _holds(name: str, root: Path) -> bool:
+    """Whether the four files lie below a root."""
+    return any(all(_file(place, file) for file in FILES) for place in _places(name, root))
+
+
 def _locate(name: str, data_root: Path | None) -> Path:
     """The folder that holds the four files; downloads them when there is none."""
     chosen = data_root or os.environ.get("VITRAIL_DATA")
     root = Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "vitrail" / name
     if chosen and not root.is_dir():
         siblings = [each.name for each in root.parent.iterdir() if each.is_dir()] if root.parent.is_dir() else []
+        siblings = [each for each in siblings if _holds(name, root.with_name(each))]
         close = nearest(root.name, siblings)
         raise DataError(
             f"the data root {root} does not exist",

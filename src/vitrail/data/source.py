@@ -268,7 +268,10 @@ def _missing(what: str, path: Path) -> UsageError | DataError:
         return UsageError(f"there is no data set or folder {what}", hint)
     if not path.parent.is_dir():
         return DataError(f"{what} does not exist, nor does {path.parent}", "check the path")
-    hint = f"{path.with_name(sibling)}" if sibling is not None else f"look into {path.parent}"
+    there = ", ".join(sorted(siblings)[:4])
+    hint = f"one of {there} in {path.parent}" if there else f"the path of a folder; {path.parent} holds none"
+    if sibling is not None:
+        hint = str(path.with_name(sibling))
     return DataError(f"{what} does not exist", hint)
 
 

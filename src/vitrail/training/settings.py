@@ -48,8 +48,10 @@ class Optimization:
         for name in ("epochs", "batch_size", "accumulate"):
             _at_least(name, getattr(self, name), 1)
         for name in ("learning_rate", "warmup_epochs", "weight_decay", "clip"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise UsageError(f"{name} must be 0 or more and finite, got {getattr(self, name)}", f"{name} 0.001")
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                hint = "--lr 0.001" if name == "learning_rate" else f"{name}: 0.05"
+                raise UsageError(f"{name} must be 0 or more and finite, got {value}", hint)
         if not 0 <= self.average < 1:
             raise UsageError(f"average must be from 0 to below 1, got {self.average}", "average: 0.999")
         if not all(0 <= beta < 1 for beta in self.betas):
@@ -125,7 +127,7 @@ class Settings:
 
 def _at_least(name: str, value: int, least: int) -> None:
     if value < least:
-        raise UsageError(f"{name} must be at least {least}, got {value}", f"{name} {least}")
+        raise UsageError(f"{name} must be at least {least}, got {value}", f"--{name.replace('_', '-')} {least}")
 
 
 def settings_to_yaml(settings: Settings) -> str:
