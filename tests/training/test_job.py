@@ -100,7 +100,7 @@ def test_the_model_of_a_run_says_what_the_run_says(finished: Finished) -> None:
 
 def test_the_same_seed_gives_the_same_weights_and_another_does_not(finished: Finished, tmp_path: Path) -> None:
     events: list[Event] = []
-    again = job.train("digits", tmp_path / "again", SHORT, events.append)
+    again = train("digits", tmp_path / "again", SHORT, events.append)
     assert again.weights == finished.weights
     assert what_was_learnt(again.folder) == what_was_learnt(finished.folder)
     assert len([event for event in events if isinstance(event, StepDone)]) == STEPS
@@ -109,12 +109,12 @@ def test_the_same_seed_gives_the_same_weights_and_another_does_not(finished: Fin
     assert started.seconds > 0
     assert len([event for event in events if isinstance(event, EpochScored)]) == 2
     assert isinstance(events[-1], Finished)
-    other = job.train("digits", tmp_path / "other", TrainOptions(epochs=2, batch_size=200, threads=1, seed=4))
+    other = train("digits", tmp_path / "other", TrainOptions(epochs=2, batch_size=200, threads=1, seed=4))
     assert other.weights != finished.weights
 
 
 def test_the_configuration_of_a_run_makes_it_again(finished: Finished, tmp_path: Path) -> None:
-    again = job.train(out=tmp_path / "again", options=TrainOptions(config=finished.folder / "config.yaml"))
+    again = train(out=tmp_path / "again", options=TrainOptions(config=finished.folder / "config.yaml"))
     assert again.weights == finished.weights
     assert (again.folder / "config.yaml").read_text() == (finished.folder / "config.yaml").read_text()
 
@@ -173,10 +173,10 @@ def test_a_run_that_died_goes_on(
     monkeypatch.setattr(job, "LOG_STEPS", 2)
     folder = tmp_path / "died"
     with pytest.raises(Killed):
-        job.train("digits", folder, SHORT, ended_at(step, die))
+        train("digits", folder, SHORT, ended_at(step, die))
     assert bool(states(folder / "resume")) == (saves == "often")
     events: list[Event] = []
-    again = job.train("digits", folder, AGAIN, events.append)
+    again = train("digits", folder, AGAIN, events.append)
     assert again.weights == finished.weights
     assert what_was_learnt(folder) == what_was_learnt(finished.folder)
     assert [row["step"] for row in rows(folder, "step")] == [2, 4, 6, 8, 10, 12, 14]
@@ -190,11 +190,11 @@ def test_a_damaged_state_is_passed_over_aloud(
     monkeypatch.setattr(job, "SAVE_WITHIN_EPOCH_SECONDS", 0.0)
     folder = tmp_path / "died"
     with pytest.raises(Killed):
-        job.train("digits", folder, SHORT, ended_at(9, die))
+        train("digits", folder, SHORT, ended_at(9, die))
     newest = states(folder / "resume")[-1]
     (newest / "optimizer.safetensors").write_bytes(b"gone")
     said: list[Event] = []
-    again = job.train("digits", folder, AGAIN, said.append)
+    again = train("digits", folder, AGAIN, said.append)
     assert again.weights == finished.weights
     assert any(isinstance(event, str) and str(newest) in event and "is damaged" in event for event in said)
     assert str(newest) in (folder / "log.txt").read_text()
@@ -203,7 +203,7 @@ def test_a_damaged_state_is_passed_over_aloud(
         (place / "state.json").unlink()
     before = sorted(path.name for path in folder.rglob("*"))
     with pytest.raises(DataError, match="none of the 2 saved states"):
-        job.train("digits", folder, AGAIN)
+        train("digits", folder, AGAIN)
     assert before == sorted(path.name for path in folder.rglob("*")), "nothing is started over what is there"
 
 
@@ -407,8 +407,8 @@ def test_a_damaged_run_is_said(finished: Finished, tmp_path: Path, name: str) ->
 def test_another_number_of_workers_goes_on(finished: Finished, tmp_path: Path) -> None:
     folder = tmp_path / "stopped"
     with pytest.raises(Killed):
-        job.train("digits", folder, SHORT, ended_at(2, die))
-    assert job.train("digits", folder, TrainOptions(resume="auto", workers=3)).weights == finished.weights
+        train("digits", folder, SHORT, ended_at(2, die))
+    assert train("digits", folder, TrainOptions(resume="auto", workers=3)).weights == finished.weights
     assert RunFolder(folder).history()
 
 

@@ -45,32 +45,8 @@ LOG_STEPS = 50
 PATIENT_STEPS = 200  # before so many steps a loss that is still that of guessing says nothing
 
 
-def train(
-    data: str = "",
-    out: str | Path | None = None,
-    options: TrainOptions = TrainOptions(),  # noqa: B008  # a frozen value
-    listen: Listen = lambda event: None,
-    command: str = "",
-) -> Finished:
-    """Train a Vision Transformer on a set of pictures.
-
-    Args:
-        data: `digits`, `mnist`, `fashion-mnist`, a folder of class folders, or a CSV or JSONL manifest; empty when
-            `options.config` names it.
-        out: The run folder; a new one below `runs/` when None.
-        options: What to do differently from the recipe.
-        listen: Gets every event.
-        command: What was typed, to be stored with the run; the call in Python when empty.
-
-    Returns:
-        The model, its evaluation and the folder.
-
-    Raises:
-        UsageError: If an option is wrong, or the folder exists and `options.resume` is "never".
-        DataError: If the data cannot be used.
-        RunError: If the training fails (a loss that is not finite).
-        Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
-    """
+def train(data: str, out: str | Path | None, options: TrainOptions, listen: Listen, command: str) -> Finished:
+    """`vitrail.train` but for its page: `listen` hears when there is something to show. See `vitrail.jobs.train`."""
     given = read_given(options.config) if options.config is not None else {}
     data = str(data or given.get("data", ""))
     if not data:
