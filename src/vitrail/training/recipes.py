@@ -46,7 +46,7 @@ _PHOTOS = {"crop_aspect": (0.75, 4 / 3), "flip": 0.5, "trivial": True, "label_sm
 RECIPES: dict[str, Recipe] = {
     "digits": Recipe(
         says="scikit-learn's 8x8 digits",
-        reached="98.05 % of the test, mean of 5 seeds (97.49 to 98.61); `vitrail train digits`, one thread, 40 s",
+        reached="98.05 % of the test, mean of 5 seeds (97.49 to 98.61); one thread, about 40 s",
         image_size=8,
         network=_shape(2, 64, 4, 4),
         optimization=Optimization(epochs=100, batch_size=64, learning_rate=2e-3, warmup_epochs=5.0, average=0.99),
@@ -62,7 +62,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "d0-mnist": Recipe(
         says="the network and schedule of the founding document D0: a 7x7 grid of 4x4 patches, 2 blocks of width 8",
-        reached="MNIST 79.45 %, one seed; `vitrail train mnist --recipe d0-mnist`, two threads, 75 s",
+        reached="MNIST 79.45 %, one seed; `vitrail train mnist --recipe d0-mnist`, two threads, 54 s",
         image_size=28,
         network={
             "patch_size": 4,
