@@ -28,8 +28,8 @@ VARIANTS = [
 ]
 
 
-def compiled(backend: str, names: list[str], cache: Path) -> dict[str, dict]:
-    """What the worker says of each network."""
+def compile_worker(module: str, arguments: list[str], cache: Path) -> list[dict]:
+    """What a worker prints, a line each; the compiler's store is `cache`."""
     settings = {
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
         "OMP_NUM_THREADS": "1",
@@ -37,7 +37,7 @@ def compiled(backend: str, names: list[str], cache: Path) -> dict[str, dict]:
         "TORCHINDUCTOR_CACHE_DIR": str(cache),
     }
     run = subprocess.run(
-        [sys.executable, "-m", "tests.nn.compile_worker", backend, *names],
+        [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
         env={**os.environ, **settings},
         capture_output=True,
@@ -46,7 +46,12 @@ def compiled(backend: str, names: list[str], cache: Path) -> dict[str, dict]:
         check=False,
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    answers = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+
+
+def compiled(backend: str, names: list[str], cache: Path) -> dict[str, dict]:
+    """What the worker says of each network."""
+    answers = compile_worker("tests.nn.compile_worker", [backend, *names], cache)
     return {answer["name"]: answer for answer in answers}
 
 

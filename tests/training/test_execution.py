@@ -1,16 +1,19 @@
 """How a training is computed: chosen by rule, stored, and without a trace on the network."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from tests.nn.test_compile import compile_worker
 from tests.training.lab import CHOICES, EXECUTION, NOISY, fresh, same, tiny_set, weights
 from vitrail.errors import UsageError
 from vitrail.nn import ViTConfig
 from vitrail.training import execution
 from vitrail.training.execution import (
     free_memory,
+    pick_attention_kernel,
     pick_device,
     pick_execution,
     pick_parts,
@@ -78,6 +81,26 @@ def test_options_decide_and_are_stored() -> None:
     assert (left.precision, left.compile) == ("fp32", False)
     with pytest.raises(UsageError, match="threads must be at least 1"):
         pick_execution(TrainOptions(threads=0), NOISY, CHOICES, 10)
+
+
+def test_the_math_kernel_is_for_small_heads_compiled_on_a_processor() -> None:
+    small = ViTConfig(image_size=28, patch_size=4, channels=1, classes=10, width=8, depth=2, heads=2)
+    assert pick_attention_kernel(small, torch.device("cpu")) == "math"
+    assert pick_attention_kernel(small, torch.device("cuda")) == "flash"
+    assert pick_attention_kernel(ViTConfig.from_size("Ti/16", classes=10), torch.device("cpu")) == "flash"
+    options = TrainOptions(device="cpu", compile="on")
+    assert pick_execution(options, small, CHOICES, 10)[0].attention_kernel == "math"
+    assert pick_execution(replace(options, compile="off"), small, CHOICES, 10)[0].attention_kernel == "flash"
+
+
+def test_compiled_steps_are_eager_steps_by_either_kernel(tmp_path: Path) -> None:
+    """In a process of its own without annotations checked; the math kernel must really be in the graph."""
+    answers = compile_worker("tests.training.compile_worker", [], tmp_path)
+    assert [answer["kernel"] for answer in answers] == ["flash", "math"]
+    for answer in answers:
+        assert answer["moved"] > 5e-3
+        assert answer["distance"] <= 1e-5
+    assert [answer["flash calls"] > 0 for answer in answers] == [True, False]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

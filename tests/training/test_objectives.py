@@ -50,6 +50,7 @@ def test_parts_give_the_gradient_of_the_whole_batch(accumulate: int, bad: tuple[
         for group in ([batch], parts[number * per_batch : (number + 1) * per_batch]):
             totals: dict[str, torch.Tensor] = {}
             doubled = [replace(one, images=one.images.double(), targets=one.targets.double()) for one in group]
+            network.zero_grad()
             loss, count = _gradients(network, doubled, classification, EXECUTION, totals)
             gradients = torch.cat([p.grad.flatten() / count for p in network.parameters() if p.grad is not None])
             results.append((float(loss), count, gradients, {name: float(value) for name, value in totals.items()}))

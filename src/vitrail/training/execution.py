@@ -9,16 +9,20 @@ import copy
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vitrail.data.batches import Batch
 from vitrail.errors import UsageError
 from vitrail.nn import ViTConfig
 from vitrail.nn.cost import flops
+from vitrail.nn.record import SILENT, AnyRecord
 from vitrail.training.objectives import Objective
 from vitrail.training.options import TrainOptions
 from vitrail.training.settings import Execution, Optimization
@@ -27,6 +31,8 @@ STEP_FLOPS_PER_THREAD = 10e9  # training work that keeps one thread busy
 SMALL_THREADS = 2  # for anything smaller; half of the processors at most (2 gained 1.1 to 1.5, 4 up to 1.6 or 0.1)
 BF16_LEAST_WIDTH = 192  # narrower networks ran at 0.4 to 0.8 of their fp32 speed in bf16
 BF16_LEAST_GAIN = 1.15
+MATH_MOST_TOKENS = 64  # up to here, compiled on a processor, torch's math kernel took 0.8 of the flash kernel's time
+MATH_MOST_HEAD_DIM = 24  # (50 tokens of 4 or 16, 17 of 24); at 50 of 32 and 197 of 16 it gained nothing or lost
 
 
 def processors() -> int:
@@ -85,15 +91,46 @@ def pick_execution(
     if threads < 1:
         raise UsageError(f"threads must be at least 1, got {threads}", "--threads 1")
     notes = [why] if device.type == "cpu" else []
-    compiled = options.compile == "on" or (options.compile == "auto" and device.type == "cuda" and steps >= 2000)
-    if compiled:
-        notes.append("torch.compile is on")
+    compiling = options.compile == "on" or (options.compile == "auto" and device.type == "cuda" and steps >= 2000)
+    kernel = pick_attention_kernel(network, device) if compiling else "flash"
+    if compiling:
+        notes.append("torch.compile is on" + ("; attention by torch's math kernel: small heads" * (kernel == "math")))
     workers = options.workers if options.workers is not None else max(1, processors() - 1)
     precision = "bf16" if options.precision == "bf16" else "fp32"
-    return (
-        Execution(device=str(device), threads=threads, precision=precision, compile=compiled, workers=workers),
-        notes,
+    execution = Execution(
+        device=str(device),
+        threads=threads,
+        precision=precision,
+        compile=compiling,
+        attention_kernel=kernel,
+        workers=workers,
     )
+    return execution, notes
+
+
+def pick_attention_kernel(network: ViTConfig, device: torch.device) -> Literal["flash", "math"]:
+    """The faster kernel of torch's attention in a compiled network, by its size."""
+    rows, columns = network.grid
+    small = rows * columns + network.prefix <= MATH_MOST_TOKENS and network.head_dim <= MATH_MOST_HEAD_DIM
+    return "math" if device.type == "cpu" and small else "flash"
+
+
+def compiled(network: nn.Module, execution: Execution) -> Callable[..., Tensor]:
+    """The network as it is trained: compiled where that was chosen, with the attention kernel that was chosen.
+
+    The kernel is named inside of what is compiled: the compiler's store on disk would else hand out a graph that was
+    made for another one.
+    """
+    if not execution.compile:
+        return network
+    if execution.attention_kernel == "flash":
+        return torch.compile(network)
+
+    def by_math(*inputs: Tensor, record: AnyRecord = SILENT) -> Tensor:
+        with sdpa_kernel(SDPBackend.MATH):
+            return network(*inputs, record=record)
+
+    return torch.compile(by_math)
 
 
 def free_memory(device: torch.device) -> int:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from vitrail.data.batches import Batch, TrainingSet
 from vitrail.data.order import uniforms
-from vitrail.training.objectives import Objective
+from vitrail.training.execution import compiled
+from vitrail.training.objectives import Network, Objective
 from vitrail.training.optimizer import Average, gradient_norms, learning_rate, make_optimizer
 from vitrail.training.settings import Execution, Optimization
 from vitrail.training.watchdog import FiniteGuard
@@ -121,7 +122,7 @@ def train_loop(
     parameters = [p for p in state.network.parameters() if p.requires_grad]
     names = [name for name, p in state.network.named_parameters() if p.requires_grad]
     guard = FiniteGuard(names, data.device)
-    network: nn.Module = torch.compile(state.network) if execution.compile else state.network  # pyrefly: ignore[bad-assignment]
+    network = compiled(state.network, execution)
     per_epoch = steps_per_epoch(len(data.labels), choices)
     part = part_size(choices)
     while state.epoch < choices.epochs:
@@ -130,6 +131,8 @@ def train_loop(
         for group, waited, began in _grouped(batches, -(-choices.batch_size // part)):
             rate = learning_rate(choices, state.step, per_epoch)
             torch.manual_seed(dropout_seed(data.seed, state.step))
+            for parameter in parameters:
+                parameter.grad = None
             loss, count = _gradients(network, group, objective, execution, state.totals)
             if count:
                 torch._foreach_div_([p.grad for p in parameters if p.grad is not None], float(count))
@@ -170,12 +173,10 @@ def _grouped(batches: Iterator[Batch], size: int) -> Iterator[tuple[list[Batch],
 
 
 def _gradients(
-    network: nn.Module, group: list[Batch], objective: Objective, execution: Execution, totals: dict[str, Tensor]
+    network: Network, group: list[Batch], objective: Objective, execution: Execution, totals: dict[str, Tensor]
 ) -> tuple[Tensor, int]:
     """Summed gradients of all parts of one batch, their mean loss, and how many pictures they hold."""
     device = group[0].images.device.type
-    for parameter in network.parameters():
-        parameter.grad = None
     losses, counted = [], 0
     for batch in group:
         if not len(batch.labels):

@@ -8,15 +8,16 @@ from collections.abc import Callable
 
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.data.batches import Batch
 
 Measures = dict[str, Float[Tensor, ""]]
-Objective = Callable[[nn.Module, Batch], tuple[Float[Tensor, ""], int, Measures]]
+Network = Callable[..., Tensor]  # a module, or one that was compiled or wrapped: only called
+Objective = Callable[[Network, Batch], tuple[Float[Tensor, ""], int, Measures]]
 
 
-def classification(network: nn.Module, batch: Batch) -> tuple[Float[Tensor, ""], int, Measures]:
+def classification(network: Network, batch: Batch) -> tuple[Float[Tensor, ""], int, Measures]:
     """Cross-entropy of the logits with hard targets (b,) or mixed ones (b, classes).
 
     Args:

@@ -79,6 +79,8 @@ def resolve(data: str, options: TrainOptions, given: dict[str, Any], source: Sou
     steps = steps_per_epoch(len(source.train), settings.optimization) * settings.optimization.epochs
     asked = _replayed(options, settings.execution, given)
     execution, notes = pick_execution(asked, settings.network, settings.optimization, steps)
+    if "attention_kernel" in given.get("execution", {}):
+        execution = replace(execution, attention_kernel=settings.execution.attention_kernel)
     if "accumulate" not in {**given.get("optimization", {}), **_asked(options)["optimization"]}:
         parts, more = pick_parts(settings.network, settings.optimization, free_memory(torch.device(execution.device)))
         settings = replace(settings, optimization=replace(settings.optimization, accumulate=parts))
@@ -108,7 +110,8 @@ def _choose(options: TrainOptions, given: dict[str, Any], source: Source, side: 
 def _replayed(options: TrainOptions, stored: Execution, given: dict[str, Any]) -> TrainOptions:
     """The options, where they leave open how to compute, completed by what a configuration file says."""
     values: dict[str, Any] = {**asdict(stored), "compile": "on" if stored.compile else "off"}
-    left = [name for name in given.get("execution", {}) if getattr(options, name) in (None, "auto")]
+    names = given.get("execution", {}).keys() - {"attention_kernel"}  # which no option names
+    left = [name for name in names if getattr(options, name) in (None, "auto")]
     return replace(options, **{name: values[name] for name in left})
 
 

@@ -67,6 +67,8 @@ class Execution:
         threads: Processor threads of torch.
         precision: Of matrix products: fp32, or bf16 by autocast.
         compile: Whether torch.compile is used.
+        attention_kernel: Which of torch's kernels stands behind its fused attention in a compiled network: flash, or
+            math, which the compiler joins with what stands around it (faster for small heads on a processor).
         workers: Processes that decode pictures (threads, where the set is read into memory).
     """
 
@@ -74,6 +76,7 @@ class Execution:
     threads: int = 1
     precision: Literal["fp32", "bf16"] = "fp32"
     compile: bool = False
+    attention_kernel: Literal["flash", "math"] = "flash"
     workers: int = 2
 
     def __post_init__(self) -> None:
