@@ -70,7 +70,7 @@ def remembered_data(run: str | Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
         return {key: content[key] for key in ("name", "root", "images", "split_seed", "fingerprint")}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        hint = f"name the data: vitrail evaluate {Path(run) / 'model'} DATA"
+        hint = f"name the data behind the model: {Path(run) / 'model'} DATA"
         raise DataError(f"{file} is damaged ({type(error).__name__}: {error})", hint) from error
 
 

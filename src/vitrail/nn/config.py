@@ -43,6 +43,9 @@ def _is_number(value: object, below: float) -> bool:
 class ViTConfig:
     """A plain Vision Transformer, in the paper's terms.
 
+    `head_dim` and `mlp_dim` are filled in when they are 0. So a copy of another width or number of heads has to open
+    them again: `dataclasses.replace(config, width=384, head_dim=0, mlp_dim=0)`.
+
     Attributes:
         image_size: (height, width) in pixels; one number means a square.
         patch_size: (height, width) of a patch in pixels; one number means a square.

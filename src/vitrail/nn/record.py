@@ -17,7 +17,9 @@ asks whether it is there. A `Record` keeps the tensors under public names:
 
 The attention weights are never made while the network runs: the fused kernel always runs, and the weights are
 computed from the queries and keys when they are read, for the blocks, heads and query rows asked for. So is their
-gradient: with O = A V, the chain rule gives  d y / d A = (d y / d O) V^T  exactly.
+gradient: with O = A V, the chain rule gives  d y / d A = (d y / d O) V^T  exactly. In train mode with attention
+dropout the kernel does not tell which weights it dropped: `attention` is then what it dropped from, and `attended`
+what came out.
 """
 
 from collections.abc import Iterator, Sequence
