@@ -16,31 +16,18 @@ SHOWN = 12  # examples of each kind
 
 def write_report(report: Reported) -> None:
     """Write `run.html`."""
-    folder, prepared, evaluated = report.folder, report.prepared, report.evaluated
-    settings, source, network = prepared.settings, prepared.source, prepared.model.network
-    count = sum(parameter.numel() for parameter in network.parameters())
-    splits = [("training", source.train), ("validation", source.validation), ("test", source.test)]
-    sizes = ", ".join(f"{len(split):,} {name}" for name, split in splits if split is not None)
-    height, width = settings.network.image
+    folder, prepared = report.folder, report.prepared
+    evaluated = report.evaluated if isinstance(report.evaluated, Evaluated) else None
     write_run_page(
         folder.page,
         RunSummary(
-            title=f"{settings.data}",
+            title=prepared.settings.data,
             state=report.state,
-            facts=[
-                ("pictures", sizes),
-                ("classes", str(len(source.classes))),
-                ("recipe", settings.recipe),
-                ("network", f"{count:,} parameters, {settings.network.depth} blocks of width {settings.network.width}"),
-                (
-                    "picture size",
-                    f"{height} x {width}, patches of {settings.network.patch[0]} x {settings.network.patch[1]}",
-                ),
-            ],
+            facts=prepared.page_facts(),
             history=folder.history(),
             evaluation=None if evaluated is None else summary(evaluated),
-            classes=source.classes,
-            settings=asdict(settings),
+            classes=() if evaluated is None else evaluated.classes,
+            settings=asdict(prepared.settings),
             environment=json.loads((folder.path / "env.json").read_text(encoding="utf-8")),
             notes=list(prepared.notes),
             command=(folder.path / "command.txt").read_text(encoding="utf-8").strip(),

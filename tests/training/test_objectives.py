@@ -51,7 +51,7 @@ def test_parts_give_the_gradient_of_the_whole_batch(accumulate: int, bad: tuple[
             totals: dict[str, torch.Tensor] = {}
             doubled = [replace(one, images=one.images.double(), targets=one.targets.double()) for one in group]
             network.zero_grad()
-            loss, count = _gradients(network, doubled, classification, EXECUTION, totals)
+            loss, count = _gradients(network, doubled, classification, EXECUTION, "cpu", totals)
             gradients = torch.cat([p.grad.flatten() / count for p in network.parameters() if p.grad is not None])
             results.append((float(loss), count, gradients, {name: float(value) for name, value in totals.items()}))
         (loss, count, gradients, totals), (loss_in_parts, count_in_parts, in_parts, totals_in_parts) = results

@@ -38,6 +38,10 @@ class Batch:
     number: int
     unreadable: int
 
+    def __len__(self) -> int:
+        """How many pictures it holds."""
+        return len(self.labels)
+
 
 @dataclass(frozen=True)
 class TrainingSet:
@@ -60,6 +64,10 @@ class TrainingSet:
     augmentation: Augmentation
     seed: int
     device: torch.device
+
+    def __len__(self) -> int:
+        """How many pictures an epoch has."""
+        return len(self.labels)
 
     def batches(self, epoch: int, batch_size: int, start: int = 0, part_size: int | None = None) -> Iterator[Batch]:
         """The batches of one epoch, from batch `start` on; the last one may be smaller.

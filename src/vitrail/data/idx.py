@@ -129,6 +129,12 @@ def download(name: str, folder: Path) -> None:
         maker(str(folder), download=True)
 
 
+def data_folder(name: str, data_root: Path | None = None) -> tuple[Path, bool]:
+    """Where to look for a named set, and whether a person chose it (`data_root` or VITRAIL_DATA) or it is the cache."""
+    chosen = data_root or os.environ.get("VITRAIL_DATA")
+    return (Path(chosen).expanduser(), True) if chosen else (Path.home() / ".cache" / "vitrail" / name, False)
+
+
 def _holds(name: str, root: Path) -> bool:
     """Whether the four files lie below a root."""
     return any(all(_file(place, file) for file in FILES) for place in _places(name, root))
@@ -136,8 +142,7 @@ def _holds(name: str, root: Path) -> bool:
 
 def _locate(name: str, data_root: Path | None) -> Path:
     """The folder that holds the four files; downloads them when there is none."""
-    chosen = data_root or os.environ.get("VITRAIL_DATA")
-    root = Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "vitrail" / name
+    root, chosen = data_folder(name, data_root)
     if chosen and not root.is_dir():
         siblings = [each.name for each in root.parent.iterdir() if each.is_dir()] if root.parent.is_dir() else []
         siblings = [each for each in siblings if _holds(name, root.with_name(each))]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int64]
 
 # streams of random numbers, so that two uses of the same (seed, epoch, id) are independent
-ORDER, GEOMETRY, COLOUR, ERASING, CUTTING, MIXING = range(6)
+ORDER, GEOMETRY, COLOUR, ERASING, CUTTING, MIXING, BACKGROUND = range(7)
 
 
 def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

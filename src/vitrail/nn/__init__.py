@@ -3,13 +3,23 @@
 from vitrail.nn.attention import Attention, attend, causal_mask
 from vitrail.nn.blocks import MLP, EncoderBlock, LayerScale, StochasticDepth
 from vitrail.nn.config import SIZES, ViTConfig
-from vitrail.nn.embedding import PatchEmbedding, grid_of, resize_positions, sinusoids, sinusoids_2d
+from vitrail.nn.embedding import (
+    LinearPatchEmbedding,
+    PatchEmbedding,
+    PatchifiedEmbedding,
+    cut_patches,
+    grid_of,
+    resize_positions,
+    sinusoids,
+    sinusoids_2d,
+)
 from vitrail.nn.record import SILENT, AnyRecord, Record, Silent, attention_weights
 from vitrail.nn.twin import twin
-from vitrail.nn.vit import STANDARD, Features, Parts, ViT
+from vitrail.nn.vit import PATCHIFIED, STANDARD, Features, Parts, ViT
 
 __all__ = [
     "MLP",
+    "PATCHIFIED",
     "SILENT",
     "SIZES",
     "STANDARD",
@@ -18,8 +28,10 @@ __all__ = [
     "EncoderBlock",
     "Features",
     "LayerScale",
+    "LinearPatchEmbedding",
     "Parts",
     "PatchEmbedding",
+    "PatchifiedEmbedding",
     "Record",
     "Silent",
     "StochasticDepth",
@@ -28,6 +40,7 @@ __all__ = [
     "attend",
     "attention_weights",
     "causal_mask",
+    "cut_patches",
     "grid_of",
     "resize_positions",
     "sinusoids",

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
+from vitrail.nn.cache import NO_CACHE, AnyCache
 from vitrail.nn.record import SILENT, AnyRecord
 
 
@@ -86,6 +87,7 @@ class Attention(nn.Module):
         mask: Bool[Tensor, "*#b #n #m"] | None = None,
         causal: bool = False,
         record: AnyRecord = SILENT,
+        cache: AnyCache = NO_CACHE,
     ) -> Float[Tensor, "b n d"]:
         """Mix `tokens` with themselves, or with `context` (cross-attention).
 
@@ -95,28 +97,33 @@ class Attention(nn.Module):
             mask: True where a query may see a key: (n, m), (k, n, m), (b, 1, n, m) or (b, k, n, m).
             causal: Also hide every key that comes after its query.
             record: Where to keep queries, keys, values and what was attended.
+            cache: Keys and values of earlier calls, which `tokens` continue; m then counts all keys so far.
         """
+        queries, keys, values = self.project(tokens, context, cache)
         if causal:
-            order = causal_mask(tokens.shape[1], (tokens if context is None else context).shape[1], tokens.device)
+            order = causal_mask(queries.shape[2], keys.shape[2], tokens.device)
             mask = order if mask is None else mask & order
-        queries, keys, values = self.project(tokens, context)
         dropout = self.attention_dropout if self.training else 0.0
         attended = attend(queries, keys, values, mask, dropout)
         record.keep_attention(queries, keys, values, attended, mask)
         return self.drop(self.proj(attended.transpose(1, 2).flatten(2)))
 
     def project(
-        self, tokens: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"] | None = None
+        self,
+        tokens: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None = None,
+        cache: AnyCache = NO_CACHE,
     ) -> tuple[Float[Tensor, "b k n e"], Float[Tensor, "b k m e"], Float[Tensor, "b k m e"]]:
         """Queries of the tokens, keys and values of the context, each (b, k, length, e)."""
         if context is None:
             queries, keys, values = self._heads(self.qkv(tokens), 3)
+            keys, values = cache.extend(keys, values)
             return queries, keys, values
         inner = self.heads * self.head_dim
         weight, bias = self.qkv.weight, self.qkv.bias
         q_bias, kv_bias = (None, None) if bias is None else (bias[:inner], bias[inner:])
         (queries,) = self._heads(F.linear(tokens, weight[:inner], q_bias), 1)
-        keys, values = self._heads(F.linear(context, weight[inner:], kv_bias), 2)
+        keys, values = cache.once(lambda: self._heads(F.linear(context, weight[inner:], kv_bias), 2))
         return queries, keys, values
 
     def _heads(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:

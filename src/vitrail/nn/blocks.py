@@ -1,13 +1,16 @@
-"""The encoder block of "An image is worth 16x16 words" (2020), section 3.1, equations 2 and 3, and its parts.
+"""The encoder block, its parts, and the two orders of norm and branch.
 
-x <- x + Attention(LayerNorm(x))
+x <- x + Attention(LayerNorm(x))        pre-norm: "An image is worth 16x16 words" (2020), section 3.1, equations 2 and 3
 x <- x + MLP(LayerNorm(x))
+
+x <- LayerNorm(x + Attention(x))        post-norm: "Attention is all you need" (2017), section 3.1
+x <- LayerNorm(x + MLP(x))
 """
 
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.nn.record import SILENT, AnyRecord
@@ -21,14 +24,22 @@ class MLP(nn.Module):
         hidden: Numbers in the middle, the paper's D_mlp.
         activation: Makes the activation.
         dropout: Probability of dropping a number, after each linear map.
+        bias: Whether both maps have a bias.
     """
 
-    def __init__(self, width: int, hidden: int, activation: Callable[[], nn.Module], dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        activation: Callable[[], nn.Module],
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(width, hidden)
+        self.fc1 = nn.Linear(width, hidden, bias=bias)
         self.act = activation()
         self.drop = nn.Dropout(dropout)
-        self.fc2 = nn.Linear(hidden, width)
+        self.fc2 = nn.Linear(hidden, width, bias=bias)
 
     def forward(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         """Map every token by itself."""
@@ -66,8 +77,22 @@ class StochasticDepth(nn.Module):
         return branch * branch.new_empty(branch.shape[0], 1, 1).bernoulli_(stays) / stays
 
 
+Branch = Callable[[Tensor], Tensor]
+NormOrder = Callable[[Tensor, Branch, Branch], Tensor]
+
+
+def pre_norm(tokens: Float[Tensor, "b n d"], norm: Branch, branch: Branch) -> Float[Tensor, "b n d"]:
+    """x + branch(norm(x)): what comes in goes on unchanged; a stack ends in a norm of its own."""
+    return tokens + branch(norm(tokens))
+
+
+def post_norm(tokens: Float[Tensor, "b n d"], norm: Branch, branch: Branch) -> Float[Tensor, "b n d"]:
+    """norm(x + branch(x)): what leaves every block is normalised, so a stack needs no last norm."""
+    return norm(tokens + branch(tokens))
+
+
 class EncoderBlock(nn.Module):
-    """Pre-norm block: attention then MLP, each on normalised tokens and each added to what came in.
+    """Attention then MLP, each with a norm and each added to what came in.
 
     Args:
         norm: Makes a norm over d numbers; called twice.
@@ -75,6 +100,7 @@ class EncoderBlock(nn.Module):
         mlp: Makes the MLP.
         scale: Makes what scales each branch (`LayerScale`, or `nn.Identity` for none); called twice.
         stochastic_depth: Probability of skipping each branch, per image.
+        order: Where the norm stands: `pre_norm` or `post_norm`.
     """
 
     def __init__(
@@ -84,6 +110,7 @@ class EncoderBlock(nn.Module):
         mlp: Callable[[], nn.Module],
         scale: Callable[[], nn.Module] = nn.Identity,
         stochastic_depth: float = 0.0,
+        order: NormOrder = pre_norm,
     ) -> None:
         super().__init__()
         self.norm1 = norm()
@@ -93,15 +120,33 @@ class EncoderBlock(nn.Module):
         self.mlp = mlp()
         self.ls2 = scale()
         self.drop_path = StochasticDepth(stochastic_depth)
+        self.order = order
 
-    def forward(self, tokens: Float[Tensor, "b n d"], record: AnyRecord = SILENT) -> Float[Tensor, "b n d"]:
-        """Run the block; keeps `input`, `norm1`, the attention, `mlp` and `output`."""
+    def forward(
+        self,
+        tokens: Float[Tensor, "b n d"],
+        record: AnyRecord = SILENT,
+        mask: Bool[Tensor, "*#b #n #n"] | None = None,
+    ) -> Float[Tensor, "b n d"]:
+        """Run the block; keeps `input`, `norm1` (what attention reads), the attention, `mlp` and `output`.
+
+        Args:
+            tokens: (b, n, d).
+            record: Where to keep what happens.
+            mask: True where a token may see another, as `Attention` takes it; no padding when None.
+        """
+
+        def mix(tokens: Tensor) -> Tensor:
+            record.keep("norm1", tokens)
+            return self.drop_path(self.ls1(self.attn(tokens, mask=mask, record=record)))
+
+        def transform(tokens: Tensor) -> Tensor:
+            added = self.drop_path(self.ls2(self.mlp(tokens)))
+            record.keep("mlp", added)
+            return added
+
         record.keep("input", tokens)
-        normed = self.norm1(tokens)
-        record.keep("norm1", normed)
-        tokens = tokens + self.drop_path(self.ls1(self.attn(normed, record=record)))
-        added = self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))
-        record.keep("mlp", added)
-        tokens = tokens + added
+        tokens = self.order(tokens, self.norm1, mix)
+        tokens = self.order(tokens, self.norm2, transform)
         record.keep("output", tokens)
         return tokens

@@ -62,9 +62,14 @@ class ViTConfig:
         pooling: What the head reads: the class token, or the mean of the patch tokens.
         positions: Learned, sinusoidal (1-D, over all tokens), sinusoidal-2d (over the grid), or none.
         activation: Of the MLP.
+        embed_bias: Whether the patch map has a bias.
         qkv_bias: Whether queries, keys and values have a bias.
+        out_bias: Whether the output map of attention has a bias.
+        mlp_bias: Whether both maps of the MLP have a bias.
+        head_bias: Whether the head has a bias.
         layer_scale: Start of LayerScale's factors; 0 for no LayerScale.
         dropout: Probability after the embedding, the output map of attention and both maps of the MLP.
+        embedding_dropout: Probability after the embedding; None stands for `dropout`.
         attention_dropout: Probability of dropping an attention weight.
         stochastic_depth: Probability of skipping a branch in the last block; grows linearly from 0 in the first.
         norm_eps: The epsilon of LayerNorm.
@@ -85,9 +90,14 @@ class ViTConfig:
     pooling: Pooling = "class"
     positions: Positions = "learned"
     activation: Activation = "gelu"
+    embed_bias: bool = True
     qkv_bias: bool = True
+    out_bias: bool = True
+    mlp_bias: bool = True
+    head_bias: bool = True
     layer_scale: float = 0.0
     dropout: float = 0.0
+    embedding_dropout: float | None = None
     attention_dropout: float = 0.0
     stochastic_depth: float = 0.0
     norm_eps: float = 1e-6
@@ -121,12 +131,15 @@ class ViTConfig:
             self._check(name, _is_whole(getattr(self, name), 1), "a whole number, at least 1")
         for name in ("classes", "head_dim", "mlp_dim", "registers"):
             self._check(name, _is_whole(getattr(self, name), 0), "a whole number, 0 or more")
-        for name in ("class_token", "distillation_token", "qkv_bias"):
+        biases = ("embed_bias", "qkv_bias", "out_bias", "mlp_bias", "head_bias")
+        for name in ("class_token", "distillation_token", *biases):
             self._check(name, isinstance(getattr(self, name), bool), "True or False")
         for name in ("layer_scale", "norm_eps"):
             self._check(name, _is_number(getattr(self, name), math.inf), "a number, 0 or more")
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
             self._check(name, _is_number(getattr(self, name), 1.0), "a number, at least 0 and below 1")
+        embedding = 0.0 if self.embedding_dropout is None else self.embedding_dropout
+        self._check("embedding_dropout", _is_number(embedding, 1.0), "a number, at least 0 and below 1, or left out")
         for name, kinds in (("pooling", Pooling), ("positions", Positions), ("activation", Activation)):
             self._check(name, getattr(self, name) in get_args(kinds), f"one of {', '.join(get_args(kinds))}")
 
@@ -135,7 +148,8 @@ class ViTConfig:
             given = getattr(self, name)
             guess = nearest(str(given), wanted.removeprefix("one of ").split(", ")) if "one of" in wanted else None
             default = next(field.default for field in fields(self) if field.name == name)
-            hint = f"{name}={guess!r}" if guess else f"{name}={default!r}, the default"
+            usual = f"{name} left out" if default is None else f"{name}={default!r}, the default"
+            hint = f"{name}={guess!r}" if guess else usual
             raise UsageError(f"{name} must be {wanted}, got {given!r}", hint)
 
     @classmethod

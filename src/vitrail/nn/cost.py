@@ -27,26 +27,32 @@ def layers(config: ViTConfig) -> tuple[Layer, ...]:
     hidden, norm, scale = config.mlp_dim, 2 * width, width if config.layer_scale else 0
     learned = config.positions == "learned"
     table = [
-        Layer("patch_embed", (patches, width), (pixels + 1) * width, 2 * patches * pixels * width),
+        Layer("patch_embed", (patches, width), (pixels + config.embed_bias) * width, 2 * patches * pixels * width),
         Layer("prefix tokens", (config.prefix, width), config.prefix * width, 0),
         Layer("positions", (tokens, width), tokens * width if learned else 0, 0),
     ]
     for index in range(config.depth):
-        qkv = width * 3 * inner + (3 * inner if config.qkv_bias else 0)
+        qkv, out = (width + config.qkv_bias) * 3 * inner, (inner + config.out_bias) * width + scale
+        first, second = (width + config.mlp_bias) * hidden, (hidden + config.mlp_bias) * width + scale
         block = [
             Layer("norm1", (tokens, width), norm, 0),
             Layer("attn.qkv", (tokens, 3 * inner), qkv, 2 * tokens * width * 3 * inner),
             Layer("attention", (config.heads, tokens, tokens), 0, 4 * tokens * tokens * inner),
-            Layer("attn.proj", (tokens, width), inner * width + width + scale, 2 * tokens * inner * width),
+            Layer("attn.proj", (tokens, width), out, 2 * tokens * inner * width),
             Layer("norm2", (tokens, width), norm, 0),
-            Layer("mlp.fc1", (tokens, hidden), (width + 1) * hidden, 2 * tokens * width * hidden),
-            Layer("mlp.fc2", (tokens, width), (hidden + 1) * width + scale, 2 * tokens * width * hidden),
+            Layer("mlp.fc1", (tokens, hidden), first, 2 * tokens * width * hidden),
+            Layer("mlp.fc2", (tokens, width), second, 2 * tokens * width * hidden),
         ]
         table += [row._replace(name=f"blocks.{index}.{row.name}") for row in block]
     heads = (1 + int(config.distillation_token)) if config.classes else 0
     table += [
         Layer("norm", (tokens, width), norm, 0),
-        Layer("head", (config.classes,), heads * (width + 1) * config.classes, heads * 2 * width * config.classes),
+        Layer(
+            "head",
+            (config.classes,),
+            heads * (width + config.head_bias) * config.classes,
+            heads * 2 * width * config.classes,
+        ),
     ]
     return tuple(table)
 

@@ -5,7 +5,7 @@ and every token gets its position added. The tokens in front of the patches are 
 """
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from vitrail.errors import UsageError
 
 Size = tuple[int, int]
 Positions = Literal["learned", "sinusoidal", "sinusoidal-2d", "none"]
+Flattening = Literal["c h w", "h w c", "w h c"]  # the table stands in vitrail/weights/patch_map.py
 
 
 def grid_of(image_size: Size, patch_size: Size) -> Size:
@@ -53,6 +54,84 @@ class PatchEmbedding(nn.Module):
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n d"]:
         """Tokens in reading order: left to right, then down."""
         return self.proj(images).flatten(2).transpose(1, 2)
+
+
+def flattening_axes(flattening: Flattening) -> tuple[int, int, int]:
+    """The axes of a patch (c, h, w) in the order in which they are flattened, the slowest first.
+
+    Raises:
+        UsageError: If it is not one of the table in `vitrail.weights.patch_map`.
+    """
+    known = get_args(Flattening)
+    if flattening not in known:
+        names = ", ".join(f"'{name}'" for name in known)
+        raise UsageError(f"patches are flattened in one of {names}, got '{flattening}'", "'c h w', as a convolution")
+    first, second, third = (["c", "h", "w"].index(axis) for axis in flattening.split())
+    return first, second, third
+
+
+def cut_patches(
+    images: Float[Tensor, "b c h w"], patch_size: Size, flattening: Flattening = "c h w"
+) -> Float[Tensor, "b p x"]:
+    """Pictures as a sequence of flattened patches in reading order, x = c * height * width of a patch.
+
+    Args:
+        images: Pictures that the patches divide.
+        patch_size: (height, width) of a patch in pixels.
+        flattening: Order of the numbers of one patch.
+
+    Raises:
+        UsageError: If the patches do not divide the pictures.
+    """
+    axes = flattening_axes(flattening)
+    rows, columns = grid_of((images.shape[2], images.shape[3]), patch_size)
+    cut = images.unflatten(3, (columns, patch_size[1])).unflatten(2, (rows, patch_size[0]))  # b c gh ph gw pw
+    inside = [(1, 3, 5)[axis] for axis in axes]
+    return cut.permute(0, 2, 4, *inside).flatten(3).flatten(1, 2)
+
+
+class LinearPatchEmbedding(nn.Module):
+    """Cuts pictures into patches, flattens each and maps it linearly: the map of `PatchEmbedding` in another form.
+
+    The weights of one become those of the other by `vitrail.weights.patch_map`.
+
+    Args:
+        channels: Channels of the picture, c.
+        width: Numbers per token, d.
+        patch_size: (height, width) of a patch in pixels.
+        bias: Whether the map has a bias.
+        flattening: Order of the numbers of one patch.
+    """
+
+    def __init__(
+        self, channels: int, width: int, patch_size: Size, bias: bool = True, flattening: Flattening = "h w c"
+    ) -> None:
+        super().__init__()
+        flattening_axes(flattening)
+        self.patch_size, self.flattening = patch_size, flattening
+        self.proj = nn.Linear(channels * patch_size[0] * patch_size[1], width, bias=bias)
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b p d"]:
+        """Tokens in reading order: left to right, then down."""
+        return self.proj(cut_patches(images, self.patch_size, self.flattening))
+
+
+class PatchifiedEmbedding(nn.Module):
+    """Maps patches that were cut and flattened already, as `vitrail.data.patches.Patchify` does it, to tokens.
+
+    Args:
+        numbers: Numbers per patch, channels x height x width.
+        width: Numbers per token, d.
+        bias: Whether the map has a bias.
+    """
+
+    def __init__(self, numbers: int, width: int, bias: bool = True) -> None:
+        super().__init__()
+        self.proj = nn.Linear(numbers, width, bias=bias)
+
+    def forward(self, patches: Float[Tensor, "b p x"]) -> Float[Tensor, "b p d"]:
+        """One token for each patch, in the order given."""
+        return self.proj(patches)
 
 
 def sinusoids(length: int, width: int) -> Float[Tensor, "length d"]:

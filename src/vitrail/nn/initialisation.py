@@ -5,7 +5,7 @@ from torch import nn
 
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP
-from vitrail.nn.embedding import PatchEmbedding
+from vitrail.nn.embedding import LinearPatchEmbedding, PatchEmbedding, PatchifiedEmbedding
 
 
 @torch.no_grad()
@@ -29,8 +29,9 @@ def initialise(network: nn.Module) -> None:
             case MLP():
                 for linear in (module.fc1, module.fc2):
                     nn.init.xavier_uniform_(linear.weight)
-                    nn.init.normal_(linear.bias, std=1e-6)
-            case PatchEmbedding():
+                    if linear.bias is not None:
+                        nn.init.normal_(linear.bias, std=1e-6)
+            case PatchEmbedding() | LinearPatchEmbedding() | PatchifiedEmbedding():
                 uncut = module.proj.weight[0].numel() ** -0.5 / 0.87962566  # cut at 2, a unit normal has this deviation
                 nn.init.trunc_normal_(module.proj.weight, std=uncut, a=-2 * uncut, b=2 * uncut)
                 if module.proj.bias is not None:
@@ -43,4 +44,5 @@ def initialise(network: nn.Module) -> None:
     for name, module in network.named_children():
         if name in ("head", "head_dist") and isinstance(module, nn.Linear):
             nn.init.zeros_(module.weight)
-            nn.init.zeros_(module.bias)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

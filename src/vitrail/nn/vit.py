@@ -21,9 +21,19 @@ from vitrail.errors import UsageError
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, EncoderBlock, LayerScale
 from vitrail.nn.config import ViTConfig
-from vitrail.nn.embedding import PatchEmbedding, Size, grid_of, resize_positions, sinusoids, sinusoids_2d
+from vitrail.nn.embedding import (
+    PatchEmbedding,
+    PatchifiedEmbedding,
+    Size,
+    grid_of,
+    resize_positions,
+    sinusoids,
+    sinusoids_2d,
+)
 from vitrail.nn.initialisation import initialise
 from vitrail.nn.record import SILENT, AnyRecord
+
+Images = Float[Tensor, "b c h w"] | Float[Tensor, "b p x"]  # pictures, or what a patch part of another kind reads
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU}
 
@@ -44,30 +54,70 @@ class MeanOfPatches(nn.Module):
         return tokens[:, prefix:].mean(dim=1)
 
 
+def picture_grid(config: ViTConfig, images: Tensor) -> Size:
+    """(rows, columns) of patches in pictures (b, c, h, w).
+
+    Raises:
+        UsageError: If the channels are not the network's, or the patches do not divide the size.
+    """
+    if images.dim() != 4 or images.shape[1] != config.channels:
+        raise UsageError(
+            f"images must be (b, {config.channels}, h, w), got {tuple(images.shape)}",
+            "model.preprocessing(picture), which converts any file to what this network expects",
+        )
+    return grid_of((images.shape[2], images.shape[3]), config.patch)
+
+
+def patchified_grid(config: ViTConfig, images: Tensor) -> Size:
+    """(rows, columns) of patches in pictures that come as patches (b, p, x): the configuration's, in reading order.
+
+    Raises:
+        UsageError: If there are not as many patches, or numbers in a patch, as the configuration says.
+    """
+    (rows, columns), (height, width) = config.grid, config.patch
+    wanted = (rows * columns, config.channels * height * width)
+    if images.dim() != 3 or images.shape[1:] != wanted:
+        pixels = f"{config.image[0]}x{config.image[1]} pixels and {config.channels} channel(s)"
+        raise UsageError(
+            f"patches must be (b, {wanted[0]}, {wanted[1]}), got {tuple(images.shape)}",
+            f"Patchify(({height}, {width})) of vitrail.data.patches on pictures of {pixels}",
+        )
+    return config.grid
+
+
 @dataclass(frozen=True)
 class Parts:
     """What the network is made of: each part is made by a callable that gets the configuration.
 
     Norms and attentions are made anew for every place. Another part comes in as another callable:
-    `ViT(config, Parts(norm=lambda config: nn.RMSNorm(config.width)))`.
+    `ViT(config, Parts(norm=lambda config: nn.RMSNorm(config.width)))`. `grid` makes nothing: it tells the rows and
+    columns of patches that the patch part will find in its input, and refuses an input that does not fit.
     """
 
-    patches: Callable[[ViTConfig], nn.Module] = lambda c: PatchEmbedding(c.channels, c.width, c.patch)
+    patches: Callable[[ViTConfig], nn.Module] = lambda c: PatchEmbedding(c.channels, c.width, c.patch, c.embed_bias)
     norm: Callable[[ViTConfig], nn.Module] = lambda c: nn.LayerNorm(c.width, eps=c.norm_eps)
     attention: Callable[[ViTConfig], nn.Module] = lambda c: Attention(
         c.width,
         c.heads,
         c.head_dim,
         qkv_bias=c.qkv_bias,
+        out_bias=c.out_bias,
         attention_dropout=c.attention_dropout,
         dropout=c.dropout,
     )
     activation: Callable[[ViTConfig], nn.Module] = lambda c: ACTIVATIONS[c.activation]()
     pooling: Callable[[ViTConfig], nn.Module] = lambda c: ClassToken() if c.pooling == "class" else MeanOfPatches()
-    head: Callable[[ViTConfig], nn.Module] = lambda c: nn.Linear(c.width, c.classes) if c.classes else nn.Identity()
+    head: Callable[[ViTConfig], nn.Module] = lambda c: (
+        nn.Linear(c.width, c.classes, bias=c.head_bias) if c.classes else nn.Identity()
+    )
+    grid: Callable[[ViTConfig, Tensor], Size] = picture_grid
 
 
 STANDARD = Parts()
+PATCHIFIED = Parts(  # for batches (b, p, x) that `vitrail.data.patches.Patchify` made
+    patches=lambda c: PatchifiedEmbedding(c.channels * c.patch[0] * c.patch[1], c.width, c.embed_bias),
+    grid=patchified_grid,
+)
 
 
 class Features(NamedTuple):
@@ -108,7 +158,7 @@ class ViT(nn.Module):
             self.pos_embed = nn.Parameter(torch.empty(1, prefix + config.grid[0] * config.grid[1], width))
         else:
             self.register_buffer("pos_embed", fixed_positions(config))
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = nn.Dropout(config.dropout if config.embedding_dropout is None else config.embedding_dropout)
         self.blocks = nn.ModuleList(self._block(index) for index in range(config.depth))
         self.norm = parts.norm(config)
         self.pool = parts.pooling(config)
@@ -121,16 +171,19 @@ class ViT(nn.Module):
         return EncoderBlock(
             norm=lambda: parts.norm(config),
             attention=lambda: parts.attention(config),
-            mlp=lambda: MLP(config.width, config.mlp_dim, lambda: parts.activation(config), config.dropout),
+            mlp=lambda: MLP(
+                config.width, config.mlp_dim, lambda: parts.activation(config), config.dropout, config.mlp_bias
+            ),
             scale=lambda: LayerScale(config.width, config.layer_scale) if config.layer_scale else nn.Identity(),
             stochastic_depth=config.stochastic_depth * index / max(1, config.depth - 1),
         )
 
-    def forward(self, images: Float[Tensor, "b c h w"], record: AnyRecord = SILENT) -> Float[Tensor, "b v"]:
+    def forward(self, images: Images, record: AnyRecord = SILENT) -> Float[Tensor, "b v"]:
         """Logits of pictures that went through the model's preprocessing.
 
         Args:
-            images: (b, c, h, w). Any size that the patches divide: positions are resized to its grid.
+            images: (b, c, h, w). Any size that the patches divide: positions are resized to its grid. A network
+                with `PATCHIFIED` parts reads patches (b, p, x) instead.
             record: Where to keep what happens on the way; nothing by default.
 
         Raises:
@@ -141,7 +194,7 @@ class ViT(nn.Module):
             tokens = block(tokens, record.at(f"blocks.{index}"))
         return self.readout(tokens, record)
 
-    def embed(self, images: Float[Tensor, "b c h w"], record: AnyRecord = SILENT) -> Float[Tensor, "b n d"]:
+    def embed(self, images: Images, record: AnyRecord = SILENT) -> Float[Tensor, "b n d"]:
         """Equation 1: patches to tokens, prefix tokens in front, positions added. Keeps `tokens`."""
         grid = self.grid(images)
         tokens = self.patch_embed(images)
@@ -154,17 +207,23 @@ class ViT(nn.Module):
         return tokens
 
     def readout(self, tokens: Float[Tensor, "b n d"], record: AnyRecord = SILENT) -> Float[Tensor, "b v"]:
-        """Equation 4: norm, pooling, head; works on the tokens behind any block. Keeps `pooled` and `logits`."""
+        """Equation 4: norm, pooling, head; works on the tokens behind any block.
+
+        Keeps `pooled` and `logits`; with a distillation token also `class_logits` and `distillation_logits`.
+        """
         tokens = self.norm(tokens)
         pooled = self.pool(tokens, self.config.prefix)
         record.keep("pooled", pooled)
         logits = self.head(pooled)
         if self.head_dist is not None:  # DeiT, section 4: both heads are averaged
-            logits = (logits + self.head_dist(tokens[:, int(self.config.class_token)])) / 2
+            from_distillation = self.head_dist(tokens[:, int(self.config.class_token)])
+            record.keep("class_logits", logits)
+            record.keep("distillation_logits", from_distillation)
+            logits = (logits + from_distillation) / 2
         record.keep("logits", logits)
         return logits
 
-    def features(self, images: Float[Tensor, "b c h w"]) -> Features:
+    def features(self, images: Images) -> Features:
         """Class token, patches as a grid, registers and the pooled vector, after the last norm."""
         tokens = self.embed(images)
         for block in self.blocks:
@@ -177,18 +236,13 @@ class ViT(nn.Module):
             pooled=self.pool(tokens, prefix),
         )
 
-    def grid(self, images: Float[Tensor, "b c h w"]) -> Size:
-        """(rows, columns) of patches in these pictures.
+    def grid(self, images: Images) -> Size:
+        """(rows, columns) of patches in these pictures, as the parts read them.
 
         Raises:
-            UsageError: If the channels are not the network's, or the patches do not divide the size.
+            UsageError: If the pictures do not fit the network.
         """
-        if images.dim() != 4 or images.shape[1] != self.config.channels:
-            raise UsageError(
-                f"images must be (b, {self.config.channels}, h, w), got {tuple(images.shape)}",
-                "model.preprocessing(picture), which converts any file to what this network expects",
-            )
-        return grid_of((images.shape[2], images.shape[3]), self.config.patch)
+        return self.parts.grid(self.config, images)
 
     def resized(self, image_size: int | Size) -> "ViT":
         """The same network for another picture size: positions resized once, everything else copied."""

@@ -10,20 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrail.data.batches import Batch
 from vitrail.data.source import open_source, reopen_source
 from vitrail.errors import DataError
-from vitrail.nn.cost import flops
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import pick_device, pick_precision, step_seconds
-from vitrail.training.loop import part_size
-from vitrail.training.objectives import classification
 from vitrail.training.options import TrainOptions
+from vitrail.training.preparation import Preparation
 from vitrail.training.prepare import Prepared, build, check_same, differences, precision_is_open, resolve, shortened
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import read_yaml, settings_from_dict
-
-TRIAL_FLOPS = 2e11  # most work of a timed step: a second or two on one thread
 
 
 def begin(data: str, options: TrainOptions, given: dict[str, Any], listen: Listen) -> Prepared:
@@ -35,11 +30,11 @@ def begin(data: str, options: TrainOptions, given: dict[str, Any], listen: Liste
     for sentence in (*source.notes, *notes, "timing a few steps"):
         listen(sentence)
     prepared = build(settings, source, lambda what, done, whole: listen(Reading(what, done, whole)))
-    batch, whole = trial_batch(prepared)
+    batch, whole = prepared.trial()
     asked = "auto" if precision_is_open(options, given) else settings.execution.precision
     with threads_set(settings.execution.threads):
         execution, more, seconds = pick_precision(
-            settings.execution, asked, settings.network, prepared.model.network, batch, classification
+            settings.execution, asked, settings.network, prepared.network, batch, prepared.objective
         )
     for sentence in (*more, *shortened(prepared.notes)):
         listen(sentence)
@@ -48,18 +43,11 @@ def begin(data: str, options: TrainOptions, given: dict[str, Any], listen: Liste
     return replace(prepared, settings=settings, notes=said, part_seconds=seconds * whole)
 
 
-def trial_batch(prepared: Prepared) -> tuple[Batch, float]:
-    """A few pictures to time a step with, and how many times that a part of a batch is."""
-    settings = prepared.settings
-    part = min(part_size(settings.optimization), len(prepared.data.labels))
-    few = max(1, min(part, max(8, int(TRIAL_FLOPS / (3 * flops(settings.network))))))
-    return next(prepared.data.batches(0, few)), part / few
-
-
-def time_part(prepared: Prepared, network: nn.Module) -> float:
+def time_part(prepared: Preparation, network: nn.Module) -> float:
     """Seconds of forward and backward of one part of a batch, from a timed trial; no weight moves."""
-    batch, whole = trial_batch(prepared)
-    return whole * step_seconds(copy.deepcopy(network), batch, classification, prepared.settings.execution.precision)
+    batch, whole = prepared.trial()
+    precision = prepared.settings.execution.precision
+    return whole * step_seconds(copy.deepcopy(network), batch, prepared.objective, precision)
 
 
 def go_on(folder: RunFolder, data: str, options: TrainOptions, listen: Listen) -> Prepared:

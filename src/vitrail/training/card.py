@@ -1,29 +1,32 @@
 """The README of a saved model: what it is, what it learnt from, how well it does, how to use it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from vitrail.model import Model
 from vitrail.training.evaluation import Evaluated
-from vitrail.training.prepare import Prepared
 
 
-def model_card(model: Model, prepared: Prepared, evaluated: Evaluated) -> str:
-    """The README of a saved model: what it is, what it was trained on, how well it does, how to use it."""
-    settings, scores = prepared.settings, evaluated.scores
+def model_card(model: Model, name: str, training: Mapping[str, Any], evaluated: Evaluated) -> str:
+    """The README of a saved model: what it is, what it was trained on, how well it does, how to use it.
+
+    Args:
+        model: What is saved.
+        name: Of the data.
+        training: Facts of the training, by name.
+        evaluated: How well it does.
+    """
+    scores = evaluated.scores
     low, high = scores.interval
     facts: dict[str, Any] = {
-        "data": settings.data,
-        "training pictures": f"{len(prepared.source.train):,}",
+        **training,
         "classes": ", ".join(model.classes[:20]) + (", ..." if len(model.classes) > 20 else ""),
         "parameters": f"{sum(p.numel() for p in model.network.parameters()):,}",
-        "picture size": " x ".join(str(side) for side in settings.network.image) + " pixels",
-        "recipe": settings.recipe,
-        "epochs": settings.optimization.epochs,
-        "seed": settings.seed,
+        "picture size": " x ".join(str(side) for side in model.network.config.image) + " pixels",
     }
-    rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
+    rows = "\n".join(f"| {fact} | {value} |" for fact, value in facts.items())
     return (
-        f"# A Vision Transformer for {settings.data}\n\n"
+        f"# A Vision Transformer for {name}\n\n"
         f"{scores.accuracy:.2%} of {scores.images:,} {evaluated.split} pictures are classified correctly "
         f"(95 % interval {low:.2%} to {high:.2%}).\n\n"
         f"| fact | value |\n|---|---|\n{rows}\n\n"

@@ -72,6 +72,20 @@ class Evaluated:
     feed: Feed
     unknown: Mapping[str, int]
 
+    @property
+    def headline(self) -> tuple[str, float]:
+        """The accuracy."""
+        return f"{self.split} accuracy", self.scores.accuracy
+
+    def sentence(self) -> str:
+        """Of how many pictures, and the interval."""
+        low, high = self.scores.interval
+        return f"of {self.scores.images:,} pictures (95 % interval {low:.2%} to {high:.2%})"
+
+    def feeds(self) -> list[tuple[Feed, int]]:
+        """The one that was evaluated."""
+        return [(self.feed, len(self.labels))]
+
     def to_dict(self) -> dict[str, Any]:
         """What `vitrail evaluate --json` prints."""
         scores = self.scores

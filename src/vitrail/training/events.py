@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitrail.errors import VitrailError
-from vitrail.model import Model
-from vitrail.training.evaluation import Evaluated
 from vitrail.training.loop import StepDone
-from vitrail.training.prepare import Prepared
+from vitrail.training.preparation import Outcome, Preparation
 from vitrail.training.run import RunFolder
 
 RunState = Literal["running", "finished", "stopped"]
@@ -57,8 +55,8 @@ class Finished:
     """The run is finished: what it leaves behind."""
 
     folder: Path
-    model: Model
-    evaluated: Evaluated
+    model: Any
+    evaluated: Any  # an Outcome
     seconds: float
     weights: str
 
@@ -75,9 +73,9 @@ class Reported:
     """
 
     folder: RunFolder
-    prepared: Prepared
+    prepared: Preparation
     state: RunState
-    evaluated: Evaluated | None
+    evaluated: Outcome | None
 
 
 Event = str | Reading | Started | StepDone | EpochScored | Reported | Finished

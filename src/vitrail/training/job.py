@@ -4,21 +4,17 @@ Whoever wants to watch passes `listen`, which gets every event of `events.py`: b
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vitrail.data.feed import Feed, check_readable, open_feed
+from vitrail.data.feed import Feed, check_readable
 from vitrail.errors import RunError, UsageError, VitrailError
-from vitrail.model import save
-from vitrail.nn import ViT
 from vitrail.training.beginning import begin, go_on, threads_set, time_part
-from vitrail.training.card import model_card
 from vitrail.training.checkpoint import load_state, save_state, states, weights_hash
-from vitrail.training.evaluation import Evaluated, evaluate_model, evaluate_network
 from vitrail.training.events import (
     Asked,
     EpochScored,
@@ -31,10 +27,9 @@ from vitrail.training.events import (
     stop_signals,
 )
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, train_loop
-from vitrail.training.metrics import Scores
-from vitrail.training.objectives import classification
 from vitrail.training.options import TrainOptions
-from vitrail.training.prepare import LEFT_OUT, Prepared, shortened, unreadable_notes
+from vitrail.training.preparation import Outcome, Preparation
+from vitrail.training.prepare import LEFT_OUT, shortened, unreadable_notes
 from vitrail.training.run import RunFolder, default_folder, environment, open_folder, owned, point_latest
 from vitrail.training.settings import read_given, settings_to_yaml
 from vitrail.training.watchdog import stuck
@@ -72,7 +67,7 @@ class _Job:
     """One run under way."""
 
     folder: RunFolder
-    prepared: Prepared
+    prepared: Preparation
     listen: Listen
     command: str
     began: float = field(default_factory=time.perf_counter)
@@ -81,7 +76,7 @@ class _Job:
 
     def run(self, going_on: bool) -> Finished:
         prepared, settings = self.prepared, self.prepared.settings
-        state = start(prepared.model.network, settings.optimization)
+        state = start(prepared.network, settings.optimization)
         if going_on and states(self.folder.resume):
             manifest, notes = load_state(state, self.folder.resume)
             self.folder.cut_metrics(manifest["metrics_bytes"])
@@ -94,10 +89,10 @@ class _Job:
             self.folder.cut_metrics(0)
             self._write_beginning()
         point_latest(self.folder.path)
-        per_epoch = steps_per_epoch(len(prepared.data.labels), settings.optimization)
+        per_epoch = steps_per_epoch(len(prepared.data), settings.optimization)
         self._announce(state, per_epoch)
         with stop_signals() as asked:
-            loop = train_loop(state, prepared.data, classification, settings.optimization, settings.execution)
+            loop = train_loop(state, prepared.data, prepared.objective, settings.optimization, settings.execution)
             try:
                 self._follow(loop, state, asked)
             except VitrailError:
@@ -124,31 +119,21 @@ class _Job:
         self.folder.write_text("config.yaml", settings_to_yaml(self.prepared.settings))
 
     def _write_data(self) -> None:
-        prepared, source = self.prepared, self.prepared.source
-        splits = {"train": source.train, "validation": source.validation, "test": source.test}
-        self.folder.write_json(
-            "data.json",
-            {
-                "name": source.name,
-                "root": source.root,
-                "classes": list(source.classes),
-                "images": {name: len(split) for name, split in splits.items() if split is not None},
-                "unknown": {name: dict(counts) for name, counts in source.unknown.items()},
-                "split_seed": source.split_seed,
-                "fingerprint": source.fingerprint,
-                "skipped": [note for note in prepared.notes if note.startswith(LEFT_OUT)],
-                "notes": list(prepared.notes),
-            },
-        )
+        notes = self.prepared.notes
+        skipped = [note for note in notes if note.startswith(LEFT_OUT)]
+        facts = self.prepared.data_facts()
+        self.folder.write_json("data.json", {**facts, "skipped": skipped, "notes": list(notes)})
 
-    def _name_unreadable(self, *feeds: Feed) -> None:
+    def _name_unreadable(self, feeds: Sequence[tuple[Feed, int]]) -> None:
         """Say of each picture that could not be read that it is left out, once; too many of them end the run."""
-        new = [note for note in unreadable_notes(*feeds) if note not in self.prepared.notes]
+        new = [note for note in unreadable_notes(*(feed for feed, _ in feeds)) if note not in self.prepared.notes]
         if new:
             self.prepared = replace(self.prepared, notes=(*self.prepared.notes, *new))
             self._write_data()
             for note in shortened(new):
                 self._say(note)
+        for feed, count in feeds:
+            check_readable(feed, count)
 
     def _announce(self, state: State, per_epoch: int) -> None:
         """Time a few steps on a copy, and say how long the rest will take."""
@@ -158,7 +143,7 @@ class _Job:
         if left > 0:
             part = self.prepared.part_seconds or time_part(self.prepared, state.network)
             seconds = left * part * choices.accumulate * 1.15  # augmentation, optimizer and validation
-        images = len(self.prepared.data.labels)
+        images = len(self.prepared.data)
         self.listen(Started(self.folder.path, images, per_epoch, choices.epochs, state.step, seconds))
 
     def _follow(self, loop: Iterator[StepDone | EpochDone], state: State, asked: Asked) -> None:
@@ -176,9 +161,7 @@ class _Job:
                     self._save(state)
             else:
                 row = self._score(event, state, seconds, waiting, images)
-                self._name_unreadable(self.prepared.data.feed, self.prepared.validation)
-                check_readable(self.prepared.data.feed, len(self.prepared.data.labels))
-                check_readable(self.prepared.validation, len(self.prepared.source.validation))
+                self._name_unreadable(self.prepared.feeds())
                 seconds, waiting, images = 0.0, 0.0, 0
                 self.folder.append_metrics(row)
                 self.listen(EpochScored(row))
@@ -196,15 +179,13 @@ class _Job:
                 )
 
     def _score(self, done: EpochDone, state: State, seconds: float, waiting: float, images: int) -> dict[str, Any]:
-        scores = self._scores(state)
         return {
             "kind": "epoch",
             "epoch": done.epoch + 1,
             "step": done.step,
             "training_loss": done.loss,
             "training_accuracy": done.measures.get("correct"),
-            "validation_loss": scores.loss,
-            "validation_accuracy": scores.accuracy,
+            **self.prepared.score(state.best_network),
             "learning_rate": done.learning_rate,
             "gradient_norm": done.gradient_norm,
             "images": done.images,
@@ -213,16 +194,11 @@ class _Job:
             "waiting_share": waiting / seconds if seconds else None,
         }
 
-    def _scores(self, state: State) -> Scores:
-        prepared = self.prepared
-        labels, classes = prepared.source.validation.labels, len(prepared.source.classes)
-        return evaluate_network(state.best_network, prepared.validation, labels, classes, prepared.model.preprocessing)
-
     def _watch(self, done: EpochDone) -> None:
         choices = self.prepared.settings.optimization
         sentence = stuck(
             done.loss,
-            len(self.prepared.source.classes),
+            self.prepared.guesses,
             (done.epoch + 1) / choices.epochs,
             choices.learning_rate,
             done.gradient_norm,
@@ -248,28 +224,21 @@ class _Job:
     def _versions(self) -> dict[str, Any]:
         return {"torch": torch.__version__, "threads": torch.get_num_threads()}
 
-    def _report(self, state: RunState = "running", evaluated: Evaluated | None = None) -> None:
+    def _report(self, state: RunState = "running", evaluated: Outcome | None = None) -> None:
         self.listen(Reported(self.folder, self.prepared, state, evaluated))
 
     def _finish(self, state: State) -> Finished:
         prepared = self.prepared
-        source = prepared.source
         network = state.best_network.eval()
-        assert isinstance(network, ViT)
-        model = replace(prepared.model, network=network)
-        split, name = (source.test, "test") if source.test is not None else (source.validation, "validation")
-        feed = prepared.validation
-        if source.test is not None:
-            feed = open_feed(split.pictures, model.preprocessing, workers=prepared.settings.execution.workers)
-        save(model, self.folder.model)  # first of all: an evaluation that fails loses no training
-        evaluated = evaluate_model(model, split, name, feed, source.unknown.get(name, {}))
-        self._name_unreadable(feed)
-        check_readable(feed, len(split))
-        seconds, weights = time.perf_counter() - self.began, weights_hash(model.network)
-        save(model, self.folder.model, card=model_card(model, prepared, evaluated))
-        self.folder.write_json("evaluation.json", {**evaluated.to_dict(), "weights": weights})
-        self._report("finished", evaluated)
-        self.folder.append_log(f"finished: {name} accuracy {evaluated.scores.accuracy:.4f}, weights {weights}")
-        finished = Finished(self.folder.path, model, evaluated, seconds, weights)
+        model = prepared.save(network, self.folder.model)  # first of all: an evaluation that fails loses no training
+        outcome = prepared.evaluate(model)
+        self._name_unreadable(outcome.feeds())
+        seconds, weights = time.perf_counter() - self.began, weights_hash(network)
+        model = prepared.save(network, self.folder.model, outcome)
+        self.folder.write_json("evaluation.json", {**outcome.to_dict(), "weights": weights})
+        self._report("finished", outcome)
+        name, value = outcome.headline
+        self.folder.append_log(f"finished: {name} {value:.4f}, weights {weights}")
+        finished = Finished(self.folder.path, model, outcome, seconds, weights)
         self.listen(finished)
         return finished

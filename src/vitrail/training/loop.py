@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.batches import Batch, TrainingSet
+from vitrail.data.batches import Batch
 from vitrail.data.order import uniforms
 from vitrail.training.execution import compiled
 from vitrail.training.objectives import Network, Objective
 from vitrail.training.optimizer import Average, gradient_norms, learning_rate, make_optimizer
+from vitrail.training.preparation import TrainingData
 from vitrail.training.settings import Execution, Optimization
 from vitrail.training.watchdog import FiniteGuard
 
@@ -101,7 +102,7 @@ def steps_per_epoch(count: int, choices: Optimization) -> int:
 
 
 def train_loop(
-    state: State, data: TrainingSet, objective: Objective, choices: Optimization, execution: Execution
+    state: State, data: TrainingData, objective: Objective, choices: Optimization, execution: Execution
 ) -> Iterator[StepDone | EpochDone]:
     """Train from `state` to the end of the schedule.
 
@@ -123,7 +124,7 @@ def train_loop(
     names = [name for name, p in state.network.named_parameters() if p.requires_grad]
     guard = FiniteGuard(names, data.device)
     network = compiled(state.network, execution)
-    per_epoch = steps_per_epoch(len(data.labels), choices)
+    per_epoch = steps_per_epoch(len(data), choices)
     part = part_size(choices)
     while state.epoch < choices.epochs:
         state.network.train()
@@ -133,7 +134,7 @@ def train_loop(
             torch.manual_seed(dropout_seed(data.seed, state.step))
             for parameter in parameters:
                 parameter.grad = None
-            loss, count = _gradients(network, group, objective, execution, state.totals)
+            loss, count = _gradients(network, group, objective, execution, data.device.type, state.totals)
             if count:
                 torch._foreach_div_([p.grad for p in parameters if p.grad is not None], float(count))
                 norms = gradient_norms(parameters)
@@ -143,7 +144,7 @@ def train_loop(
                 _move(state, parameters, skip, rate, choices.clip)
             state.step += 1
             state.batch += len(group)
-            images, unreadable = sum(len(b.labels) for b in group), sum(b.unreadable for b in group)
+            images, unreadable = sum(len(b) for b in group), sum(b.unreadable for b in group)
             seconds = time.perf_counter() - began
             norm = state.gradient_norm
             yield StepDone(state.step, state.epoch, state.batch, loss, norm, rate, images, unreadable, seconds, waited)
@@ -173,13 +174,17 @@ def _grouped(batches: Iterator[Batch], size: int) -> Iterator[tuple[list[Batch],
 
 
 def _gradients(
-    network: Network, group: list[Batch], objective: Objective, execution: Execution, totals: dict[str, Tensor]
+    network: Network,
+    group: list[Batch],
+    objective: Objective,
+    execution: Execution,
+    device: str,
+    totals: dict[str, Tensor],
 ) -> tuple[Tensor, int]:
     """Summed gradients of all parts of one batch, their mean loss, and how many pictures they hold."""
-    device = group[0].images.device.type
     losses, counted = [], 0
     for batch in group:
-        if not len(batch.labels):
+        if not len(batch):
             continue
         half = torch.autocast(device, torch.bfloat16) if execution.precision == "bf16" else nullcontext()
         with half:

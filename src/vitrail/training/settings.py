@@ -86,8 +86,8 @@ class Execution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """One run, completely: with the same settings, data and versions it gives the same weights.
+class RunSettings:
+    """What the settings of every run hold, whatever is learnt.
 
     Attributes:
         data: What was asked for: a named set, a folder or a manifest.
@@ -95,11 +95,7 @@ class Settings:
         split_seed: Of splits that vitrail made.
         seed: Of everything else.
         recipe: Which recipe filled in what was left open.
-        fetch_size: Height in pixels at which pictures are read for training, before random crops; 0 for the network's.
-        resize: How a picture is brought to the size: see `Preprocessing`.
-        network: The ViT.
         optimization: How the weights move.
-        augmentation: What may happen to a training picture.
         execution: Where and how it is computed.
     """
 
@@ -108,18 +104,35 @@ class Settings:
     split_seed: int = 0
     seed: int = 0
     recipe: str = "custom"
-    fetch_size: int = 0
-    resize: Literal["crop", "squash", "pad"] = "crop"
-    network: ViTConfig
     optimization: Optimization = field(default_factory=Optimization)
-    augmentation: Augmentation = field(default_factory=Augmentation)
     execution: Execution = field(default_factory=Execution)
 
     def __post_init__(self) -> None:
-        """Refuse seeds and sizes that cannot be used."""
+        """Refuse seeds that cannot be used."""
         for name in ("seed", "split_seed"):
             if not -(2**63) <= getattr(self, name) < 2**63:
                 raise UsageError(f"{name} must fit into 64 bits, got {getattr(self, name)}", f"{name} 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(RunSettings):
+    """The training of a classifier, completely: with the same settings, data and versions it gives the same weights.
+
+    Attributes:
+        fetch_size: Height in pixels at which pictures are read for training, before random crops; 0 for the network's.
+        resize: How a picture is brought to the size: see `Preprocessing`.
+        network: The ViT.
+        augmentation: What may happen to a training picture.
+    """
+
+    fetch_size: int = 0
+    resize: Literal["crop", "squash", "pad"] = "crop"
+    network: ViTConfig
+    augmentation: Augmentation = field(default_factory=Augmentation)
+
+    def __post_init__(self) -> None:
+        """Refuse seeds and sizes that cannot be used."""
+        super().__post_init__()
         height = self.network.image[0]
         if self.fetch_size and self.fetch_size < height:
             raise UsageError(
@@ -133,8 +146,8 @@ def _at_least(name: str, value: int, least: int) -> None:
         raise UsageError(f"{name} must be at least {least}, got {value}", f"--{name.replace('_', '-')} {least}")
 
 
-def settings_to_yaml(settings: Settings) -> str:
-    """Text that `settings_from_dict(yaml.safe_load(text))` turns back into equal settings."""
+def settings_to_yaml(settings: RunSettings) -> str:
+    """Text that reads back into equal settings, for a classifier by `settings_from_dict(yaml.safe_load(text))`."""
     return yaml.safe_dump(_plain(asdict(settings)), sort_keys=False, allow_unicode=True)
 
 
