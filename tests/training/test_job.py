@@ -334,7 +334,7 @@ def test_unreadable_pictures_are_named_once_and_not_counted(
     for path in bad:
         path.write_bytes(b"")
     if fed == "streamed":
-        for module in (prepare, job):
+        for module in (prepare,):
             monkeypatch.setattr(module, "open_feed", partial(open_feed, resident_bytes=0))
     said: list[Event] = []
     folder = tmp_path / "run"

@@ -8,6 +8,7 @@ x <- LayerNorm(x + MLP(x))
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
@@ -138,7 +139,8 @@ class EncoderBlock(nn.Module):
 
         def mix(tokens: Tensor) -> Tensor:
             record.keep("norm1", tokens)
-            return self.drop_path(self.ls1(self.attn(tokens, mask=mask, record=record)))
+            attention = self.attn if mask is None else partial(self.attn, mask=mask)  # a ViT's may know no mask
+            return self.drop_path(self.ls1(attention(tokens, record=record)))
 
         def transform(tokens: Tensor) -> Tensor:
             added = self.drop_path(self.ls2(self.mlp(tokens)))

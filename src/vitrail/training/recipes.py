@@ -50,7 +50,7 @@ RECIPES: dict[str, Recipe] = {
         image_size=8,
         network=_shape(2, 64, 4, 4),
         optimization=Optimization(epochs=100, batch_size=64, learning_rate=2e-3, warmup_epochs=5.0, average=0.99),
-        augmentation=Augmentation(shift=0.08, rotate=7.0, zoom=(0.93, 1.07), mixup=0.3, label_smoothing=0.1, fill=0),
+        augmentation=Augmentation(shift=0.08, rotate=7.0, zoom=(0.93, 1.07), mixup=0.3, fill=0),
     ),
     "mnist": Recipe(
         says="28x28 grey pictures, tens of thousands: MNIST, Fashion-MNIST",

@@ -1,0 +1,44 @@
+"""`vitrail train SET` with no flag but its folder and a seed: test accuracy, and seconds of the whole process.
+
+python -m benchmarks.no_flags [SET] [SEEDS] [FIRST]        mnist, 3 seeds, from seed 0 when left out
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.measure import machine, mnist_root, spread
+
+FROM_MNIST = ("mnist", "mnist-m", "mnist-strings")  # sets that are, or are made of, MNIST's files
+
+
+def run(data: str, seed: int, out: Path) -> tuple[dict, float]:
+    """One training as a user starts it: its JSON answer, and the seconds of the process."""
+    command = [str(Path(sys.executable).with_name("vitrail")), "train", data, "--out", str(out), "--json"]
+    command += ["--data-root", str(mnist_root())] if data in FROM_MNIST else []
+    began = time.perf_counter()
+    done = subprocess.run([*command, "--seed", str(seed)], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout), time.perf_counter() - began
+
+
+def main() -> None:
+    """All seeds, one after the other."""
+    data, count, first = [*sys.argv[1:], *("mnist", "3", "0")[len(sys.argv) - 1 :]]
+    print(machine())
+    accuracies, seconds = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(int(first), int(first) + int(count)):
+            answer, took = run(data, seed, Path(folder) / str(seed))
+            accuracies.append(100 * answer["accuracy"])
+            seconds.append(took)
+            print(f"seed {seed}: {accuracies[-1]:.2f} % of {answer['images']} test samples, {took:.0f} s", flush=True)
+    deviation = statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
+    print(f"{data}: mean {statistics.mean(accuracies):.2f} %, deviation {deviation:.2f}; seconds {spread(seconds)}")
+
+
+if __name__ == "__main__":
+    main()
