@@ -14,15 +14,42 @@ if TYPE_CHECKING:
     from vitrail import explain
     from vitrail.jobs import evaluate, train
     from vitrail.model import Model, load, save
-    from vitrail.nn import Record, ViT, ViTConfig
+    from vitrail.nn import (
+        ImageToSequence,
+        ImageToSequenceConfig,
+        Record,
+        Transformer,
+        TransformerConfig,
+        ViT,
+        ViTConfig,
+    )
     from vitrail.training.options import TrainOptions
 
-__all__ = ["Model", "Record", "TrainOptions", "ViT", "ViTConfig", "evaluate", "explain", "load", "save", "train"]
+__all__ = [
+    "ImageToSequence",
+    "ImageToSequenceConfig",
+    "Model",
+    "Record",
+    "TrainOptions",
+    "Transformer",
+    "TransformerConfig",
+    "ViT",
+    "ViTConfig",
+    "evaluate",
+    "explain",
+    "load",
+    "save",
+    "train",
+]
 
 _HOMES = {
+    "ImageToSequence": "vitrail.nn",
+    "ImageToSequenceConfig": "vitrail.nn",
     "Model": "vitrail.model",
     "Record": "vitrail.nn",
     "TrainOptions": "vitrail.training.options",
+    "Transformer": "vitrail.nn",
+    "TransformerConfig": "vitrail.nn",
     "ViT": "vitrail.nn",
     "ViTConfig": "vitrail.nn",
     "evaluate": "vitrail.jobs",

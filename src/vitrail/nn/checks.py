@@ -25,7 +25,9 @@ def whole(least: int) -> Rule:
 def number(below: float = math.inf) -> Rule:
     """A number from 0 on."""
     wanted = "a number, 0 or more" if below == math.inf else f"a number, at least 0 and below {below:g}"
-    return Rule(lambda value: isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < below, wanted)
+    return Rule(
+        lambda value: isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < below, wanted
+    )
 
 
 def one_of(literal: Any) -> Rule:

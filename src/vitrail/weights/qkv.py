@@ -105,4 +105,4 @@ def _axes(order: Order) -> list[str]:
     if order not in known:
         names = ", ".join(f"'{name}'" for name in known)
         raise UsageError(f"the order must be one of {names}, got '{order}'", f"'{nearest(str(order), known) or OURS}'")
-    return order.split()
+    return str(order).split()
