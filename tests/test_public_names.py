@@ -12,7 +12,10 @@ import pytest
 import vitrail
 from tests.cli.command import environment
 
-PROMISED = {"ViT", "ViTConfig", "Record", "Model", "load", "save", "train", "explain", "TrainOptions", "evaluate"}
+PROMISED = {
+    *("ViT", "ViTConfig", "Record", "Model", "load", "save", "train", "explain", "TrainOptions", "evaluate"),
+    *("Transformer", "TransformerConfig", "ImageToSequence", "ImageToSequenceConfig"),
+}
 FOLDERS = sorted(path.parent.name for path in (Path(vitrail.__file__).parent).glob("*/__init__.py"))
 MODULES = sorted(path.stem for path in Path(vitrail.__file__).parent.glob("*.py") if path.stem != "__init__")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitrail import explain
-    from vitrail.jobs import evaluate, train
+    from vitrail.jobs import distill, evaluate, train
     from vitrail.model import Model, load, save
     from vitrail.nn import (
         ImageToSequence,
@@ -23,18 +23,22 @@ if TYPE_CHECKING:
         ViT,
         ViTConfig,
     )
-    from vitrail.training.options import TrainOptions
+    from vitrail.training.options import DistillOptions, TrainOptions
+    from vitrail.training.teacher import Teacher
 
 __all__ = [
+    "DistillOptions",
     "ImageToSequence",
     "ImageToSequenceConfig",
     "Model",
     "Record",
+    "Teacher",
     "TrainOptions",
     "Transformer",
     "TransformerConfig",
     "ViT",
     "ViTConfig",
+    "distill",
     "evaluate",
     "explain",
     "load",
@@ -43,15 +47,18 @@ __all__ = [
 ]
 
 _HOMES = {
+    "DistillOptions": "vitrail.training.options",
     "ImageToSequence": "vitrail.nn",
     "ImageToSequenceConfig": "vitrail.nn",
     "Model": "vitrail.model",
     "Record": "vitrail.nn",
+    "Teacher": "vitrail.training.teacher",
     "TrainOptions": "vitrail.training.options",
     "Transformer": "vitrail.nn",
     "TransformerConfig": "vitrail.nn",
     "ViT": "vitrail.nn",
     "ViTConfig": "vitrail.nn",
+    "distill": "vitrail.jobs",
     "evaluate": "vitrail.jobs",
     "load": "vitrail.model",
     "save": "vitrail.model",

@@ -1,4 +1,4 @@
-"""Whole jobs in one call: train on a set, evaluate a model on a set."""
+"""Whole jobs in one call: train on a set, with a teacher or without, evaluate a model on a set."""
 
 import json
 from collections.abc import Callable
@@ -12,14 +12,16 @@ from vitrail.errors import DataError, UsageError
 from vitrail.model import Model
 from vitrail.report import write_report
 from vitrail.training import job
+from vitrail.training.distilling import HANDED, Lesson
 from vitrail.training.evaluation import Evaluated, evaluate_model
 from vitrail.training.events import Event, Finished, Listen, Reported
 from vitrail.training.execution import processors
-from vitrail.training.options import TrainOptions
+from vitrail.training.options import DistillOptions, TrainOptions
+from vitrail.training.teacher import Teacher
 
 CHANGED = "The data has changed since the training: pictures held out now may be among those that were learnt."
 
-__all__ = ["evaluate", "open_for", "remembered_data", "train"]
+__all__ = ["distill", "evaluate", "open_for", "remembered_data", "train"]
 
 
 def train(
@@ -48,13 +50,52 @@ def train(
         RunError: If the training fails (a loss that is not finite).
         Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
     """
+    return job.train(data, out, options, _reporting(listen), command)
+
+
+def distill(
+    data: str,
+    teacher: str | Path | Teacher,
+    out: str | Path | None = None,
+    options: DistillOptions = DistillOptions(),  # noqa: B008  # a frozen value
+    listen: Listen = lambda event: None,
+    command: str = "",
+) -> Finished:
+    """Train a student on a set of pictures, from their labels and from a teacher.
+
+    Args:
+        data: As for `train`.
+        teacher: A run or model folder, `torchvision:NAME`, `timm:NAME`, or any callable as a `Teacher`.
+        out: The run folder; a new one below `runs/` when None.
+        options: What to do differently from the recipe; `options.size` is the student's.
+        listen: Gets every event; see `vitrail.training.events`.
+        command: What was typed, to be stored with the run; the call in Python when empty.
+
+    Returns:
+        The student, its evaluation and the folder. The student needs its teacher no more.
+
+    Raises:
+        UsageError: If an option is wrong, or the teacher cannot teach this student.
+        DataError: If the data or the teacher cannot be used, or the teacher does not know the classes.
+        RunError: If the training fails (a loss that is not finite).
+        Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
+    """
+    handed = teacher if isinstance(teacher, Teacher) else None
+    name = f"{HANDED}{handed.name}" if handed is not None else str(teacher)
+    lesson = Lesson(teacher=name, options=options, handed=handed)
+    command = command or f"vitrail.distill({data!r}, {name!r}, {None if out is None else str(out)!r}, {options!r})"
+    return job.train(data, out, options, _reporting(listen), command, lesson)
+
+
+def _reporting(listen: Listen) -> Listen:
+    """A listener that also writes the page of the run."""
 
     def heard(event: Event) -> None:
         if isinstance(event, Reported):
             write_report(event)
         listen(event)
 
-    return job.train(data, out, options, heard, command)
+    return heard
 
 
 def remembered_data(run: str | Path) -> dict[str, Any]:

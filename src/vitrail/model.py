@@ -7,31 +7,39 @@ The folder holds `model.safetensors` (tensors), `config.json` (the network and t
 `preprocessor_config.json` (how a picture becomes a tensor) and `README.md`. Nothing in it is a pickle.
 """
 
-import hashlib
 import json
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import safetensors.torch
 import torch
 from jaxtyping import Float
 from PIL import Image
-from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitrail.data.decode import open_picture
 from vitrail.data.hugging_face import from_hugging_face, to_hugging_face
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, UsageError, VitrailError, nearest
+from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.model_files import (
+    CARD,
+    CONFIG,
+    FORMAT,
+    PREPROCESSOR,
+    SAVED_AGAIN,
+    WEIGHTS,
+    load_weights,
+    open_model,
+    opened,
+    read_json,
+    with_checksum,
+    write,
+)
 from vitrail.nn import STANDARD, Parts, ViT, ViTConfig, grid_of
+from vitrail.nn.mode import evaluating
+from vitrail.sequence_model import KINDS, SequenceModel, load_sequence_model, save_sequence_model
 from vitrail.weights import timm_keys
 
-FORMAT = 1
-WEIGHTS, CONFIG, PREPROCESSOR, CARD = "model.safetensors", "config.json", "preprocessor_config.json", "README.md"
 TOP = 5
 
 
@@ -113,36 +121,7 @@ class Model:
             return self.network(images).float().softmax(dim=-1)
 
 
-@contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
-    """Every module in eval mode for the time, and then in the mode it had."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-def opened(picture: object) -> Image.Image:
-    """The picture of a file, or the picture itself.
-
-    Raises:
-        DataError: If the file cannot be read.
-        UsageError: If it is neither a path nor a picture.
-    """
-    if isinstance(picture, Image.Image):
-        return picture
-    if isinstance(picture, str | Path):
-        return open_picture(Path(picture))
-    raise UsageError(
-        f"a picture must be a path or a PIL image, got {type(picture).__name__}",
-        "model.network(tensor) for a tensor that is normalised already",
-    )
-
-
-def save(model: Model, folder: str | Path, *, card: str = "", parts: str = "") -> Path:
+def save(model: Model | SequenceModel, folder: str | Path, *, card: str = "", parts: str = "") -> Path:
     """Write a model folder; `load` reads it again.
 
     Files are written beside their place and renamed, so an interrupted save leaves the former files whole.
@@ -156,6 +135,8 @@ def save(model: Model, folder: str | Path, *, card: str = "", parts: str = "") -
     Raises:
         UsageError: If the network has foreign parts and `parts` does not name them.
     """
+    if isinstance(model, SequenceModel):
+        return save_sequence_model(model, folder, card=card)
     if model.network.parts != STANDARD and not parts:
         raise UsageError(
             "this network has parts of its own, which its files cannot hold",
@@ -172,15 +153,17 @@ def save(model: Model, folder: str | Path, *, card: str = "", parts: str = "") -
         **({} if parts else timm_keys(model.network.config, model.preprocessing, model.classes)),
     }
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.network.state_dict().items()}
-    _write(folder / WEIGHTS, _with_checksum(tensors))
-    _write(folder / CONFIG, json.dumps(config, indent=2, ensure_ascii=False).encode())
-    _write(folder / PREPROCESSOR, json.dumps(to_hugging_face(model.preprocessing), indent=2).encode())
-    _write(folder / CARD, (card or _card(model)).encode())
+    write(folder / WEIGHTS, with_checksum(tensors))
+    write(folder / CONFIG, json.dumps(config, indent=2, ensure_ascii=False).encode())
+    write(folder / PREPROCESSOR, json.dumps(to_hugging_face(model.preprocessing), indent=2).encode())
+    write(folder / CARD, (card or _card(model)).encode())
     return folder
 
 
-def load(path: str | Path, *, parts: Parts = STANDARD, device: str | torch.device = "cpu") -> Model:
+def load(path: str | Path, *, parts: Parts = STANDARD, device: str | torch.device = "cpu") -> Any:
     """Read a model from a run folder or a model folder; the network is in eval mode.
+
+    It is a `Model`, which predicts classes, or a `SequenceModel`, which generates texts: the folder says which.
 
     Args:
         path: A run folder (which holds `model/`) or a model folder.
@@ -191,16 +174,7 @@ def load(path: str | Path, *, parts: Parts = STANDARD, device: str | torch.devic
         DataError: If the folder is missing, or a file in it is missing, damaged or does not fit the others.
         UsageError: If the model was saved with foreign parts and `parts` is not given.
     """
-    folder = Path(path)
-    if (folder / "model" / CONFIG).is_file():
-        folder = folder / "model"
-    if not (folder / CONFIG).is_file():
-        raise _not_a_model(Path(path))
-    config = _read_json(folder / CONFIG)
-    if config.get("model_type") != "vitrail" or config.get("format") != FORMAT:
-        raise DataError(
-            f"{folder / CONFIG} is not of a vitrail model of format {FORMAT}", "a folder written by `vitrail train`"
-        )
+    folder, config = open_model(path)
     if config.get("parts") and parts == STANDARD:
         raise UsageError(
             f"this model was saved with parts of its own, called '{config['parts']}'",
@@ -209,111 +183,20 @@ def load(path: str | Path, *, parts: Parts = STANDARD, device: str | torch.devic
     try:
         settings = dict(config["network"])
         kind = settings.pop("kind")
+        if kind in KINDS:
+            return load_sequence_model(folder, config, device)
         if kind != "ViT":
             raise UsageError(f"this version cannot build a '{kind}'", "a newer vitrail")
         network = ViT(ViTConfig.from_dict(settings), parts)
-        preprocessing = from_hugging_face(_read_json(folder / PREPROCESSOR))
+        preprocessing = from_hugging_face(read_json(folder / PREPROCESSOR))
         classes = tuple(str(name) for name in config["classes"])
         model = Model(network.eval(), preprocessing, classes)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         problem = error.problem if isinstance(error, VitrailError) else f"{type(error).__name__}: {error}"
-        raise DataError(f"{folder}: the configuration is damaged ({problem})", _SAVED_AGAIN) from error
+        raise DataError(f"{folder}: the configuration is damaged ({problem})", SAVED_AGAIN) from error
     load_weights(network, folder / WEIGHTS)
     network.to(device)
     return model
-
-
-_SAVED_AGAIN = "the folder of another run, or train again"
-
-
-def load_weights(network: ViT, file: Path) -> None:
-    """Fill a network from a safetensors file; the network is untouched when the file does not fit.
-
-    Raises:
-        DataError: If the file is missing or damaged, or its tensors are not exactly the network's.
-    """
-    try:
-        tensors = safetensors.torch.load_file(file)
-        _check_sum(file)
-    except (OSError, ValueError, SafetensorError) as error:
-        what = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged ({error})"
-        raise DataError(f"{file} {what}", _SAVED_AGAIN) from error
-    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if wanted != found:
-        wrong = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
-        shown = ", ".join(f"{name} {found.get(name)} for {wanted.get(name)}" for name in wrong[:5])
-        raise DataError(f"{file}: {len(wrong)} tensors do not fit the network: {shown}", _SAVED_AGAIN)
-    bad = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
-    if bad:
-        raise DataError(f"{file}: {len(bad)} tensors hold NaN or infinity, first {bad[0]}", _SAVED_AGAIN)
-    network.load_state_dict(tensors)
-
-
-def _with_checksum(tensors: dict[str, Tensor]) -> bytes:
-    """A safetensors file that carries the SHA-256 of its numbers, since the format itself has none."""
-    plain = safetensors.torch.save(tensors, metadata={"format": "pt"})
-    start = 8 + int.from_bytes(plain[:8], "little")
-    header = json.loads(plain[8:start])
-    header["__metadata__"]["sha256"] = hashlib.sha256(memoryview(plain)[start:]).hexdigest()
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + plain[start:]
-
-
-def _check_sum(file: Path) -> None:
-    """Compare a file's numbers with its checksum; a file of another program has none and passes.
-
-    Raises:
-        ValueError: If they differ.
-    """
-    with open(file, "rb") as handle:
-        header = json.loads(handle.read(int.from_bytes(handle.read(8), "little")))
-        wanted = header.get("__metadata__", {}).get("sha256")
-        if wanted is not None and hashlib.file_digest(handle, "sha256").hexdigest() != wanted:
-            raise ValueError("its numbers do not have the checksum they were saved with")
-
-
-def _not_a_model(path: Path) -> DataError:
-    if not path.exists():
-        siblings = [p.name for p in path.parent.iterdir() if _is_model(p)] if path.parent.is_dir() else []
-        close = nearest(path.name, siblings)
-        some = f"one of {', '.join(sorted(siblings)[-4:])} in {path.parent}" if siblings else "vitrail train digits"
-        return DataError(f"there is no run or model at {path}", str(path.with_name(close)) if close else some)
-    if (path / "config.yaml").is_file():
-        return DataError(
-            f"{path} is a run that has not come to its end, so it holds no model yet",
-            f"the command in {path / 'command.txt'} with --out {path} --resume auto",
-        )
-    return DataError(
-        f"{path} holds no model: neither {CONFIG} nor model/{CONFIG}",
-        "the folder that `vitrail train` wrote",
-    )
-
-
-def _is_model(folder: Path) -> bool:
-    return (folder / CONFIG).is_file() or (folder / "model" / CONFIG).is_file()
-
-
-def _read_json(file: Path) -> dict:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(f"{file} is missing", _SAVED_AGAIN) from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise DataError(f"{file} is damaged ({error})", _SAVED_AGAIN) from error
-    if not isinstance(content, dict):
-        raise DataError(f"{file} is damaged (not a JSON object)", _SAVED_AGAIN)
-    return content
-
-
-def _write(file: Path, content: bytes) -> None:
-    beside = file.with_name(file.name + ".writing")
-    with open(beside, "wb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(beside, file)
 
 
 def _card(model: Model) -> str:

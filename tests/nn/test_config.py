@@ -28,9 +28,14 @@ INVALID: dict[str, list] = {
     "pooling": ["max", "token", "", None, 1],
     "positions": ["learnt", "2d", None, 0],
     "activation": ["geluu", "swish", None, 0],
+    "embed_bias": ["true", 1, None],
     "qkv_bias": ["true", 1, None],
+    "out_bias": ["false", 0, None],
+    "mlp_bias": ["no", 0, None],
+    "head_bias": ["off", 1, None],
     "layer_scale": [-1e-5, float("inf"), float("nan"), "1", None],
     "dropout": SHARE,
+    "embedding_dropout": [value for value in SHARE if value is not None],  # None stands for `dropout`
     "attention_dropout": SHARE,
     "stochastic_depth": SHARE,
     "norm_eps": [-1e-6, float("inf"), float("nan"), "1e-6", None],
@@ -101,6 +106,8 @@ def test_fields_that_do_not_go_together_are_an_error(fields: dict):
         {"class_token": False, "pooling": "mean", "positions": "none"},
         {"dropout": 0.99, "layer_scale": 1.0, "norm_eps": 0.0},
         {"registers": 3, "distillation_token": True, "depth": 1},
+        {"embed_bias": False, "out_bias": False, "mlp_bias": False, "head_bias": False, "qkv_bias": False},
+        {"embedding_dropout": 0.5},
     ],
 )
 def test_what_is_accepted_can_be_built(fields: dict):
@@ -168,10 +175,20 @@ def test_a_configuration_comes_back_from_a_dictionary_and_from_json():
         ViTConfig(),
         ViTConfig.from_size("S/14x7", image_size=(28, 56), registers=4, pooling="mean", class_token=False),
         ViTConfig(width=10, heads=3, head_dim=5, layer_scale=1e-5, positions="none", stochastic_depth=0.1),
+        ViTConfig(
+            embed_bias=False, out_bias=False, mlp_bias=False, head_bias=False, embedding_dropout=0.0, dropout=0.2
+        ),
     ):
         values = dataclasses.asdict(config)
         assert ViTConfig.from_dict(values) == config
         assert ViTConfig.from_dict(json.loads(json.dumps(values))) == config
+
+
+def test_a_configuration_written_before_the_switches_is_the_same_network():
+    values = dataclasses.asdict(ViTConfig(dropout=0.3))
+    for later in ("embed_bias", "out_bias", "mlp_bias", "head_bias", "embedding_dropout"):
+        del values[later]
+    assert ViTConfig.from_dict(values) == ViTConfig(dropout=0.3)
 
 
 @pytest.mark.parametrize(("key", "offered"), [("widht", "width"), ("num_heads", "heads"), ("zzz", "width")])

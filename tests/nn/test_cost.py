@@ -1,11 +1,13 @@
 """The layer table equals what the network holds and what torch counts while it runs."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.nn import ViT, ViTConfig
@@ -20,6 +22,10 @@ FORMS = {
     "only patches, fixed positions": replace(SMALL, pooling="mean", class_token=False, positions="sinusoidal"),
     "no positions, one channel": replace(SMALL, positions="none", channels=1, patch_size=(4, 3)),
     "free sizes": replace(SMALL, head_dim=5, mlp_dim=7, qkv_bias=False, layer_scale=0.1),
+    "no bias in the patch map": replace(SMALL, embed_bias=False),
+    "no bias behind attention": replace(SMALL, out_bias=False, head_dim=5),
+    "no bias in the MLP": replace(SMALL, mlp_bias=False, mlp_dim=7),
+    "no bias in the heads": replace(SMALL, head_bias=False, distillation_token=True),
 }
 
 
@@ -49,6 +55,43 @@ def test_rows_are_named_once_and_add_up():
     assert sum(name.startswith("blocks.1.") for name in names) == sum(name.startswith("blocks.2.") for name in names)
 
 
+def terms(config: ViTConfig) -> dict[str, int]:
+    """Parameters by the name of their layer; the blocks' layers together, all but their number taken off."""
+    sums: Counter[str] = Counter()
+    for layer in layers(config):
+        sums[layer.name.split(".", 2)[2] if layer.name.startswith("blocks.") else layer.name] += layer.parameters
+    return dict(sums)
+
+
+def test_the_fourth_documents_count_term_by_term():
+    """D4 adds up (1536*2 + 2359296 + 4722432) * 12 + 1536 + 769000 + 196608 for ViT-Base of 1000 classes.
+
+    No bias in the patch map and in attention. Right are its layers, its last norm and its head. Wrong is the patch
+    map, which is that of a one-channel picture; forgotten are class token and positions; and what its code builds has
+    one layer, used twelve times.
+    """
+    described = replace(ViTConfig.from_size("B/16"), embed_bias=False, qkv_bias=False, out_bias=False)
+    right = terms(described)
+    assert right["norm1"] + right["norm2"] == 1536 * 2 * 12
+    assert right["attn.qkv"] + right["attn.proj"] == 2_359_296 * 12
+    assert right["mlp.fc1"] + right["mlp.fc2"] == 4_722_432 * 12
+    assert (right["norm"], right["head"]) == (1_536, 769_000)
+    assert right["patch_embed"] == 589_824 == 3 * 196_608
+    assert terms(replace(described, channels=1))["patch_embed"] == 196_608
+    assert right["prefix tokens"] + right["positions"] == 152_064
+
+    document = (1536 * 2 + 2359296 + 4722432) * 12 + 1536 + 769000 + 196608
+    assert document == 85_984_744
+    assert parameters(described) == 86_530_024 == document + 2 * 196_608 + 152_064
+    with torch.device("meta"):
+        built = ViT(described)
+        shared = ViT(described)
+    assert sum(parameter.numel() for parameter in built.parameters()) == 86_530_024
+    shared.blocks = nn.ModuleList([shared.blocks[0]] * 12)  # the document's fault: a list, multiplied
+    assert sum(parameter.numel() for parameter in shared.parameters()) == 8_597_224
+    assert parameters(replace(described, depth=1)) == 8_597_224
+
+
 sides = st.integers(1, 4)
 
 
@@ -64,11 +107,11 @@ sides = st.integers(1, 4)
     depth=st.integers(1, 3),
     tokens=st.tuples(st.booleans(), st.booleans(), st.integers(0, 2)),
     positions=st.sampled_from(["learned", "sinusoidal", "sinusoidal-2d", "none"]),
-    bias=st.booleans(),
+    biases=st.tuples(*[st.booleans()] * 5),
     scale=st.sampled_from([0.0, 0.1]),
 )
 def test_any_configuration(
-    grid, patch, channels, classes, heads, head_dim, mlp_dim, depth, tokens, positions, bias, scale
+    grid, patch, channels, classes, heads, head_dim, mlp_dim, depth, tokens, positions, biases, scale
 ) -> None:
     config = ViTConfig(
         image_size=(grid[0] * patch[0], grid[1] * patch[1]),
@@ -85,7 +128,11 @@ def test_any_configuration(
         registers=tokens[2],
         pooling="class" if tokens[0] else "mean",
         positions=positions,
-        qkv_bias=bias,
+        embed_bias=biases[0],
+        qkv_bias=biases[1],
+        out_bias=biases[2],
+        mlp_bias=biases[3],
+        head_bias=biases[4],
         layer_scale=scale,
     )
     with torch.device("meta"):

@@ -1,5 +1,6 @@
 """timm opens what vitrail saves, from the files alone, and gives the same logits and the same preprocessing."""
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.model import Model, save
@@ -23,6 +26,8 @@ FORMS = {
     "ReLU, small MLP": replace(BASE, activation="relu", mlp_dim=48),
     "sinusoidal": replace(BASE, positions="sinusoidal"),
     "no positions": replace(BASE, positions="none"),
+    "no bias in attention's output and the MLP": replace(BASE, out_bias=False, mlp_bias=False),
+    "dropout in each place": replace(BASE, dropout=0.1, embedding_dropout=0.2, attention_dropout=0.3),
 }
 
 
@@ -58,10 +63,31 @@ def test_timm_prepares_pictures_alike(tmp_path: Path) -> None:
     torch.testing.assert_close(model.preprocessing(picture), transform(picture), atol=3 / 255 / 0.4, rtol=0)
 
 
-@pytest.mark.parametrize("change", [{"head_dim": 10}, {"distillation_token": True}, {"norm_eps": 1e-5}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"head_dim": 10},
+        {"distillation_token": True},
+        {"norm_eps": 1e-5},
+        {"embed_bias": False},
+        {"head_bias": False},
+        {"out_bias": False},
+        {"mlp_bias": False},
+    ],
+)
 def test_what_timm_cannot_express_gets_no_keys(change: dict) -> None:
     config = replace(BASE, **change)
     assert timm_keys(config, model_of(BASE).preprocessing, tuple("abcde")) == {}
+
+
+def test_timm_has_one_switch_for_the_biases_of_both() -> None:
+    """Why `out_bias` and `mlp_bias` must agree, and why the other two cannot be said."""
+    with torch.device("meta"):
+        other = timm.create_model("vit_tiny_patch16_224", proj_bias=False)
+    without = {name for name, module in other.named_modules() if isinstance(module, nn.Linear) and module.bias is None}
+    assert without == {f"blocks.{i}.{part}" for i in range(12) for part in ("attn.proj", "mlp.fc1", "mlp.fc2")}
+    switches = [name for name in inspect.signature(VisionTransformer).parameters if "bias" in name]
+    assert switches == ["qkv_bias", "proj_bias"]
 
 
 def test_a_wrong_key_would_be_noticed(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from vitrail.errors import UsageError, VitrailError, nearest
 
 VERBS = {
     "train": "train a Vision Transformer on a set of pictures",
+    "distill": "train one with the help of a teacher",
     "evaluate": "count how often a model is right",
     "predict": "say what is on pictures",
     "explain": "show where on a picture a prediction comes from",

@@ -19,6 +19,7 @@ from vitrail.errors import UsageError, nearest
 
 Options = TypeVar("Options")
 Positional = tyro.conf.Positional
+Hidden = tyro.conf.Suppress  # of an option that a verb inherits and does not have
 
 _KINDS: dict[Any, tuple[str, str]] = {
     int: ("N", "a whole number"),
@@ -74,7 +75,7 @@ def _refuse_unknown(kind: type, verb: str, words: Sequence[str]) -> None:
     flags = {"--help"}
     for field in fields(kind):  # pyrefly: ignore[bad-argument-type]
         name = field.name.replace("_", "-")
-        flags |= set() if _is_positional(field.type) else {f"--{name}"}
+        flags |= set() if _is_no_flag(field.type) else {f"--{name}"}
     for word in words:
         flag = word.partition("=")[0].replace("_", "-")
         if word.startswith("--") and len(word) > 2 and flag not in flags:
@@ -82,8 +83,8 @@ def _refuse_unknown(kind: type, verb: str, words: Sequence[str]) -> None:
             raise UsageError(f"vitrail {verb} has no option {flag}", guess or f"vitrail {verb} --help")
 
 
-def _is_positional(kind: Any) -> bool:
-    return tyro.conf.Positional in getattr(kind, "__metadata__", ())
+def _is_no_flag(kind: Any) -> bool:
+    return not {Positional, Hidden}.isdisjoint(getattr(kind, "__metadata__", ()))
 
 
 def _registry() -> tyro.constructors.ConstructorRegistry:

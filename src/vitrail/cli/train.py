@@ -4,10 +4,16 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitrail.cli.parse import Positional, parse
 from vitrail.errors import UsageError
 from vitrail.training.options import TrainOptions
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vitrail.training.events import Finished
 
 SAYS = (
     "Train a Vision Transformer on a set of pictures. What is left out is decided by a recipe, and said. "
@@ -36,15 +42,23 @@ def run(words: Sequence[str]) -> int:
     if options.resume == "auto" and typed.out is None:
         raise UsageError("--resume auto needs the run to go on with", "--out with the folder of the run")
 
-    from vitrail.cli.output import console, count, duration, print_json, say, share
+    from vitrail.cli.output import console
     from vitrail.cli.progress import TrainingProgress
-    from vitrail.jobs import remembered_data, train
+    from vitrail.jobs import train
 
     screen = console(to_stderr=typed.json)
     with TrainingProgress(screen) as progress:
         finished = train(typed.data, typed.out, options, progress, shlex.join(["vitrail", "train", *words]))
+    return show(finished, screen, typed.json)
+
+
+def show(finished: "Finished", screen: "Console", as_json: bool) -> int:
+    """Print how well it went, and where the result is."""
+    from vitrail.cli.output import count, duration, print_json, say, share
+    from vitrail.jobs import remembered_data
+
     evaluated, scores = finished.evaluated, finished.evaluated.scores
-    if typed.json:
+    if as_json:
         result = {"seconds": finished.seconds, "weights": finished.weights}
         print_json({"run": str(finished.folder), **evaluated.to_dict(), **result})
         return 0

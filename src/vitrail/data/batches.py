@@ -83,7 +83,7 @@ class TrainingSet:
         """
         a = self.augmentation
         slots = plan(self.seed, epoch, len(self.labels), mixup=a.mixup, cutmix=a.cutmix)
-        places = _places(len(slots), batch_size, part_size or batch_size)[start:]
+        places = places_of(len(slots), batch_size, part_size or batch_size)[start:]
         rows = [np.unique(np.concatenate([slots.ids[place], slots.partners[place]])) for place in places]
         if not (a.mixup or a.cutmix):
             rows = [slots.ids[place] for place in places]
@@ -130,7 +130,7 @@ class TrainingSet:
         return (1 - smoothing) * targets + smoothing / self.classes
 
 
-def _places(count: int, batch_size: int, part_size: int) -> list[slice]:
+def places_of(count: int, batch_size: int, part_size: int) -> list[slice]:
     """Where the parts of all batches lie in an order of `count` pictures; no part reaches into the next batch."""
     batches = [(first, min(first + batch_size, count)) for first in range(0, count, batch_size)]
     return [slice(part, min(part + part_size, end)) for first, end in batches for part in range(first, end, part_size)]

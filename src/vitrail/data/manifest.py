@@ -42,17 +42,7 @@ def read_manifest(path: Path) -> Found:
     Raises:
         DataError: A column is missing, a value is empty or not understood, or a file is missing.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read as UTF-8 text ({error})", "save it as UTF-8") from error
-    lines = _csv_lines(text, path) if path.suffix.lower() == ".csv" else _json_lines(text, path)
-    rows = [_row(values, f"{path}, line {number}", path.parent) for number, values in lines]
-    if not rows:
-        raise DataError(f"{path} lists no pictures", "one line per picture: path,label")
-    if len({row.part == ALL for row in rows}) > 1:
-        raise DataError(f"{path} has a split in some lines only", "give every line a split, or none")
-    _check_files(rows, path)
+    rows = read_rows(path)
     parts = {}
     for name in (TRAIN, VALIDATION, TEST, ALL):
         chosen = [row for row in rows if row.part == name]
@@ -65,11 +55,55 @@ def read_manifest(path: Path) -> Found:
     return Found(str(path.resolve()), parts, _notes(rows))
 
 
-def _csv_lines(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
+def read_rows(path: Path, column: str = "label") -> list[Row]:
+    """The lines of a `.csv` or `.jsonl` manifest, whatever its pictures bear: a class, or a text to be read.
+
+    Args:
+        path: The manifest; relative paths in it start from its folder.
+        column: What stands beside `path` and, if the data is split, `split`; it becomes `Row.label`.
+
+    Raises:
+        DataError: A column is missing, a value is empty or not understood, or a file is missing.
+    """
+    text = read_text(path)
+    lines = _csv_lines(text, path, column) if path.suffix.lower() == ".csv" else _json_lines(text, path, column)
+    rows = [_row(values, f"{path}, line {number}", path.parent, column) for number, values in lines]
+    if not rows:
+        raise DataError(f"{path} lists no pictures", f"one line per picture: path,{column}")
+    if len({row.part == ALL for row in rows}) > 1:
+        raise DataError(f"{path} has a split in some lines only", "give every line a split, or none")
+    _check_files(rows, path)
+    return rows
+
+
+def read_text(path: Path) -> str:
+    """A file's text.
+
+    Raises:
+        DataError: It cannot be read, or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as UTF-8 text ({error})", "save it as UTF-8") from error
+
+
+def part_named(split: str, where: str) -> str:
+    """The part that people call so.
+
+    Raises:
+        DataError: Nobody does.
+    """
+    if split.lower() not in SPLIT_NAMES:
+        raise DataError(f"{where}: the split is {split}", f"one of {', '.join(SPLIT_NAMES)}")
+    return SPLIT_NAMES[split.lower()]
+
+
+def _csv_lines(text: str, path: Path, column: str) -> Iterator[tuple[int, Mapping[str, object]]]:
     reader = csv.DictReader(text.splitlines(keepends=True), strict=True, skipinitialspace=True)
     try:
         columns = [name.strip() for name in reader.fieldnames or []]
-        _check_columns(columns, str(path))
+        _check_columns(columns, str(path), column)
         reader.fieldnames = columns
         for values in reader:
             yield reader.line_num, values
@@ -77,7 +111,7 @@ def _csv_lines(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, object
         raise DataError(f"{path}, line {reader.line_num}: not valid CSV ({error})", "check the quotes there") from error
 
 
-def _json_lines(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
+def _json_lines(text: str, path: Path, column: str) -> Iterator[tuple[int, Mapping[str, object]]]:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -86,29 +120,26 @@ def _json_lines(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, objec
         except json.JSONDecodeError as error:
             raise DataError(f"{path}, line {number}: not valid JSON ({error.msg})", "one JSON object a line") from error
         if not isinstance(values, dict):
-            raise DataError(f"{path}, line {number}: not a JSON object", 'one {"path": .., "label": ..} a line')
-        _check_columns(list(values), f"{path}, line {number}")
+            raise DataError(f"{path}, line {number}: not a JSON object", f'one {{"path": .., "{column}": ..}} a line')
+        _check_columns(list(values), f"{path}, line {number}", column)
         yield number, values
 
 
-def _check_columns(columns: list[str], where: str) -> None:
-    missing = [name for name in ("path", "label") if name not in columns]
+def _check_columns(columns: list[str], where: str, column: str) -> None:
+    missing = [name for name in ("path", column) if name not in columns]
     if missing:
         raise DataError(
             f"{where}: no column {' and '.join(missing)}; the columns are {', '.join(columns) or 'none'}",
-            "name the columns path,label or path,label,split",
+            f"name the columns path,{column} or path,{column},split",
         )
 
 
-def _row(values: Mapping[str, object], where: str, folder: Path) -> Row:
+def _row(values: Mapping[str, object], where: str, folder: Path, column: str) -> Row:
     written = _text(values["path"], "path", where)
     part = ALL
     if "split" in values:
-        named = _text(values["split"], "split", where)
-        if named.lower() not in SPLIT_NAMES:
-            raise DataError(f"{where}: the split is {named}", f"one of {', '.join(SPLIT_NAMES)}")
-        part = SPLIT_NAMES[named.lower()]
-    label = unicodedata.normalize("NFC", _text(values["label"], "label", where))
+        part = part_named(_text(values["split"], "split", where), where)
+    label = unicodedata.normalize("NFC", _text(values[column], column, where))
     return Row(folder / Path(written).expanduser(), label, part)
 
 

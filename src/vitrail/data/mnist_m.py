@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int64, UInt8
+from jaxtyping import UInt8
 from numpy.lib.stride_tricks import sliding_window_view
 
 from vitrail.data.idx import HELD_OUT, data_folder, read_idx
@@ -123,7 +123,9 @@ def _read_published(root: Path, place: Path, there: Sequence[str]) -> Found:
     for name in (TRAIN, TEST):
         parts[name], without_label = _published_part(root, place, name)
         if without_label:
-            notes.append(f"Ignored {without_label} files in mnist_m_{name} that mnist_m_{name}_labels.txt does not name.")
+            notes.append(
+                f"Ignored {without_label} files in mnist_m_{name} that mnist_m_{name}_labels.txt does not name."
+            )
     return Found(str(root.resolve()), parts, tuple(notes), CLASSES, most_held_out=HELD_OUT)
 
 

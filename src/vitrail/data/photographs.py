@@ -35,7 +35,7 @@ PACKAGED_TRAIN = (
 )
 PACKAGED_TEST = (("skimage", "data/chelsea.png"), ("skimage", "data/rocket.jpg"))
 
-Photograph = UInt8[np.ndarray, "h w 3"]
+Photograph = UInt8[np.ndarray, "_ _ 3"]  # each of its own size
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,33 +12,48 @@ from torch import nn
 
 from vitrail.data.source import open_source, reopen_source
 from vitrail.errors import DataError
+from vitrail.training.distilling import Lesson, taught
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import pick_device, pick_precision, step_seconds
 from vitrail.training.options import TrainOptions
 from vitrail.training.preparation import Preparation
-from vitrail.training.prepare import Prepared, build, check_same, differences, precision_is_open, resolve, shortened
+from vitrail.training.prepare import (
+    Prepared,
+    Progress,
+    build,
+    check_same,
+    differences,
+    precision_is_open,
+    resolve,
+    shortened,
+)
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import read_yaml, settings_from_dict
 
 
-def begin(data: str, options: TrainOptions, given: dict[str, Any], listen: Listen) -> Prepared:
+def begin(
+    data: str, options: TrainOptions, given: dict[str, Any], listen: Listen, lesson: Lesson | None = None
+) -> Prepared:
     """Everything a new run needs: data, settings, model and the measured choices; says each choice to `listen`."""
     root = options.data_root or (Path(given["data_root"]) if given.get("data_root") else None)
     seed = given.get("split_seed", 0) if options.split_seed is None else options.split_seed
     source = open_source(data, root, int(seed))
     settings, notes = resolve(data, options, given, source)
+    settings = settings if lesson is None else lesson.applied(settings)
     for sentence in (*source.notes, *notes, "timing a few steps"):
         listen(sentence)
-    prepared = build(settings, source, lambda what, done, whole: listen(Reading(what, done, whole)))
-    batch, whole = prepared.trial()
+    progress = _heard_by(listen)
+    prepared = build(settings, source, progress)
     asked = "auto" if precision_is_open(options, given) else settings.execution.precision
     with threads_set(settings.execution.threads):
+        prepared = taught(prepared, lesson, True, progress)
+        batch, whole = prepared.trial()
         execution, more, seconds = pick_precision(
             settings.execution, asked, settings.network, prepared.network, batch, prepared.objective
         )
     for sentence in (*more, *shortened(prepared.notes)):
         listen(sentence)
-    settings = replace(settings, execution=execution)
+    settings = replace(prepared.settings, execution=execution)
     said = (*source.notes, *notes, *more, *prepared.notes)
     return replace(prepared, settings=settings, notes=said, part_seconds=seconds * whole)
 
@@ -50,7 +65,9 @@ def time_part(prepared: Preparation, network: nn.Module) -> float:
     return whole * step_seconds(copy.deepcopy(network), batch, prepared.objective, precision)
 
 
-def go_on(folder: RunFolder, data: str, options: TrainOptions, listen: Listen) -> Prepared:
+def go_on(
+    folder: RunFolder, data: str, options: TrainOptions, listen: Listen, lesson: Lesson | None = None
+) -> Prepared:
     """Everything that a run which exists needs to go on: its own settings, and the same data.
 
     Raises:
@@ -59,7 +76,8 @@ def go_on(folder: RunFolder, data: str, options: TrainOptions, listen: Listen) -
     """
     settings = settings_from_dict(read_yaml(folder.config), str(folder.config))
     stored = folder.read_data()
-    check_same(differences(settings, data, options, stored["root"]), folder.path)
+    changed = differences(settings, data, options, stored["root"])
+    check_same(changed if lesson is None else [*changed, *lesson.differences(settings)], folder.path)
     pick_device(settings.execution.device)
     if options.workers is not None:  # the one choice that cannot change a bit of the result
         settings = replace(settings, execution=replace(settings.execution, workers=options.workers))
@@ -69,8 +87,15 @@ def go_on(folder: RunFolder, data: str, options: TrainOptions, listen: Listen) -
         raise DataError(
             f"{settings.data} has changed since {folder.path} was started", "the data as it was, or another --out"
         )
-    prepared = build(settings, source, lambda what, done, whole: listen(Reading(what, done, whole)))
+    prepared = build(settings, source, _heard_by(listen))
+    with threads_set(settings.execution.threads):
+        prepared = taught(prepared, lesson, False, _heard_by(listen))
     return replace(prepared, notes=tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())])))
+
+
+def _heard_by(listen: Listen) -> Progress:
+    """What reports on reading, to a listener."""
+    return lambda what, done, whole: listen(Reading(what, done, whole))
 
 
 @contextmanager

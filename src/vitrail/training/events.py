@@ -59,6 +59,7 @@ class Finished:
     evaluated: Any  # an Outcome
     seconds: float
     weights: str
+    recipe: str
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from vitrail.data.feed import Feed, check_readable
 from vitrail.errors import RunError, UsageError, VitrailError
 from vitrail.training.beginning import begin, go_on, threads_set, time_part
 from vitrail.training.checkpoint import load_state, save_state, states, weights_hash
+from vitrail.training.distilling import Lesson
 from vitrail.training.events import (
     Asked,
     EpochScored,
@@ -40,8 +41,15 @@ LOG_STEPS = 50
 PATIENT_STEPS = 200  # before so many steps a loss that is still that of guessing says nothing
 
 
-def train(data: str, out: str | Path | None, options: TrainOptions, listen: Listen, command: str) -> Finished:
-    """`vitrail.train` but for its page: `listen` hears when there is something to show. See `vitrail.jobs.train`."""
+def train(
+    data: str,
+    out: str | Path | None,
+    options: TrainOptions,
+    listen: Listen,
+    command: str,
+    lesson: Lesson | None = None,
+) -> Finished:
+    """`vitrail.train` or `distill` but for its page: `listen` hears when there is something to show."""
     given = read_given(options.config) if options.config is not None else {}
     data = str(data or given.get("data", ""))
     if not data:
@@ -51,7 +59,9 @@ def train(data: str, out: str | Path | None, options: TrainOptions, listen: List
         folder, going_on = open_folder(path, options.resume == "auto")
     else:
         folder, going_on = RunFolder(path), False
-    prepared = go_on(folder, data, options, listen) if going_on else begin(data, options, given, listen)
+    prepared = (
+        go_on(folder, data, options, listen, lesson) if going_on else begin(data, options, given, listen, lesson)
+    )
     folder, _ = open_folder(path, options.resume == "auto")
     command = command or f"vitrail.train({data!r}, {str(path)!r}, {options!r})"
     try:
@@ -197,7 +207,7 @@ class _Job:
     def _watch(self, done: EpochDone) -> None:
         choices = self.prepared.settings.optimization
         sentence = stuck(
-            done.loss,
+            done.measures.get("label_loss", done.loss),  # what a teacher adds is on another scale
             self.prepared.guesses,
             (done.epoch + 1) / choices.epochs,
             choices.learning_rate,
@@ -239,6 +249,6 @@ class _Job:
         self._report("finished", outcome)
         name, value = outcome.headline
         self.folder.append_log(f"finished: {name} {value:.4f}, weights {weights}")
-        finished = Finished(self.folder.path, model, outcome, seconds, weights)
+        finished = Finished(self.folder.path, model, outcome, seconds, weights, prepared.settings.recipe)
         self.listen(finished)
         return finished

@@ -50,3 +50,28 @@ class TrainOptions:
     """A config.yaml of a former run, or part of one; flags go before it, it goes before the recipe."""
     resume: Literal["auto", "never"] = "never"
     """auto starts the run or goes on with it; never refuses a folder that exists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillOptions(TrainOptions):
+    """Options of `vitrail distill`; None leaves the choice to the configuration file, then to the default."""
+
+    kind: Literal["auto", "soft", "hard"] = "auto"
+    """soft learns the teacher's probabilities, hard its first choice; auto is soft."""
+    temperature: float | None = None
+    """What both logits are divided by before they are compared (soft); 3 when left out."""
+    weight: float | None = None
+    """Share of the teacher in the loss, 0 to 1, the labels have the rest; 0.5 when left out."""
+    token: Literal["auto", "yes", "no"] = "auto"
+    """A distillation token with a head of its own (DeiT); auto takes one where the student has a class token. Without
+    one, the class head learns from both."""
+    cache: Literal["auto", "on", "off"] = "auto"
+    """Ask the teacher once for each unchanged picture and keep its answers; auto does so where nothing is augmented.
+    Otherwise it sees every picture as the student does."""
+    fit_head: Literal["auto", "always", "never"] = "auto"
+    """A new head for the teacher, fitted on its frozen features; auto does so where a torchvision or timm network lacks
+    a class."""
+    teacher_weights: str | None = None
+    """Of a torchvision or timm teacher: pretrained (the default), random, or a file with its state dict."""
+    teacher_size: int | None = None
+    """Side in pixels of the pictures that the teacher is shown; its own when left out."""

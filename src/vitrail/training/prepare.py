@@ -88,6 +88,7 @@ class Prepared(Preparation):
             ("recipe", self.settings.recipe),
             ("network", f"{count:,} parameters, {network.depth} blocks of width {network.width}"),
             ("picture size", f"{height} x {width}, patches of {down} x {across}"),
+            *teacher_facts(self.settings).items(),
         ]
 
     def data_facts(self) -> dict[str, Any]:
@@ -126,6 +127,7 @@ class Prepared(Preparation):
             "recipe": settings.recipe,
             "epochs": settings.optimization.epochs,
             "seed": settings.seed,
+            **teacher_facts(settings),
         }
         return model_card(model, settings.data, facts, outcome)
 
@@ -137,6 +139,16 @@ class Prepared(Preparation):
         if source.test is not None:
             feed = open_feed(split.pictures, model.preprocessing, workers=self.settings.execution.workers)
         return evaluate_model(model, split, name, feed, source.unknown.get(name, {}))
+
+
+def teacher_facts(settings: Settings) -> dict[str, str]:
+    """Who taught, and how; empty where only the labels did."""
+    how = settings.distillation
+    if how is None:
+        return {}
+    soft = f", temperature {how.temperature:g}" if how.kind == "soft" else ""
+    token = "by a distillation token" if settings.network.distillation_token else "on the class head"
+    return {"teacher": how.teacher, "distillation": f"{how.kind}{soft}, weight {how.weight:g}, {token}"}
 
 
 def resolve(data: str, options: TrainOptions, given: dict[str, Any], source: Source) -> tuple[Settings, list[str]]:

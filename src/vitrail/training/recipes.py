@@ -19,6 +19,7 @@ class Recipe:
     Attributes:
         says: What it is for.
         reached: Its result, with command, hardware and seeds.
+        beside: What a founding document states, to be printed beside the result; empty when it states no figure.
         image_size: Side in pixels that pictures are brought to.
         fetch_size: Side at which they are read for training, before random crops; 0 for the same.
         network: Fields of `ViTConfig` that differ from its defaults.
@@ -28,6 +29,7 @@ class Recipe:
 
     says: str
     reached: str = "not measured yet"
+    beside: str = ""
     image_size: int
     fetch_size: int = 0
     network: dict[str, Any]
@@ -39,6 +41,20 @@ def _shape(patch: int, width: int, depth: int, heads: int, **others: Any) -> dic
     """A network that reads the mean of its patch tokens, as small networks do best."""
     mean = {"pooling": "mean", "class_token": False}
     return {"patch_size": patch, "width": width, "depth": depth, "heads": heads, "mlp_dim": 2 * width, **mean, **others}
+
+
+def _adam(epochs: int, batch_size: int, learning_rate: float, average: float = 0.0) -> Optimization:
+    """Plain Adam at a constant rate, as in the founding documents."""
+    return Optimization(
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        average=average,
+        schedule="constant",
+        warmup_epochs=0.0,
+        weight_decay=0.0,
+        clip=0.0,
+    )
 
 
 _PHOTOS = {"crop_aspect": (0.75, 4 / 3), "flip": 0.5, "trivial": True, "label_smoothing": 0.1}
@@ -73,15 +89,26 @@ RECIPES: dict[str, Recipe] = {
             "positions": "sinusoidal",
             "norm_eps": 1e-5,
         },
-        optimization=Optimization(
-            epochs=5,
-            batch_size=128,
-            learning_rate=5e-3,
-            schedule="constant",
-            warmup_epochs=0.0,
-            weight_decay=0.0,
-            clip=0.0,
-        ),
+        optimization=_adam(epochs=5, batch_size=128, learning_rate=5e-3),
+    ),
+    # D2's lab in its right form: squares of 4 x 4 pixels, heads that see the whole token, an output projection, LayerNorm
+    # over features, GELU and an expansion of 4 in the MLP, a last norm, logits. Changed beyond the faults: positions are
+    # learnt and the mean of the patches is read, without which one block reaches 85 % (validation, one seed), and the
+    # weights are averaged, since the rate stays at 0.01 to the end.
+    "d2-lab": Recipe(
+        says="the set-up of the founding document D2's lab: one block of width 20, 2 heads, a 7x7 grid of 4x4 patches",
+        beside="document D2 states 91.45 % of MNIST's test pictures after these 5 epochs",
+        image_size=28,
+        network=_shape(4, 20, 1, 2, mlp_dim=80, norm_eps=1e-5),
+        optimization=_adam(epochs=5, batch_size=16, learning_rate=1e-2, average=0.998),
+    ),
+    # D4's network with layers of their own (not one, four times) and trained on shuffled pictures. The documents's head
+    # reads the class token. 512 = its MLP, 42 = 6 heads of 7.
+    "d4-mnist-m": Recipe(
+        says="the set-up of the founding document D4: a 4x4 grid of 7x7 patches, 4 blocks of width 24, 6 heads of 7",
+        image_size=28,
+        network={"patch_size": 7, "width": 24, "depth": 4, "heads": 6, "head_dim": 7, "mlp_dim": 512},
+        optimization=_adam(epochs=10, batch_size=128, learning_rate=1e-3),
     ),
     "small-pictures": Recipe(
         says="pictures up to 40 pixels, such as CIFAR",

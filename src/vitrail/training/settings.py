@@ -86,6 +86,41 @@ class Execution:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Distillation:
+    """What is learnt from a teacher, beside the labels.
+
+    Attributes:
+        teacher: A run or model folder, torchvision:NAME, timm:NAME, or python:NAME for one that was handed over.
+        teacher_weights: Of a torchvision or timm teacher: pretrained, random, or a file.
+        teacher_size: Side in pixels of the pictures that the teacher is shown; 0 for its own.
+        identity: Hash of the teacher's weights; the run goes on only with the same ones.
+        fit_head: Whether the teacher got a new head for the classes here, on its frozen features.
+        kind: soft: the teacher's probabilities; hard: only its first choice.
+        temperature: What both logits are divided by (soft).
+        weight: Share of the teacher in the loss; the labels have the rest.
+        cache: Whether the teacher is asked once for each picture, unchanged, and its answers are kept.
+    """
+
+    teacher: str
+    teacher_weights: str = "pretrained"
+    teacher_size: int = 0
+    identity: str = ""
+    fit_head: bool = False
+    kind: Literal["soft", "hard"] = "soft"
+    temperature: float = 3.0
+    weight: float = 0.5
+    cache: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what teaches nothing."""
+        if not 0 < self.temperature < float("inf"):
+            raise UsageError(f"temperature must be above 0 and finite, got {self.temperature}", "--temperature 3")
+        if not 0 <= self.weight <= 1:
+            raise UsageError(f"weight must be from 0 to 1, got {self.weight}", "--weight 0.5")
+        _at_least("teacher_size", self.teacher_size, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """What the settings of every run hold, whatever is learnt.
 
@@ -123,12 +158,14 @@ class Settings(RunSettings):
         resize: How a picture is brought to the size: see `Preprocessing`.
         network: The ViT.
         augmentation: What may happen to a training picture.
+        distillation: Who teaches, and how; None where only the labels do.
     """
 
     fetch_size: int = 0
     resize: Literal["crop", "squash", "pad"] = "crop"
     network: ViTConfig
     augmentation: Augmentation = field(default_factory=Augmentation)
+    distillation: Distillation | None = None
 
     def __post_init__(self) -> None:
         """Refuse seeds and sizes that cannot be used."""
@@ -181,13 +218,13 @@ def read_given(path: Path) -> dict[str, Any]:
         UsageError: If the file cannot be read, or a key is unknown or a value impossible; names the key.
     """
     values, where = read_yaml(path), str(path)
-    _refuse_unknown(values, asdict(_EXAMPLE), where, "")
+    refuse_unknown(values, asdict(_EXAMPLE), where, "")
     kinds = get_type_hints(Settings) | {"network": dict[str, Any]}
     for name, value in values.items():
-        _validated(TypeAdapter(kinds[name]), value, where, name)
+        validated(TypeAdapter(kinds[name]), value, where, name)
     kinds = get_type_hints(ViTConfig)
     for name, value in values.get("network", {}).items():
-        _validated(TypeAdapter(kinds[name]), value, where, f"network.{name}")
+        validated(TypeAdapter(kinds[name]), value, where, f"network.{name}")
     return values
 
 
@@ -197,12 +234,16 @@ def settings_from_dict(values: dict[str, Any], where: str = "the configuration")
     Raises:
         UsageError: Names the first key that is unknown, missing or of the wrong type, and counts the others.
     """
-    _refuse_unknown(values, asdict(_EXAMPLE), where, "")
-    return _validated(_ADAPTER, values, where, "")
+    refuse_unknown(values, asdict(_EXAMPLE), where, "")
+    return validated(_ADAPTER, values, where, "")
 
 
-def _validated(adapter: TypeAdapter, value: Any, where: str, name: str) -> Any:
-    """A checked value; the error says where, which key, and what is wrong with it."""
+def validated(adapter: TypeAdapter, value: Any, where: str, name: str) -> Any:
+    """A checked value.
+
+    Raises:
+        UsageError: Says where, which key, and what is wrong with it.
+    """
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
@@ -215,15 +256,20 @@ def _validated(adapter: TypeAdapter, value: Any, where: str, name: str) -> Any:
         raise UsageError(f"{where}: {key}: {first['msg']}, got {first['input']!r}{more}", "mend that value") from error
 
 
-def _refuse_unknown(values: dict[str, Any], known: dict[str, Any], where: str, path: str) -> None:
+def refuse_unknown(values: dict[str, Any], known: dict[str, Any], where: str, path: str) -> None:
+    """Hold the keys of nested values against those of an example.
+
+    Raises:
+        UsageError: Names the first key that the example does not have, and the nearest one.
+    """
     for key, value in values.items():
         if key not in known:
             inside = [section for section, inner in known.items() if isinstance(inner, dict) and key in inner]
             guess = f"{inside[0]}.{key}" if inside else nearest(str(key), known)
             raise UsageError(f"{where}: unknown key '{path}{key}'", f"{path}{guess}" if guess else ", ".join(known))
         if isinstance(value, dict) and isinstance(known[key], dict):
-            _refuse_unknown(value, known[key], where, f"{path}{key}.")
+            refuse_unknown(value, known[key], where, f"{path}{key}.")
 
 
-_EXAMPLE = Settings(data="", network=ViTConfig())
+_EXAMPLE = Settings(data="", network=ViTConfig(), distillation=Distillation(teacher=""))
 _ADAPTER = TypeAdapter(Settings)

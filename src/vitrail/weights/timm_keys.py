@@ -28,6 +28,9 @@ def timm_keys(config: ViTConfig, preprocessing: Preprocessing, classes: tuple[st
         and not config.distillation_token
         and config.norm_eps == EPSILON
         and config.classes > 0
+        and config.embed_bias  # timm leaves it out only together with a norm behind the embedding
+        and config.head_bias
+        and config.out_bias == config.mlp_bias  # timm has one switch for both
     )
     if not expressible:
         return {}
@@ -48,6 +51,7 @@ def timm_keys(config: ViTConfig, preprocessing: Preprocessing, classes: tuple[st
             "num_heads": config.heads,
             "mlp_ratio": hidden,
             "qkv_bias": config.qkv_bias,
+            "proj_bias": config.out_bias,
             "init_values": config.layer_scale or None,
             "class_token": config.class_token,
             "global_pool": pooling,

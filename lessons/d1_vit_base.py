@@ -1,0 +1,430 @@
+# %% [markdown]
+# # D1 · ViT-Base from a figure, four equations and a table
+#
+# The second document reads the paper ("An image is worth 16x16 words", 2020) from its first figure, its four equations
+# and one row of its table, and builds ViT-Base:
+#
+# | step | shape |
+# |---|---|
+# | pictures | (b, 3, 224, 224) |
+# | a convolution with kernel = stride = 16 | (b, 768, 14, 14) |
+# | the grid in reading order | (b, 196, 768) |
+# | class token in front, positions added | (b, 197, 768) |
+# | 12 blocks: 12 heads of 64, MLP 768 -> 3072 -> 768, dropout 0.1 | (b, 197, 768) |
+# | norm, the class token, a linear map | (b, 1000) |
+#
+# One block in words. The straight line on the left is the whole point of a residual network: what comes in goes on
+# unchanged, and each branch only adds to it.
+#
+#     x ----+--------------------------(+)----+---------------------(+)----> x
+#           |                           ^     |                      ^
+#           +--> norm --> attention ----+     +--> norm --> MLP -----+
+#
+# The document is *blind*: its answer does not depend on the picture. Every shape is right, nothing warns, and the
+# probabilities sum to 1. First the right form, then why.
+
+# %%
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lesson import largest, parameters, pictures, results, show
+from vitrail.nn import MLP, SILENT, Attention, EncoderBlock, Parts, PatchEmbedding, Record, ViT, ViTConfig, pre_norm
+
+RESULTS = results()
+
+
+def grid_of_colours(count: int = 2) -> Tensor:
+    """Pictures (count, 3, 224, 224) with something to see in every patch."""
+    torch.manual_seed(1)
+    return torch.randn(count, 3, 224, 224)
+
+
+# %% [markdown]
+# ## The right form
+#
+# The row of the table is a name: `B/16` is size B with patches of 16 x 16 pixels. The record shows what passes through.
+
+
+# %%
+def small_form(width: int = 64, depth: int = 2, heads: int = 4) -> ViTConfig:
+    """The same network on pictures of 28 x 28, small enough for many experiments."""
+    return ViTConfig(image_size=28, patch_size=7, channels=1, classes=10, width=width, depth=depth, heads=heads)
+
+
+def with_a_head_that_answers(network: ViT) -> ViT:
+    """A fresh vitrail network answers zero for every class (its head begins at zero); this one does not."""
+    torch.manual_seed(2)
+    nn.init.normal_(network.head.weight, std=network.config.width**-0.5)
+    return network.eval()
+
+
+torch.manual_seed(0)
+base = with_a_head_that_answers(ViT(ViTConfig.from_size("B/16")))
+show("parameters.right", parameters(base), "numbers learnt by B/16")
+record = Record("tokens", "blocks.0.output", "blocks.11.attention", "pooled")
+with torch.no_grad():
+    answer = base(grid_of_colours(), record=record)
+for name in record:
+    print(f"{name:20} {tuple(record[name].shape)}")
+print(f"{'logits':20} {tuple(answer.shape)}")
+
+# %% [markdown]
+# ## The document's form
+#
+# Here it is once as a whole, as an assembly of its own, since most faults are in how the parts are put together. The
+# sections below take them one by one.
+
+
+# %%
+class AlongTheBatch(nn.Module):
+    """torch's attention without `batch_first=True`: it reads (b, n, d) as b tokens of n sequences."""
+
+    def __init__(self, width: int, heads: int = 4) -> None:  # the document's default of 4, where the model has 12
+        super().__init__()
+        self.attention = nn.MultiheadAttention(width, heads)
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None, record=SILENT) -> Tensor:
+        return self.attention(tokens, tokens, tokens, need_weights=False)[0]
+
+
+def normalised_residual(tokens: Tensor, norm, branch) -> Tensor:
+    """norm(x) + branch(norm(x)): the order of the document's block."""
+    normed = norm(tokens)
+    return normed + branch(normed)
+
+
+class TwiceMapped(nn.Module):
+    """The convolution, and one more linear map that the paper does not have."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.patches = PatchEmbedding(3, width, (16, 16))
+        self.linear = nn.Linear(768, 768)  # the number stands in the document's code
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.linear(self.patches(images))
+
+
+class AsWritten(nn.Module):
+    """D1's model: every fault in its place."""
+
+    def __init__(self, image_size: int = 224, width: int = 768, depth: int = 12, heads: int = 12) -> None:
+        super().__init__()
+        self.embed = TwiceMapped(width)  # nobody reads image_size
+        self.blocks = nn.Sequential(
+            *(
+                EncoderBlock(
+                    norm=lambda: nn.LayerNorm(width),
+                    attention=lambda: AlongTheBatch(width, heads),
+                    mlp=lambda: MLP(width, 4 * width, nn.ReLU, dropout=0.1),
+                    order=normalised_residual,
+                )
+                for _ in range(depth)
+            )
+        )
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 1000))
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.embed(images)
+        class_tokens = torch.randn(len(images), 1, tokens.shape[-1])
+        tokens = torch.cat([class_tokens, tokens], dim=1)
+        tokens = tokens + torch.randn(tokens.shape[1:])
+        return self.head(self.blocks(tokens)[:, 0]).softmax(dim=-1)
+
+
+torch.manual_seed(0)
+as_written = AsWritten().eval()
+show("parameters", parameters(as_written), "numbers learnt by the document's form")
+
+# %% [markdown]
+# The two counts differ by 438,528: the second linear map has 590,592 numbers too many, class token and positions
+# (768 + 197 x 768 = 152,064) are missing.
+#
+# ## Fault 1: the class token and the positions are made in the forward pass
+#
+# They are drawn anew at every call, so they are no parameters: nothing saves them, nothing moves them, nothing learns
+# them. The same picture gets another answer each time.
+
+
+# %%
+def two_calls(network: nn.Module) -> float:
+    """The largest difference of two answers to the same pictures, in probability."""
+    torch.manual_seed(3)
+    with torch.no_grad():
+        return largest(as_probabilities(network) - as_probabilities(network))
+
+
+def as_probabilities(network: nn.Module) -> Tensor:
+    answers = network(grid_of_colours_once)
+    return answers.softmax(dim=-1) if isinstance(network, ViT) else answers
+
+
+grid_of_colours_once = grid_of_colours()
+learnt = sum(p.numel() for name, p in base.named_parameters() if name in ("cls_token", "pos_embed"))
+show("fresh_tokens", two_calls(as_written), "two calls with the same pictures differ by, document")
+show("fresh_tokens.right", two_calls(base), "the same, vitrail")
+own = sum(p.numel() for p in as_written.parameters(recurse=False))
+show("fresh_tokens.learnt", own, "numbers learnt in token and positions, document")
+show("fresh_tokens.learnt.right", learnt, "the same, vitrail")
+
+# %% [markdown]
+# ## Fault 2: attention along the batch, and a network that is blind
+#
+# `nn.MultiheadAttention` wants (tokens, batch, width) unless it is told `batch_first=True`. Given (b, n, d) it takes
+# the pictures for tokens: the class token of a picture looks at the class tokens of the *other pictures*, and never at
+# a patch. Only class tokens reach the head, and they are drawn at random. So, with the same draw, black pictures get
+# the same bits as any others, and no gradient reaches a pixel.
+
+
+# %%
+def sees_the_picture(network: nn.Module, images: Tensor) -> tuple[bool, float]:
+    """Whether black pictures get the same bits with the same draw, and the largest gradient at a pixel."""
+    images = images.clone().requires_grad_()
+    torch.manual_seed(3)
+    answers = network(images)
+    (gradient,) = torch.autograd.grad(answers[:, 0].sum(), images)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        black = network(torch.zeros_like(images))
+    return torch.equal(answers, black), largest(gradient)
+
+
+same, gradient = sees_the_picture(as_written, grid_of_colours_once)
+show("blind", same, "black pictures get the same bits, document")
+show("blind.gradient", gradient, "largest gradient at a pixel, document")
+same, gradient = sees_the_picture(base, grid_of_colours_once)
+show("blind.right", same, "black pictures get the same bits, vitrail")
+show("blind.gradient.right", gradient, "largest gradient at a pixel, vitrail")
+
+# %% [markdown]
+# Is it this part alone? Put it alone into vitrail's network, from outside: everything else is right, the class token is
+# learnt. The network is still blind, and gives every picture the same answer.
+#
+# And what do the patches do? They do mix, with the patch at the same place of the other pictures.
+
+
+# %%
+def only_this_part() -> ViT:
+    torch.manual_seed(0)
+    parts = Parts(attention=lambda config: AlongTheBatch(config.width, config.heads))
+    return with_a_head_that_answers(ViT(small_form(), parts))
+
+
+def small_right_form() -> ViT:
+    torch.manual_seed(0)
+    return with_a_head_that_answers(ViT(small_form()))
+
+
+def leaks(network: ViT) -> float:
+    """How much the patch tokens of the first picture change when only the second picture does."""
+    torch.manual_seed(4)
+    one, two, other = torch.randn(3, 1, 1, 28, 28)
+    with torch.no_grad():
+        before, after = (network.features(torch.cat([one, second])).patches[0] for second in (two, other))
+    return largest(after - before)
+
+
+torch.manual_seed(5)
+noise = torch.randn(8, 1, 28, 28)
+with torch.no_grad():
+    show(
+        "batch_attention",
+        largest(only_this_part()(noise).diff(dim=0)),
+        "eight pictures: answers differ by, this part",
+    )
+    show("batch_attention.right", largest(small_right_form()(noise).diff(dim=0)), "the same, vitrail's attention")
+show("batch_attention.gradient", sees_the_picture(only_this_part(), noise)[1], "largest gradient at a pixel, this part")
+show("batch_attention.leak", leaks(only_this_part()), "change of a picture's patches by another picture, this part")
+show("batch_attention.leak.right", leaks(small_right_form()), "the same, vitrail's attention")
+
+# %% [markdown]
+# The document never trains. Had it, one number would have told:
+
+
+# %%
+def trained_accuracy(network: ViT) -> float:
+    """Accuracy in percent on 1,000 test digits after one pass over 8,000."""
+    images, labels, _ = pictures("train", 8000)
+    test_images, test_labels, _ = pictures("test", 1000)
+    optimizer = torch.optim.Adam(network.train().parameters(), lr=1e-3)
+    for part, answers in zip(images.split(64), labels.split(64), strict=True):
+        optimizer.zero_grad()
+        F.cross_entropy(network(part), answers).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return 100 * float((network.eval()(test_images).argmax(1) == test_labels).float().mean())
+
+
+show("data", pictures("test", 1)[2], "the pictures come from")
+show("trained", trained_accuracy(only_this_part()), "percent right after one pass, attention along the batch")
+show("trained.right", trained_accuracy(small_right_form()), "percent right, along the tokens")
+
+# %% [markdown]
+# ## Fault 3: the residual adds to the normalised input
+#
+# norm(x) + branch(norm(x)) instead of x + branch(norm(x)). The order of norm and branch is an argument of vitrail's
+# block, so the faulty order comes in from outside. With branches that say nothing (last weights zero), a block should
+# hand on what it got. The faulty one returns a normalised token: whatever its length was, it is now sqrt(768) = 27.71,
+# and twelve blocks later the same. The straight line of the picture above is cut in every block.
+
+
+# %%
+def silent_block(order) -> EncoderBlock:
+    """A block of width 768 whose branches add nothing."""
+    block = EncoderBlock(
+        norm=lambda: nn.LayerNorm(768),
+        attention=lambda: Attention(768, 12),
+        mlp=lambda: MLP(768, 3072, nn.GELU),
+        order=order,
+    )
+    for last in (block.attn.proj, block.mlp.fc2):
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+    return block
+
+
+def length_after_twelve(block: EncoderBlock) -> float:
+    """The length of a token that was 100 long, behind twelve times this block."""
+    torch.manual_seed(0)
+    token = torch.randn(1, 1, 768)
+    token = 100 * token / token.norm()
+    with torch.no_grad():
+        for _ in range(12):
+            token = block(token)
+    return float(token.norm())
+
+
+show(
+    "lost_identity",
+    length_after_twelve(silent_block(normalised_residual)),
+    "length of a token of 100, document's order",
+)
+show("lost_identity.right", length_after_twelve(silent_block(pre_norm)), "the same, the paper's order")
+
+# %% [markdown]
+# ## Fault 4: ReLU where the paper has GELU
+#
+# It trains, and it has as many parameters. What is lost: half of the numbers in the middle of the MLP are exactly zero,
+# and so is their gradient. The activation is a part as well.
+
+
+# %%
+def share_of_zeros(activation) -> float:
+    """Share of zeros in the middle of the first MLP."""
+    torch.manual_seed(0)
+    network = ViT(small_form(), Parts(activation=lambda config: activation()))
+    with torch.no_grad():
+        block = network.blocks[0]
+        middle = block.mlp.act(block.mlp.fc1(block.norm2(network.embed(torch.randn(4, 1, 28, 28)))))
+    return float((middle == 0).float().mean())
+
+
+x = torch.linspace(-5, 5, 100_001)
+show("relu", share_of_zeros(nn.ReLU), "share of zeros in the middle of the MLP, ReLU")
+show("relu.right", share_of_zeros(nn.GELU), "the same, GELU")
+show("relu.apart", largest(F.gelu(x) - x.relu()), "the two functions differ by at most")
+
+# %% [markdown]
+# ## Fault 5: a second linear map behind the convolution
+#
+# Two linear maps with nothing between are one linear map: A (B x + b) + a = (A B) x + (A b + a). The second map adds
+# 590,592 numbers to learn and nothing that the first could not say. Proof: melt both into one convolution.
+
+
+# %%
+def melted(twice: TwiceMapped) -> PatchEmbedding:
+    """One patch map that answers what the two answer."""
+    first, second = twice.patches.proj, twice.linear
+    once = PatchEmbedding(3, 768, (16, 16))
+    with torch.no_grad():
+        once.proj.weight.copy_((second.weight @ first.weight.flatten(1)).view_as(first.weight))
+        once.proj.bias.copy_(second.weight @ first.bias + second.bias)
+    return once
+
+
+with torch.no_grad():
+    apart = largest(melted(as_written.embed)(grid_of_colours_once) - as_written.embed(grid_of_colours_once))
+show("second_map", apart, "difference of two maps and the one that replaces both")
+show("second_map.parameters", parameters(as_written.embed), "numbers of the two maps")
+show("second_map.parameters.right", parameters(base.patch_embed), "numbers of the one")
+
+# %% [markdown]
+# ## Fault 6: four heads here, twelve there
+#
+# The document's block has a default of 4 heads, its model of 12. Who builds a block without saying how many gets
+# another network *with the same number of parameters*: heads only cut the width. vitrail's attention has no default.
+
+
+# %%
+def with_heads(heads: int) -> Attention:
+    torch.manual_seed(0)
+    return Attention(768, heads)
+
+
+torch.manual_seed(1)
+tokens = torch.randn(2, 50, 768)
+try:
+    Attention(768)
+    told = False
+except TypeError:
+    told = True
+show("heads.parameters", parameters(with_heads(12)) - parameters(with_heads(4)), "parameters, 12 heads minus 4 heads")
+show("heads", largest((with_heads(12)(tokens) - with_heads(4)(tokens)).detach()), "answers differ by, same weights")
+show("heads.right", told, "vitrail's attention wants to be told")
+
+# %% [markdown]
+# ## Fault 7: probabilities where a loss wants logits
+#
+# The model ends in a softmax. Cross-entropy makes another one: for 1000 classes the loss of a perfect answer is
+# log(1 + 999 / e), hardly below the log(1000) = 6.908 of pure guessing. (D0 does the same with ten classes.)
+
+
+# %%
+def loss_of_a_perfect_answer(softmax_first: bool) -> float:
+    logits = torch.zeros(1, 1000)
+    logits[0, 0] = 100.0
+    return F.cross_entropy(logits.softmax(-1) if softmax_first else logits, torch.tensor([0])).item()
+
+
+show("probabilities", loss_of_a_perfect_answer(True), "loss of a perfect answer, probabilities")
+show("probabilities.right", loss_of_a_perfect_answer(False), "loss of a perfect answer, logits")
+print(f"closed form {math.log(1 + 999 / math.e):.4f}")
+
+# %% [markdown]
+# ## Fault 8: arguments that nobody reads
+#
+# `image_size` can be given and is not used, and 768 stands where `width` should: another width builds, and
+# fails at the first picture with a shape error from deep inside.
+
+
+# %%
+def error_of(network: nn.Module, images: Tensor) -> str:
+    try:
+        network(images)
+    except RuntimeError as error:
+        return f"RuntimeError: {str(error).splitlines()[0]}"
+    return "no error"
+
+
+wide = grid_of_colours(1)
+narrow = ViTConfig(width=384, depth=1, heads=6)
+show("hard_coded", error_of(AsWritten(width=384, depth=1), wide), "document, width 384")
+show("hard_coded.right", error_of(ViT(narrow), wide), "vitrail, width 384")
+sizes = [parameters(AsWritten(image_size=size, depth=1)) for size in (32, 224)]
+show("image_size", sizes[1] - sizes[0], "parameters for 224 pixels minus those for 32, document")
+sizes = [parameters(ViT(ViTConfig(image_size=size, depth=1))) for size in (32, 224)]
+show("image_size.right", sizes[1] - sizes[0], "the same, vitrail: 192 positions of 768")
+
+# %% [markdown]
+# ## Take away
+#
+# - Before you train a network, show it black pictures. If the answer stays the same, it is blind.
+# - Ask for the gradient at the pixels. Exactly 0.0 means that there is no way from the picture to the answer.
+# - Call it twice. A network in eval mode is a function: the same picture, the same bits.
+# - Change one picture of a batch: no other answer may move.
+# - What is to be learnt is made in the constructor. Count parameters term by term, not only in sum: here one term
+#   too many hid two that were missing.
+# - Silence all branches of a residual network: what comes in must come out.

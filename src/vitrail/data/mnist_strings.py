@@ -1,0 +1,79 @@
+"""Strings of handwritten digits: pictures made of MNIST's, one to five side by side, with the string to be read.
+
+A picture is black, 32 x 160 pixels. Its digits, each 28 x 28 as in MNIST, stand from left to right with gaps of -4 to 4
+pixels between their boxes (MNIST leaves 4 pixels of margin in each, so ink seldom touches), up to 2 pixels above or
+below the middle; the row begins anywhere where it fits. Lengths 1 to 5 are equally likely. All of that is a hash of
+(seed, epoch, number): training pictures are new in each epoch, pictures that are tested are always the same.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+
+from vitrail.data.order import uniforms
+
+HEIGHT, WIDTH = 32, 160
+LONGEST = 5
+GAP = 4  # pixels between two boxes, from minus this to this
+RAISED = 2  # pixels up or down from the middle
+STREAM = 120
+
+
+@dataclass(frozen=True, eq=False)
+class Strings:
+    """Pictures of strings.
+
+    Args:
+        pixels: (n, 32, 160), 0 is the background.
+        texts: What they show.
+        lefts: (n, 5), where each digit's box begins, in pixels; -1 where there is no digit.
+    """
+
+    pixels: UInt8[np.ndarray, "n h w"]
+    texts: tuple[str, ...]
+    lefts: Int64[np.ndarray, "n five"]
+
+
+@dataclass(frozen=True, eq=False)
+class StringMaker:
+    """Makes pictures of strings out of single digits.
+
+    Args:
+        pixels: (m, 28, 28), MNIST's digits of one split.
+        labels: (m,), what they show, 0 to 9.
+        seed: Of the pictures.
+        split: Number of the split, so that splits with the same seed differ.
+    """
+
+    pixels: UInt8[np.ndarray, "m 28 28"]
+    labels: Int64[np.ndarray, " m"]
+    seed: int
+    split: int = 0
+
+    def make(self, ids: Int64[np.ndarray, " n"], epoch: int = 0) -> Strings:
+        """The pictures with these numbers, in an epoch."""
+        draws = uniforms(ids, 2 + 3 * LONGEST, seed=self.seed, epoch=epoch, stream=STREAM + self.split)
+        lengths = 1 + (draws[:, 0] * LONGEST).astype(np.int64)
+        which = (draws[:, 2 : 2 + LONGEST] * len(self.labels)).astype(np.int64)
+        gaps = (draws[:, 2 + LONGEST : 2 + 2 * LONGEST] * (2 * GAP + 1)).astype(np.int64) - GAP
+        raised = (draws[:, 2 + 2 * LONGEST :] * (2 * RAISED + 1)).astype(np.int64) - RAISED
+        side = self.pixels.shape[1]
+        there = np.arange(LONGEST) < lengths[:, None]
+        begins = np.concatenate([np.zeros((len(ids), 1), np.int64), np.cumsum(side + gaps[:, 1:], axis=1)], axis=1)
+        room = WIDTH - (np.take_along_axis(begins, lengths[:, None] - 1, axis=1)[:, 0] + side)
+        begins += (draws[:, 1] * (room + 1)).astype(np.int64)[:, None]
+        tops = (HEIGHT - side) // 2 + raised
+        pixels = np.zeros((len(ids), HEIGHT, WIDTH), np.uint8)
+        rows = np.arange(side)
+        for place in range(LONGEST):
+            some = np.flatnonzero(there[:, place])
+            down = (tops[some, place, None] + rows)[:, :, None]
+            across = (begins[some, place, None] + rows)[:, None, :]
+            where = (some[:, None, None], down, across)
+            pixels[where] = np.maximum(pixels[where], self.pixels[which[some, place]])
+        digits = self.labels[which]
+        texts = tuple(
+            "".join(map(str, row[:length])) for row, length in zip(digits.tolist(), lengths.tolist(), strict=True)
+        )
+        return Strings(pixels, texts, np.where(there, begins, -1))

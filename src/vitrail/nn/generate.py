@@ -1,0 +1,317 @@
+"""Writing with an encoder-decoder: id after id, until every row has ended.
+
+    generate(network, source)                           the likeliest id at each step
+    generate(network, source, Beam(width=4))            the likeliest sequence that a beam of four finds
+    generate(network, source, Sampling(top_p=0.9))      drawn from the network's own probabilities
+
+All three are one loop over hypotheses: a search says which of them go on with which id. At every step the decoder is
+given only the new ids; a cache remembers the rest. A row's result does not depend on the rows beside it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from vitrail.errors import UsageError
+from vitrail.nn.cache import Cache
+from vitrail.nn.checks import check, number, whole
+from vitrail.nn.decoder import Memory
+from vitrail.nn.mode import evaluating
+
+
+class Generated(NamedTuple):
+    """What was written.
+
+    Attributes:
+        tokens: Ids (b, t) without `begin` and `end`, filled up with `padding`.
+        lengths: Number of ids in each row, (b,).
+        log_probability: What the network itself gives the row, its `end` included, (b,).
+    """
+
+    tokens: Int[Tensor, "b t"]
+    lengths: Int[Tensor, "b"]
+    log_probability: Float[Tensor, "b"]
+
+
+class Hypotheses(NamedTuple):
+    """What is written so far: w candidates for each of b rows.
+
+    Attributes:
+        tokens: Ids that start with `begin`, (b, w, t).
+        lengths: Number of ids behind `begin`, `end` included, (b, w).
+        log_probability: Of those ids, (b, w); minus infinity for one that does not exist yet.
+        ended: Whether `end` was written, (b, w).
+    """
+
+    tokens: Int[Tensor, "b w t"]
+    lengths: Int[Tensor, "b w"]
+    log_probability: Float[Tensor, "b w"]
+    ended: Bool[Tensor, "b w"]
+
+
+# From log-probabilities (b, w, v) of the next id: which hypotheses go on, and with which id; each (b, w)
+Choose = Callable[[Tensor, Hypotheses], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search(ABC):
+    """A way to write; make one of `Greedy`, `Beam`, `Sampling`."""
+
+    width: int = 1
+
+    @abstractmethod
+    def chooser(self, rows: int, steps: int) -> Choose:
+        """What decides at each step, for a batch of `rows` and at most `steps` steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Greedy(Search):
+    """The likeliest id at each step."""
+
+    def __post_init__(self) -> None:
+        """Refuse more than one hypothesis."""
+        if self.width != 1:
+            raise UsageError(f"a greedy search has width 1, got {self.width}", f"Beam(width={self.width})")
+
+    def chooser(self, rows: int, steps: int) -> Choose:
+        """The greatest log-probability."""
+
+        def choose(log_probabilities: Tensor, found: Hypotheses) -> tuple[Tensor, Tensor]:
+            token = log_probabilities.argmax(dim=-1)
+            return torch.zeros_like(token), token
+
+        return choose
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beam(Search):
+    """The `width` best hypotheses at each step; the best at the end.
+
+    A hypothesis Y is worth  log P(Y) / ((5 + |Y|) / 6)^length_penalty  ("Google's neural machine translation system",
+    2016, equation 14); |Y| counts `end`. One that has ended keeps its place until better ones push it out.
+
+    Attributes:
+        width: Number of hypotheses of each row.
+        length_penalty: 0 compares log-probabilities, which favours short sequences; the Transformer's paper takes 0.6.
+    """
+
+    width: int = 4
+    length_penalty: float = 0.6
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot search."""
+        check(self, {"width": whole(1), "length_penalty": number()})
+
+    def worth(self, log_probability: Float[Tensor, "*b"], lengths: Int[Tensor, "*#b"]) -> Float[Tensor, "*b"]:
+        """By what hypotheses are compared."""
+        return log_probability / ((5.0 + lengths) / 6.0) ** self.length_penalty
+
+    def chooser(self, rows: int, steps: int) -> Choose:
+        """The best continuations of all hypotheses of a row, best first."""
+
+        def choose(log_probabilities: Tensor, found: Hypotheses) -> tuple[Tensor, Tensor]:
+            total = found.log_probability[..., None] + log_probabilities
+            lengths = found.lengths + (~found.ended).long()
+            best = self.worth(total, lengths[..., None]).flatten(1).topk(self.width).indices
+            vocabulary = log_probabilities.shape[-1]
+            return best // vocabulary, best % vocabulary
+
+        return choose
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling(Search):
+    """Draws each id from softmax(logits / temperature), cut to its likeliest part.
+
+    The draws depend on the seed, the place of the row in the batch and the step, and on nothing else; torch's own
+    generators are not touched.
+
+    Attributes:
+        temperature: Below 1 sharpens, above 1 flattens.
+        top_k: Only the k likeliest ids; 0 for all.
+        top_p: Only the fewest likeliest ids that together have this probability; 1 for all.
+        seed: Of the draws.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be drawn from."""
+        check(self, {"temperature": number(), "top_k": whole(0), "top_p": number(), "seed": whole(0)})
+        if self.width != 1:
+            raise UsageError(f"sampling has width 1, got {self.width}", "the source several times, for several samples")
+        if self.temperature == 0 or not 0 < self.top_p <= 1:
+            raise UsageError(
+                f"temperature must be above 0 and top_p above 0 and at most 1, got {self.temperature} and {self.top_p}",
+                "Greedy(), which is what both come to near 0",
+            )
+
+    def chooser(self, rows: int, steps: int) -> Choose:
+        """Inverts the cumulative distribution at numbers drawn in advance."""
+        draws = torch.rand(rows, steps, dtype=torch.float64, generator=torch.Generator().manual_seed(self.seed))
+
+        def choose(log_probabilities: Tensor, found: Hypotheses) -> tuple[Tensor, Tensor]:
+            shares, ids = self.shares(log_probabilities)
+            draw = draws[:, found.tokens.shape[-1] - 1].to(shares.device)[:, None, None]
+            cumulative = shares.cumsum(dim=-1)
+            place = (cumulative <= draw * cumulative[..., -1:]).sum(dim=-1, keepdim=True)
+            last = (shares > 0).sum(dim=-1, keepdim=True) - 1
+            token = ids.gather(-1, place.minimum(last))[..., 0]
+            return torch.zeros_like(token), token
+
+        return choose
+
+    def shares(self, log_probabilities: Float[Tensor, "*b v"]) -> tuple[Float[Tensor, "*b v"], Int[Tensor, "*b v"]]:
+        """The probabilities that are drawn from, greatest first, and the ids they belong to."""
+        scaled = (log_probabilities.double() / self.temperature).softmax(dim=-1)
+        shares, ids = scaled.sort(dim=-1, descending=True, stable=True)
+        if self.top_k:
+            shares[..., self.top_k :] = 0.0
+        shares = shares / shares.sum(dim=-1, keepdim=True)
+        before = shares.cumsum(dim=-1) - shares
+        shares = torch.where(before < self.top_p, shares, 0.0)
+        return shares / shares.sum(dim=-1, keepdim=True), ids
+
+
+@runtime_checkable
+class SequenceConfig(Protocol):
+    """What `generate` reads of a network's configuration: three ids and the longest target."""
+
+    @property
+    def padding(self) -> int:
+        """Fills rows up; never chosen."""
+        ...
+
+    @property
+    def begin(self) -> int:
+        """Starts every target; never chosen."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """Ends a target."""
+        ...
+
+    @property
+    def max_length(self) -> int:
+        """Longest target."""
+        ...
+
+
+@runtime_checkable
+class SequenceNetwork(Protocol):
+    """What `generate` asks of a network, an `nn.Module`: `Transformer` and `ImageToSequence` are such."""
+
+    @property
+    def config(self) -> SequenceConfig:
+        """What was built."""
+        ...
+
+    def encode(self, inputs: Tensor, /) -> Memory:
+        """Read."""
+        ...
+
+    def decode(self, target: Tensor, memory: Memory, *, cache: Cache) -> Tensor:
+        """Logits behind each new id of the target."""
+        ...
+
+
+GREEDY = Greedy()
+
+
+@torch.no_grad()
+def generate(
+    network: SequenceNetwork, inputs: Tensor, search: Search = GREEDY, max_length: int | None = None
+) -> Generated:
+    """Write one sequence for each row of the inputs.
+
+    The network is in eval mode for the time. `padding` and `begin` are never written. A row that reaches `max_length`
+    without an `end` is cut there.
+
+    Args:
+        network: Any network with `encode`, `decode` and a configuration.
+        inputs: What `encode` reads: ids (b, s) of a `Transformer`, pictures (b, c, h, w) of an `ImageToSequence`.
+        search: How the next id is chosen.
+        max_length: Most ids of a row, `end` included; the network's own limit when None.
+
+    Raises:
+        UsageError: If `max_length` is not between 1 and the network's own limit, or the inputs do not fit.
+    """
+    assert isinstance(network, nn.Module)
+    config = network.config
+    steps = config.max_length if max_length is None else max_length
+    if not 1 <= steps <= config.max_length:
+        raise UsageError(
+            f"max_length must be between 1 and {config.max_length}, the network's limit, got {max_length}",
+            f"max_length={config.max_length}",
+        )
+    with evaluating(network):
+        memory, cache = network.encode(inputs), Cache()
+        rows, device = memory.tokens.shape[0], memory.tokens.device
+        memory = memory.rows(torch.arange(rows, device=device).repeat_interleave(search.width))
+        choose = search.chooser(rows, config.max_length)
+        found = _nothing_yet(rows, search.width, config.begin, device)
+        for _ in range(steps):
+            newest = found.tokens[..., -1].flatten()[:, None]
+            logits = network.decode(newest, memory, cache=cache)[:, -1]
+            log_probabilities = logits.float().log_softmax(dim=-1).unflatten(0, (rows, search.width))
+            log_probabilities = _allowed(log_probabilities, found, config)
+            parent, token = choose(log_probabilities, found)
+            if search.width > 1:
+                cache.reorder((parent + torch.arange(rows, device=device)[:, None] * search.width).flatten())
+            found = _continued(found, log_probabilities, parent, token, config.end)
+            if bool(found.ended.all()):
+                break
+    return _best(found, config)
+
+
+def _nothing_yet(rows: int, width: int, begin: int, device: torch.device) -> Hypotheses:
+    """Only `begin`; the first hypothesis of each row exists, the others wait to branch off from it."""
+    waiting = torch.arange(width, device=device).expand(rows, width) > 0
+    return Hypotheses(
+        tokens=torch.full((rows, width, 1), begin, device=device),
+        lengths=torch.zeros(rows, width, dtype=torch.long, device=device),
+        log_probability=torch.zeros(rows, width, device=device).masked_fill(waiting, -torch.inf),
+        ended=waiting,
+    )
+
+
+def _allowed(log_probabilities: Tensor, found: Hypotheses, config: SequenceConfig) -> Tensor:
+    """A hypothesis goes on with any id but `padding` and `begin`; one that has ended only with `padding`, for free."""
+    ids = torch.arange(log_probabilities.shape[-1], device=log_probabilities.device)
+    words = log_probabilities.masked_fill((ids == config.padding) | (ids == config.begin), -torch.inf)
+    nothing = torch.zeros_like(words).masked_fill(ids != config.padding, -torch.inf)
+    return torch.where(found.ended[..., None], nothing, words)
+
+
+def _continued(
+    found: Hypotheses, log_probabilities: Tensor, parent: Int[Tensor, "b w"], token: Int[Tensor, "b w"], end: int
+) -> Hypotheses:
+    """Each hypothesis behind its parent, one id longer."""
+    gained = log_probabilities.gather(1, parent[..., None].expand_as(log_probabilities)).gather(2, token[..., None])
+    log_probability = found.log_probability.gather(1, parent) + gained[..., 0]
+    had_ended = found.ended.gather(1, parent)
+    before = found.tokens.gather(1, parent[..., None].expand_as(found.tokens))
+    return Hypotheses(
+        tokens=torch.cat([before, token[..., None]], dim=-1),
+        lengths=found.lengths.gather(1, parent) + (~had_ended).long(),
+        log_probability=log_probability,
+        ended=had_ended | (token == end) | log_probability.isinf(),
+    )
+
+
+def _best(found: Hypotheses, config: SequenceConfig) -> Generated:
+    """The first hypothesis of each row, which is the best, without `begin` and `end`."""
+    tokens = found.tokens[:, 0, 1:]
+    tokens = tokens.masked_fill(tokens == config.end, config.padding)
+    lengths = (tokens != config.padding).sum(dim=1)
+    longest = int(lengths.max()) if len(lengths) else 0
+    return Generated(tokens[:, :longest], lengths, found.log_probability[:, 0])

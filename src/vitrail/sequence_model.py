@@ -1,0 +1,250 @@
+"""A model that writes: a network with the vocabularies, and the preprocessing where it reads pictures.
+
+    model = vitrail.load("runs/latest")
+    model.generate(["string.png"])[0].text
+
+It is saved and loaded like every model; `config.json` holds the vocabularies.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitrail.data.hugging_face import from_hugging_face, to_hugging_face
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.vocabulary import BEGIN, END, PADDING, Vocabulary
+from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.model_files import (
+    CARD,
+    CONFIG,
+    FORMAT,
+    PREPROCESSOR,
+    SAVED_AGAIN,
+    WEIGHTS,
+    load_weights,
+    opened,
+    read_json,
+    with_checksum,
+    write,
+)
+from vitrail.nn import (
+    Greedy,
+    ImageToSequence,
+    ImageToSequenceConfig,
+    Search,
+    Transformer,
+    TransformerConfig,
+    generate,
+    grid_of,
+)
+from vitrail.nn.decoder import STANDARD_STACK
+from vitrail.nn.vit import STANDARD
+
+KINDS = ("Transformer", "ImageToSequence")
+GREEDY = Greedy()
+Source = str | Path | Image.Image
+
+
+class Written(NamedTuple):
+    """What a model writes for one source."""
+
+    name: str
+    text: str
+    probability: float  # that the network gives to this very text, its end included
+    ids: tuple[int, ...]  # the same text as ids, without begin and end
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceModel:
+    """A network that writes, with all that makes it usable.
+
+    Attributes:
+        network: Gives the logits of the ids that come next.
+        vocabulary: Of what is written.
+        source_vocabulary: Of what is read, where texts are; else None.
+        preprocessing: What turns a picture into what the network expects, where pictures are read; else None.
+    """
+
+    network: Transformer | ImageToSequence
+    vocabulary: Vocabulary
+    source_vocabulary: Vocabulary | None = None
+    preprocessing: Preprocessing | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not belong together."""
+        config = self.network.config
+        if (config.padding, config.begin, config.end) != (PADDING, BEGIN, END):
+            raise UsageError(
+                f"the network has the special ids {config.padding}, {config.begin}, {config.end}",
+                f"padding={PADDING}, begin={BEGIN}, end={END}, as in every Vocabulary",
+            )
+        match config:
+            case TransformerConfig():
+                _same_length("vocabulary", self.vocabulary, config.target_vocabulary)
+                _same_length("source_vocabulary", self.source_vocabulary, config.source_vocabulary)
+            case ImageToSequenceConfig():
+                _same_length("vocabulary", self.vocabulary, config.vocabulary)
+                if self.preprocessing is None or self.preprocessing.channels != config.encoder.channels:
+                    raise UsageError(
+                        f"the network reads pictures of {config.encoder.channels} channels, the preprocessing makes "
+                        f"{self.preprocessing.channels if self.preprocessing else 'none'}",
+                        f"Preprocessing(channels={config.encoder.channels}, ...)",
+                    )
+                grid_of(self.preprocessing.size, config.encoder.patch)
+
+    @property
+    def reads_pictures(self) -> bool:
+        """Whether a source is a picture; else it is a text."""
+        return self.preprocessing is not None
+
+    @property
+    def example(self) -> str:
+        """A source as it may be typed, for cards and hints."""
+        if self.source_vocabulary is None:
+            return "picture.png"
+        return self.source_vocabulary.separator.join(self.source_vocabulary.tokens[:4][::-1])
+
+    def tensor(self, sources: Sequence[Source]) -> Tensor:
+        """Sources as the network expects them, on its device: ids (b, s), or pictures (b, c, h, w).
+
+        Raises:
+            DataError: A picture cannot be read, or a text is empty or has an unknown token; names it.
+            UsageError: A source is of the wrong kind.
+        """
+        device = next(self.network.parameters()).device
+        if self.preprocessing is not None:
+            pixels = torch.stack([self.preprocessing.to_uint8(opened(source)) for source in sources])
+            return self.preprocessing.normalise(pixels.to(device))
+        assert self.source_vocabulary is not None
+        texts = []
+        for source in sources:
+            if not isinstance(source, str):
+                raise UsageError(f"this model reads texts, got {type(source).__name__}", "a text, as str")
+            texts.append(source)
+        return torch.from_numpy(self.source_vocabulary.rows(texts, framed=False)).to(device)
+
+    def generate(
+        self, sources: Sequence[Source] | Source, search: Search = GREEDY, batch_size: int = 64
+    ) -> list[Written]:
+        """What the model writes for each source.
+
+        Args:
+            sources: Files or opened pictures, or texts; or a single one.
+            search: How the next id is chosen.
+            batch_size: How many go through the network at a time.
+
+        Returns:
+            One text for each source, in order.
+
+        Raises:
+            DataError: A source cannot be read; names it.
+        """
+        if isinstance(sources, str | Path | Image.Image):
+            sources = [sources]
+        written: list[Written] = []
+        for first in range(0, len(sources), batch_size):
+            some = sources[first : first + batch_size]
+            names = [str(source) if isinstance(source, str | Path) else "picture" for source in some]
+            written += self.write(self.tensor(some), names, search)
+        return written
+
+    def write(self, inputs: Tensor, names: Sequence[str], search: Search = GREEDY) -> list[Written]:
+        """As `generate`, for inputs that are tensors already."""
+        found = generate(self.network, inputs, search)
+        rows = zip(names, found.tokens.tolist(), found.lengths.tolist(), found.log_probability.tolist(), strict=True)
+        return [
+            Written(name, self.vocabulary.decode(ids[:length]), math.exp(min(0.0, log)), tuple(ids[:length]))
+            for name, ids, length, log in rows
+        ]
+
+
+def _same_length(name: str, vocabulary: Vocabulary | None, wanted: int) -> None:
+    found = None if vocabulary is None else len(vocabulary)
+    if found != wanted:
+        raise UsageError(f"{name} has {found} ids, the network wants {wanted}", f"a vocabulary of {wanted - 3} tokens")
+
+
+def save_sequence_model(model: SequenceModel, folder: str | Path, *, card: str = "") -> Path:
+    """Write a model folder, as `vitrail.save` does; `vitrail.load` reads it again.
+
+    Args:
+        model: What to save.
+        folder: Where; made if missing.
+        card: Text of the README; a short one is written when empty.
+
+    Raises:
+        UsageError: The network has parts of its own, which its files cannot hold.
+    """
+    network = model.network
+    standard = network.parts == STANDARD_STACK
+    if isinstance(network, ImageToSequence):
+        standard = network.parts == STANDARD and network.decoder_parts == STANDARD_STACK
+    if not standard:
+        raise UsageError(
+            "this network has parts of its own, which its files cannot hold",
+            "a network of the standard parts, or its state_dict() in a file of your own",
+        )
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    source = model.source_vocabulary
+    config = {
+        "model_type": "vitrail",
+        "format": FORMAT,
+        "network": {"kind": type(network).__name__, **asdict(network.config)},
+        "vocabulary": model.vocabulary.to_dict(),
+        **({} if source is None else {"source_vocabulary": source.to_dict()}),
+    }
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    write(folder / WEIGHTS, with_checksum(tensors))
+    write(folder / CONFIG, json.dumps(config, indent=2, ensure_ascii=False).encode())
+    if model.preprocessing is not None:
+        write(folder / PREPROCESSOR, json.dumps(to_hugging_face(model.preprocessing), indent=2).encode())
+    write(folder / CARD, (card or _card(model)).encode())
+    return folder
+
+
+def load_sequence_model(folder: Path, config: dict[str, Any], device: str | torch.device = "cpu") -> SequenceModel:
+    """Read a model folder whose configuration is that of a network that writes; `vitrail.load` calls it.
+
+    Args:
+        folder: The model folder.
+        config: Content of its `config.json`.
+        device: Where the network goes.
+
+    Raises:
+        DataError: A file is missing, damaged or does not fit the others.
+    """
+    try:
+        settings = dict(config["network"])
+        kind = settings.pop("kind")
+        vocabulary = Vocabulary.from_dict(config["vocabulary"])
+        if kind == "ImageToSequence":
+            network = ImageToSequence(ImageToSequenceConfig.from_dict(settings))
+            preprocessing = from_hugging_face(read_json(folder / PREPROCESSOR))
+            model = SequenceModel(network.eval(), vocabulary, preprocessing=preprocessing)
+        else:
+            network = Transformer(TransformerConfig.from_dict(settings))
+            model = SequenceModel(network.eval(), vocabulary, Vocabulary.from_dict(config["source_vocabulary"]))
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        problem = error.problem if isinstance(error, VitrailError) else f"{type(error).__name__}: {error}"
+        raise DataError(f"{folder}: the configuration is damaged ({problem})", SAVED_AGAIN) from error
+    load_weights(network, folder / WEIGHTS)
+    network.to(device)
+    return model
+
+
+def _card(model: SequenceModel) -> str:
+    reads = "a picture" if model.reads_pictures else "a text"
+    return (
+        f"# A {type(model.network).__name__} made with vitrail\n\n"
+        f"{sum(p.numel() for p in model.network.parameters()):,} parameters; reads {reads} and writes texts of: "
+        f"{model.vocabulary.says()}\n\n"
+        f'```python\nimport vitrail\n\nmodel = vitrail.load(".")\nprint(model.generate([{model.example!r}])[0].text)\n```\n'
+    )

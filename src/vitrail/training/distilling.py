@@ -1,0 +1,245 @@
+"""From what was asked of a distillation to the objective of a run: the teacher opened, checked, fitted and stored.
+
+`Lesson` is what a person asked for; `Distillation` in the settings is what the run stores; `taught` turns a prepared
+classifier into a prepared student.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.data.augmentation import Augmentation
+from vitrail.data.batches import Batch, TrainingSet
+from vitrail.errors import DataError, UsageError
+from vitrail.training.distillation import Ask, distillation
+from vitrail.training.options import DistillOptions
+from vitrail.training.prepare import Prepared
+from vitrail.training.settings import Distillation, Settings
+from vitrail.training.teacher import Teacher, open_features, open_teacher
+from vitrail.training.teacher_head import TOGETHER, unchanged, with_new_head
+
+CACHED_BYTES = 2**30  # larger tables of answers are not kept unless that was asked for
+SCORED = 2048  # validation pictures that the teacher's accuracy is counted on
+STEADY = 1e-3  # how far an answer may differ between two batches, as a share of the largest logit
+HANDED = "python:"
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """What was asked of a distillation.
+
+    Attributes:
+        teacher: A folder, torchvision:NAME, timm:NAME, or python:NAME for one that was handed over.
+        options: What to do differently.
+        handed: The teacher itself, when it was handed over in Python.
+    """
+
+    teacher: str
+    options: DistillOptions
+    handed: Teacher | None = None
+
+    def asked(self) -> dict[str, Any]:
+        """The fields of `Distillation` that were asked for; paths without a reference to the current folder."""
+        names = {field.name for field in fields(Distillation)} - {"teacher", "fit_head", "cache"}
+        chosen = {name: getattr(self.options, name, None) for name in names}
+        chosen = {name: value for name, value in chosen.items() if value not in (None, "auto")}
+        if "teacher_weights" in chosen:
+            chosen["teacher_weights"] = _anywhere(chosen["teacher_weights"])
+        return {"teacher": _anywhere(self.teacher), **chosen}
+
+    def applied(self, settings: Settings) -> Settings:
+        """The settings of the student: its distillation, and its token where there is one."""
+        before = {} if settings.distillation is None else _plain(settings.distillation)
+        how = Distillation(**{**before, "identity": "", **self.asked()})
+        token, network = self.options.token, settings.network
+        wanted = token == "yes" or (token == "auto" and network.class_token)
+        return replace(settings, distillation=how, network=replace(network, distillation_token=wanted))
+
+    def differences(self, settings: Settings) -> list[str]:
+        """What is asked for that a run which exists was not started with, as `name: old -> new`."""
+        stored = settings.distillation
+        if stored is None:
+            return [f"teacher: none -> {self.teacher}"]
+        token = {True: "yes", False: "no"}[settings.network.distillation_token]
+        kept = {"fit_head": ("never", "always"), "cache": ("off", "on")}
+        pairs = [(name, getattr(stored, name), new) for name, new in self.asked().items()]
+        pairs += [(name, words[getattr(stored, name)], getattr(self.options, name)) for name, words in kept.items()]
+        pairs.append(("token", token, self.options.token))
+        return [f"{name}: {old} -> {new}" for name, old, new in pairs if new not in (old, "auto")]
+
+
+def taught(prepared: Prepared, lesson: Lesson | None, new: bool, progress: Progress) -> Prepared:
+    """The same run with a teacher, where its settings name one.
+
+    Args:
+        prepared: A classifier, prepared by its settings.
+        lesson: What was asked for; None when only the settings say it (a configuration file, or a run that goes on).
+        new: Whether the run begins; then the teacher is scored and the choices that were left open are made.
+        progress: Gets what is done of the teacher's answers.
+
+    Raises:
+        DataError: If the teacher is missing, is another one than before, or does not know the classes.
+        UsageError: If it cannot teach this student.
+    """
+    how, source, data = prepared.settings.distillation, prepared.source, prepared.data
+    if how is None:
+        return prepared
+    options = lesson.options if lesson is not None and new else None
+    fit = options.fit_head if options is not None else ("always" if how.fit_head else "never")
+    handed = None if lesson is None else lesson.handed
+    teacher, fit_head = _opened(how, handed, fit, source.classes)
+    _check_identity(how, teacher)
+    how = replace(how, identity=teacher.identity(), fit_head=fit_head)
+    teacher = teacher.to(data.device)
+    _check_answers(teacher, data)
+    teacher = with_new_head(teacher, data, source.classes) if fit_head else teacher.matched(source.classes)
+    kept = _keeps(options.cache if options is not None else ("on" if how.cache else "off"), data)
+    how = replace(how, cache=kept)
+    notes = _said(how, teacher, prepared) if new else []
+    ask: Ask = stored_answers(teacher, data, progress) if kept else live_answers(teacher, data)
+    token = prepared.settings.network.distillation_token
+    return replace(
+        prepared,
+        settings=replace(prepared.settings, distillation=how),
+        objective=distillation(ask, how.kind, how.temperature, how.weight, token),
+        notes=(*prepared.notes, *notes),
+    )
+
+
+def live_answers(teacher: Teacher, data: TrainingSet) -> Ask:
+    """The teacher sees each picture of a batch as the student does, with the same augmentation."""
+    return lambda batch: teacher.answer(batch.images, data.preprocessing)
+
+
+def stored_answers(teacher: Teacher, data: TrainingSet, progress: Progress = lambda what, done, whole: None) -> Ask:
+    """The teacher is asked once for each training picture, unchanged; later its answers are looked up by id.
+
+    They are computed in one fixed order, so that a run that goes on has the same ones.
+    """
+    table = torch.zeros(len(data), len(teacher.classes), device=data.device)
+    done = 0
+    for batch in unchanged(data).batches(0, TOGETHER):
+        table[torch.from_numpy(batch.ids).to(data.device)] = teacher.answer(batch.images, data.preprocessing)
+        done += len(batch)
+        progress("asking the teacher", done, len(data))
+
+    def looked_up(batch: Batch) -> Float[Tensor, "b v"]:
+        return table[torch.from_numpy(batch.ids).to(table.device)]
+
+    return looked_up
+
+
+def teacher_accuracy(teacher: Teacher, prepared: Prepared) -> tuple[float, int]:
+    """Share of validation pictures whose first choice is right, and of how many."""
+    labels = torch.from_numpy(prepared.source.validation.labels)
+    everyone = np.linspace(0, len(labels) - 1, min(SCORED, len(labels))).astype(np.int64)
+    groups = np.array_split(everyone, -(-len(everyone) // TOGETHER))
+    right = count = 0
+    student = prepared.model.preprocessing
+    for ids, got in zip(groups, prepared.validation.fetch(groups), strict=True):
+        images = student.normalise(got.pixels.to(prepared.data.device))
+        chosen = teacher.answer(images, student).argmax(dim=1).cpu()
+        right += int(((chosen == labels[ids]) & got.readable).sum())
+        count += int(got.readable.sum())
+    return right / max(1, count), count
+
+
+def _opened(how: Distillation, handed: Teacher | None, fit: str, classes: tuple[str, ...]) -> tuple[Teacher, bool]:
+    """The teacher, or its features where it gets a new head, and whether it does."""
+    if how.teacher.startswith(HANDED):
+        if handed is None:
+            raise UsageError(
+                f"this run learns from {how.teacher}, which was handed over in Python",
+                "vitrail.distill(data, teacher, out, DistillOptions(resume='auto')) with the same teacher",
+            )
+        return handed, fit == "always"
+    asked = (how.teacher, how.teacher_weights, how.teacher_size)
+    if fit == "always":
+        return open_features(*asked), True
+    teacher = open_teacher(*asked)
+    foreign = how.teacher.startswith(("torchvision:", "timm:"))
+    if fit == "auto" and foreign and not set(classes) <= set(teacher.classes):
+        return open_features(*asked), True
+    return teacher, False
+
+
+def _check_identity(how: Distillation, teacher: Teacher) -> None:
+    if how.identity and how.identity != teacher.identity():
+        raise DataError(
+            f"the teacher {how.teacher} has changed since the run was started (its weights were {how.identity}, they "
+            f"are {teacher.identity()})",
+            "the teacher as it was, or another --out",
+        )
+
+
+def _check_answers(teacher: Teacher, data: TrainingSet) -> None:
+    """Refuse a teacher that cannot answer, or whose answer to a picture depends on what else is in the batch."""
+    images = next(unchanged(data).batches(0, 8)).images
+    try:
+        together, apart = (teacher.answer(some, data.preprocessing) for some in (images, images[: len(images) // 2]))
+    except (RuntimeError, ValueError, AssertionError, IndexError, TypeError) as error:
+        raise UsageError(
+            f"{teacher.name} cannot answer: {type(error).__name__}: {error}",
+            f"a Preprocessing that is its network's; now it is shown {_shape(teacher)}",
+        ) from error
+    if teacher.classes and tuple(together.shape) != (len(images), len(teacher.classes)):
+        raise UsageError(
+            f"{teacher.name} gives {tuple(together.shape)} for {len(images)} pictures and {len(teacher.classes)} class "
+            "names",
+            "one logit for each class name",
+        )
+    if not bool(together.isfinite().all()):
+        raise DataError(f"{teacher.name} gives numbers that are not finite", "other weights")
+    if float((together[: len(apart)] - apart).abs().max()) > STEADY * max(1.0, float(together.abs().max())):
+        raise UsageError(
+            f"{teacher.name} answers differently to the same picture in another batch: is it in train mode?",
+            "hand over the module itself, or a function of one in eval mode",
+        )
+
+
+def _keeps(asked: str, data: TrainingSet) -> bool:
+    """Whether answers are kept: where pictures never change, or where that was asked for."""
+    a = data.augmentation
+    if asked == "on" and (a.mixup or a.cutmix):
+        raise UsageError(
+            "stored answers are of single pictures, and here pictures are mixed (mixup or CutMix)",
+            "--cache off, so that the teacher sees the mixture too",
+        )
+    still = replace(a, label_smoothing=0.0, fill=Augmentation().fill) == Augmentation()
+    table = 4 * len(data) * data.classes
+    return asked == "on" or (asked == "auto" and still and table <= CACHED_BYTES)
+
+
+def _said(how: Distillation, teacher: Teacher, prepared: Prepared) -> list[str]:
+    """What is worth knowing of the teacher before it teaches."""
+    accuracy, count = teacher_accuracy(teacher, prepared)
+    head = f" with a new head for the {len(teacher.classes)} classes here" if how.fit_head else ""
+    notes = [f"teacher {how.teacher}{head}: {accuracy:.2%} of {count:,} validation pictures right"]
+    if how.teacher_weights == "random" and how.teacher.startswith(("torchvision:", "timm:")):
+        notes.append("warning: the teacher has random weights, as asked for")
+    part = f"temperature {how.temperature:g}" if how.kind == "soft" else "its first choice"
+    where = "the head of a distillation token" if prepared.settings.network.distillation_token else "the class head"
+    kept = "; its answers are stored, one for each unchanged picture" if how.cache else ""
+    return [*notes, f"distillation: {how.kind} ({part}), weight {how.weight:g}, on {where}{kept}"]
+
+
+def _anywhere(path: str) -> str:
+    """A path that means the same from any folder; other words as they are."""
+    return str(Path(path).resolve()) if Path(path).exists() else path
+
+
+def _plain(how: Distillation) -> dict[str, Any]:
+    return {field.name: getattr(how, field.name) for field in fields(Distillation)}
+
+
+def _shape(teacher: Teacher) -> str:
+    own = teacher.preprocessing
+    return f"{own.channels} channel(s) of {own.size[0]} x {own.size[1]}"

@@ -1,0 +1,212 @@
+"""A teacher: a frozen classifier that is shown the student's pictures in its own way, and only asked.
+
+    Teacher(network, preprocessing, classes)     any module or function that gives logits
+    open_teacher("runs/big")                     a run or model folder, torchvision:NAME or timm:NAME
+
+It is no part of the student: no parameter, no buffer and no file of the student holds any of it. Whoever calls
+`train()` on what, it answers in eval mode and outside the graph, so that no statistic of it drifts. Its classes are
+matched to the student's by name.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.model import Model, load
+from vitrail.nn import ViT
+from vitrail.nn.mode import evaluating
+from vitrail.training.checkpoint import weights_hash
+from vitrail.weights.classifiers import Classifier, open_classifier
+
+LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, as Pillow turns colour into grey
+
+
+class Function(nn.Module):
+    """A function as a module without parameters; it has to be in eval mode by itself."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, images: Tensor) -> Tensor:
+        """What the function says."""
+        return self.function(images)
+
+
+class Columns(nn.Module):
+    """Logits of some classes, in another order."""
+
+    def __init__(self, columns: Sequence[int]) -> None:
+        super().__init__()
+        self.columns = list(columns)
+
+    def forward(self, logits: Float[Tensor, "b v"]) -> Float[Tensor, "b w"]:
+        """The columns asked for."""
+        return logits[:, self.columns]
+
+
+@dataclass(frozen=True, eq=False)
+class Teacher:
+    """A classifier that is only asked.
+
+    Args:
+        network: A module, or a function of normalised pictures (b, c, h, w), that gives logits (b, classes). A module
+            is put in eval mode for every answer; a function has to see to that itself.
+        preprocessing: What the network expects: its size, channels, mean and deviation.
+        classes: Its class names, in the order of the logits.
+        name: For messages.
+    """
+
+    network: nn.Module
+    preprocessing: Preprocessing
+    classes: tuple[str, ...]
+    name: str = "teacher"
+
+    def __post_init__(self) -> None:
+        """Make a function a module, and the class names a tuple."""
+        if not isinstance(self.network, nn.Module):
+            object.__setattr__(self, "network", Function(self.network))
+        object.__setattr__(self, "classes", tuple(str(name) for name in self.classes))
+
+    @torch.no_grad()
+    def answer(self, images: Float[Tensor, "b c h w"], student: Preprocessing) -> Float[Tensor, "b v"]:
+        """The teacher's logits of pictures that are normalised for the student; fp32, in eval mode, without a graph.
+
+        Args:
+            images: The very pictures that the student sees, augmented as they are.
+            student: The student's preprocessing, by which they were normalised.
+        """
+        with evaluating(self.network), torch.autocast(images.device.type, enabled=False):
+            return self.network(self.view(images.float(), student)).float()
+
+    def view(self, images: Float[Tensor, "b c h w"], student: Preprocessing) -> Float[Tensor, "b e x y"]:
+        """The student's pictures as the teacher expects them: its channels, its size, its mean and deviation.
+
+        Grey becomes three equal channels, colour becomes grey by Pillow's weights. The whole picture is brought to the
+        teacher's size (bicubic, averaging where it gets smaller).
+        """
+        own = self.preprocessing
+        values = images * _column(student.std, images) + _column(student.mean, images)
+        if student.channels < own.channels:
+            values = values.expand(-1, own.channels, -1, -1)
+        elif student.channels > own.channels:
+            values = (values * _column(LUMA, images)).sum(dim=1, keepdim=True)
+        if tuple(values.shape[2:]) != tuple(own.size):
+            values = F.interpolate(values, own.size, mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)
+        return (values - _column(own.mean, images)) / _column(own.std, images)
+
+    def identity(self) -> str:
+        """Hash of the weights and the class names: equal for the same teacher; the weights of a function are unseen."""
+        return f"{weights_hash(self.network)}-{len(self.classes)}"
+
+    def to(self, device: torch.device) -> "Teacher":
+        """The teacher on a device; a module is moved, not copied."""
+        return replace(self, network=self.network.to(device))
+
+    def matched(self, classes: Sequence[str]) -> "Teacher":
+        """A teacher whose logits are those of these classes, found by name, in this order.
+
+        Raises:
+            DataError: If a class is not among the teacher's, or more than once; says what to do.
+        """
+        if tuple(classes) == self.classes:
+            return self
+        missing = [name for name in classes if name not in self.classes]
+        if missing:
+            shared = len(classes) - len(missing)
+            raise DataError(
+                f"{self.name} knows {shared} of the {len(classes)} classes here: it lacks {_some(missing)}, it has "
+                f"{_some(self.classes)}",
+                "--fit-head always, which gives it a new head for these classes; or name the classes alike",
+            )
+        counts = Counter(self.classes)
+        twice = [name for name in classes if counts[name] > 1]
+        if twice:
+            raise DataError(
+                f"{self.name} has more than one class called {_some(twice)}",
+                "--fit-head always, which gives it a new head for the classes here",
+            )
+        columns = [self.classes.index(name) for name in classes]
+        return replace(self, network=nn.Sequential(self.network, Columns(columns)), classes=tuple(classes))
+
+
+def open_teacher(what: str | Path, weights: str = "pretrained", size: int = 0) -> Teacher:
+    """A teacher by what it is called.
+
+    Args:
+        what: A run or model folder, `torchvision:NAME` or `timm:NAME`.
+        weights: Of a torchvision or timm network: pretrained, random, or a file with its state dict.
+        size: Side in pixels of the pictures that it is shown; 0 for its own.
+
+    Raises:
+        UsageError: If there is no network of that name, or it is no classifier of pictures.
+        DataError: If the folder or the weights are missing or damaged, or do not fit.
+    """
+    kind, colon, name = str(what).partition(":")
+    if colon and kind in ("torchvision", "timm"):
+        found = open_classifier(kind, name, weights)
+        return resized(_of_classifier(found, str(what)), size)
+    if colon and len(kind) > 1 and not Path(what).exists():
+        raise UsageError(f"there is no kind of teacher '{kind}:'", "a run folder, torchvision:NAME or timm:NAME")
+    return resized(of_model(_loaded(Path(what)), str(what)), size)
+
+
+def open_features(what: str | Path, weights: str = "pretrained", size: int = 0) -> Teacher:
+    """The same without its head: what it answers are features, for a new head to read; it has no class names."""
+    kind, colon, name = str(what).partition(":")
+    if colon and kind in ("torchvision", "timm"):
+        found = open_classifier(kind, name, weights, head=False)
+        return resized(_of_classifier(found, str(what)), size)
+    model = _loaded(Path(what))
+    return resized(replace(of_model(model, str(what)), network=headless(model.network), classes=()), size)
+
+
+def of_model(model: Model, name: str = "model") -> Teacher:
+    """A vitrail model as a teacher."""
+    return Teacher(model.network, model.preprocessing, model.classes, name)
+
+
+def headless(network: ViT) -> ViT:
+    """A ViT that gives what its head would read; with a distillation token, the mean of both tokens."""
+    network.head = nn.Identity()
+    if network.head_dist is not None:
+        network.head_dist = nn.Identity()
+    return network
+
+
+def resized(teacher: Teacher, size: int) -> Teacher:
+    """The teacher, shown pictures of another size; as it is when 0."""
+    return replace(teacher, preprocessing=replace(teacher.preprocessing, size=(size, size))) if size else teacher
+
+
+def _of_classifier(found: Classifier, name: str) -> Teacher:
+    return Teacher(found.network, found.preprocessing, found.classes, name)
+
+
+def _loaded(folder: Path) -> Model:
+    try:
+        model = load(folder)
+    except VitrailError as error:
+        raise DataError(
+            f"the teacher cannot be loaded: {error.problem}", "the folder of a run, torchvision:NAME or timm:NAME"
+        ) from error
+    if not isinstance(model, Model):
+        raise UsageError(f"{folder} is no classifier of pictures, so it cannot teach one", "the run of a classifier")
+    return model
+
+
+def _column(values: Sequence[float], like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None, None]
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

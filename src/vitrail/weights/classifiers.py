@@ -1,0 +1,116 @@
+"""Classifiers of torchvision and timm by name, as they are, to be asked as teachers: nothing of them is converted.
+
+A network comes with what it expects of a picture and with its class names, which are ImageNet's as the library has
+them. Weights are the library's own (fetched by it), random, or a file.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import DataError, UsageError, nearest
+from vitrail.weights.state_dict import read_state_dict
+
+SEED = 0  # of random weights, so that the same name gives the same network
+
+
+class Classifier(NamedTuple):
+    """A network with what it expects and what its logits mean."""
+
+    network: nn.Module
+    preprocessing: Preprocessing
+    classes: tuple[str, ...]  # empty when it is without a head
+
+
+def open_classifier(library: str, name: str, weights: str = "pretrained", head: bool = True) -> Classifier:
+    """A network by its name in a library.
+
+    Args:
+        library: torchvision or timm.
+        name: Such as resnet50.
+        weights: `pretrained`, `random`, or a file with its state dict (.safetensors, .pth, .pt, .bin).
+        head: Whether it gives logits; else it gives what its last linear map reads.
+
+    Raises:
+        UsageError: If the library is missing or knows no such name; offers the nearest.
+        DataError: If the weights cannot be had or do not fit.
+    """
+    found = {"torchvision": _torchvision, "timm": _timm}[library](name, weights == "pretrained")
+    if weights not in ("pretrained", "random"):
+        _fill(found.network, Path(weights), f"{library}:{name}")
+    if not head:
+        _without_head(found.network, len(found.classes))
+        found = found._replace(classes=())
+    return found._replace(network=found.network.eval())
+
+
+def _torchvision(name: str, pretrained: bool) -> Classifier:
+    from torchvision import models
+
+    known = models.list_models(module=models)
+    if name not in known:
+        raise _unknown("torchvision", name, known)
+    published = models.get_model_weights(name).DEFAULT
+    make = lambda: models.get_model(name, weights=published if pretrained else None)  # noqa: E731
+    preset = published.transforms()
+    side = preset.crop_size[0]
+    preprocessing = Preprocessing((side, side), mean=tuple(preset.mean), std=tuple(preset.std))
+    return Classifier(_made(make, f"torchvision:{name}"), preprocessing, tuple(published.meta["categories"]))
+
+
+def _timm(name: str, pretrained: bool) -> Classifier:
+    try:
+        import timm
+        from timm.data import ImageNetInfo, infer_imagenet_subset
+    except ImportError as error:
+        raise UsageError("timm is missing", 'pip install "vitrail[compat]"') from error
+    known = timm.list_models()
+    if name.partition(".")[0] not in known:
+        raise _unknown("timm", name, known)
+    network = _made(lambda: timm.create_model(name, pretrained=pretrained), f"timm:{name}")
+    facts = network.pretrained_cfg
+    channels, height, width = facts["input_size"]
+    preprocessing = Preprocessing((height, width), channels=channels, mean=facts["mean"], std=facts["std"])
+    subset = infer_imagenet_subset(network)
+    info = ImageNetInfo(subset) if subset else None
+    count = facts["num_classes"]
+    names = [str(i) if info is None else info.index_to_description(i).split(",")[0] for i in range(count)]
+    return Classifier(network, preprocessing, tuple(names))
+
+
+def _made(make: Callable[[], nn.Module], name: str) -> nn.Module:
+    """The network, with the same random start at every call; the caller's random numbers are left as they were."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        try:
+            return make()
+        except (OSError, RuntimeError) as error:
+            raise DataError(
+                f"the weights of {name} cannot be fetched ({type(error).__name__}: {error})",
+                "--teacher-weights FILE with its state dict, or --teacher-weights random",
+            ) from error
+
+
+def _fill(network: nn.Module, file: Path, name: str) -> None:
+    tensors = read_state_dict(file)
+    try:
+        network.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise DataError(
+            f"{file} does not fit {name}: {str(error).splitlines()[-1].strip()}", f"the state dict of {name}"
+        ) from error
+
+
+def _without_head(network: nn.Module, outputs: int) -> None:
+    """Take out the linear map that gives the logits; a network that ends otherwise has its logits for features."""
+    heads = [name for name, m in network.named_modules() if isinstance(m, nn.Linear) and m.out_features == outputs]
+    if heads:
+        network.set_submodule(heads[-1], nn.Identity())
+
+
+def _unknown(library: str, name: str, known: list[str]) -> UsageError:
+    return UsageError(f"{library} has no classifier '{name}'", f"{library}:{nearest(name, known) or 'resnet50'}")

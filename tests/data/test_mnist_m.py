@@ -1,0 +1,340 @@
+"""MNIST-M: the rule in closed form, pictures that depend on nothing but their seed and number, published files read."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from tests.data.test_source import put_idx
+from vitrail.data import idx, photographs
+from vitrail.data.feed import ResidentFeed, open_feed
+from vitrail.data.mnist_m import blend, read_mnist_m
+from vitrail.data.order import BACKGROUND, uniforms
+from vitrail.data.parts import TEST, TRAIN
+from vitrail.data.pictures import ArrayPictures
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.source import Source, open_evaluation, open_source, reopen_source
+from vitrail.errors import DataError, UsageError
+
+
+def noise(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def put_photograph(path: Path, seed: int, height: int = 40, width: int = 30) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(noise(seed, height, width, 3)).save(path)
+
+
+def idx_content(values: np.ndarray) -> bytes:
+    return bytes((0, 0, 8, values.ndim)) + np.array(values.shape, dtype=">u4").tobytes() + values.tobytes()
+
+
+def pixels(source: Source, split: str) -> np.ndarray:
+    pictures = {"train": source.train, "validation": source.validation, "test": source.test}[split].pictures
+    assert isinstance(pictures, ArrayPictures)
+    return pictures.pixels
+
+
+# The rule
+
+
+def reference(digits: np.ndarray, backgrounds: list[np.ndarray], seed: int, split: int) -> np.ndarray:
+    """The same rule in signed whole numbers, one picture, pixel and channel after the other."""
+    made = []
+    for number, digit in enumerate(digits):
+        which, down, across = uniforms(np.array([number]), 3, seed=seed, epoch=split, stream=BACKGROUND)[0].tolist()
+        behind = backgrounds[int(which * len(backgrounds))]
+        high, wide = digit.shape
+        top = int(down * (behind.shape[0] - high + 1))
+        left = int(across * (behind.shape[1] - wide + 1))
+        made.append(
+            [
+                [[abs(int(behind[top + y, left + x, c]) - int(digit[y, x])) for c in range(3)] for x in range(wide)]
+                for y in range(high)
+            ]
+        )
+    return np.array(made)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**40), st.integers(0, 3), st.integers(1, 4), st.integers(0, 9), st.integers(0, 9))
+def test_blending_is_the_absolute_difference(seed: int, split: int, count: int, taller: int, wider: int) -> None:
+    digits = noise(1, 7, 6, 5)
+    backgrounds = [noise(2 + each, 6 + taller + each, 5 + wider, 3) for each in range(count)]
+    made = blend(digits, backgrounds, seed=seed, split=split)
+    assert made.dtype == np.uint8
+    np.testing.assert_array_equal(made, reference(digits, backgrounds, seed, split))
+
+
+def test_one_colour_in_closed_form() -> None:
+    colour = np.array([0, 100, 255], np.uint8)
+    made = blend(np.array([[[0, 30, 255]]], np.uint8), [np.full((5, 5, 3), colour)], seed=0, split=0)
+    np.testing.assert_array_equal(made, [[[[0, 100, 255], [30, 70, 225], [255, 155, 0]]]])
+
+
+def test_a_picture_depends_on_seed_split_and_number_only() -> None:
+    digits, backgrounds = noise(0, 40, 6, 5), [noise(1, 30, 30, 3), noise(2, 30, 30, 3)]
+    made = blend(digits, backgrounds, seed=3, split=0)
+    np.testing.assert_array_equal(blend(digits, backgrounds, seed=3, split=0), made)
+    np.testing.assert_array_equal(blend(digits[:25], backgrounds, seed=3, split=0), made[:25])
+    for seed, split in ((4, 0), (3, 1)):
+        other = blend(digits, backgrounds, seed=seed, split=split)
+        assert (other != made).any(axis=(1, 2, 3)).mean() > 0.9
+
+
+def test_every_photograph_and_every_place_is_as_likely() -> None:
+    """Nine places in each of three photographs; the last row and column of places too."""
+    backgrounds = [np.zeros((8, 7, 3), np.uint8) for _ in range(3)]
+    for number, background in enumerate(backgrounds):
+        background[:3, :3, 0] = 10 * np.arange(9).reshape(3, 3) + number
+    made = blend(np.zeros((5400, 6, 5), np.uint8), backgrounds, seed=0, split=0)
+    seen = Counter(made[:, 0, 0, 0].tolist())
+    assert set(seen) == {10 * place + number for place in range(9) for number in range(3)}
+    assert 140 < min(seen.values()) <= max(seen.values()) < 260, "200 each, and 4 deviations of 14"
+
+
+# Made from MNIST and a folder of photographs
+
+
+def put_made(root: Path, count: int = 10) -> Path:
+    put_idx(root)
+    for number in range(count):
+        put_photograph(root / "photographs" / f"{number}.png", number)
+    return root
+
+
+def test_made_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_made(tmp_path)
+    (tmp_path / "photographs" / "notes.txt").write_text("no picture")
+    source = open_source("mnist-m", tmp_path)
+    assert [len(source.train), len(source.validation), len(source.test)] == [90, 10, 20]
+    assert source.classes == tuple("0123456789")
+    assert source.root == str(tmp_path)
+    assert any("8 for training and validation, 2 others for test" in note for note in source.notes)
+    assert source.test.pictures.name(3) == "mnist-m/test/3"
+    plain = open_source("mnist", tmp_path)
+    np.testing.assert_array_equal(plain.test.labels, source.test.labels)
+    assert source.test.pictures.open(0).mode == "RGB"
+    found = read_mnist_m(tmp_path)
+    whole = np.concatenate([pixels(source, "train"), pixels(source, "validation")])
+    assert sorted(map(bytes, whole)) == sorted(map(bytes, found.parts[TRAIN].pictures.pixels))
+    monkeypatch.chdir("/")
+    again = reopen_source(source.name, source.root, source.split_seed)
+    assert again.fingerprint == source.fingerprint
+    monkeypatch.setenv("VITRAIL_DATA", str(tmp_path))
+    assert open_evaluation("mnist-m", source.classes).split.pictures.digest() == source.test.pictures.digest()
+
+
+def test_photographs_of_training_and_test_differ(tmp_path: Path) -> None:
+    """Black digits leave the cut-outs as they are: with photographs of one colour each, that is who they came from."""
+    black = {name: idx_content(np.zeros((count, 6, 5), np.uint8)) for name, count in (("train", 100), ("t10k", 20))}
+    put_idx(tmp_path, train_images_idx3_ubyte=black["train"], t10k_images_idx3_ubyte=black["t10k"])
+    (tmp_path / "photographs").mkdir()
+    for number in range(10):
+        Image.new("RGB", (9, 9), (number, 0, 0)).save(tmp_path / "photographs" / f"{number}.png")
+    source = open_source("mnist-m", tmp_path)
+    seen = {name: set(pixels(source, name)[..., 0].ravel().tolist()) for name in ("train", "validation", "test")}
+    assert len(seen["test"]) == 2
+    assert seen["train"] | seen["test"] == set(range(10))
+    assert not seen["train"] & seen["test"]
+    assert seen["validation"] <= seen["train"]
+
+
+def test_the_fingerprint_covers_digits_photographs_and_seed(tmp_path: Path) -> None:
+    put_made(tmp_path)
+    seen = {open_source("mnist-m", tmp_path).fingerprint}
+    digests = {read_mnist_m(tmp_path, seed).parts[name].pictures.digest() for seed in (0, 1) for name in (TRAIN, TEST)}
+    assert len(digests) == 4
+    put_photograph(tmp_path / "photographs" / "3.png", 99)
+    seen.add(open_source("mnist-m", tmp_path).fingerprint)
+    put_idx(tmp_path, t10k_images_idx3_ubyte=idx_content(noise(5, 20, 6, 5)))
+    seen.add(open_source("mnist-m", tmp_path).fingerprint)
+    assert len(seen) == 3
+
+
+def test_photographs_may_be_divided_by_their_folder(tmp_path: Path) -> None:
+    for number in range(3):
+        put_photograph(tmp_path / "train" / "deep" / f"{number}.png", number)
+    put_photograph(tmp_path / "test" / "0.png", 7)
+    put_photograph(tmp_path / "val" / "0.png", 8)
+    put_photograph(tmp_path / "train" / "small.png", 9, 5, 50)
+    found = photographs.read_photographs(tmp_path, 6)
+    assert [len(found.train), len(found.test)] == [3, 1]
+    np.testing.assert_array_equal(found.test[0], noise(7, 40, 30, 3))
+    assert found.notes == ("Ignored 1 photographs smaller than 6 pixels.",)
+
+
+def test_large_photographs_are_scaled_down(tmp_path: Path) -> None:
+    Image.new("RGB", (1000, 642), (9, 8, 7)).save(tmp_path / "a.png")
+    Image.new("L", (50, 60), 3).save(tmp_path / "b.png")
+    found = photographs.read_photographs(tmp_path, 28)
+    shapes = sorted(each.shape for each in (*found.train, *found.test))
+    assert shapes == [(60, 50, 3), (321, 500, 3)]
+
+
+def test_the_number_of_photographs_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(12):
+        put_photograph(tmp_path / f"{number}.png", number)
+    monkeypatch.setattr(photographs, "MOST", 4)
+    found = photographs.read_photographs(tmp_path, 28)
+    assert [len(found.train), len(found.test)] == [4, 2]
+    assert found.notes == ("Ignored 6 photographs beyond the first 4 for training and 4 for test.",)
+
+
+@pytest.mark.parametrize(
+    "files", [(), ("a.txt",), ("a.png",), ("train/a.png", "test/a.txt"), ("test/a.png", "train/b")]
+)
+def test_too_few_photographs(tmp_path: Path, files: tuple[str, ...]) -> None:
+    put_idx(tmp_path)
+    (tmp_path / "photographs").mkdir()
+    for number, file in enumerate(files):
+        put_photograph((tmp_path / "photographs" / file).with_suffix(".png"), number)
+        if not file.endswith(".png"):
+            (tmp_path / "photographs" / file).with_suffix(".png").rename(tmp_path / "photographs" / file)
+    with pytest.raises(DataError, match="has no photograph of 6 pixels or more") as caught:
+        open_source("mnist-m", tmp_path)
+    assert caught.value.exit_code == 3
+
+
+def test_damaged_and_double_photographs(tmp_path: Path) -> None:
+    put_made(tmp_path)
+    (tmp_path / "photographs" / "4.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"4\.png: is empty"):
+        open_source("mnist-m", tmp_path)
+    for number in range(10):
+        put_photograph(tmp_path / "photographs" / f"{number}.png", 0)
+    with pytest.raises(DataError, match="are the same photograph"):
+        open_source("mnist-m", tmp_path)
+
+
+def test_without_mnist_the_error_is_that_of_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_network(name: str, folder: Path) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(idx, "download", no_network)
+    for root in (tmp_path, tmp_path / "absent"):
+        said = []
+        for name in ("mnist", "mnist-m"):
+            with pytest.raises(DataError) as caught:
+                open_source(name, root)
+            said.append((str(caught.value), caught.value.hint))
+        assert said[0] == said[1]
+
+
+# Made from MNIST and the photographs that packages carry
+
+
+def test_packaged_photographs() -> None:
+    pytest.importorskip("skimage")
+    pytest.importorskip("sklearn")
+    found = photographs.packaged_photographs()
+    assert [len(found.train), len(found.test)] == [5, 2]
+    assert not set(photographs.PACKAGED_TRAIN) & set(photographs.PACKAGED_TEST)
+    every = (*found.train, *found.test)
+    assert len({each.tobytes() for each in every}) == 7
+    for each in every:
+        assert min(each.shape[:2]) in (300, 321)
+        assert (each[..., 0] != each[..., 1]).any(), "a photograph in colour"
+
+
+@pytest.mark.parametrize(("package", "name"), [("skimage", "scikit-image"), ("sklearn", "scikit-learn")])
+def test_without_the_packages(tmp_path: Path, package: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_idx(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UsageError, match=f"come with {name}") as caught:
+        open_source("mnist-m", tmp_path)
+    assert "vitrail[photos]" in caught.value.hint
+
+
+def test_real_mnist_m(mnist_root: Path) -> None:
+    pytest.importorskip("skimage")
+    if (mnist_root / "photographs").exists():
+        pytest.skip("there are other photographs beside MNIST")
+    source, plain = open_source("mnist-m", mnist_root), open_source("mnist", mnist_root)
+    assert [len(source.train), len(source.validation), len(source.test)] == [55_000, 5_000, 10_000]
+    np.testing.assert_array_equal(source.test.labels, plain.test.labels)
+    assert pixels(source, "test").shape == (10_000, 28, 28, 3)
+    black = plain.test.pictures.pixels == 0
+    mean = pixels(source, "test")[black].mean(axis=0)
+    backgrounds = [each.mean(axis=(0, 1)) for each in photographs.packaged_photographs().test]
+    np.testing.assert_allclose(mean, np.mean(backgrounds, axis=0), atol=4)
+
+
+# The published files
+
+
+def put_published(root: Path, train: int = 100, test: int = 10) -> None:
+    for name, count in (("train", train), ("test", test)):
+        folder = root / f"mnist_m_{name}"
+        folder.mkdir(parents=True)
+        rows = []
+        for number in reversed(range(count)):
+            Image.new("RGB", (32, 32), (number, 10 * (number % 10), 0)).save(folder / f"{number:08d}.png")
+            rows.append(f"{number:08d}.png {number % 10}")
+        (root / f"mnist_m_{name}_labels.txt").write_text("\n".join(rows) + "\n")
+
+
+@pytest.mark.parametrize("below", ["", "mnist_m"])
+def test_published_files(tmp_path: Path, below: str) -> None:
+    put_published(tmp_path / below)
+    put_idx(tmp_path)
+    source = open_source("mnist-m", tmp_path)
+    assert source.notes == ()
+    assert [len(source.train), len(source.validation), len(source.test)] == [90, 10, 10]
+    for split in (source.train, source.validation, source.test):
+        for index, label in enumerate(split.labels):
+            red, green, _ = split.pictures.open(index).getpixel((0, 0))
+            assert green == 10 * label
+            assert split.pictures.name(index).endswith(f"/{red:08d}.png")
+    assert source.test.pictures.name(0) == str(Path(below) / "mnist_m_test" / "00000009.png")
+    assert reopen_source(source.name, source.root, source.split_seed).fingerprint == source.fingerprint
+    preprocessing = Preprocessing(size=(28, 28))
+    feed = open_feed(source.test.pictures, preprocessing, workers=1)
+    assert isinstance(feed, ResidentFeed)
+    assert feed.pixels.shape == (10, 3, 28, 28)
+    assert feed.pixels[:, 0].flatten(1).tolist() == [[9 - number] * 784 for number in range(10)]
+
+
+def test_pictures_without_a_label_are_ignored(tmp_path: Path) -> None:
+    put_published(tmp_path)
+    Image.new("RGB", (32, 32)).save(tmp_path / "mnist_m_train" / "extra.png")
+    source = open_source("mnist-m", tmp_path)
+    assert source.notes == ("Ignored 1 files in mnist_m_train that mnist_m_train_labels.txt does not name.",)
+    assert len(source.train) + len(source.validation) == 100
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "has no line such as"),
+        (b"00000000.png\n", "line 1 is '00000000.png', wanted"),
+        (b"00000001.png 1\n\n00000000.png x\n", "line 3 is '00000000.png x', wanted"),
+        (b"00000000.png 10\n", "line 1 is"),
+        (b"00000000.png -1\n", "line 1 is"),
+        (b"00000000.png 0\n00000000.png 1\n", "line 2 names 00000000.png again"),
+        (b"00000000.png 0\n00000199.png 1\n00000198.png 1\n", "names 2 pictures that .* lacks: 00000199.png"),
+        (b"../mnist_m_test/00000000.png 0\n", "names 1 pictures that"),
+        (b"\xff\xfe 0\n", "cannot be read"),
+    ],
+)
+def test_odd_label_files(tmp_path: Path, content: bytes, reason: str) -> None:
+    put_published(tmp_path)
+    (tmp_path / "mnist_m_train_labels.txt").write_bytes(content)
+    with pytest.raises(DataError, match=reason) as caught:
+        open_source("mnist-m", tmp_path)
+    assert "\n" not in str(caught.value).splitlines()[0]
+
+
+@pytest.mark.parametrize("missing", ["mnist_m_test_labels.txt", "mnist_m_train_labels.txt"])
+def test_published_files_that_are_not_complete(tmp_path: Path, missing: str) -> None:
+    put_published(tmp_path)
+    put_idx(tmp_path)
+    (tmp_path / missing).unlink()
+    with pytest.raises(DataError, match=f"lacks {missing}"):
+        open_source("mnist-m", tmp_path)
