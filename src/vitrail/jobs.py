@@ -34,8 +34,8 @@ def train(
     """Train a Vision Transformer on a set of pictures, and leave a run folder with its page.
 
     Args:
-        data: `digits`, `mnist`, `fashion-mnist`, a folder of class folders, or a CSV or JSONL manifest; empty when
-            `options.config` names it.
+        data: `digits`, `mnist`, `fashion-mnist`, `mnist-m`, a folder of class folders, or a CSV or JSONL manifest;
+            empty when `options.config` names it.
         out: The run folder; a new one below `runs/` when None.
         options: What to do differently from the recipe.
         listen: Gets every event; see `vitrail.training.events`.

@@ -28,6 +28,7 @@ from vitrail.model_files import (
     PREPROCESSOR,
     SAVED_AGAIN,
     WEIGHTS,
+    kind_of,
     load_weights,
     open_model,
     opened,
@@ -175,6 +176,8 @@ def load(path: str | Path, *, parts: Parts = STANDARD, device: str | torch.devic
         UsageError: If the model was saved with foreign parts and `parts` is not given.
     """
     folder, config = open_model(path)
+    if kind_of(config) in KINDS:
+        return load_sequence_model(folder, config, device)
     if config.get("parts") and parts == STANDARD:
         raise UsageError(
             f"this model was saved with parts of its own, called '{config['parts']}'",
@@ -183,8 +186,6 @@ def load(path: str | Path, *, parts: Parts = STANDARD, device: str | torch.devic
     try:
         settings = dict(config["network"])
         kind = settings.pop("kind")
-        if kind in KINDS:
-            return load_sequence_model(folder, config, device)
         if kind != "ViT":
             raise UsageError(f"this version cannot build a '{kind}'", "a newer vitrail")
         network = ViT(ViTConfig.from_dict(settings), parts)

@@ -41,6 +41,12 @@ def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
     return folder, config
 
 
+def kind_of(config: dict[str, Any]) -> str:
+    """The kind of network that a configuration is of; empty where it does not say."""
+    network = config.get("network")
+    return str(network.get("kind", "")) if isinstance(network, dict) else ""
+
+
 def opened(picture: object) -> Image.Image:
     """The picture of a file, or the picture itself.
 

@@ -76,6 +76,26 @@ def test_the_documents_first_network() -> None:
     assert (choices.weight_decay, choices.clip, choices.average) == (0, 0, 0)
 
 
+def test_the_lab_of_the_second_document() -> None:
+    """D2b: one block of width 20, 2 heads, 49 squares of 4 x 4; Adam at a constant 0.01, batch 16, 5 epochs."""
+    network, choices = config("d2-lab"), RECIPES["d2-lab"].optimization
+    assert (network.grid, network.patch, network.depth, network.width) == ((7, 7), (4, 4), 1, 20)
+    assert (network.heads, network.head_dim, network.mlp_dim) == (2, 10, 80)
+    assert (choices.schedule, choices.learning_rate, choices.epochs, choices.batch_size) == ("constant", 0.01, 5, 16)
+    assert (choices.weight_decay, choices.clip, choices.warmup_epochs) == (0, 0, 0)
+    assert [name for name, recipe in RECIPES.items() if recipe.beside] == ["d2-lab"]
+    assert "91.45 %" in RECIPES["d2-lab"].beside
+
+
+def test_the_network_of_the_fourth_document() -> None:
+    """D4: 16 patches of 147 numbers, 4 layers of width 24, 6 heads of 7, an MLP of 512; 10 epochs of Adam."""
+    network, choices = replace(config("d4-mnist-m"), channels=3), RECIPES["d4-mnist-m"].optimization
+    assert (network.grid, network.patch[0] * network.patch[1] * network.channels) == ((4, 4), 147)
+    assert (network.depth, network.width, network.heads, network.head_dim) == (4, 24, 6, 7)
+    assert (network.mlp_dim, network.class_token, network.pooling) == (512, True, "class")
+    assert (choices.schedule, choices.epochs, choices.weight_decay, choices.average) == ("constant", 10, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("data", "count", "side", "expected"),
     [

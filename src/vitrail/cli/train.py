@@ -26,7 +26,7 @@ class Train(TrainOptions):
     """What can be typed behind `vitrail train`."""
 
     data: Positional[str] = ""
-    """digits, mnist, fashion-mnist, a folder of class folders, or a .csv or .jsonl with path,label[,split]"""
+    """digits, mnist, fashion-mnist, mnist-m, a folder of class folders, or a .csv or .jsonl with path,label[,split]"""
     out: Path | None = None
     """The run folder; a new one below runs/ when left out."""
     json: bool = False
@@ -56,6 +56,7 @@ def show(finished: "Finished", screen: "Console", as_json: bool) -> int:
     """Print how well it went, and where the result is."""
     from vitrail.cli.output import count, duration, print_json, say, share
     from vitrail.jobs import remembered_data
+    from vitrail.training.recipes import RECIPES
 
     evaluated, scores = finished.evaluated, finished.evaluated.scores
     if as_json:
@@ -68,6 +69,8 @@ def show(finished: "Finished", screen: "Console", as_json: bool) -> int:
         f" of {count(scores.images, 'picture')} (95 % interval {share(low)} to {share(high)}), "
         f"after {duration(finished.seconds)}"
     )
+    if finished.recipe in RECIPES and RECIPES[finished.recipe].beside:
+        say(f"beside it  {RECIPES[finished.recipe].beside}")
     say(f"the page   {finished.folder / 'run.html'}")
     say(f"the model  {finished.folder / 'model'}")
     words = ["vitrail", "explain", str(finished.folder), remembered_data(finished.folder)["name"]]
