@@ -46,11 +46,11 @@ def cells(text: str) -> list[Cell]:
 
 
 def execute(path: Path) -> dict[str, Any]:
-    """Run the cells of a lesson in this process: its results, what each cell printed, and the seconds."""
+    """Run the cells of a lesson in this process: its results, what each cell printed, and the processor's seconds."""
     sys.path.insert(0, str(HERE))
     names: dict[str, Any] = {"__name__": "__main__", "__file__": str(path)}
     outputs = []
-    start = time.perf_counter()
+    start = time.process_time()
     for cell in cells(path.read_text()):
         printed = io.StringIO()
         if not cell.is_text:
@@ -59,7 +59,7 @@ def execute(path: Path) -> dict[str, Any]:
                 exec(code, names)
         outputs.append(printed.getvalue())
         print(printed.getvalue(), end="", flush=True)
-    return {"results": names["RESULTS"], "outputs": outputs, "seconds": time.perf_counter() - start}
+    return {"results": names["RESULTS"], "outputs": outputs, "seconds": time.process_time() - start}
 
 
 def run(path: Path, quiet: bool = False, limit: float = 600) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from PIL import Image
 
 import vitrail
 from tests.cli.command import Answer, call, hashes
+from tests.data.test_source import put_idx
 from tests.photographs import make_photographs
 from vitrail.errors import DataError, UsageError
 
@@ -91,6 +92,13 @@ CASES: list[Case] = [
     ("train {damaged}", DATA, "3 of ", "mend or move these files"),
     ("train mnist --data-root {empty}/nowhere", DATA, "does not exist", "mkdir"),
     ("train mnist --data-root {half}", DATA, "lacks train-labels-idx1-ubyte", "put the missing files"),
+    ("train mnist-m --data-root {no_photographs}", DATA, "has no photograph of 6 pixels or more", "two photographs"),
+    (
+        "train mnist-m --data-root {half_mnist_m}",
+        DATA,
+        "and lacks mnist_m_train, mnist_m_test",
+        "put the missing files",
+    ),
     ("train {manifests}/columns.csv", DATA, "path", "path,label"),
     ("train {manifests}/missing.csv", DATA, "files are missing: no.jpg", "paths relative to"),
     ("train {manifests}/empty.csv", DATA, "line 2: the label is empty", "label"),
@@ -142,6 +150,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "texts",
         "loose",
         "half",
+        "no_photographs",
+        "half_mnist_m",
         "manifests",
         "configs",
         "runs",
@@ -163,6 +173,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         (place["texts"] / name / "read.me").write_text("no picture")
     shutil.copy(place["photos"] / "beach" / "beach_000.jpg", place["loose"] / "p.jpg")
     (place["half"] / "train-images-idx3-ubyte").write_bytes(b"")
+    put_idx(place["no_photographs"])
+    (place["no_photographs"] / "photographs").mkdir()
+    (place["half_mnist_m"] / "mnist_m_train_labels.txt").write_text("00000000.png 5\n")
     (place["manifests"] / "columns.csv").write_text("file,class\na.jpg,b\n")
     (place["manifests"] / "missing.csv").write_text("path,label\nno.jpg,b\n")
     (place["manifests"] / "empty.csv").write_text("path,label\na.jpg,\n")

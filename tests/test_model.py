@@ -19,7 +19,7 @@ import vitrail
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, evaluating, load, load_weights, opened, save
-from vitrail.nn import Parts, ViT, ViTConfig
+from vitrail.nn import PATCHIFIED, Parts, ViT, ViTConfig
 
 CONFIG_TINY = ViTConfig(image_size=(16, 24), patch_size=8, classes=3, width=16, depth=2, heads=2, dropout=0.3)
 FORMS = {
@@ -28,6 +28,9 @@ FORMS = {
     "distilled": replace(CONFIG_TINY, distillation_token=True, registers=2, layer_scale=0.1),
     "mean, no bias": replace(CONFIG_TINY, pooling="mean", class_token=False, qkv_bias=False, positions="sinusoidal-2d"),
     "free": replace(CONFIG_TINY, head_dim=5, mlp_dim=7, positions="none", activation="relu"),
+    "no bias, dropouts": replace(
+        CONFIG_TINY, embed_bias=False, out_bias=False, mlp_bias=False, head_bias=False, embedding_dropout=0.0
+    ),
 }
 CLASSES = ("ape", "bär", "猫")
 
@@ -72,6 +75,28 @@ def test_all_bits_come_back(form: str, tmp_path: Path) -> None:
         assert torch.equal(model.network(images), again.network(images))
     shutil.copytree(place, tmp_path / "run" / "model")
     assert same(load(tmp_path / "run").network, model.network), "a run folder is opened by its model"
+
+
+def test_a_model_saved_before_the_switches_loads(folder: Path) -> None:
+    """Its configuration has fewer keys; each of them stands for what was built then."""
+    content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    for later in ("embed_bias", "out_bias", "mlp_bias", "head_bias", "embedding_dropout"):
+        del content["network"][later]
+    (folder / CONFIG).write_text(json.dumps(content), encoding="utf-8")
+    again = load(folder)
+    assert again.network.config == CONFIG_TINY
+    assert same(again.network, model_of().network)
+    assert again.network.drop.p == CONFIG_TINY.dropout
+
+
+def test_a_network_that_reads_patches_is_saved_by_the_name_of_its_parts(tmp_path: Path) -> None:
+    model = model_of(CONFIG_TINY, PATCHIFIED)
+    with pytest.raises(UsageError, match="parts of its own"):
+        save(model, tmp_path)
+    save(model, tmp_path, parts="patchified")
+    patches = torch.randn(2, 6, 192)
+    with torch.no_grad():
+        assert torch.equal(load(tmp_path, parts=PATCHIFIED).network(patches), model.network(patches))
 
 
 def test_training_mode_is_saved_as_eval_and_left(tmp_path: Path) -> None:

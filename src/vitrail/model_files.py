@@ -136,7 +136,12 @@ def _is_model(folder: Path) -> bool:
     return (folder / CONFIG).is_file() or (folder / "model" / CONFIG).is_file()
 
 
-def read_json(file: Path) -> dict:
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        DataError: If the file is missing or damaged, or holds something else.
+    """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -149,11 +154,10 @@ def read_json(file: Path) -> dict:
 
 
 def write(file: Path, content: bytes) -> None:
+    """Write a file whole, or leave the former one."""
     beside = file.with_name(file.name + ".writing")
     with open(beside, "wb") as handle:
         handle.write(content)
         handle.flush()
         os.fsync(handle.fileno())
     os.replace(beside, file)
-
-

@@ -246,5 +246,6 @@ def _card(model: SequenceModel) -> str:
         f"# A {type(model.network).__name__} made with vitrail\n\n"
         f"{sum(p.numel() for p in model.network.parameters()):,} parameters; reads {reads} and writes texts of: "
         f"{model.vocabulary.says()}\n\n"
-        f'```python\nimport vitrail\n\nmodel = vitrail.load(".")\nprint(model.generate([{model.example!r}])[0].text)\n```\n'
+        '```python\nimport vitrail\n\nmodel = vitrail.load(".")\n'
+        f"print(model.generate([{model.example!r}])[0].text)\n```\n"
     )

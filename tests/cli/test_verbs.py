@@ -15,6 +15,8 @@ from PIL import Image
 import vitrail
 from tests.cli.command import Answer, call_outside, hashes
 from tests.photographs import make_photographs
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.nn import ViT, ViTConfig
 
 Says = Callable[..., Answer]
 
@@ -218,6 +220,15 @@ def test_models_shows_one_block_and_the_sum_of_the_others(vitrail_says: Says) ->
     assert sum(numbers) == 86_567_656
     assert "blocks.1 to blocks.11, each as blocks.0" in answer.out
     assert "86,567,656 parameters, 35.1 GFLOPs" in answer.out
+
+
+def test_models_says_what_a_network_has_otherwise(vitrail_says: Says, tmp_path: Path) -> None:
+    config = ViTConfig(image_size=8, patch_size=4, classes=2, width=8, depth=1, heads=2, out_bias=False, dropout=0.1)
+    model = vitrail.Model(ViT(config).eval(), Preprocessing((8, 8)), ("a", "b"))
+    answer = vitrail_says("models", vitrail.save(model, tmp_path / "model"))
+    assert answer.out.splitlines()[-1] == "other than the paper's: out_bias False, dropout 0.1"
+    assert "attn.proj" in answer.out
+    assert "other than" not in vitrail_says("models", "B/16").out
 
 
 def test_a_reader_that_leaves_early_is_no_error(photo_run: Path, photographs: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+import vitrail
 from tests.data.test_source import put_idx
 from vitrail.data import idx, photographs
 from vitrail.data.feed import ResidentFeed, open_feed
@@ -20,6 +21,7 @@ from vitrail.data.pictures import ArrayPictures
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import Source, open_evaluation, open_source, reopen_source
 from vitrail.errors import DataError, UsageError
+from vitrail.jobs import CHANGED, open_for
 
 
 def noise(seed: int, *shape: int) -> np.ndarray:
@@ -338,3 +340,13 @@ def test_published_files_that_are_not_complete(tmp_path: Path, missing: str) -> 
     (tmp_path / missing).unlink()
     with pytest.raises(DataError, match=f"lacks {missing}"):
         open_source("mnist-m", tmp_path)
+
+
+def test_a_run_says_that_its_photographs_have_changed(tmp_path: Path) -> None:
+    put_made(tmp_path / "data")
+    options = vitrail.TrainOptions(epochs=1, image_size=28, threads=1, data_root=tmp_path / "data")
+    run = tmp_path / "run"
+    model = vitrail.train("mnist-m", run, options).model
+    assert CHANGED not in open_for(model, run, None).notes
+    put_photograph(tmp_path / "data" / "photographs" / "new.png", 77)
+    assert CHANGED in open_for(model, run, None).notes

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.nn.reference import pictures, redraw
-from vitrail.nn import STANDARD, EncoderBlock, Parts, Record, ViT, ViTConfig
+from vitrail.nn import PATCHIFIED, STANDARD, EncoderBlock, Parts, Record, ViT, ViTConfig, cut_patches
 
 SHORT = replace(ViTConfig.from_size("Ti/16", image_size=32, classes=10), depth=2)
 CONFIGS = {
@@ -30,6 +30,8 @@ CONFIGS = {
     "rectangular": replace(SHORT, image_size=(32, 48), patch_size=(16, 8)),
     "another grid": SHORT,
     "relu, no qkv bias, free head_dim": replace(SHORT, activation="relu", qkv_bias=False, head_dim=20),
+    "no bias": replace(SHORT, embed_bias=False, qkv_bias=False, out_bias=False, mlp_bias=False, head_bias=False),
+    "patches": SHORT,
     "a graph break": SHORT,
     "a picture without a batch": SHORT,
     "recorded": SHORT,
@@ -59,12 +61,13 @@ class Recorded(nn.Module):
 
 def network_of(name: str) -> tuple[nn.Module, Tensor]:
     config = CONFIGS[name]
-    parts = Parts(norm=lambda config: Breaking()) if name == "a graph break" else STANDARD
+    parts = {"a graph break": Parts(norm=lambda config: Breaking()), "patches": PATCHIFIED}.get(name, STANDARD)
     network = ViT(config, parts).eval()
     redraw(network)
     size = (48, 80) if name == "another grid" else config.image
     images = pictures(2, 3, *size)
     images = images[0] if name == "a picture without a batch" else images
+    images = cut_patches(images, config.patch) if name == "patches" else images
     return (Recorded(network) if name == "recorded" else network), images
 
 
@@ -74,7 +77,7 @@ def distance(backend: str, name: str) -> float:
         expected = network(images)
         if backend == "export":
             program = torch.export.export(network, (images,), dynamic_shapes=({0: torch.export.Dim.AUTO},))
-            logits = torch.cat([program.module()(images.repeat(2, 1, 1, 1))[:1], program.module()(images)[1:]])
+            logits = torch.cat([program.module()(torch.cat([images, images]))[:1], program.module()(images)[1:]])
         else:
             logits = torch.compile(network, fullgraph=True, backend=backend)(images)
     assert expected.std() > 0.1

@@ -75,7 +75,7 @@ def _tokens(network: ViT, state: dict[str, Tensor], images: Tensor) -> Tensor:
     rows, columns = network.config.patch
     cut = images.double().unfold(2, rows, rows).unfold(3, columns, columns)  # b c gh gw rows columns
     cut = cut.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
-    tokens = cut @ state["patch_embed.proj.weight"].flatten(1).mT + state["patch_embed.proj.bias"]
+    tokens = cut @ state["patch_embed.proj.weight"].flatten(1).mT + state.get("patch_embed.proj.bias", 0.0)
     prefix = [state[name] for name in ("cls_token", "dist_token", "reg_token") if name in state]
     tokens = torch.cat([*(token.repeat(len(images), 1, 1) for token in prefix), tokens], dim=1)
     return tokens if network.pos_embed is None else tokens + network.pos_embed.detach().double()

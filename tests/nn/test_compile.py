@@ -24,6 +24,8 @@ VARIANTS = [
     "rectangular",
     "another grid",
     "relu, no qkv bias, free head_dim",
+    "no bias",
+    "patches",
     "recorded",
 ]
 

@@ -2,9 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
 
-import jaxtyping
 import pytest
 
 from vitrail.errors import UsageError
@@ -40,14 +38,6 @@ INVALID: dict[str, list] = {
     "stochastic_depth": SHARE,
     "norm_eps": [-1e-6, float("inf"), float("nan"), "1e-6", None],
 }
-
-
-@pytest.fixture
-def as_a_user() -> Iterator[None]:
-    """Without the check of annotations, which only tests have and which would answer first."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def test_every_field_is_tried():

@@ -11,7 +11,19 @@ from torch import Tensor, nn
 
 from tests.nn.reference import explicit_vit, pictures, redraw
 from vitrail.errors import UsageError
-from vitrail.nn import SIZES, STANDARD, Attention, Parts, PatchEmbedding, Record, StochasticDepth, ViT, ViTConfig
+from vitrail.nn import (
+    PATCHIFIED,
+    SIZES,
+    STANDARD,
+    Attention,
+    Parts,
+    PatchEmbedding,
+    Record,
+    StochasticDepth,
+    ViT,
+    ViTConfig,
+)
+from vitrail.nn.cost import parameters
 
 SMALL = ViTConfig(image_size=(16, 24), patch_size=8, classes=5, width=24, depth=3, heads=3)
 
@@ -70,6 +82,13 @@ FORMS = {
     "free head_dim, no qkv bias": replace(SMALL, head_dim=7, heads=2, qkv_bias=False, mlp_dim=9),
     "rectangular patches, one channel": replace(SMALL, patch_size=(4, 3), channels=1),
     "a large epsilon": replace(SMALL, norm_eps=0.5),
+    "no bias in the patch map": replace(SMALL, embed_bias=False),
+    "no bias in attention": replace(SMALL, qkv_bias=False, out_bias=False),
+    "no bias in the MLP": replace(SMALL, mlp_bias=False),
+    "no bias in the heads": replace(SMALL, head_bias=False, distillation_token=True),
+    "no bias but in the norms, free head_dim": replace(
+        SMALL, embed_bias=False, qkv_bias=False, out_bias=False, mlp_bias=False, head_bias=False, heads=6, head_dim=7
+    ),
 }
 
 
@@ -236,7 +255,7 @@ def test_layer_scale_starts_where_it_is_told():
 
 def made_once_per_place(parts: Parts) -> None:
     """Every norm, attention, activation, head and pooling of a network is an object of its own."""
-    made: dict[str, list[nn.Module]] = {field.name: [] for field in dataclasses.fields(Parts)}
+    made: dict[str, list[nn.Module]] = {field.name: [] for field in dataclasses.fields(Parts) if field.name != "grid"}
 
     def watched(name: str):
         def make(config: ViTConfig) -> nn.Module:
@@ -318,6 +337,89 @@ def test_dropout_stands_behind_the_embedding_each_attention_and_in_each_mlp():
     places = [name for name, module in network.named_modules() if isinstance(module, nn.Dropout) and module.p == 0.3]
     assert places == ["drop", *(f"blocks.{i}.{part}.drop" for i in range(3) for part in ("attn", "mlp"))]
     assert [module.attention_dropout for module in network.modules() if isinstance(module, Attention)] == [0.2] * 3
+
+
+@pytest.mark.parametrize(("dropout", "embedding", "found"), [(0.3, None, 0.3), (0.3, 0.0, 0.0), (0.0, 0.2, 0.2)])
+def test_the_embedding_has_a_dropout_of_its_own_when_asked(dropout: float, embedding: float | None, found: float):
+    network = ViT(replace(SMALL, dropout=dropout, embedding_dropout=embedding))
+    assert {name: module.p for name, module in network.named_modules() if isinstance(module, nn.Dropout)} == {
+        "drop": found,
+        **{f"blocks.{i}.{part}.drop": dropout for i in range(3) for part in ("attn", "mlp")},
+    }
+
+
+SWITCHES = {
+    "embed_bias": {"patch_embed.proj.bias"},
+    "qkv_bias": {f"blocks.{i}.attn.qkv.bias" for i in range(3)},
+    "out_bias": {f"blocks.{i}.attn.proj.bias" for i in range(3)},
+    "mlp_bias": {f"blocks.{i}.mlp.{part}.bias" for i in range(3) for part in ("fc1", "fc2")},
+    "head_bias": {"head.bias", "head_dist.bias"},
+}
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_a_switch_takes_away_its_bias_and_nothing_else(switch: str):
+    config = replace(SMALL, distillation_token=True)
+    full, less = ViT(config), ViT(replace(config, **{switch: False}))
+    assert set(full.state_dict()) - set(less.state_dict()) == SWITCHES[switch]
+    assert set(less.state_dict()) <= set(full.state_dict())
+
+
+def cut_by_hand(images: Tensor, patch: tuple[int, int]) -> Tensor:
+    """Patches (b, p, c * height * width) in reading order, one after the other."""
+    patches = [
+        images[:, :, top : top + patch[0], left : left + patch[1]].flatten(1)
+        for top in range(0, images.shape[2], patch[0])
+        for left in range(0, images.shape[3], patch[1])
+    ]
+    return torch.stack(patches, dim=1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_network_that_reads_patches_says_what_one_that_reads_pictures_says(form: str):
+    network = built(FORMS[form])
+    config = network.config
+    patchified = ViT(config, PATCHIFIED).eval()
+    patchified.load_state_dict(
+        {name: tensor.flatten(1) if tensor.dim() == 4 else tensor for name, tensor in network.state_dict().items()}
+    )
+    images = pictures(2, config.channels, 16, 24)
+    patches = cut_by_hand(images, config.patch)
+    torch.testing.assert_close(patchified(patches), network(images), rtol=0, atol=1e-5)
+    torch.testing.assert_close(patchified.features(patches).patches, network.features(images).patches)
+    assert patchified.grid(patches) == config.grid
+    with pytest.raises(AssertionError):  # the planted fault: patches in another order
+        torch.testing.assert_close(patchified.embed(patches.flip(1)), network.embed(images))
+
+
+def test_the_fourth_documents_network_reads_batches_of_patches():
+    """D4: (b, 16, 147), width 24, 4 layers, 6 heads of 7, MLP 512, 10 classes."""
+    config = ViTConfig(
+        image_size=28, patch_size=7, classes=10, width=24, depth=4, heads=6, head_dim=7, mlp_dim=512, embed_bias=False
+    )
+    network, patches = ViT(config, PATCHIFIED), pictures(5, 16, 147, 1)[..., 0]
+    assert counted(network) == parameters(config)
+    logits = network(patches)
+    logits.logsumexp(1).sum().backward()
+    assert logits.shape == (5, 10)
+    assert network.patch_embed.proj.weight.var().item() * 147 == pytest.approx(1, rel=0.1)
+    assert all(parameter.grad is not None for parameter in network.parameters())
+
+
+@pytest.mark.parametrize("shape", [(5, 15, 147), (5, 16, 146), (5, 17, 49), (2, 16, 148)])
+def test_patches_of_the_wrong_size_are_an_error_with_a_remedy(shape: tuple[int, ...]):
+    network = ViT(ViTConfig(image_size=28, patch_size=7, classes=10, width=24, depth=1, heads=6), PATCHIFIED)
+    with pytest.raises(UsageError) as raised:
+        network(torch.zeros(shape))
+    assert raised.value.problem == f"patches must be (b, 16, 147), got {shape}"
+    assert raised.value.hint.startswith("Patchify((7, 7)) of vitrail.data.patches on pictures of 28x28 pixels")
+
+
+def test_neither_network_takes_the_input_of_the_other():
+    with pytest.raises(UsageError, match=r"patches must be \(b, 6, 192\), got \(2, 3, 16, 24\)"):
+        ViT(SMALL, PATCHIFIED)(torch.zeros(2, 3, 16, 24))
+    with pytest.raises(UsageError, match=r"images must be \(b, 3, h, w\), got \(2, 6, 192\)"):
+        ViT(SMALL)(torch.zeros(2, 6, 192))
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "sinusoidal-2d", "none"])

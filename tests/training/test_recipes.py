@@ -102,6 +102,7 @@ def test_the_network_of_the_fourth_document() -> None:
         ("digits", 1258, 8, "digits"),
         ("mnist", 54_000, 28, "mnist"),
         ("fashion-mnist", 54_000, 28, "mnist"),
+        ("mnist-m", 53_001, 32, "mnist-m"),
         ("some/digits", 100, 200, "few-photos"),
         ("cifar", 50_000, 32, "small-pictures"),
         ("photos", 60, 64, "few-photos"),

@@ -3,9 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitrail.cli.parse import Positional, parse
 from vitrail.errors import DataError
+
+if TYPE_CHECKING:
+    from vitrail.sequence_model import SequenceModel
 
 NAMED_PROBLEMS = 5
 SHOWN = 40  # classes in the table; --json has all
@@ -41,8 +45,11 @@ def run(words: Sequence[str]) -> int:
     from vitrail.cli.models_on import load_on
     from vitrail.cli.output import console, count, print_json, share, warn
     from vitrail.jobs import CHANGED, evaluate, open_for
+    from vitrail.sequence_model import SequenceModel
 
     model = load_on(typed.run, typed.device, typed.threads, batch_size=256)
+    if isinstance(model, SequenceModel):
+        return _evaluate_written(model, typed)
     found = open_for(model, typed.run, typed.data or None, typed.data_root, typed.split)
     evaluated = evaluate(model, found)
     result, scores = evaluated.to_dict(), evaluated.scores
@@ -68,6 +75,35 @@ def run(words: Sequence[str]) -> int:
             f"{count(left_out, 'picture')} left out, and --strict allows none",
             "mend the data, or leave --strict out to count the others only",
         )
+    return 0
+
+
+def _evaluate_written(model: "SequenceModel", typed: Evaluate) -> int:
+    """The same for a model that writes: how often a text is right in every token."""
+    from vitrail.cli.output import console, print_json, print_table, share, warn
+    from vitrail.jobs import remembered_data
+    from vitrail.sequence_jobs import CHANGED, evaluate_written, open_sequences_for
+
+    found = open_sequences_for(model, remembered_data(typed.run), typed.data or None, typed.data_root, typed.split)
+    outcome = evaluate_written(model, found)
+    result = outcome.to_dict()
+    if typed.json:
+        print_json({"model": typed.run, "data": found.name, **result, "notes": list(found.notes)})
+    else:
+        screen, (name, value) = console(), outcome.headline
+        screen.print(f"{name} {share(value)}", style="bold", end="")
+        screen.print(f" {outcome.sentence()}, loss {outcome.loss:.4f}\n")
+        rows = [
+            (str(row["length"]), f"{row['sequences']:,}", share(row["exact"] / row["sequences"], 1))
+            for row in outcome.by_length()
+        ]
+        print_table(rows, ("length", "sequences", "exact"), left=0)
+    for sentence in (*found.notes, *[f"Left out: {problem}." for problem in outcome.unreadable[:NAMED_PROBLEMS]]):
+        warn(sentence)
+    if typed.strict and CHANGED in found.notes:
+        raise DataError("the data has changed since the training, and --strict does not allow it", "name other data")
+    if typed.strict and outcome.unreadable:
+        raise DataError(f"{len(outcome.unreadable)} samples left out, and --strict allows none", "mend the data")
     return 0
 
 

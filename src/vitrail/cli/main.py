@@ -15,6 +15,7 @@ VERBS = {
     "distill": "train one with the help of a teacher",
     "evaluate": "count how often a model is right",
     "predict": "say what is on pictures",
+    "generate": "write what stands on pictures, or texts for texts",
     "explain": "show where on a picture a prediction comes from",
     "models": "sizes, parameters, FLOPs, and the layers of one size",
     "doctor": "versions, devices, and whether everything works here",

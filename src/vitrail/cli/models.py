@@ -1,7 +1,7 @@
 """`vitrail models [SIZE]`: the table of sizes, or the layers of one size with shapes, parameters and FLOPs."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,8 @@ def run(words: Sequence[str]) -> int:
         f"{typed.size}: {facts['parameters']:,} parameters, {_flops(facts['flops'])} for one picture of "
         f"{height} x {width} (2 per multiply-add, forward; training takes about 3 times that)"
     )
+    if switches := _switches(config):
+        say(f"other than the paper's: {', '.join(switches)}")
     return 0
 
 
@@ -86,6 +88,13 @@ def _config_of(typed: Models) -> "ViTConfig":
         if value is not None:
             raise UsageError(f"the model in {typed.size} has its own --{name}", f"vitrail models {typed.size}")
     return load(typed.size).network.config
+
+
+def _switches(config: "ViTConfig") -> list[str]:
+    """What is set otherwise than by default; sizes are in the table."""
+    size = {"image_size", "patch_size", "channels", "classes", "width", "depth", "heads", "head_dim", "mlp_dim"}
+    kept = [field for field in fields(config) if field.name not in size]
+    return [f"{f.name} {getattr(config, f.name)}" for f in kept if getattr(config, f.name) != f.default]
 
 
 def _print_sizes(rows: list[tuple[str, "ViTConfig"]]) -> None:

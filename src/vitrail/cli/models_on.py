@@ -9,10 +9,14 @@ from vitrail.data.folder import picture_files
 from vitrail.errors import DataError, UsageError, nearest
 from vitrail.model import Model, load
 from vitrail.nn.cost import flops
+from vitrail.sequence_model import SequenceModel
 from vitrail.training.execution import pick_device, pick_threads
 
 
-def load_on(run: str, device: str, threads: int | None = None, batch_size: int = 64) -> Model:
+WRITTEN = 10.0  # tokens that a sample has, about, where a model that writes is loaded
+
+
+def load_on(run: str, device: str, threads: int | None = None, batch_size: int = 64) -> Model | SequenceModel:
     """The model of a run on a device; sets torch's threads by the size of the work, as training does.
 
     Raises:
@@ -21,9 +25,41 @@ def load_on(run: str, device: str, threads: int | None = None, batch_size: int =
     """
     if threads is not None and threads < 1:
         raise UsageError(f"threads must be at least 1, got {threads}", "--threads 1")
-    model = load(run, device=pick_device(device))
-    work = float(flops(model.network.config)) * batch_size
-    torch.set_num_threads(threads if threads is not None else pick_threads(work)[0])
+    model: Model | SequenceModel = load(run, device=pick_device(device))
+    match model:
+        case Model():
+            work = float(flops(model.network.config))
+        case SequenceModel():
+            work = 2 * WRITTEN * sum(parameter.numel() for parameter in model.network.parameters())
+    torch.set_num_threads(threads if threads is not None else pick_threads(work * batch_size)[0])
+    return model
+
+
+def classifier(model: Model | SequenceModel, run: str, verb: str) -> Model:
+    """The model, which must say classes.
+
+    Raises:
+        UsageError: If it writes texts; says what to type instead.
+    """
+    if isinstance(model, SequenceModel):
+        raise UsageError(
+            f"the model in {run} writes texts, and vitrail {verb} is for classes",
+            f"vitrail generate {run} {model.example}",
+        )
+    return model
+
+
+def writer(model: Model | SequenceModel, run: str, verb: str) -> SequenceModel:
+    """The model, which must write texts.
+
+    Raises:
+        UsageError: If it says classes; says what to type instead.
+    """
+    if isinstance(model, Model):
+        raise UsageError(
+            f"the model in {run} says classes, and vitrail {verb} is for models that write",
+            f"vitrail predict {run} picture.png",
+        )
     return model
 
 

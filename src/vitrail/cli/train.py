@@ -54,25 +54,31 @@ def run(words: Sequence[str]) -> int:
 
 def show(finished: "Finished", screen: "Console", as_json: bool) -> int:
     """Print how well it went, and where the result is."""
-    from vitrail.cli.output import count, duration, print_json, say, share
-    from vitrail.jobs import remembered_data
+    from vitrail.cli.output import duration, print_json, say, share
     from vitrail.training.recipes import RECIPES
 
-    evaluated, scores = finished.evaluated, finished.evaluated.scores
+    evaluated = finished.evaluated
     if as_json:
         result = {"seconds": finished.seconds, "weights": finished.weights}
         print_json({"run": str(finished.folder), **evaluated.to_dict(), **result})
         return 0
-    low, high = scores.interval
-    screen.print(f"\n{evaluated.split} accuracy {share(scores.accuracy)}", style="bold", end="")
-    screen.print(
-        f" of {count(scores.images, 'picture')} (95 % interval {share(low)} to {share(high)}), "
-        f"after {duration(finished.seconds)}"
-    )
+    name, value = evaluated.headline
+    screen.print(f"\n{name} {share(value)}", style="bold", end="")
+    screen.print(f" {evaluated.sentence()}, after {duration(finished.seconds)}")
     if finished.recipe in RECIPES and RECIPES[finished.recipe].beside:
         say(f"beside it  {RECIPES[finished.recipe].beside}")
     say(f"the page   {finished.folder / 'run.html'}")
     say(f"the model  {finished.folder / 'model'}")
-    words = ["vitrail", "explain", str(finished.folder), remembered_data(finished.folder)["name"]]
-    say(f"next       {shlex.join(words)}")
+    say(f"next       {shlex.join(_next(finished))}")
     return 0
+
+
+def _next(finished: "Finished") -> list[str]:
+    """What to type next: see through what reads pictures, let write what reads texts."""
+    from vitrail.jobs import remembered_data
+    from vitrail.sequence_model import SequenceModel
+
+    run, model = str(finished.folder), finished.model
+    if isinstance(model, SequenceModel) and not model.reads_pictures:
+        return ["vitrail", "generate", run, model.example]
+    return ["vitrail", "explain", run, remembered_data(finished.folder)["name"]]

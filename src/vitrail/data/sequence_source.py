@@ -1,9 +1,9 @@
 """From a name or a file to pairs of a source and a target text: what a network learns that reads one and writes other.
 
-    sort-digits             strings of digits, and the same in order; made
-    mnist-strings           pictures of one to five digits side by side, and what they show; made of MNIST
-    pairs.tsv               source<TAB>target[<TAB>split], one pair a line
-    labels.csv, .jsonl      path,text[,split]: pictures, and what stands on them
+sort-digits             strings of digits, and the same in order; made
+mnist-strings           pictures of one to five digits side by side, and what they show; made of MNIST
+pairs.tsv               source<TAB>target[<TAB>split], one pair a line
+labels.csv, .jsonl      path,text[,split]: pictures, and what stands on them
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import os
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -254,6 +254,29 @@ def open_sequences(
     return _source(what, str(path.resolve()), parts, seed, notes)
 
 
+def reopen_sequences(
+    name: str, root: str, data_root: Path | None, split_seed: int | None, counts: Counts
+) -> SequenceSource:
+    """Open again what a run remembers, from whatever folder it is asked.
+
+    Args:
+        name: `SequenceSource.name` of the run.
+        root: `SequenceSource.root` of the run.
+        data_root: Where a named set lies now; where it lay then when None.
+        split_seed: The seed of the run.
+        counts: How many samples the run made.
+
+    Returns:
+        The source, under its old name; compare its fingerprint with the run's.
+
+    Raises:
+        DataError: The data is gone or damaged.
+    """
+    if name in NAMED_SEQUENCES:
+        return open_sequences(name, data_root or Path(root), split_seed or 0, counts)
+    return replace(open_sequences(root, None, split_seed or 0, counts), name=name)
+
+
 def _source(
     name: str, root: str, splits: Mapping[str, Samples], seed: int | None, notes: tuple[str, ...] = ()
 ) -> SequenceSource:
@@ -275,7 +298,8 @@ def _mnist_strings(data_root: Path | None, seed: int, counts: Counts) -> Sequenc
         assert isinstance(pictures, ArrayPictures)
         makers[name] = StringMaker(pictures.pixels, part.labels, seed if name == TRAIN else 0, number)
     if makers[TRAIN].pixels.shape[1:] != (28, 28):
-        raise DataError(f"the pictures in {found.root} are {makers[TRAIN].pixels.shape[1:]} pixels", "MNIST's, of 28 x 28")
+        sides = makers[TRAIN].pixels.shape[1:]
+        raise DataError(f"the pictures in {found.root} have {sides} pixels", "MNIST's files, of 28 x 28")
     splits: dict[str, Samples] = {TRAIN: MadeSamples(makers[TRAIN], counts.train)}
     for name, number in ((VALIDATION, counts.validation), (TEST, counts.test)):
         made = makers[name].make(np.arange(number, dtype=np.int64))
@@ -315,7 +339,8 @@ def _labelled(path: Path) -> tuple[dict[str, Samples], tuple[str, ...]]:
     parts: dict[str, Samples] = {}
     for part in dict.fromkeys(row.part for row in rows):
         some = [row for row in rows if row.part == part]
-        parts[part] = PictureSamples(FilePictures([row.path for row in some], path.parent), tuple(r.label for r in some))
+        pictures = FilePictures([row.path for row in some], path.parent)
+        parts[part] = PictureSamples(pictures, tuple(row.label for row in some))
     return parts, _repeated(parts)
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, NamedTuple, get_args
 
 from vitrail.errors import UsageError, nearest
@@ -82,12 +82,15 @@ def head_dim_of(width: int, heads: int, head_dim: int) -> int:
 
 
 def check_keys(known: type, values: Mapping[str, Any]) -> None:
-    """Every key names a field of the dataclass.
+    """Every key names a field of the dataclass, and no field without a default is missing.
 
     Raises:
-        UsageError: If a key is unknown; names the nearest field.
+        UsageError: If a key is unknown, and names the nearest field; or if one is missing.
     """
     names = [field.name for field in fields(known)]
     for key in values:
         if key not in names:
             raise UsageError(f"unknown key '{key}' in a network's configuration", f"{nearest(key, names) or names}")
+    for field in fields(known):
+        if field.default is MISSING and field.name not in values:
+            raise UsageError(f"'{field.name}' is missing in a network's configuration", "dataclasses.asdict(config)")

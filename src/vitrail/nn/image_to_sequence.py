@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.nn.cache import NO_CACHE, AnyCache
-from vitrail.nn.checks import check, check_keys, check_special_ids, number, one_of, whole
+from vitrail.nn.checks import Rule, check, check_keys, check_special_ids, number, one_of, whole
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.decoder import STANDARD_STACK, Decoder, Memory, StackConfig, StackParts
 from vitrail.nn.embedding import sinusoids
@@ -69,6 +69,7 @@ class ImageToSequenceConfig:
         check(
             self,
             {
+                "encoder": Rule(lambda encoder: isinstance(encoder, ViTConfig), "a ViTConfig"),
                 **dict.fromkeys(("vocabulary", "decoder_depth", "max_length"), whole(1)),
                 **dict.fromkeys(("padding", "begin", "end", "mlp_dim"), whole(0)),
                 **dict.fromkeys(("dropout", "attention_dropout"), number(below=1.0)),

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitrail.model import Model
+from vitrail.sequence_model import SequenceModel
 from vitrail.training.evaluation import Evaluated
+from vitrail.training.sequence_metrics import SequenceOutcome
 
 
 def model_card(model: Model, name: str, training: Mapping[str, Any], evaluated: Evaluated) -> str:
@@ -33,4 +35,32 @@ def model_card(model: Model, name: str, training: Mapping[str, Any], evaluated: 
         '```python\nimport vitrail\n\nmodel = vitrail.load(".")\n'
         'print(model.predict(["picture.png"])[0].label)\n```\n\n'
         "The files hold tensors and plain text only. Preprocessing and class names are part of the model.\n"
+    )
+
+
+def sequence_card(model: SequenceModel, name: str, training: Mapping[str, Any], outcome: SequenceOutcome) -> str:
+    """The README of a saved model that writes.
+
+    Args:
+        model: What is saved.
+        name: Of the data.
+        training: Facts of the training, by name.
+        outcome: How well it does.
+    """
+    facts: dict[str, Any] = {
+        **training,
+        "writes": model.vocabulary.says(),
+        "parameters": f"{sum(p.numel() for p in model.network.parameters()):,}",
+    }
+    if model.preprocessing is not None:
+        facts["picture size"] = " x ".join(str(side) for side in model.preprocessing.size) + " pixels"
+    rows = "\n".join(f"| {fact} | {value} |" for fact, value in facts.items())
+    kind, reads = type(model.network).__name__, "a picture" if model.reads_pictures else "a text"
+    return (
+        f"# {kind} for {name}\n\n"
+        f"It reads {reads} and writes a text. {100 * outcome.headline[1]:.2f} % {outcome.sentence()}.\n\n"
+        f"| fact | value |\n|---|---|\n{rows}\n\n"
+        '```python\nimport vitrail\n\nmodel = vitrail.load(".")\n'
+        f"print(model.generate([{model.example!r}])[0].text)\n```\n\n"
+        "The files hold tensors and plain text only. Vocabulary and preprocessing are part of the model.\n"
     )

@@ -80,7 +80,8 @@ class Evaluated:
     def sentence(self) -> str:
         """Of how many pictures, and the interval."""
         low, high = self.scores.interval
-        return f"of {self.scores.images:,} pictures (95 % interval {low:.2%} to {high:.2%})"
+        pictures = f"{self.scores.images:,} picture{'s' * (self.scores.images != 1)}"
+        return f"of {pictures} (95 % interval {100 * low:.2f} % to {100 * high:.2f} %)"
 
     def feeds(self) -> list[tuple[Feed, int]]:
         """The one that was evaluated."""

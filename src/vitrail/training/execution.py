@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -85,14 +85,27 @@ def pick_execution(
     options: TrainOptions, network: ViTConfig, choices: Optimization, steps: int
 ) -> tuple[Execution, list[str]]:
     """Everything that size decides, and a sentence for each choice; precision stays fp32 until it is timed."""
-    device = pick_device(options.device)
     work = 3.0 * flops(network) * choices.batch_size
+    return execution_for(options, work, steps, pick_attention_kernel(network, pick_device(options.device)))
+
+
+def execution_for(
+    options: TrainOptions, work: float, steps: int, kernel: Literal["flash", "math"] = "flash"
+) -> tuple[Execution, list[str]]:
+    """Where and how steps of so much work are computed, and a sentence for each choice.
+
+    Args:
+        options: What was asked for.
+        work: FLOPs of a step.
+        steps: Of the whole training.
+        kernel: Which of torch's kernels stands behind attention where the network is compiled.
+    """
+    device = pick_device(options.device)
     threads, why = pick_threads(work) if options.threads is None else (options.threads, "threads as asked for")
     if threads < 1:
         raise UsageError(f"threads must be at least 1, got {threads}", "--threads 1")
     notes = [why] if device.type == "cpu" else []
     compiling = options.compile == "on" or (options.compile == "auto" and device.type == "cuda" and steps >= 2000)
-    kernel = pick_attention_kernel(network, device) if compiling else "flash"
     if compiling:
         notes.append("torch.compile is on" + ("; attention by torch's math kernel: small heads" * (kernel == "math")))
     workers = options.workers if options.workers is not None else max(1, processors() - 1)
@@ -102,7 +115,7 @@ def pick_execution(
         threads=threads,
         precision=precision,
         compile=compiling,
-        attention_kernel=kernel,
+        attention_kernel=kernel if compiling else "flash",
         workers=workers,
     )
     return execution, notes
@@ -159,9 +172,9 @@ def pick_parts(network: ViTConfig, choices: Optimization, memory: int) -> tuple[
     return parts, [f"each batch of {choices.batch_size:,} in {parts} parts: at once it would take about {need:.1f} GiB"]
 
 
-def step_seconds(network: nn.Module, batch: Batch, objective: Objective, precision: str, repeats: int = 3) -> float:
+def step_seconds(network: nn.Module, batch: Any, objective: Objective, precision: str, repeats: int = 3) -> float:
     """Seconds of one forward and backward pass, the best of a few after one to warm up; no weight moves."""
-    device = batch.images.device
+    device = next(network.parameters()).device
     best = float("inf")
     for turn in range(repeats + 1):
         if device.type == "cuda":

@@ -13,7 +13,7 @@ import torch
 
 from vitrail.data.feed import Feed, check_readable
 from vitrail.errors import RunError, UsageError, VitrailError
-from vitrail.training.beginning import begin, go_on, threads_set, time_part
+from vitrail.training.beginning import threads_set, time_part
 from vitrail.training.checkpoint import load_state, save_state, states, weights_hash
 from vitrail.training.distilling import Lesson
 from vitrail.training.events import (
@@ -32,7 +32,8 @@ from vitrail.training.options import TrainOptions
 from vitrail.training.preparation import Outcome, Preparation
 from vitrail.training.prepare import LEFT_OUT, shortened, unreadable_notes
 from vitrail.training.run import RunFolder, default_folder, environment, open_folder, owned, point_latest
-from vitrail.training.settings import read_given, settings_to_yaml
+from vitrail.training.settings import settings_to_yaml
+from vitrail.training.starting import prepare_run, read_configuration
 from vitrail.training.watchdog import stuck
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
@@ -50,7 +51,7 @@ def train(
     lesson: Lesson | None = None,
 ) -> Finished:
     """`vitrail.train` or `distill` but for its page: `listen` hears when there is something to show."""
-    given = read_given(options.config) if options.config is not None else {}
+    given = read_configuration(options.config, data)
     data = str(data or given.get("data", ""))
     if not data:
         raise UsageError("no data given: what should be trained on?", "vitrail train digits")
@@ -59,9 +60,7 @@ def train(
         folder, going_on = open_folder(path, options.resume == "auto")
     else:
         folder, going_on = RunFolder(path), False
-    prepared = (
-        go_on(folder, data, options, listen, lesson) if going_on else begin(data, options, given, listen, lesson)
-    )
+    prepared = prepare_run(folder if going_on else None, data, options, given, listen, lesson)
     folder, _ = open_folder(path, options.resume == "auto")
     command = command or f"vitrail.train({data!r}, {str(path)!r}, {options!r})"
     try:

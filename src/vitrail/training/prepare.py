@@ -30,7 +30,7 @@ from vitrail.training.objectives import Objective, classification
 from vitrail.training.options import TrainOptions
 from vitrail.training.preparation import Preparation
 from vitrail.training.recipes import Recipe, choose
-from vitrail.training.settings import Execution, Settings, settings_from_dict
+from vitrail.training.settings import Execution, RunSettings, Settings, settings_from_dict
 
 SAMPLED = 64  # pictures opened to see their size and channels
 TRIAL_FLOPS = 2e11  # most work of a timed step: a second or two on one thread
@@ -169,8 +169,8 @@ def resolve(data: str, options: TrainOptions, given: dict[str, Any], source: Sou
     side, channels = look(source.train.pictures)
     recipe, name, reason = _choose(options, given, source, side)
     values = _resized(_from_recipe(recipe, name, channels), given.get("network", {}).get("image_size"))
-    values = _resized(_over(values, given), options.image_size)
-    values = _over(values, _asked(options))
+    values = _resized(laid_over(values, given), options.image_size)
+    values = laid_over(values, asked_for(options))
     if options.epochs is not None and "warmup_epochs" not in given.get("optimization", {}):
         shorter = min(1.0, options.epochs / recipe.optimization.epochs)  # the warm-up keeps its share of a short run
         values["optimization"]["warmup_epochs"] = recipe.optimization.warmup_epochs * shorter
@@ -182,11 +182,11 @@ def resolve(data: str, options: TrainOptions, given: dict[str, Any], source: Sou
         values["data_root"] = str(options.data_root.resolve())
     settings = settings_from_dict(values, str(options.config or "the options"))
     steps = steps_per_epoch(len(source.train), settings.optimization) * settings.optimization.epochs
-    asked = _replayed(options, settings.execution, given)
+    asked = replayed(options, settings.execution, given)
     execution, notes = pick_execution(asked, settings.network, settings.optimization, steps)
     if "attention_kernel" in given.get("execution", {}):
         execution = replace(execution, attention_kernel=settings.execution.attention_kernel)
-    if "accumulate" not in {**given.get("optimization", {}), **_asked(options)["optimization"]}:
+    if "accumulate" not in {**given.get("optimization", {}), **asked_for(options)["optimization"]}:
         parts, more = pick_parts(settings.network, settings.optimization, free_memory(torch.device(execution.device)))
         settings = replace(settings, optimization=replace(settings.optimization, accumulate=parts))
         notes += more
@@ -212,7 +212,7 @@ def _choose(options: TrainOptions, given: dict[str, Any], source: Source, side: 
     return recipe, name, reason
 
 
-def _replayed(options: TrainOptions, stored: Execution, given: dict[str, Any]) -> TrainOptions:
+def replayed(options: TrainOptions, stored: Execution, given: dict[str, Any]) -> TrainOptions:
     """The options, where they leave open how to compute, completed by what a configuration file says."""
     values: dict[str, Any] = {**asdict(stored), "compile": "on" if stored.compile else "off"}
     names = given.get("execution", {}).keys() - {"attention_kernel"}  # which no option names
@@ -245,7 +245,7 @@ def _of_size(size: str, network: dict[str, Any]) -> dict[str, Any]:
     return asdict(ViTConfig.from_size(size, **kept, stochastic_depth=network.get("stochastic_depth", 0.0)))
 
 
-def _asked(options: TrainOptions) -> dict[str, Any]:
+def asked_for(options: TrainOptions) -> dict[str, Any]:
     """The options that were given, as nested values."""
     names = {
         "epochs": "epochs",
@@ -260,12 +260,12 @@ def _asked(options: TrainOptions) -> dict[str, Any]:
     return {"optimization": chosen, "network": network, **seeds}
 
 
-def _over(values: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+def laid_over(values: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """`values` with everything in `above` laid over it, section by section."""
     laid = dict(values)
     for key, value in above.items():
         inner = laid.get(key)
-        laid[key] = _over(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+        laid[key] = laid_over(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
     return laid
 
 
@@ -278,13 +278,24 @@ def differences(settings: Settings, data: str, options: TrainOptions, root: str)
         options: What is asked for now.
         root: Where the run read its data.
     """
+    changed = run_differences(settings, data, options, root)
+    if options.size is not None:
+        size = ViTConfig.from_size(options.size, image_size=settings.network.image)
+        shapes = [(n.patch, n.width, n.depth, n.heads, n.mlp_dim) for n in (size, settings.network)]
+        if shapes[0] != shapes[1]:
+            changed.append(f"size: another network -> {options.size}")
+    return changed
+
+
+def run_differences(settings: RunSettings, data: str, options: TrainOptions, root: str) -> list[str]:
+    """What `differences` says of a run of any kind."""
     changed = []
     if data and data != settings.data and Path(data).resolve() != Path(root):
         changed.append(f"data: {settings.data} -> {data}")
     if options.recipe not in ("auto", settings.recipe):
         changed.append(f"recipe: {settings.recipe} -> {options.recipe}")
     stored: dict[str, Any] = asdict(settings)
-    for section, wanted in _asked(options).items():
+    for section, wanted in asked_for(options).items():
         pairs = wanted.items() if isinstance(wanted, dict) else [(section, wanted)]
         for key, new in pairs:
             old = stored[section][key] if isinstance(wanted, dict) else stored[section]
@@ -292,11 +303,6 @@ def differences(settings: Settings, data: str, options: TrainOptions, root: str)
                 new = (new, new)
             if old != new:
                 changed.append(f"{key}: {old} -> {new}")
-    if options.size is not None:
-        size = ViTConfig.from_size(options.size, image_size=settings.network.image)
-        shapes = [(n.patch, n.width, n.depth, n.heads, n.mlp_dim) for n in (size, settings.network)]
-        if shapes[0] != shapes[1]:
-            changed.append(f"size: another network -> {options.size}")
     execution: dict[str, Any] = {**asdict(settings.execution), "compile": "on" if settings.execution.compile else "off"}
     for name in ("device", "threads", "precision", "compile"):
         if getattr(options, name) not in (None, "auto", execution[name]):

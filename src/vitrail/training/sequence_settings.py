@@ -4,7 +4,7 @@ What a run of sequences stores is told from a classifier's by its key `task: seq
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_type_hints
 
 from pydantic import TypeAdapter
@@ -87,7 +87,7 @@ def sequence_settings_from_dict(values: dict[str, Any], where: str = "the config
     except VitrailError as error:
         raise UsageError(f"{where}: {error.problem}", error.hint) from error
     except (TypeError, KeyError) as error:
-        raise UsageError(f"{where}: the network is not complete ({error})", "the config.yaml of a former run") from error
+        raise UsageError(f"{where}: the network is incomplete ({error})", "the config.yaml of a former run") from error
 
 
 _TEXTS = SequenceSettings(data="", network=TransformerConfig(source_vocabulary=4, target_vocabulary=4))
@@ -203,3 +203,16 @@ def choose_sequences(name: str, data: str, pictures: bool) -> tuple[SequenceReci
         guess = nearest(name, fitting) or ", ".join(fitting)
         raise UsageError(f"there is no recipe '{name}' for sequences like those of {data}", f"--recipe {guess}")
     return SEQUENCE_RECIPES[name], name, "asked for"
+
+
+def counts_of(data: str, recipe: str, given: Mapping[str, Any]) -> Counts:
+    """How many samples are made, of a set that is made: as the configuration file says, else as the recipe does.
+
+    Args:
+        data: What is trained on.
+        recipe: What was asked for, or "auto".
+        given: Content of a configuration file, or empty.
+    """
+    name = data if recipe == "auto" else recipe
+    usual = SEQUENCE_RECIPES[name].counts if name in SEQUENCE_RECIPES else Counts()
+    return replace(usual, **given.get("counts", {}))

@@ -1,4 +1,8 @@
-"""Other people's weights: so far, the keys by which timm opens what vitrail saves."""
+"""Other people's weights, in and out, one file per question.
+
+`timm_keys`: what timm reads to open what vitrail saves. `patch_map`: the patch map as a convolution and as a linear
+map. `qkv`: queries, keys and values in three maps and in one. `vit_pytorch`: a ViT of vit-pytorch becomes ours.
+"""
 
 from vitrail.weights.timm_keys import timm_keys
 

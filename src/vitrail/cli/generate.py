@@ -1,0 +1,108 @@
+"""`vitrail generate RUN INPUTS`: what a model writes for pictures or texts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitrail.cli.parse import Positional, parse
+from vitrail.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from vitrail.nn import Search
+    from vitrail.sequence_model import SequenceModel, Written
+
+BATCH = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generate:
+    """What can be typed behind `vitrail generate`."""
+
+    run: Positional[str]
+    """A run or model folder"""
+    inputs: Positional[tuple[str, ...]] = ()
+    """Texts; or picture files and folders of them, for a model that reads pictures"""
+    beam: int | None = None
+    """Search with so many hypotheses; greedy when left out."""
+    sample: bool = False
+    """Draw from the model's probabilities instead of searching."""
+    temperature: float | None = None
+    """Of --sample: below 1 bolder, above 1 more varied; 1 when left out."""
+    seed: int | None = None
+    """Of --sample; 0 when left out."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, mps."""
+    threads: int | None = None
+    """Processor threads; chosen by the size of the work when left out."""
+    json: bool = False
+    """Print a JSON list: input, text, probability."""
+
+
+def run(words: Sequence[str]) -> int:
+    """Generate, and print a line for each input."""
+    says = "Let a model write, for pictures or texts. Example: vitrail generate runs/latest 30713"
+    typed = parse(Generate, "generate", words, says)
+    if not typed.inputs:
+        raise UsageError("nothing to read", f"vitrail generate {typed.run} picture.png, or a text in its place")
+    _check_search(typed)
+
+    from vitrail.cli.models_on import files_of, load_on, writer
+    from vitrail.cli.output import print_json, print_table, share, warn
+
+    model = writer(
+        load_on(typed.run, typed.device, typed.threads, min(BATCH, len(typed.inputs))), typed.run, "generate"
+    )
+    inputs = [str(file) for file, _ in files_of(typed.inputs)] if model.reads_pictures else list(typed.inputs)
+    problems: list[DataError] = []
+    found = _written(model, inputs, _search(typed), problems)
+    if typed.json:
+        print_json([{"input": each.name, "text": each.text, "probability": each.probability} for each in found])
+    else:
+        print_table([(each.name, each.text, share(each.probability, 1)) for each in found], left=2)
+    for problem in problems[:-1]:
+        warn(f"left out: {problem.problem}")
+    if problems:
+        raise problems[-1]
+    return 0
+
+
+def _check_search(typed: Generate) -> None:
+    """Refuse options that speak of two searches at once.
+
+    Raises:
+        UsageError: Names the two.
+    """
+    if typed.sample and typed.beam is not None:
+        raise UsageError("--beam searches and --sample draws", "one of the two")
+    for name, value in (("--temperature", typed.temperature), ("--seed", typed.seed)):
+        if value is not None and not typed.sample:
+            raise UsageError(f"{name} is for drawing, and --sample is not given", f"--sample {name} {value}")
+
+
+def _search(typed: Generate) -> "Search":
+    """How the next id is chosen."""
+    from vitrail.nn import Beam, Greedy, Sampling
+
+    if typed.beam is not None:
+        return Beam(width=typed.beam)
+    if typed.sample:
+        temperature = 1.0 if typed.temperature is None else typed.temperature
+        return Sampling(temperature=temperature, seed=typed.seed or 0)
+    return Greedy()
+
+
+def _written(model: "SequenceModel", inputs: list[str], search: "Search", problems: list[DataError]) -> list["Written"]:
+    """What is written for the inputs that can be read, a batch at a time; the others stand in `problems`."""
+    found: list[Written] = []
+    for first in range(0, len(inputs), BATCH):
+        some = inputs[first : first + BATCH]
+        try:
+            found += model.generate(some, search)
+        except DataError:
+            for one in some:
+                try:
+                    found += model.generate([one], search)
+                except DataError as error:
+                    problems.append(error)
+    return found

@@ -1,0 +1,96 @@
+"""`docs/errata.md` says what the lessons print, and names tests that exist."""
+
+import ast
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ERRATA = ROOT / "docs" / "errata.md"
+DOCUMENTS = ("D0", "D1", "D2", "D3", "D4")
+CLAIM = re.compile(r"`([a-z0-9_.]+)` ([=<>~]) ")
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
+GUARD = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+
+
+def section(document: str, text: str) -> str:
+    return text.split(f"\n## {document} ·")[1].split("\n## ")[0]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of each row of the table, without its head."""
+    lines = [line for line in text.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def wrong_claims(text: str, results: dict[str, Any]) -> list[str]:
+    """What a text says of a lesson's results and is not so; a number may be off by one unit of its last digit."""
+    wrong = []
+    for claim in CLAIM.finditer(text):
+        name, relation = claim.groups()
+        if name not in results:
+            wrong.append(f"{name} is no result")
+        elif relation != "~" and not holds(results[name], relation, text[claim.end() :]):
+            wrong.append(f"{name} {relation} {text[claim.end() :][:20]!r}, the lesson says {results[name]}")
+    return wrong
+
+
+def holds(value: Any, relation: str, text: str) -> bool:
+    if isinstance(value, bool | str):
+        return relation == "=" and text.startswith(str(value))
+    found = NUMBER.match(text)
+    if isinstance(value, list) or found is None:
+        return False
+    said = float(found[0].rstrip(",").replace(",", ""))
+    if relation != "=":
+        return value < said if relation == "<" else value > said
+    digits = found[0].rstrip(",").replace(",", "").partition(".")[2]
+    unit = 0 if isinstance(value, int) and not digits else 10.0 ** -len(digits) * 1.000001
+    return abs(value - said) <= (unit if digits or said else 1e-6)
+
+
+@cache
+def tests_of(path: str) -> frozenset[str]:
+    file = ROOT / path
+    if not file.is_file():
+        return frozenset()
+    return frozenset(node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef))
+
+
+def missing_guards(text: str) -> list[str]:
+    return [f"{path}::{name}" for path, name in GUARD.findall(text) if name not in tests_of(path)]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_numbers_are_those_of_the_lesson(document: str, lesson: Callable[[str], dict[str, Any]]) -> None:
+    text = section(document, ERRATA.read_text())
+    assert len(CLAIM.findall(text)) > 10
+    assert wrong_claims(text, lesson(document.lower())["results"]) == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_row_is_whole_and_guarded(document: str) -> None:
+    table = rows(section(document, ERRATA.read_text()))
+    assert len(table) > 5
+    for row in table:
+        assert len(row) == 5
+        assert all(row), row
+        assert GUARD.search(row[4]), row[0]
+
+
+def test_every_guard_exists() -> None:
+    assert missing_guards(ERRATA.read_text()) == []
+
+
+def test_planted_faults_are_found() -> None:
+    results = {"a": 1.4612, "b": 1642, "c": True, "d": "TypeError: no", "e": 0.0, "f": 2.5e-7}
+    right = "`a` = 1.461, `b` = 1,642 and `c` = True; `d` = TypeError: no; `e` = 0 (so) `f` < 1e-6 `a` > 1 `a` ~ 3"
+    assert wrong_claims(right, results) == []
+    wrong = "`a` = 1.464 `b` = 1,641 `c` = False `d` = ValueError `e` = 0.1 `f` < 1e-7 `g` = 1 `a` = 2"
+    assert len(wrong_claims(wrong, results)) == 8
+    assert missing_guards("`tests/lessons/test_errata.py::test_every_guard_exists`") == []
+    assert len(missing_guards("`tests/lessons/test_errata.py::test_gone`, `tests/gone.py::test_x`")) == 2
