@@ -13,7 +13,7 @@ BENCHMARKS := $(patsubst benchmarks/%.py,benchmarks.%,$(filter-out %/__init__.py
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest
 SPREAD := -n $(WORKERS) --dist loadfile
 
-.PHONY: help install demo test soak lint types docs check bench clean
+.PHONY: help install demo test soak lint types docs check bench lessons notebooks pages clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make test     install, then the test suite (WORKERS=$(WORKERS) processes)"
 	@echo "make check    lint, types, docs and test: all that must be green before a commit"
 	@echo "make install  .venv with everything in it (PYTHON=$(PYTHON) makes it)"
+	@echo "make lessons  run the five lessons; make notebooks writes them as .ipynb with what they print"
 	@echo "make soak bench clean   the long tests; the benchmarks; throw caches away (runs stay)"
 
 install: $(INSTALLED)
@@ -69,6 +70,20 @@ check: lint types docs test
 bench: install
 	@test -n "$(BENCHMARKS)" || { echo "benchmarks/ holds no script"; exit 1; }
 	@set -e; for benchmark in $(BENCHMARKS); do echo "== $$benchmark"; $(PY) -m $$benchmark; done
+
+# LESSONS="d0 d3" runs these only.
+lessons: install
+	$(PY) lessons/run.py $(LESSONS)
+
+# The pages in docs/lessons: text, code and what the cells print.
+pages: install
+	$(PY) lessons/run.py --pages $(LESSONS)
+
+# Needs more than the suite does (the extra `notebooks`); what it writes lies beside the lessons and is not committed.
+notebooks: install
+	$(PY) -m pip install --no-input --disable-pip-version-check -q -c $(CONSTRAINTS) --no-build-isolation -e ".[notebooks]"
+	@set -e; for lesson in lessons/d?_*.py; do echo "== $$lesson"; \
+	OMP_NUM_THREADS=1 $(PY) -m jupytext --quiet --to notebook --set-kernel python3 --execute --run-path lessons "$$lesson"; done
 
 clean:
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .benchmarks

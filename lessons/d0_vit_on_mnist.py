@@ -39,7 +39,7 @@ from vitrail.nn import SILENT, Attention, Parts, ViT, ViTConfig, sinusoids
 from vitrail.training.metrics import Counting
 
 RESULTS = results()
-images, labels, source = pictures("train", 12_000)
+images, labels, source = pictures("train", 16_000)
 show("data", source, "the pictures come from")
 
 # %% [markdown]
@@ -397,7 +397,7 @@ show("compose.right", error_of("Compose([ToTensor()])"), "`Compose([ToTensor()])
 # %% [markdown]
 # ## Both, trained
 #
-# The same pictures in the same order, Adam at 0.005, batches of 128, two passes over 12,000 digits, one seed: the
+# The same pictures in the same order, Adam at 0.005, batches of 128, two passes over 16,000 digits, one seed: the
 # document's form (without its loops, to save time), the same without its softmax, and the right form. The faulty form
 # learns, and that is why nobody looks; most of what it lacks is the softmax's doing.
 

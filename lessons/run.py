@@ -82,7 +82,7 @@ def run(path: Path, quiet: bool = False, limit: float = 600) -> dict[str, Any]:
 
 def page(text: str, outputs: list[str]) -> str:
     """A lesson as Markdown: text, code, and below each cell what it printed."""
-    parts = ["<!-- made by `make lessons-pages` from the lesson of the same name -->"]
+    parts = ["<!-- made by `make pages` from the lesson of the same name -->"]
     for cell, printed in zip(cells(text), outputs, strict=True):
         parts.append(cell.source if cell.is_text else f"```python no-run\n{cell.source}\n```")
         if printed:

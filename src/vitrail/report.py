@@ -7,9 +7,10 @@ import numpy as np
 from jaxtyping import UInt8
 from torch import Tensor
 
-from vitrail.pages.run_page import EvaluationSummary, Example, RunSummary, write_run_page
+from vitrail.pages.run_page import EvaluationSummary, Example, RunSummary, WrittenSummary, write_run_page
 from vitrail.training.evaluation import Evaluated
 from vitrail.training.events import Reported
+from vitrail.training.sequence_metrics import SequenceOutcome
 
 SHOWN = 12  # examples of each kind
 
@@ -18,6 +19,8 @@ def write_report(report: Reported) -> None:
     """Write `run.html`."""
     folder, prepared = report.folder, report.prepared
     evaluated = report.evaluated if isinstance(report.evaluated, Evaluated) else None
+    outcome = report.evaluated if isinstance(report.evaluated, SequenceOutcome) else None
+    shown = () if evaluated is None else examples(evaluated)
     write_run_page(
         folder.page,
         RunSummary(
@@ -31,7 +34,8 @@ def write_report(report: Reported) -> None:
             environment=json.loads((folder.path / "env.json").read_text(encoding="utf-8")),
             notes=list(prepared.notes),
             command=(folder.path / "command.txt").read_text(encoding="utf-8").strip(),
-            examples=() if evaluated is None else examples(evaluated),
+            examples=shown if outcome is None else read_examples(outcome),
+            written=None if outcome is None else written_summary(outcome),
         ),
     )
 
@@ -72,6 +76,38 @@ def examples(evaluated: Evaluated) -> tuple[Example, ...]:
             probability=float(scores.probability[row]),
         )
         for row, pixels in zip(rows, fetched.pixels, strict=True)
+    )
+
+
+def written_summary(outcome: SequenceOutcome) -> WrittenSummary:
+    """An evaluation of a model that writes, as values of a page."""
+    wrong, right = outcome.examples()
+    texts = [] if outcome.pictures else [*wrong, *right]
+    return WrittenSummary(
+        split=outcome.split,
+        sequences=outcome.count,
+        exact=outcome.headline[1],
+        interval=outcome.interval,
+        loss=outcome.loss,
+        tokens=outcome.tokens,
+        wrong_tokens=outcome.edits,
+        by_length=outcome.by_length(),
+        examples=[(one.written.name, one.wanted, one.written.text, one.written.probability) for one in texts],
+        unreadable=list(outcome.unreadable),
+    )
+
+
+def read_examples(outcome: SequenceOutcome) -> tuple[Example, ...]:
+    """Pictures that the model misread, then some that it read right, the surest first; empty where it reads texts."""
+    wrong, right = outcome.examples()
+    readings = [*wrong, *right]
+    if not outcome.pictures or not readings:
+        return ()
+    ((feed, _),) = outcome.pictures
+    (fetched,) = feed.fetch([np.array([reading.index for reading in readings], dtype=np.int64)])
+    return tuple(
+        Example(as_picture(pixels), one.written.name, one.wanted, one.written.text, one.written.probability)
+        for one, pixels in zip(readings, fetched.pixels, strict=True)
     )
 
 

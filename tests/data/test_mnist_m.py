@@ -148,6 +148,18 @@ def test_photographs_of_training_and_test_differ(tmp_path: Path) -> None:
     assert seen["validation"] <= seen["train"]
 
 
+def test_training_and_test_cut_out_other_places(tmp_path: Path) -> None:
+    """With black digits and one photograph each, equal but for its brightness, equal draws would be seen."""
+    black, labels = idx_content(np.zeros((20, 6, 5), np.uint8)), idx_content((np.arange(20) % 10).astype(np.uint8))
+    put_idx(tmp_path, train_images_idx3_ubyte=black, train_labels_idx1_ubyte=labels, t10k_images_idx3_ubyte=black)
+    dark = noise(3, 60, 60, 3) // 2
+    for name, brightness in (("train", 0), ("test", 100)):
+        (tmp_path / "photographs" / name).mkdir(parents=True)
+        Image.fromarray(dark + np.uint8(brightness)).save(tmp_path / "photographs" / name / "a.png")
+    train, test = (read_mnist_m(tmp_path).parts[name].pictures.pixels for name in (TRAIN, TEST))
+    assert ((train + np.uint8(100)) != test).any(axis=(1, 2, 3)).mean() > 0.9
+
+
 def test_the_fingerprint_covers_digits_photographs_and_seed(tmp_path: Path) -> None:
     put_made(tmp_path)
     seen = {open_source("mnist-m", tmp_path).fingerprint}

@@ -1,4 +1,4 @@
-"""Each lesson runs once for the whole suite, in a process of its own with one thread; the workers share what it said."""
+"""Each lesson runs once for the whole suite, in a process of its own with one thread; the workers share its answer."""
 
 import importlib.util
 import json

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -41,7 +42,7 @@ def test_each_page_shows_the_lesson(path: Path, runner: ModuleType) -> None:
     position = 0
     for cell in runner.cells(path.read_text()):
         shown = cell.source if cell.is_text else f"```python no-run\n{cell.source}\n```"
-        assert shown in page[position:], f"make lessons-pages: line {cell.line} of {path.name} is not on its page"
+        assert shown in page[position:], f"make pages: line {cell.line} of {path.name} is not on its page"
         position = page.index(shown, position) + len(shown)
     printed = re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert len(printed) >= 5
@@ -60,8 +61,8 @@ def test_cells_are_found_and_a_changed_page_would_be_seen(runner: ModuleType) ->
 
 def test_a_lesson_that_fails_is_told(runner: ModuleType, tmp_path: Path) -> None:
     lesson = tmp_path / "d9_broken.py"
-    lesson.write_text("# %% [markdown]\n# words\n\n# %%\nRESULTS = {}\n\n\n# %%\nraise ValueError('the seventh line')\n")
-    with pytest.raises(RuntimeError, match=r"d9_broken.py failed:\n(?s:.*)line 9(?s:.*)the seventh line"):
+    lesson.write_text("# %% [markdown]\n# words\n\n# %%\nRESULTS = {}\n\n\n# %%\nraise ValueError('at the end')\n")
+    with pytest.raises(RuntimeError, match=r"d9_broken.py failed:\n(?s:.*)line 9(?s:.*)at the end"):
         runner.run(lesson, quiet=True)
 
 
@@ -75,14 +76,19 @@ def test_without_mnist_the_digits_stand_in(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     environment.pop("VITRAIL_DATA", None)
-    python = ROOT / ".venv" / "bin" / "python"
-    command = [str(python) if python.exists() else "python", "-c", code]
+    command = [sys.executable, "-c", code]
     done = subprocess.run(
         command, cwd=tmp_path / "lessons", env=environment, capture_output=True, text=True, check=True, timeout=120
     )
     sentence, line = done.stdout.splitlines()
     assert sentence.startswith("MNIST is not here")
     assert line == "digits (50, 1, 28, 28) torch.int64 tensor(True)"
+
+
+@pytest.mark.parametrize("target", ["lessons", "notebooks", "pages"])
+def test_make_knows_the_target(target: str) -> None:
+    answer = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
 
 
 def test_d0(d0: dict[str, Any]) -> None:

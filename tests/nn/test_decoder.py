@@ -1,5 +1,6 @@
 """A decoder with a cache says what it says without one, and its block is three branches in the order asked for."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -30,7 +31,7 @@ from vitrail.nn import (
 def in_pieces(network: Transformer, target: Tensor, memory: Memory, cache: Cache, cuts: list[int]) -> Tensor:
     """The logits of a target that comes piece by piece."""
     places = [0, *sorted({cut for cut in cuts if 0 < cut < target.shape[1]}), target.shape[1]]
-    pieces = [target[:, start:stop] for start, stop in zip(places, places[1:], strict=False)]
+    pieces = [target[:, start:stop] for start, stop in itertools.pairwise(places)]
     return torch.cat([network.decode(piece, memory, cache=cache) for piece in pieces], dim=1)
 
 

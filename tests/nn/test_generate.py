@@ -18,11 +18,12 @@ TINY = replace(SMALL, target_vocabulary=5, max_length=5)  # padding, begin, end 
 SEARCHES = [Greedy(), Beam(width=3), Beam(width=2, length_penalty=0.0), Sampling(seed=4), Sampling(top_k=3, top_p=0.8)]
 
 
-def lively(config=SMALL, seed: int = 0, scale: float = 1.5) -> Transformer:
-    """A network whose rows end at different lengths."""
+def lively(config=SMALL, seed: int = 10, scale: float = 1.5) -> Transformer:
+    """A network that is sure of some things, and likes to end; with seeds 1, 10 and 11 at many lengths."""
     network = transformer(config, seed)
     with torch.no_grad():
         network.decoder.head.weight.mul_(scale)
+        network.decoder.head.weight[END].mul_(2.0)
     return network
 
 
@@ -50,9 +51,9 @@ def written(generated: Generated, row: int, steps: int) -> list[int]:
     return ids if len(ids) == steps else [*ids, END]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [1, 10, 11])
 def test_greedy_is_the_likeliest_id_at_each_step(seed: int):
-    network, source = lively(seed=seed), sources(6, seed=seed)
+    network, source = lively(seed=seed), sources(6, 8, seed)
     found = generate(network, source)
     by_hand = [greedy_by_hand(network, source[row : row + 1], 12) for row in range(6)]
     assert [written(found, row, 12) for row in range(6)] == by_hand
@@ -65,7 +66,7 @@ def test_greedy_is_the_likeliest_id_at_each_step(seed: int):
 @settings(deadline=None, max_examples=15)
 @given(seed=st.integers(0, 50), steps=st.integers(1, 12), penalty=st.sampled_from([0.0, 0.6, 2.0]))
 def test_a_beam_of_one_is_greedy(seed: int, steps: int, penalty: float):
-    network, source = lively(seed=seed % 5), sources(4, seed=seed)
+    network, source = lively(seed=10 + seed % 3), sources(4, seed=seed)
     greedy = generate(network, source, Greedy(), steps)
     beam = generate(network, source, Beam(width=1, length_penalty=penalty), steps)
     assert torch.equal(beam.tokens, greedy.tokens)

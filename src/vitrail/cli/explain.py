@@ -73,12 +73,17 @@ def run(words: Sequence[str]) -> int:
     from vitrail.cli.output import print_json, print_table, say, share, warn
     from vitrail.explain import METHODS
     from vitrail.pages.explanation_page import ExplanationPage, write_explanation_page
+    from vitrail.sequence_model import SequenceModel
 
+    model = load_on(typed.run, typed.device, typed.threads, BATCH)
+    if isinstance(model, SequenceModel):
+        from vitrail.cli.explain_written import explain_written
+
+        return explain_written(model, typed, page, shlex.join(["vitrail", "explain", *words]))
     if typed.method not in METHODS:
         guess = nearest(typed.method, METHODS) or DEFAULT_METHOD
         raise UsageError(f"unknown method '{typed.method}', there are {', '.join(METHODS)}", f"--method {guess}")
     methods = list(METHODS.values()) if typed.compare else [METHODS[typed.method]]
-    model = load_on(typed.run, typed.device, typed.threads, BATCH)
     target = _class_index(model, typed.target)
     problems: list[str] = []
     shown = list(_pictures(model, typed, problems))
@@ -92,7 +97,7 @@ def run(words: Sequence[str]) -> int:
     title, command = f"What {typed.run} looked at", shlex.join(["vitrail", "explain", *words])
     explained = [one for _, one in results]
     write_explanation_page(page, ExplanationPage(title, str(typed.run), command, explained))
-    files = _write_pictures(page.with_suffix(""), explained)
+    files = write_pictures(page.with_suffix(""), explained)
     if typed.json:
         print_json([_as_json(p, one, page, some) for (p, one), some in zip(results, files, strict=True)])
     else:
@@ -142,14 +147,14 @@ def _pictures(model: "Model", typed: Explain, problems: list[str]) -> Iterator[S
         raise UsageError(f"{first} is a whole set, and stands alone", f"vitrail explain {typed.run} {first}")
     if is_set:
         split = open_for(model, typed.run, first, typed.data_root).split
-        for i in _spread(range(len(split)), typed.count):
+        for i in spread(range(len(split)), typed.count):
             try:
                 yield Shown(split.pictures.name(i), split.pictures.open(i), model.classes[split.labels[i]])
             except DataError as error:
                 problems.append(error.problem)
         return
     files = files_of(typed.pictures)
-    found = set(_spread([file for file, named in files if not named], typed.count))
+    found = set(spread([file for file, named in files if not named], typed.count))
     for file in [file for file, named in files if named or file in found]:
         try:
             yield Shown(str(file), open_picture(file), None)
@@ -157,7 +162,7 @@ def _pictures(model: "Model", typed: Explain, problems: list[str]) -> Iterator[S
             problems.append(error.problem)
 
 
-def _spread(things: Sequence[Any], most: int) -> list[Any]:
+def spread(things: Sequence[Any], most: int) -> list[Any]:
     """At most so many of the things, evenly spread; says so when some are left out."""
     if len(things) <= most:
         return list(things)
@@ -209,7 +214,7 @@ def _explain(
     return results
 
 
-def _write_pictures(folder: Path, explained: list["ExplainedPicture"]) -> list[list[str]]:
+def write_pictures(folder: Path, explained: list["ExplainedPicture"]) -> list[list[str]]:
     """One PNG for each picture and method, large enough to look at."""
     from PIL import Image
 
@@ -223,7 +228,8 @@ def _write_pictures(folder: Path, explained: list["ExplainedPicture"]) -> list[l
             drawn = Image.fromarray(heat_picture(one.picture, view.values, view.signed))
             larger = max(1, round(448 / max(drawn.size)))
             drawn = drawn.resize((drawn.width * larger, drawn.height * larger), Image.Resampling.NEAREST)
-            file = folder / f"{number:03d}-{Path(one.name).stem}-{view.method}.png"
+            place = f"-{len(files) + 1}" if [other.method for other in one.heats].count(view.method) > 1 else ""
+            file = folder / f"{number:03d}-{Path(one.name).stem}-{view.method}{place}.png"
             drawn.save(file)
             files.append(str(file))
         written.append(files)

@@ -12,7 +12,6 @@ from vitrail.nn.cost import flops
 from vitrail.sequence_model import SequenceModel
 from vitrail.training.execution import pick_device, pick_threads
 
-
 WRITTEN = 10.0  # tokens that a sample has, about, where a model that writes is loaded
 
 

@@ -22,8 +22,8 @@ from vitrail.errors import DataError
 
 CLASSES = tuple("0123456789")
 SEED = 0  # of the set that has the name mnist-m: the same for every training
-PHOTOGRAPHS = "photographs"  # the folder, beside MNIST's files or above them, where a person puts photographs
-BELOW = ("", "mnist_m")
+PHOTOGRAPHS = "photographs"  # the folder in the root where a person puts photographs
+BELOW = ("", "mnist_m")  # where in the root the published files may lie
 
 
 def read_mnist_m(data_root: Path | None = None, seed: int = SEED) -> Found:

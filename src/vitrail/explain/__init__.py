@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from vitrail.explain.attention_generic import generic_attention, generic_relevance_of
 from vitrail.explain.attention_raw import raw_attention
 from vitrail.explain.attention_rollout import rollout, rollout_of
+from vitrail.explain.cross_attention import cross_attention
 from vitrail.explain.heat import Heat
 
 __all__ = [
     "METHODS",
     "Heat",
     "Method",
+    "cross_attention",
     "generic_attention",
     "generic_relevance_of",
     "raw_attention",

@@ -17,10 +17,12 @@ class Heat:
     """The explanation of a batch of pictures by one method.
 
     Attributes:
-        values: (b, rows, columns), one number per patch in the method's own unit; never rescaled per picture.
-        target: (b,), index of the class that is explained.
-        logit: (b,), that class's logit.
-        method: Name of the method, a key of `vitrail.explain.METHODS`.
+        values: (b, rows, columns), one number per patch in the method's own unit; never rescaled per picture. For a
+            network that writes, an axis of the written tokens stands before the grid: (b, t, rows, columns).
+        target: (b,), index of the class that is explained; for a network that writes (b, t), the ids, filled up with
+            its padding where a text is shorter.
+        logit: The target's logit, of the same shape.
+        method: Name of the method; for classes, a key of `vitrail.explain.METHODS`.
         signed: Whether the sign means for and against the class; otherwise a number only says how much.
         class_specific: Whether another target would give other values.
         notes: One tuple per picture: `notes[i]` holds the caveats of picture i, and is empty when there is nothing to
@@ -28,9 +30,9 @@ class Heat:
             it does not prefer any patch; `"not finite"` that it holds infinities or is not a number.
     """
 
-    values: Float[Tensor, "b rows columns"]
-    target: Int[Tensor, "b"]
-    logit: Float[Tensor, "b"]
+    values: Float[Tensor, "b *t rows columns"]
+    target: Int[Tensor, "b *t"]
+    logit: Float[Tensor, "b *t"]
     method: str
     signed: bool
     class_specific: bool

@@ -5,7 +5,7 @@ asks whether it is there. A `Record` keeps the tensors under public names:
 
     tokens                      what enters the first block              (b, n, d)
     blocks.3.input              what enters block 3                      (b, n, d)
-    blocks.3.norm1              the same, normalised for attention       (b, n, d)
+    blocks.3.norm1              what attention reads: the same, normalised (b, n, d)
     blocks.3.queries, .keys     per head                                 (b, k, n, e)
     blocks.3.attention          the weights softmax(q k^T / sqrt(e))     (b, k, n, n)
     blocks.3.values             per head                                 (b, k, n, e)
@@ -14,6 +14,15 @@ asks whether it is there. A `Record` keeps the tensors under public names:
     blocks.3.output             what leaves block 3                      (b, n, d)
     pooled                      what the head reads                      (b, d)
     logits                                                               (b, classes)
+
+A network that writes keeps the same under `encoder.`, and beside it, for t target and m memory tokens:
+
+    memory                      what the decoder reads                   (b, m, d)
+    decoder.tokens              what enters its first block              (b, t, d)
+    decoder.blocks.3.self.*     how target tokens look back: `.queries`, `.attention` (b, k, t, t) and the others
+    decoder.blocks.3.cross.*    how they look into the memory: `.attention` is (b, k, t, m)
+    decoder.blocks.3.input, .mlp, .output                                (b, t, d)
+    logits                                                               (b, t, v)
 
 The attention weights are never made while the network runs: the fused kernel always runs, and the weights are
 computed from the queries and keys when they are read, for the blocks, heads and query rows asked for. So is their

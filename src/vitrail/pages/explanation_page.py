@@ -25,6 +25,11 @@ _ABOUT = {
         "into one map of where information could have come from. It knows nothing of the class, of the values that "
         "were passed on, or of what was done with them."
     ),
+    "cross_attention": (
+        "Cross-attention shows, for one written token, how the part of the network that writes shared its attention "
+        "among the squares, as the mean over all blocks and heads. It says where it read; what the part that reads had "
+        "brought to a square from others before is not in it."
+    ),
     "generic_attention": (
         "Generic attention (Chefer, Gur and Wolf, 2021) weighs the attention of every block by how much the class's "
         "score would react to it, keeps what raises the score, and adds it up over the blocks. It shows only what "

@@ -14,7 +14,15 @@ from jaxtyping import Int64, UInt8
 
 from vitrail.pages.chart import Series, line_chart
 from vitrail.pages.html import data_uri, document, escape, number, percent, plural, write_page
-from vitrail.pages.tables import class_table, confusion_table, confusions_list, finite, history_table, settings_table
+from vitrail.pages.tables import (
+    class_table,
+    confusion_table,
+    confusions_list,
+    finite,
+    history_table,
+    plain_table,
+    settings_table,
+)
 
 _STATES = {
     "running": "Still running. This page is written anew after every epoch; reload it to see more.",
@@ -70,6 +78,35 @@ class EvaluationSummary:
 
 
 @dataclass(frozen=True)
+class WrittenSummary:
+    """What one evaluation of a model that writes found.
+
+    Args:
+        split: Name of the split, such as `test`.
+        sequences: Texts counted.
+        exact: Share of them that are right in every token.
+        interval: Low and high end of the 95 % interval of that share (Wilson).
+        loss: Mean cross-entropy of a token, in nats.
+        tokens: Tokens of the right texts.
+        wrong_tokens: Tokens to insert, remove or replace until all is right.
+        by_length: One mapping per length with `length`, `sequences` and `exact` (a count).
+        examples: (source, right text, written text, its probability), for texts; pictures are `RunSummary.examples`.
+        unreadable: Files that could not be read.
+    """
+
+    split: str
+    sequences: int
+    exact: float
+    interval: tuple[float, float]
+    loss: float
+    tokens: int
+    wrong_tokens: int
+    by_length: list[dict[str, int]] = field(default_factory=list)
+    examples: list[tuple[str, str, str, float]] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class RunSummary:
     """Everything that the page of a run shows; only the title is needed.
 
@@ -86,6 +123,7 @@ class RunSummary:
         notes: What a reader should know: skipped files, threads and recipe and why.
         command: The command line that started the run.
         examples: Pictures that the model got right and wrong.
+        written: The evaluation of a model that writes, once there is one.
     """
 
     title: str
@@ -99,13 +137,16 @@ class RunSummary:
     notes: list[str] = field(default_factory=list)
     command: str = ""
     examples: tuple[Example, ...] = ()
+    written: WrittenSummary | None = None
 
 
 def _headline(run: RunSummary) -> str:
     """The state, and the result in one sentence."""
     state = f'<p class="state {escape(run.state)}"><span>{escape(run.state)}</span> {_STATES[run.state]}</p>'
     found = run.evaluation
-    if found is None:
+    if run.written is not None:
+        said = _exactly(run.written)
+    elif found is None:
         said = '<p class="lead">Not evaluated yet.</p>'
     elif found.images == 0:
         said = f'<p class="lead">The {escape(found.split)} split holds no picture that could be counted.</p>'
@@ -120,6 +161,42 @@ def _headline(run: RunSummary) -> str:
     facts = "".join(f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for label, value in run.facts)
     facts = f'<dl class="facts">{facts}</dl>' if facts else ""
     return f"<header><h1>{escape(run.title)}</h1>{state}{said}{facts}</header>"
+
+
+def _exactly(found: WrittenSummary) -> str:
+    """The result of a model that writes, in two sentences."""
+    low, high = found.interval
+    return (
+        f'<p class="lead"><strong>{percent(found.exact, 2)}</strong> of {plural(found.sequences, "text")} of the '
+        f"{escape(found.split)} split are written exactly right.</p>"
+        f'<p class="interval">With 95 % confidence the share for sources like these lies between {percent(low, 2)} and '
+        f"{percent(high, 2)} (Wilson interval). {number(found.wrong_tokens)} of {number(found.tokens)} tokens are "
+        f"wrong. Mean loss of a token {number(found.loss)}.</p>"
+    )
+
+
+def _written(found: WrittenSummary) -> str:
+    """How well each length is written, and texts to look at."""
+    parts = []
+    if found.unreadable:
+        named = "".join(f"<li>{escape(name)}</li>" for name in found.unreadable)
+        said = f"Left out: {plural(len(found.unreadable), 'file')} that could not be read"
+        parts.append(f'<details class="note"><summary>{said}</summary><ul>{named}</ul></details>')
+    lengths = [
+        (number(row["length"]), number(row["sequences"]), percent(row["exact"] / max(1, row["sequences"]), 1))
+        for row in found.by_length
+    ]
+    parts.append(plain_table(("Length", "Texts", "Exactly right"), lengths))
+    mistakes = [row for row in found.examples if row[1] != row[2]]
+    for heading, rows in (
+        ("Mistakes", mistakes),
+        ("Right answers", [row for row in found.examples if row[1] == row[2]]),
+    ):
+        if rows:
+            cells = [(source, right, text, percent(share, 1)) for source, right, text, share in rows]
+            table = plain_table(("Source", "Right", "Written", "Probability"), cells)
+            parts.append(f"<h3>{heading}, the surest first</h3>{table}")
+    return f"<section><h2>What is written</h2>{''.join(parts)}</section>"
 
 
 def _column(history: list[dict], key: str) -> list[float | None]:
@@ -218,6 +295,7 @@ def _origin(run: RunSummary) -> str:
 def run_page(run: RunSummary) -> str:
     """The page of a run as text; the same summary always gives the same text."""
     evaluation = "" if run.evaluation is None else _evaluation(run.evaluation, run.classes)
+    evaluation += "" if run.written is None else _written(run.written)
     body = f"<main>{_headline(run)}{_curves(run.history)}{evaluation}{_examples(run.examples)}{_origin(run)}</main>"
     return document(f"{run.title} · run", body)
 

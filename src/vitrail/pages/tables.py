@@ -185,3 +185,17 @@ def settings_table(settings: Mapping) -> str:
         for name, value in _leaves(settings)
     )
     return f'<div class="scroll"><table class="settings"><tbody>{rows}</tbody></table></div>'
+
+
+def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Texts in columns.
+
+    Args:
+        header: One title for each column.
+        rows: Cells, as many as there are titles.
+    """
+    head = "".join(f'<th scope="col">{escape(title)}</th>' for title in header)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return (
+        f'<div class="scroll"><table class="numbers"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )

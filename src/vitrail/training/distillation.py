@@ -65,8 +65,8 @@ def teacher_loss(
     teacher = teacher.detach()
     if kind == "hard":
         return F.cross_entropy(student, teacher.argmax(dim=1), reduction="sum")
-    softened = ((logits / temperature).log_softmax(dim=1) for logits in (student, teacher))
-    return F.kl_div(*softened, reduction="sum", log_target=True) * temperature**2
+    ours, theirs = ((logits / temperature).log_softmax(dim=1) for logits in (student, teacher))
+    return F.kl_div(ours, theirs, reduction="sum", log_target=True) * temperature**2
 
 
 def _heads(network: Network, batch: Batch, token: bool) -> tuple[Tensor, Tensor, Tensor]:

@@ -58,10 +58,12 @@ class Lesson:
     def applied(self, settings: Settings) -> Settings:
         """The settings of the student: its distillation, and its token where there is one."""
         before = {} if settings.distillation is None else _plain(settings.distillation)
-        how = Distillation(**{**before, "identity": "", **self.asked()})
+        values: dict[str, Any] = {**before, "identity": "", **self.asked()}
         token, network = self.options.token, settings.network
         wanted = token == "yes" or (token == "auto" and network.class_token)
-        return replace(settings, distillation=how, network=replace(network, distillation_token=wanted))
+        return replace(
+            settings, distillation=Distillation(**values), network=replace(network, distillation_token=wanted)
+        )
 
     def differences(self, settings: Settings) -> list[str]:
         """What is asked for that a run which exists was not started with, as `name: old -> new`."""

@@ -166,8 +166,9 @@ def vocabularies(source: SequenceSource, separator: str = "") -> tuple[Vocabular
         try:
             for text in _targets(samples):
                 written.encode(text)
-            for text in samples.sources if read is not None and isinstance(samples, TextSamples) else ():
-                read.encode(text)
+            if read is not None:
+                for text in _sources(samples):
+                    read.encode(text)
         except DataError as error:
             raise DataError(
                 f"the {name} split: {error.problem}, which training does not have",
@@ -314,8 +315,8 @@ def build_sequences(
     for name, samples in (("train", source.train), ("validation", source.validation)):
         count, what = len(samples), f"reading {name}"
         feeds[name] = feed_of(samples, shape, read, workers, lambda done, w=what, c=count: progress(w, done, c))
-        if feeds[name].pictures is not None:
-            check_readable(feeds[name].pictures, count)
+        if (pictures := feeds[name].pictures) is not None:
+            check_readable(pictures, count)
     if shape is not None:
         some = np.linspace(0, len(source.train) - 1, min(MEASURED, len(source.train))).astype(np.int64)
         (sample,) = feeds["train"].fetch([some], 0)

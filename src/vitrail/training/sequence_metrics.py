@@ -1,6 +1,6 @@
 """What an evaluation of a network that writes counts: texts that are exactly right, and single wrong tokens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,7 +116,7 @@ class SequenceOutcome:
         wrong = [reading for reading in surest if not reading.right]
         return wrong[:SHOWN], [reading for reading in surest if reading.right][:SHOWN]
 
-    def by_length(self) -> list[Mapping[str, int]]:
+    def by_length(self) -> list[dict[str, int]]:
         """Samples and exact ones for each length of the right text, in tokens as the text has characters."""
         lengths = sorted({len(reading.wanted) for reading in self.readings})
         rows = []
@@ -137,7 +137,7 @@ class SequenceOutcome:
             "tokens": self.tokens,
             "token_errors": self.edits,
             "loss": self.loss,
-            "by_length": [dict(row) for row in self.by_length()],
+            "by_length": self.by_length(),
             "mistakes": [reading.to_dict() for reading in wrong],
             "right_answers": [reading.to_dict() for reading in right],
             "unreadable": list(self.unreadable),

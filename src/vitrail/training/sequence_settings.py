@@ -135,6 +135,7 @@ def _reader(image: tuple[int, int], patch: tuple[int, int], width: int, depth: i
         "mlp_dim": 2 * width,
         "class_token": False,
         "pooling": "mean",
+        "positions": "sinusoidal-2d",
     }
 
 
@@ -153,16 +154,16 @@ SEQUENCE_RECIPES: dict[str, SequenceRecipe] = {
         says="pictures of one to five of MNIST's digits side by side, to be read",
         pictures=True,
         network={
-            "encoder": _reader((32, 160), (8, 8), 96, 4, 4),
+            "encoder": _reader((32, 160), (16, 8), 96, 4, 4),
             "decoder_depth": 2,
             "mlp_dim": 192,
             "dropout": 0.0,
         },
         optimization=Optimization(
-            epochs=20, batch_size=128, learning_rate=2e-3, warmup_epochs=0.5, weight_decay=0.05, average=0.998
+            epochs=20, batch_size=64, learning_rate=2e-3, warmup_epochs=0.5, weight_decay=0.05, average=0.999
         ),
         label_smoothing=0.1,
-        counts=Counts(train=20_000),
+        counts=Counts(train=40_000),
     ),
     "texts": SequenceRecipe(
         says="pairs of texts",
@@ -173,7 +174,7 @@ SEQUENCE_RECIPES: dict[str, SequenceRecipe] = {
     "picture-texts": SequenceRecipe(
         says="pictures with a line of text on each",
         pictures=True,
-        network={"encoder": _reader((32, 160), (8, 8), 128, 4, 4), "decoder_depth": 2, "mlp_dim": 256, "dropout": 0.1},
+        network={"encoder": _reader((32, 160), (16, 8), 128, 4, 4), "decoder_depth": 2, "mlp_dim": 256, "dropout": 0.1},
         optimization=Optimization(epochs=50, batch_size=64, learning_rate=1e-3, warmup_epochs=1.0, average=0.998),
         background=128,
     ),

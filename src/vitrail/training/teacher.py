@@ -65,16 +65,15 @@ class Teacher:
         name: For messages.
     """
 
-    network: nn.Module
+    network: Callable[[Tensor], Tensor]
     preprocessing: Preprocessing
     classes: tuple[str, ...]
     name: str = "teacher"
 
-    def __post_init__(self) -> None:
-        """Make a function a module, and the class names a tuple."""
-        if not isinstance(self.network, nn.Module):
-            object.__setattr__(self, "network", Function(self.network))
-        object.__setattr__(self, "classes", tuple(str(name) for name in self.classes))
+    @property
+    def module(self) -> nn.Module:
+        """The network, as a module also where it is a function."""
+        return self.network if isinstance(self.network, nn.Module) else Function(self.network)
 
     @torch.no_grad()
     def answer(self, images: Float[Tensor, "b c h w"], student: Preprocessing) -> Float[Tensor, "b v"]:
@@ -84,7 +83,7 @@ class Teacher:
             images: The very pictures that the student sees, augmented as they are.
             student: The student's preprocessing, by which they were normalised.
         """
-        with evaluating(self.network), torch.autocast(images.device.type, enabled=False):
+        with evaluating(self.module), torch.autocast(images.device.type, enabled=False):
             return self.network(self.view(images.float(), student)).float()
 
     def view(self, images: Float[Tensor, "b c h w"], student: Preprocessing) -> Float[Tensor, "b e x y"]:
@@ -105,11 +104,11 @@ class Teacher:
 
     def identity(self) -> str:
         """Hash of the weights and the class names: equal for the same teacher; the weights of a function are unseen."""
-        return f"{weights_hash(self.network)}-{len(self.classes)}"
+        return f"{weights_hash(self.module)}-{len(self.classes)}"
 
     def to(self, device: torch.device) -> "Teacher":
         """The teacher on a device; a module is moved, not copied."""
-        return replace(self, network=self.network.to(device))
+        return replace(self, network=self.module.to(device))
 
     def matched(self, classes: Sequence[str]) -> "Teacher":
         """A teacher whose logits are those of these classes, found by name, in this order.
@@ -135,7 +134,7 @@ class Teacher:
                 "--fit-head always, which gives it a new head for the classes here",
             )
         columns = [self.classes.index(name) for name in classes]
-        return replace(self, network=nn.Sequential(self.network, Columns(columns)), classes=tuple(classes))
+        return replace(self, network=nn.Sequential(self.module, Columns(columns)), classes=tuple(classes))
 
 
 def open_teacher(what: str | Path, weights: str = "pretrained", size: int = 0) -> Teacher:

@@ -38,7 +38,7 @@ def with_new_head(features: Teacher, data: TrainingSet, classes: tuple[str, ...]
         if count >= most:
             break
     head = fitted(torch.cat(answers), torch.cat(labels), len(classes))
-    return replace(features, network=nn.Sequential(features.network, nn.Flatten(), head), classes=classes)
+    return replace(features, network=nn.Sequential(features.module, nn.Flatten(), head), classes=classes)
 
 
 def unchanged(data: TrainingSet) -> TrainingSet:
@@ -62,8 +62,7 @@ def fitted(features: Float[Tensor, "n f"], labels: Int[Tensor, " n"], classes: i
 
     with torch.enable_grad():
         solver.step(loss)
-    head = nn.utils.skip_init(nn.Linear, features.shape[1], classes, device=features.device)
-    with torch.no_grad():
-        head.weight.copy_(weight / std)
-        head.bias.copy_(bias - (weight / std) @ mean)
-    return head.requires_grad_(False)
+    head = nn.Linear(features.shape[1], classes, device="meta")  # no random numbers for what is known
+    head.weight = nn.Parameter((weight / std).detach(), requires_grad=False)
+    head.bias = nn.Parameter((bias - (weight / std) @ mean).detach(), requires_grad=False)
+    return head

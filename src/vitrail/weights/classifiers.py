@@ -6,7 +6,7 @@ them. Weights are the library's own (fetched by it), random, or a file.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -54,7 +54,8 @@ def _torchvision(name: str, pretrained: bool) -> Classifier:
     known = models.list_models(module=models)
     if name not in known:
         raise _unknown("torchvision", name, known)
-    published = models.get_model_weights(name).DEFAULT
+    kinds: Any = models.get_model_weights(name)
+    published = kinds.DEFAULT
     make = lambda: models.get_model(name, weights=published if pretrained else None)  # noqa: E731
     preset = published.transforms()
     side = preset.crop_size[0]
@@ -71,7 +72,7 @@ def _timm(name: str, pretrained: bool) -> Classifier:
     known = timm.list_models()
     if name.partition(".")[0] not in known:
         raise _unknown("timm", name, known)
-    network = _made(lambda: timm.create_model(name, pretrained=pretrained), f"timm:{name}")
+    network: Any = _made(lambda: timm.create_model(name, pretrained=pretrained), f"timm:{name}")
     facts = network.pretrained_cfg
     channels, height, width = facts["input_size"]
     preprocessing = Preprocessing((height, width), channels=channels, mean=facts["mean"], std=facts["std"])

@@ -1,0 +1,163 @@
+"""`vitrail explain` for a model that writes: for each written token, where on the picture the decoder looked."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitrail.cli.explain import DEFAULT_METHOD, Explain, Shown, spread, write_pictures
+from vitrail.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from vitrail.pages.explanation_page import ExplainedPicture
+    from vitrail.sequence_model import SequenceModel, Written
+
+METHOD = "cross_attention"
+
+
+def explain_written(model: "SequenceModel", typed: Explain, page: Path, command: str) -> int:
+    """Explain, write the page and the pictures, and say where they are.
+
+    Args:
+        model: What explains itself.
+        typed: What was typed.
+        page: Where the page goes.
+        command: The whole command line.
+
+    Raises:
+        UsageError: The model reads texts, or an option is for models that say classes.
+        DataError: No picture can be read.
+    """
+    _refuse(model, typed)
+
+    from vitrail.cli.output import print_json, print_table, say, share, warn
+    from vitrail.pages.explanation_page import ExplanationPage, write_explanation_page
+
+    problems: list[str] = []
+    shown = list(_pictures(model, typed, problems))
+    if not shown:
+        raise DataError(problems[0], "another picture")
+    results = [_explain(model, one) for one in shown]
+    explained = [one for _, one in results]
+    write_explanation_page(page, ExplanationPage(f"Where {typed.run} looked", str(typed.run), command, explained))
+    files = write_pictures(page.with_suffix(""), explained)
+    if typed.json:
+        print_json([_as_json(w, one, page, some) for (w, one), some in zip(results, files, strict=True)])
+    else:
+        truths = ["" if one.true_label in (None, w.text) else f"(it is {one.true_label})" for w, one in results]
+        rows = [(o.name, w.text, share(w.probability, 1), t) for (w, o), t in zip(results, truths, strict=True)]
+        print_table(rows, left=2)
+        say("")
+        say(f"the page      {page}")
+        say(f"the pictures  {page.with_suffix('')}")
+    for problem in problems[:-1]:
+        warn(f"left out: {problem}")
+    if problems:
+        raise DataError(problems[-1], "leave it out, or replace it by a picture that can be read")
+    return 0
+
+
+def _refuse(model: "SequenceModel", typed: Explain) -> None:
+    """Refuse what only models that say classes have.
+
+    Raises:
+        UsageError: Names it.
+    """
+    if not model.reads_pictures:
+        raise UsageError(
+            f"the model in {typed.run} reads texts, and only pictures are explained",
+            f"vitrail generate {typed.run} {model.example}",
+        )
+    if typed.method not in (DEFAULT_METHOD, METHOD):
+        raise UsageError(f"method '{typed.method}' explains classes, and this model writes", f"--method {METHOD}")
+    if typed.target is not None or typed.compare:
+        option = "--compare" if typed.compare else f"--target {typed.target}"
+        raise UsageError(f"{option} is for models that say classes, and this model writes", f"leave {option} out")
+
+
+def _pictures(model: "SequenceModel", typed: Explain, problems: list[str]) -> Iterator[Shown]:
+    """The pictures asked for that can be read; the others are named in `problems`."""
+    from vitrail.cli.models_on import files_of
+    from vitrail.data.decode import open_picture
+    from vitrail.data.sequence_source import PictureSamples, is_sequences
+    from vitrail.jobs import remembered_data
+    from vitrail.sequence_jobs import is_own, open_sequences_for
+
+    first, remembered = typed.pictures[0], remembered_data(typed.run)
+    is_set = is_sequences(first) or is_own(remembered, first)
+    if is_set and len(typed.pictures) > 1:
+        raise UsageError(f"{first} is a whole set, and stands alone", f"vitrail explain {typed.run} {first}")
+    if is_set:
+        samples = open_sequences_for(model, remembered, first, typed.data_root).samples
+        assert isinstance(samples, PictureSamples)
+        for index in spread(range(len(samples)), typed.count):
+            try:
+                yield Shown(samples.name(index), samples.pictures.open(index), samples.targets[index])
+            except DataError as error:
+                problems.append(error.problem)
+        return
+    files = files_of(typed.pictures)
+    found = set(spread([file for file, named in files if not named], typed.count))
+    for file in [file for file, named in files if named or file in found]:
+        try:
+            yield Shown(str(file), open_picture(file), None)
+        except DataError as error:
+            problems.append(error.problem)
+
+
+def _explain(model: "SequenceModel", shown: Shown) -> tuple["Written", "ExplainedPicture"]:
+    """What the model writes for a picture, and the picture with a map for each token."""
+    import numpy as np
+    import torch
+
+    from vitrail.explain import cross_attention
+    from vitrail.nn import ImageToSequence
+    from vitrail.pages.explanation_page import ExplainedPicture, HeatView
+    from vitrail.report import as_picture
+
+    assert isinstance(model.network, ImageToSequence)
+    assert model.preprocessing is not None
+    images = model.tensor([shown.picture])
+    (written,) = model.write(images, [shown.name])
+    views = []
+    if written.ids:
+        heat = cross_attention(model.network, images, torch.tensor([written.ids], device=images.device))
+        for place, number in enumerate(written.ids):
+            token = model.vocabulary.decode([number])
+            views.append(
+                HeatView(
+                    method=METHOD,
+                    title=f"Token {place + 1}: {token}",
+                    target=token,
+                    logit=float(heat.logit[0, place]),
+                    values=np.asarray(heat.values[0, place].cpu().numpy(), dtype=np.float32),
+                    signed=False,
+                    class_specific=False,
+                    notes=tuple(note for note in heat.notes[0] if note.startswith(f"token {place + 1}:")),
+                )
+            )
+    picture = as_picture(model.preprocessing.to_uint8(shown.picture))
+    top = [(written.text, written.probability)]
+    return written, ExplainedPicture(shown.name, picture, shown.true_label, top, views)
+
+
+def _as_json(written: "Written", one: "ExplainedPicture", page: Path, files: list[str]) -> dict[str, Any]:
+    return {
+        "file": one.name,
+        "text": written.text,
+        "probability": written.probability,
+        "true_text": one.true_label,
+        "page": str(page),
+        "heats": [
+            {
+                "method": view.method,
+                "target": view.target,
+                "logit": view.logit,
+                "signed": view.signed,
+                "class_specific": view.class_specific,
+                "values": view.values.tolist(),
+                "notes": list(view.notes),
+                "picture": file,
+            }
+            for view, file in zip(one.heats, files, strict=True)
+        ],
+    }

@@ -1,0 +1,204 @@
+"""Sequences from names and files: what is held out is held out, and what is odd is said."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from vitrail.data.mnist_strings import GAP, HEIGHT, LONGEST, RAISED, WIDTH, StringMaker
+from vitrail.data.sequence_source import (
+    Counts,
+    MadeSamples,
+    PictureSamples,
+    TextSamples,
+    is_sequences,
+    open_sequences,
+    reopen_sequences,
+)
+from vitrail.data.sort_digits import in_order, make_strings, split_of
+from vitrail.errors import DataError, UsageError
+
+SPLITS = ("train", "validation", "test")
+FEW = Counts(train=300, validation=50, test=60)
+
+
+def test_no_string_that_is_tested_was_ever_trained_on() -> None:
+    """Whatever the seeds: a string belongs to one split by itself."""
+    sets = {split: set(make_strings(3000, split, seed=seed)) for seed, split in enumerate(SPLITS)}
+    assert all(len(strings) == 3000 for strings in sets.values())
+    assert not sets["train"] & sets["validation"]
+    assert not sets["train"] & sets["test"]
+    assert not sets["validation"] & sets["test"]
+    for split, strings in sets.items():
+        assert set(split_of(sorted(strings))) == {split}
+    assert set(make_strings(500, "test", seed=5)) != set(make_strings(500, "test", seed=6))
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(alphabet="0123456789", min_size=1, max_size=18), min_size=1, max_size=20))
+def test_a_string_s_split_does_not_depend_on_its_company(strings: list[str]) -> None:
+    assert split_of(strings) == [split_of([string])[0] for string in strings]
+    assert [sorted(one) == list(other) for one, other in zip(strings, in_order(strings), strict=True)]
+
+
+def test_leading_zeros_count() -> None:
+    """Else 7 and 07 were one string to the hash: over many, their splits differ."""
+    sevens = [f"{'0' * zeros}{number}" for number in range(1, 40) for zeros in range(4)]
+    pairs = np.array(split_of(sevens)).reshape(-1, 4)
+    assert (pairs != pairs[:, :1]).any()
+
+
+def test_too_few_strings_are_said() -> None:
+    with pytest.raises(DataError, match="there are no 5,000 strings of at most 2 digits in the split test"):
+        make_strings(5000, "test", longest=2)
+
+
+@pytest.fixture(scope="module")
+def maker() -> StringMaker:
+    """Ten digits that are squares, each of its own grey."""
+    pixels = np.zeros((10, 28, 28), np.uint8)
+    pixels[:, 4:24, 4:24] = np.arange(10)[:, None, None] * 20 + 40
+    return StringMaker(pixels, np.arange(10), seed=3)
+
+
+def test_pictures_show_their_strings(maker: StringMaker) -> None:
+    made = maker.make(np.arange(400), epoch=2)
+    assert made.pixels.shape == (400, HEIGHT, WIDTH)
+    for row in range(400):
+        lefts = made.lefts[row][made.lefts[row] >= 0]
+        assert len(lefts) == len(made.texts[row])
+        assert 0 <= lefts[0] <= lefts[-1] + 28 <= WIDTH
+        gaps = np.diff(lefts) - 28
+        assert (abs(gaps) <= GAP).all()
+        greys = [(int(made.pixels[row, HEIGHT // 2, left + 14]) - 40) // 20 for left in lefts]
+        assert "".join(map(str, greys)) == made.texts[row]
+        top = int(np.flatnonzero(made.pixels[row, :, lefts[0] + 14])[0])
+        assert abs(top - 4 - (HEIGHT - 28) // 2) <= RAISED
+        assert (made.pixels[row] > 0).sum() == 400 * len(lefts)  # margins overlap, ink does not
+
+
+def test_lengths_are_uniform_and_epochs_differ(maker: StringMaker) -> None:
+    made = maker.make(np.arange(5000))
+    counts = np.bincount([len(text) for text in made.texts], minlength=LONGEST + 1)
+    assert counts[0] == 0
+    assert (abs(counts[1:] - 1000) < 130).all()
+    again, other = maker.make(np.arange(5000)), maker.make(np.arange(5000), epoch=1)
+    assert again.texts == made.texts
+    np.testing.assert_array_equal(again.pixels, made.pixels)
+    assert sum(one == two for one, two in zip(made.texts, other.texts, strict=True)) < 500
+    some = maker.make(np.array([17, 4]))
+    np.testing.assert_array_equal(some.pixels, made.pixels[[17, 4]])  # a function of the id alone
+
+
+def test_strings_of_mnist_have_digits_of_their_own_in_each_split(mnist_root: Path) -> None:
+    source = open_sequences("mnist-strings", mnist_root, counts=FEW)
+    assert {name: len(samples) for name, samples in source.splits.items()} == {
+        "train": 300,
+        "validation": 50,
+        "test": 60,
+    }
+    assert isinstance(source.train, MadeSamples)
+    assert len(source.train.maker.labels) == 55_000
+    assert source.reads_pictures
+    assert isinstance(source.test, PictureSamples)
+    again = reopen_sequences(source.name, source.root, None, source.split_seed, FEW)
+    assert again.fingerprint == source.fingerprint
+    moved = open_sequences("mnist-strings", mnist_root, split_seed=1, counts=FEW)
+    assert moved.test is not None
+    assert moved.test.texts(np.arange(60)) == source.test.texts(np.arange(60))  # the test never moves
+    assert moved.train.texts(np.arange(60)) != source.train.texts(np.arange(60))
+
+
+def test_pairs_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("source\ttarget\n" + "".join(f"a{n}\t{n}b\n" for n in range(50)))
+    source = open_sequences(str(path))
+    assert (len(source.train), len(source.validation), source.test) == (45, 5, None)
+    assert isinstance(source.train, TextSamples)
+    assert source.split_seed == 0
+    pairs = {**dict(zip(source.train.sources, source.train.targets, strict=True))}
+    assert all(pairs[f"a{n}"] == f"{n}b" for n in range(50) if f"a{n}" in pairs)
+    other = open_sequences(str(path), split_seed=1)
+    assert other.fingerprint != source.fingerprint
+    assert reopen_sequences(str(path), source.root, None, 0, FEW).fingerprint == source.fingerprint
+
+
+def test_the_same_source_stays_on_one_side(tmp_path: Path) -> None:
+    """Else what is validated was learnt: repeated lines go together."""
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"s{n % 20}\tt\n" for n in range(200)))
+    source = open_sequences(str(path))
+    assert isinstance(source.train, TextSamples)
+    assert isinstance(source.validation, TextSamples)
+    assert not set(source.train.sources) & set(source.validation.sources)
+    assert len(source.validation) == 20
+
+
+def test_a_split_column_rules(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("a\tb\ttrain\nc\td\tval\ne\tf\ttest\ne\tf\ttrain\n")
+    source = open_sequences(str(path))
+    assert {name: len(samples) for name, samples in source.splits.items()} == {"train": 2, "validation": 1, "test": 1}
+    assert source.split_seed is None
+    assert source.notes == ("1 sources are in more than one split.",)
+
+
+def test_pictures_with_texts(tmp_path: Path) -> None:
+    rows = ["path,text"]
+    for number in range(20):
+        Image.fromarray(np.full((8, 20), number, np.uint8)).save(tmp_path / f"{number}.png")
+        rows.append(f"{number}.png,{number}")
+    path = tmp_path / "labels.csv"
+    path.write_text("\n".join(rows))
+    assert is_sequences(str(path))
+    source = open_sequences(str(path))
+    assert (len(source.train), len(source.validation)) == (18, 2)
+    assert isinstance(source.train, PictureSamples)
+    for index, text in enumerate(source.train.targets):
+        assert source.train.name(index) == f"{text}.png"
+
+
+def test_classes_are_no_sequences(tmp_path: Path) -> None:
+    for name, first in (
+        ("a.csv", "path,label,split"),
+        ("b.csv", "path,label,text"),
+        ("c.jsonl", '{"path": "x", "label": "y"}'),
+    ):
+        (tmp_path / name).write_text(first + "\n")
+        assert not is_sequences(str(tmp_path / name))
+    (tmp_path / "d.jsonl").write_text('{"path": "x.png", "text": "y"}\n')
+    assert is_sequences(str(tmp_path / "d.jsonl"))
+    assert is_sequences("nowhere.tsv")
+    assert not is_sequences("digits")
+    assert not is_sequences(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("a\tb\na\tb\tc\td\n", "line 2 has 4 columns"),
+        ("only\n", "line 1 has 1 columns"),
+        ("a\tb\n\tb\n", "line 2: the source is empty"),
+        ("a\t\n", "line 1: the target is empty"),
+        ("a\tb\tnever\n", "line 1: the split is never"),
+        ("a\tb\ttrain\nc\td\n", "a split in some lines only"),
+        ("source\ttarget\n", "holds no pairs"),
+        ("a\tb\n", "too few samples"),
+        ("a\tb\ttest\nc\td\tval\n", "no training samples"),
+    ],
+)
+def test_a_bad_file_is_said(content: str, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=problem):
+        open_sequences(str(path))
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there is no file"):
+        open_sequences(str(tmp_path / "no.tsv"))
+    with pytest.raises(UsageError, match=r"counts.test must be a whole number, at least 1, got 0"):
+        Counts(test=0)

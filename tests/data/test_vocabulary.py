@@ -1,0 +1,62 @@
+"""Texts become ids and come back, whatever stands in them; what is unknown is named."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vitrail.data.vocabulary import BEGIN, END, FIRST, PADDING, Vocabulary
+from vitrail.errors import DataError, UsageError
+
+DIGITS = Vocabulary(tuple("0123456789"))
+LETTERS = st.text(alphabet="abcé 猫", min_size=1, max_size=12)
+
+
+def test_the_three_ids_that_are_no_words_come_first() -> None:
+    assert (PADDING, BEGIN, END, FIRST) == (0, 1, 2, 3)
+    assert len(DIGITS) == 13
+    assert DIGITS.encode("907") == [12, 3, 10]
+    assert DIGITS.decode([BEGIN, 12, 3, 10, END, 5, PADDING]) == "907"
+
+
+@settings(deadline=None)
+@given(st.lists(LETTERS, min_size=1, max_size=6))
+def test_texts_come_back(texts: list[str]) -> None:
+    vocabulary = Vocabulary.of(texts)
+    assert [vocabulary.decode(vocabulary.encode(text)) for text in texts] == texts
+    rows = vocabulary.rows(texts, framed=True)
+    assert rows.shape == (len(texts), max(map(len, texts)) + 2)
+    assert [vocabulary.decode(row) for row in rows.tolist()] == texts
+    assert (rows[:, 0] == BEGIN).all()
+    assert ((rows == END).sum(axis=1) == 1).all()
+    np.testing.assert_array_equal((rows != PADDING).sum(axis=1), [len(text) + 2 for text in texts])
+    assert Vocabulary.from_dict(json.loads(json.dumps(vocabulary.to_dict()))) == vocabulary
+
+
+def test_words_instead_of_characters() -> None:
+    vocabulary = Vocabulary.of(["the cat", "a cat sat"], separator=" ")
+    assert vocabulary.tokens == ("a", "cat", "sat", "the")
+    assert vocabulary.decode(vocabulary.encode("the cat sat")) == "the cat sat"
+
+
+def test_an_unknown_token_is_named_with_its_place() -> None:
+    with pytest.raises(DataError, match=r"'12x4' has the unknown token 'x' at place 3\ntry: a text of 0 1 2"):
+        DIGITS.encode("12x4")
+    with pytest.raises(DataError, match="a text is empty"):
+        DIGITS.encode("")
+    with pytest.raises(UsageError, match="id 13 is outside a vocabulary of 13"):
+        DIGITS.decode([3, 13])
+
+
+@pytest.mark.parametrize("tokens", [(), ("a", "a"), ("",), ("ab",)])
+def test_what_no_text_can_be_cut_into_is_refused(tokens: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="vocabulary"):
+        Vocabulary(tokens)
+
+
+@pytest.mark.parametrize("values", [{}, {"tokens": "abc"}, {"tokens": ["a"], "size": 3}, {"tokens": ["a", "a"]}])
+def test_a_damaged_file_is_said(values: dict) -> None:
+    with pytest.raises(UsageError, match="vocabulary"):
+        Vocabulary.from_dict(values)

@@ -1,0 +1,179 @@
+"""A ViT reads and the decoder writes: the memory is the ViT's patches, and the decoder is the Transformer's."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.nn.reference import explicit_weights, pictures
+from tests.nn.sequences import PADDING, PICTURES, by_torch_decoder, image_to_sequence, targets
+from vitrail.errors import UsageError
+from vitrail.nn import Cache, ImageToSequence, ImageToSequenceConfig, Parts, Record, ViTConfig
+
+ENCODERS = {
+    "class token and registers": PICTURES.encoder,
+    "patches alone": replace(PICTURES.encoder, class_token=False, registers=0, pooling="mean"),
+    "a distillation token": replace(PICTURES.encoder, distillation_token=True),
+    "2-d sinusoids": replace(PICTURES.encoder, positions="sinusoidal-2d", layer_scale=0.5),
+}
+
+
+def images(rows: int = 3, seed: int = 1) -> Tensor:
+    return pictures(rows, 1, 16, 24, seed=seed)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_the_memory_is_the_patches_of_the_vit(encoder: str):
+    network = image_to_sequence(replace(PICTURES, encoder=ENCODERS[encoder]))
+    memory = network.encode(images())
+    assert memory.mask is None
+    assert torch.equal(memory.tokens, network.encoder.features(images()).patches.flatten(1, 2))
+    assert memory.tokens.shape == (3, 6, 16)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("embeddings", ["separate", "tied"])
+def test_logits_and_gradients_equal_torchs_decoder_on_the_patches(norm: str, embeddings: str):
+    network = image_to_sequence(replace(PICTURES, norm=norm, embeddings=embeddings, activation="relu"))
+    target = targets()
+    target[1, 3:] = PADDING
+    written = (target != PADDING)[..., None]
+    memory = network.encode(images()).tokens
+    parameters = [*network.decoder.parameters(), network.encoder.patch_embed.proj.weight]
+    ours = network(images(), target) * written
+    theirs = by_torch_decoder(network, target, memory, None) * written
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    direction = torch.linspace(-1, 1, ours.numel()).view(ours.shape)
+    gradients = [torch.autograd.grad(logits, parameters, direction, retain_graph=True) for logits in (ours, theirs)]
+    for by_us, by_them in zip(*gradients, strict=True):
+        assert by_us.abs().max() > 1e-4
+        torch.testing.assert_close(by_us, by_them, rtol=1e-4, atol=1e-5 * by_them.abs().max().item())
+    with torch.no_grad():  # the planted fault
+        half = network.decoder.blocks[1].cross_attn.qkv.weight
+        half.copy_(half.roll(16, dims=0))
+    assert (network(images(), target) * written - theirs).abs().max() > 1e-2
+
+
+def test_the_picture_matters_and_its_rows_do_not_mix():
+    network, target = image_to_sequence(), targets()
+    logits = network(images(), target)
+    assert (logits - network(images() * 0, target)).abs().max() > 1e-2
+    for row in range(3):
+        alone = network(images()[row : row + 1], target[row : row + 1])
+        torch.testing.assert_close(alone[0], logits[row], rtol=1e-5, atol=2e-6)
+
+
+def test_what_comes_later_is_not_seen_and_padding_neither():
+    network, target = image_to_sequence(), targets(3, 6)
+    logits = network(images(), target)
+    for place in range(1, 6):
+        changed = target.clone()
+        changed[:, place] = 11 - target[:, place].clamp(min=3)
+        assert torch.equal(network(images(), changed)[:, :place], logits[:, :place])
+        assert not torch.equal(network(images(), changed)[:, place:], logits[:, place:])
+    longer = torch.nn.functional.pad(target, (0, 3), value=PADDING)
+    torch.testing.assert_close(network(images(), longer)[:, :6], logits, rtol=1e-5, atol=2e-6)
+
+
+def test_cached_decoding_equals_full_decoding():
+    network, target, cache = image_to_sequence(), targets(3, 8), Cache()
+    memory = network.encode(images())
+    steps = [network.decode(target[:, place : place + 1], memory, cache=cache) for place in range(8)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), network(images(), target), rtol=1e-5, atol=2e-6)
+
+
+def test_the_record_tells_where_the_decoder_looked():
+    network, target, record = image_to_sequence(), targets(), Record()
+    kept = images(), target.clone()
+    logits = network(kept[0], target, record)
+    assert torch.equal(logits, network(images(), target))
+    places = ["encoder.blocks.0", "encoder.blocks.1"]
+    places += [f"decoder.blocks.{index}.{part}" for index in range(2) for part in ("self", "cross")]
+    assert record.attentions() == tuple(places)
+    assert {"encoder.tokens", "encoder.blocks.1.output", "memory", "decoder.tokens", "logits"} <= set(record)
+    weights = record["decoder.blocks.1.cross.attention"]
+    assert weights.shape == (3, 4, 5, 6)  # one weight for each of 2 x 3 patches
+    at = "decoder.blocks.1.cross"
+    expected = explicit_weights(record[f"{at}.queries"], record[f"{at}.keys"]).float()
+    torch.testing.assert_close(weights, expected, rtol=1e-5, atol=1e-6)
+    keys = network.decoder.blocks[1].cross_attn.project(record["memory"], record["memory"])[1]
+    torch.testing.assert_close(record[f"{at}.keys"], keys)
+    assert torch.equal(kept[0], images())
+    assert torch.equal(target, kept[1])
+
+
+def test_another_size_of_picture_is_read_by_resized_positions():
+    network = image_to_sequence()
+    assert network.encode(pictures(2, 1, 32, 24)).tokens.shape == (2, 12, 16)
+    assert network(pictures(2, 1, 32, 24), targets(2)).shape == (2, 5, 11)
+
+
+def test_parts_come_in_through_factories():
+    parts = Parts(norm=lambda config: torch.nn.RMSNorm(config.width))
+    network = ImageToSequence(PICTURES, parts)
+    assert network.encoder.parts is network.parts is parts
+    assert isinstance(network.encoder.norm, torch.nn.RMSNorm)
+    assert isinstance(network.decoder.norm, torch.nn.LayerNorm)
+
+
+def test_every_parameter_but_none_other_learns():
+    network = image_to_sequence()
+    network(images(), targets()).sum().backward()
+    assert [name for name, parameter in network.named_parameters() if parameter.grad is None] == []
+
+
+def test_a_configuration_survives_json_and_refuses_unknown_keys():
+    assert ImageToSequenceConfig.from_dict(json.loads(json.dumps(asdict(PICTURES)))) == PICTURES
+    assert PICTURES.mlp_dim == 64
+    with pytest.raises(UsageError, match=r"unknown key 'vocabular'(.|\n)*try: vocabulary"):
+        ImageToSequenceConfig.from_dict({**asdict(PICTURES), "vocabular": 3})
+    with pytest.raises(UsageError, match="unknown key 'heds'"):
+        ImageToSequenceConfig.from_dict({**asdict(PICTURES), "encoder": {"heds": 3}})
+    with pytest.raises(UsageError, match="'encoder' is missing"):
+        ImageToSequenceConfig.from_dict({"vocabulary": 9})
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"encoder": replace(PICTURES.encoder, classes=10)}, "it has 10 classes\ntry: dataclasses.replace"),
+        ({"encoder": None}, "encoder must be a ViTConfig, got None"),
+        ({"encoder": ViTConfig(classes=0, width=15, heads=1)}, "even width"),
+        ({"vocabulary": 2}, "three different ids below 2"),
+        ({"vocabulary": "11"}, "vocabulary must be a whole number"),
+        ({"end": 1}, "three different ids"),
+        ({"decoder_depth": 0}, "decoder_depth must be"),
+        ({"mlp_dim": -1}, "mlp_dim must be"),
+        ({"dropout": 1.5}, "dropout must be"),
+        ({"norm": "pr"}, "try: norm='pre'"),
+        ({"embeddings": "shared"}, "embeddings must be one of separate, tied"),
+        ({"max_length": 0}, "max_length must be"),
+        ({"norm_eps": float("inf")}, "norm_eps must be"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(changes: dict, problem: str):
+    with pytest.raises(UsageError) as raised:
+        replace(PICTURES, **changes)
+    assert problem in str(raised.value)
+    assert "\ntry: " in str(raised.value)
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize(
+    ("shape", "target", "problem"),
+    [
+        ((2, 3, 16, 24), [[1], [1]], "images must be (b, 1, h, w)"),
+        ((2, 1, 16, 25), [[1], [1]], "cannot be cut into patches"),
+        ((2, 1, 16, 24), [[1]], "the target has 1 rows and the source 2"),
+        ((2, 1, 16, 24), [[], []], "the target is empty"),
+        ((2, 1, 16, 24), [[11], [1]], "the target holds id 11"),
+        ((2, 1, 16, 24), [[1] * 13] * 2, "takes 12 at most"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(shape: tuple, target: list, problem: str):
+    with pytest.raises(UsageError) as raised:
+        image_to_sequence()(pictures(*shape), torch.tensor(target).long())
+    assert problem in str(raised.value)

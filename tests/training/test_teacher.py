@@ -1,0 +1,348 @@
+"""A teacher is frozen whatever is called on it, sees in its own way, and is matched by name."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torch import nn
+
+import vitrail
+from tests.training.lab import PLAIN, TINY, fresh, same, tiny_set, weights
+from vitrail.data.augmentation import Augmentation
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import DataError, UsageError
+from vitrail.training import distilling
+from vitrail.training.teacher import Teacher, open_features, open_teacher
+from vitrail.training.teacher_head import DECAY, fitted, with_new_head
+from vitrail.weights.classifiers import open_classifier
+from vitrail.weights.state_dict import read_state_dict
+
+CLASSES = tuple("abc")
+RGB = Preprocessing((12, 12), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
+GREY = Preprocessing((12, 12), channels=1, mean=(0.3,), std=(0.4,))
+
+
+def cnn() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(*layers, nn.Linear(4, 3))
+
+
+def pixels(channels: int, *size: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (4, channels, *size), generator=generator, dtype=torch.uint8)
+
+
+# ---- frozen
+
+
+def test_it_answers_in_eval_mode_whatever_is_called_on_it() -> None:
+    network = cnn()
+    teacher, images = Teacher(network, RGB, CLASSES), RGB.normalise(pixels(3, 12, 12))
+    before, expected = weights(network), cnn().eval()(images).detach()
+    for turn in (True, False):
+        network.train(turn)
+        torch.testing.assert_close(teacher.answer(images, RGB), expected)
+        assert all(module.training == turn for module in network.modules()), "left as it was"
+    assert same(weights(network), before)
+    with torch.no_grad():
+        network.train()(images)
+    assert not same(weights(network), before), "the planted fault: asked directly, it drifts"
+
+
+def test_no_graph_no_gradient_and_its_own_precision() -> None:
+    network = cnn()
+    images = RGB.normalise(pixels(3, 12, 12)).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        answer = Teacher(network, RGB, CLASSES).answer(images, RGB)
+    assert not answer.requires_grad
+    assert answer.dtype == torch.float32
+    torch.testing.assert_close(answer, cnn().eval()(images).detach())
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in network.parameters())
+
+
+def test_a_function_is_a_teacher_too() -> None:
+    teacher = Teacher(lambda images: images.mean(dim=(2, 3)), RGB, CLASSES)
+    images = RGB.normalise(pixels(3, 12, 12))
+    torch.testing.assert_close(teacher.answer(images, RGB), images.mean(dim=(2, 3)))
+    assert not list(teacher.module.parameters())
+
+
+# ---- its own way of seeing
+
+
+def test_the_same_pictures_in_its_own_scale() -> None:
+    some, student = pixels(3, 12, 12), Preprocessing((12, 12), mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    view = Teacher(cnn(), RGB, CLASSES).view(student.normalise(some), student)
+    torch.testing.assert_close(view, RGB.normalise(some), rtol=1e-5, atol=1e-5)
+
+
+def test_grey_becomes_three_equal_channels() -> None:
+    some = pixels(1, 12, 12)
+    view = Teacher(cnn(), RGB, CLASSES).view(GREY.normalise(some), GREY)
+    torch.testing.assert_close(view, RGB.normalise(some.expand(-1, 3, -1, -1).contiguous()), rtol=1e-5, atol=1e-5)
+
+
+def test_colour_becomes_grey_as_pillow_makes_it() -> None:
+    some = pixels(3, 12, 12)
+    view = Teacher(cnn(), GREY, CLASSES).view(RGB.normalise(some), RGB)
+    ours = view * GREY.std[0] + GREY.mean[0]
+    for picture, grey in zip(some, ours, strict=True):
+        pillow = np.asarray(Image.fromarray(picture.permute(1, 2, 0).numpy()).convert("L"), np.float32) / 255
+        np.testing.assert_allclose(grey[0].numpy(), pillow, atol=1.01 / 255)
+
+
+@pytest.mark.parametrize("size", [(24, 24), (7, 9), (12, 20)])
+def test_another_size_is_what_pillow_would_give(size: tuple[int, int]) -> None:
+    some, own = pixels(3, 16, 16) // 2 + 64, replace(RGB, size=size)  # where nothing overshoots
+    student = Preprocessing((16, 16))
+    view = Teacher(cnn(), own, CLASSES).view(student.normalise(some), student)
+    ours = own.denormalise(view)
+    for picture, found in zip(some, ours, strict=True):
+        resized = Image.fromarray(picture.permute(1, 2, 0).numpy()).resize(size[::-1], Image.Resampling.BICUBIC)
+        difference = np.abs(found.permute(1, 2, 0).numpy().astype(int) - np.asarray(resized, int))
+        assert difference.max() <= 2
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.sampled_from([1, 3]), st.sampled_from([1, 3]), st.integers(4, 20), st.integers(4, 20))
+def test_any_student_can_be_seen(channels: int, own: int, height: int, width: int) -> None:
+    student = Preprocessing((height, width), channels=channels, mean=(0.3,) * channels, std=(0.2,) * channels)
+    sees = Preprocessing((9, 11), channels=own, mean=(0.5,) * own, std=(0.1,) * own)
+    view = Teacher(cnn(), sees, CLASSES).view(student.normalise(pixels(channels, height, width)), student)
+    assert view.shape == (4, own, 9, 11)
+    assert float((view * 0.1 + 0.5).min()) >= -1e-5
+    assert float((view * 0.1 + 0.5).max()) <= 1 + 1e-5
+
+
+# ---- its classes
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.permutations("abcdef"), st.integers(2, 6))
+def test_columns_follow_the_names(names: list[str], count: int) -> None:
+    teacher = Teacher(lambda images: images.flatten(1)[:, :6], RGB, tuple(names))
+    wanted = tuple(sorted(names[:count]))
+    images = torch.randn(3, 3, 12, 12)
+    answer, chosen = teacher.answer(images, RGB), teacher.matched(wanted).answer(images, RGB)
+    for column, name in enumerate(wanted):
+        assert torch.equal(chosen[:, column], answer[:, names.index(name)])
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ("xyz", "knows 0 of the 3 classes here: it lacks a, b, c, it has x, y, z"),
+        ("abx", "knows 2 of the 3 classes here: it lacks c"),
+        ("abcc", "more than one class called c"),
+    ],
+)
+def test_names_that_do_not_match_are_refused(names: str, said: str) -> None:
+    with pytest.raises(DataError, match=said) as error:
+        Teacher(cnn(), RGB, tuple(names)).matched(CLASSES)
+    assert "--fit-head always" in error.value.hint
+
+
+# ---- what cannot teach
+
+
+def broken(
+    network: Callable[[torch.Tensor], torch.Tensor],
+    preprocessing: Preprocessing = RGB,
+    classes: tuple[str, ...] = CLASSES,
+) -> UsageError:
+    with pytest.raises(UsageError) as error:
+        distilling._check_answers(Teacher(network, preprocessing, classes, "broken"), tiny_set())
+    return error.value
+
+
+def test_a_function_in_train_mode_is_refused() -> None:
+    network = cnn().train()
+    assert "is it in train mode" in broken(lambda images: 5 * network(images)).problem
+    distilling._check_answers(Teacher(network, RGB, CLASSES), tiny_set())
+
+
+def test_a_wrong_number_of_logits_is_refused() -> None:
+    assert "gives (8, 3) for 8 pictures and 4 class names" in broken(cnn(), classes=tuple("abcd")).problem
+
+
+def test_pictures_that_it_cannot_read_are_refused() -> None:
+    error = broken(cnn(), GREY)
+    assert "broken cannot answer: RuntimeError" in error.problem
+    assert "1 channel(s) of 12 x 12" in error.hint
+
+
+def test_numbers_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(DataError, match="not finite"):
+        distilling._check_answers(Teacher(lambda images: cnn().eval()(images) / 0, RGB, CLASSES), tiny_set())
+
+
+# ---- a new head
+
+
+def test_the_head_is_the_best_one() -> None:
+    """The gradient of the convex problem is zero at the solution, and scikit-learn finds the same."""
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    torch.manual_seed(0)
+    features = torch.randn(300, 5) * torch.tensor([1.0, 5.0, 0.1, 1.0, 2.0]) + 3
+    labels = torch.bucketize(features[:, 0] + 0.3 * features[:, 1] + torch.randn(300), torch.tensor([3.5, 5.0]))
+    head = fitted(features, labels, 3)
+    standard = (features - features.mean(0)) / features.std(0, correction=0)
+    penalty = 1 / (2 * DECAY * len(features))
+    theirs = linear_model.LogisticRegression(C=penalty, tol=1e-8, max_iter=5000).fit(standard.numpy(), labels.numpy())
+    np.testing.assert_allclose(head(features).softmax(1).numpy(), theirs.predict_proba(standard.numpy()), atol=2e-3)
+
+
+def test_a_new_head_makes_a_teacher_of_other_classes() -> None:
+    data = tiny_set(60, Augmentation())
+    network = fresh(replace(TINY, classes=7)).network
+    teacher = with_new_head(Teacher(network, PLAIN, ()), data, CLASSES)
+    right = count = 0
+    for some in data.batches(0, 20):
+        answer = teacher.answer(some.images, data.preprocessing)
+        assert answer.shape == (20, 3)
+        right, count = right + int((answer.argmax(1) == some.labels).sum()), count + 20
+    assert right / count > 0.6
+    again = with_new_head(Teacher(network, PLAIN, ()), data, CLASSES)
+    assert same(weights(teacher.module), weights(again.module))
+
+
+@pytest.mark.parametrize("token", [False, True])
+def test_the_features_of_a_run(token: bool, tmp_path: Path) -> None:
+    network = fresh(replace(TINY, distillation_token=token)).network.eval()
+    vitrail.save(vitrail.Model(network, PLAIN, CLASSES), tmp_path)
+    images = torch.randn(2, 1, 8, 8)
+    record = vitrail.Record()
+    answer = network(images, record=record).detach()
+    torch.testing.assert_close(open_teacher(tmp_path).answer(images, PLAIN), answer)
+    found = open_features(tmp_path).answer(images, PLAIN)
+    assert found.shape == (2, 16)
+    if not token:
+        torch.testing.assert_close(found, record["pooled"])
+
+
+# ---- networks of other libraries
+
+
+def test_a_torchvision_network_is_the_same_at_every_call() -> None:
+    found, again = (open_classifier("torchvision", "resnet18", "random") for _ in range(2))
+    assert same(weights(found.network), weights(again.network))
+    assert not found.network.training
+    assert len(found.classes) == 1000
+    assert found.classes[:2] == ("tench", "goldfish")
+    assert found.preprocessing == Preprocessing((224, 224), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+
+def test_random_weights_leave_the_callers_random_numbers_alone() -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(1)
+    torch.manual_seed(7)
+    open_classifier("torchvision", "squeezenet1_1", "random")
+    assert torch.equal(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "width"), [("resnet18", 512), ("mobilenet_v3_small", 1024), ("vit_b_32", 768), ("squeezenet1_1", 1000)]
+)
+def test_what_a_torchvision_head_would_read(name: str, width: int) -> None:
+    found = open_classifier("torchvision", name, "random", head=False)
+    assert found.classes == ()
+    size = 224 if name.startswith("vit") else 64
+    with torch.no_grad():
+        assert found.network(torch.randn(2, 3, size, size)).flatten(1).shape == (2, width)
+
+
+def test_a_timm_network() -> None:
+    timm = pytest.importorskip("timm")
+    found = open_classifier("timm", "resnet18", "random")
+    assert found.preprocessing.size == (224, 224)
+    assert found.classes[0] == "tench"
+    torch.manual_seed(0)
+    theirs = timm.create_model("resnet18").eval()
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(found.network(images), theirs(images))
+    features = open_classifier("timm", "resnet18", "random", head=False)
+    with torch.no_grad():
+        torch.testing.assert_close(features.network(images), theirs.forward_head(theirs.forward_features(images), True))
+
+
+@pytest.mark.parametrize(
+    ("what", "said", "hint"),
+    [
+        ("torchvision:resnet81", "torchvision has no classifier 'resnet81'", "torchvision:resnet18"),
+        ("torchvision:fcn_resnet50", "no classifier 'fcn_resnet50'", "torchvision:"),
+        ("timm:resnet81", "timm has no classifier 'resnet81'", "timm:resnet"),
+        ("hf:some/model", "there is no kind of teacher 'hf:'", "torchvision:NAME"),
+    ],
+)
+def test_unknown_names_offer_the_nearest(what: str, said: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=said) as error:
+        open_teacher(what, "random")
+    assert hint in error.value.hint
+
+
+def test_weights_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchvision import models
+
+    def unreachable(name: str, weights: object) -> nn.Module:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(models, "get_model", unreachable)
+    with pytest.raises(DataError, match=r"cannot be fetched.*no route to host") as error:
+        open_classifier("torchvision", "resnet18")
+    assert "--teacher-weights FILE" in error.value.hint
+
+
+# ---- files of weights
+
+
+@pytest.mark.parametrize("kind", ["weights.safetensors", "weights.pth", "checkpoint.pth"])
+def test_weights_from_a_file(kind: str, tmp_path: Path) -> None:
+    network = open_classifier("torchvision", "squeezenet1_1", "random").network
+    with torch.no_grad():
+        next(network.parameters()).add_(1)
+    tensors, file = network.state_dict(), tmp_path / kind
+    if kind.endswith("safetensors"):
+        safetensors.torch.save_file(tensors, file)
+    else:
+        torch.save({"state_dict": tensors, "epoch": 3} if kind == "checkpoint.pth" else tensors, file)
+    found = open_classifier("torchvision", "squeezenet1_1", str(file))
+    assert same(weights(found.network), weights(network))
+
+
+class Evil:
+    """Unpickled carelessly, it writes a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = str(file)
+
+    def __reduce__(self) -> tuple:
+        return (open, (self.file, "w"))
+
+
+def test_files_that_hold_no_weights(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there is no file of weights"):
+        read_state_dict(tmp_path / "missing.pth")
+    evil, touched = tmp_path / "evil.pth", tmp_path / "touched"
+    torch.save({"weight": torch.zeros(1), "evil": Evil(touched)}, evil)
+    with pytest.raises(DataError, match="not a plain state dict"):
+        read_state_dict(evil)
+    assert not touched.exists()
+    torch.load(evil, weights_only=False)["evil"].close()
+    assert touched.exists(), "the planted fault: read carelessly, it runs"
+    noise = tmp_path / "noise.safetensors"
+    noise.write_bytes(b"noise")
+    with pytest.raises(DataError, match="cannot be read as safetensors"):
+        read_state_dict(noise)
+    other = tmp_path / "other.safetensors"
+    safetensors.torch.save_file({"weight": torch.zeros(1)}, other)
+    with pytest.raises(DataError, match="does not fit torchvision:squeezenet1_1"):
+        open_classifier("torchvision", "squeezenet1_1", str(other))
