@@ -13,7 +13,7 @@
 # | 12 blocks: 12 heads of 64, MLP 768 -> 3072 -> 768, dropout 0.1 | (b, 197, 768) |
 # | norm, the class token, a linear map | (b, 1000) |
 #
-# One block in words. The straight line on the left is the whole point of a residual network: what comes in goes on
+# One block in words. The straight line on top is the whole point of a residual network: what comes in goes on
 # unchanged, and each branch only adds to it.
 #
 #     x ----+--------------------------(+)----+---------------------(+)----> x
@@ -36,7 +36,7 @@ from vitrail.nn import MLP, SILENT, Attention, EncoderBlock, Parts, PatchEmbeddi
 RESULTS = results()
 
 
-def grid_of_colours(count: int = 2) -> Tensor:
+def coloured_noise(count: int = 2) -> Tensor:
     """Pictures (count, 3, 224, 224) with something to see in every patch."""
     torch.manual_seed(1)
     return torch.randn(count, 3, 224, 224)
@@ -66,7 +66,7 @@ base = with_a_head_that_answers(ViT(ViTConfig.from_size("B/16")))
 show("parameters.right", parameters(base), "numbers learnt by B/16")
 record = Record("tokens", "blocks.0.output", "blocks.11.attention", "pooled")
 with torch.no_grad():
-    answer = base(grid_of_colours(), record=record)
+    answer = base(coloured_noise(), record=record)
 for name in record:
     print(f"{name:20} {tuple(record[name].shape)}")
 print(f"{'logits':20} {tuple(answer.shape)}")
@@ -158,11 +158,11 @@ def two_calls(network: nn.Module) -> float:
 
 
 def as_probabilities(network: nn.Module) -> Tensor:
-    answers = network(grid_of_colours_once)
+    answers = network(two_pictures)
     return answers.softmax(dim=-1) if isinstance(network, ViT) else answers
 
 
-grid_of_colours_once = grid_of_colours()
+two_pictures = coloured_noise()
 learnt = sum(p.numel() for name, p in base.named_parameters() if name in ("cls_token", "pos_embed"))
 show("fresh_tokens", two_calls(as_written), "two calls with the same pictures differ by, document")
 show("fresh_tokens.right", two_calls(base), "the same, vitrail")
@@ -192,10 +192,10 @@ def sees_the_picture(network: nn.Module, images: Tensor) -> tuple[bool, float]:
     return torch.equal(answers, black), largest(gradient)
 
 
-same, gradient = sees_the_picture(as_written, grid_of_colours_once)
+same, gradient = sees_the_picture(as_written, two_pictures)
 show("blind", same, "black pictures get the same bits, document")
 show("blind.gradient", gradient, "largest gradient at a pixel, document")
-same, gradient = sees_the_picture(base, grid_of_colours_once)
+same, gradient = sees_the_picture(base, two_pictures)
 show("blind.right", same, "black pictures get the same bits, vitrail")
 show("blind.gradient.right", gradient, "largest gradient at a pixel, vitrail")
 
@@ -346,7 +346,7 @@ def melted(twice: TwiceMapped) -> PatchEmbedding:
 
 
 with torch.no_grad():
-    apart = largest(melted(as_written.embed)(grid_of_colours_once) - as_written.embed(grid_of_colours_once))
+    apart = largest(melted(as_written.embed)(two_pictures) - as_written.embed(two_pictures))
 show("second_map", apart, "difference of two maps and the one that replaces both")
 show("second_map.parameters", parameters(as_written.embed), "numbers of the two maps")
 show("second_map.parameters.right", parameters(base.patch_embed), "numbers of the one")
@@ -409,7 +409,7 @@ def error_of(network: nn.Module, images: Tensor) -> str:
     return "no error"
 
 
-wide = grid_of_colours(1)
+wide = coloured_noise(1)
 narrow = ViTConfig(width=384, depth=1, heads=6)
 show("hard_coded", error_of(AsWritten(width=384, depth=1), wide), "document, width 384")
 show("hard_coded.right", error_of(ViT(narrow), wide), "vitrail, width 384")

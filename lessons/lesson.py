@@ -6,13 +6,14 @@ A lesson keeps every number that it prints in a plain dict, against which the te
 import os
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data import ArrayPictures, open_source
+from vitrail.data import ArrayPictures, Source, open_source
 from vitrail.errors import DataError
 
 Value = int | float | bool | str | list[int] | list[float] | list[str]
@@ -51,10 +52,7 @@ def pictures(split: str = "train", count: int = 1000) -> tuple[Tensor, Tensor, s
         Images (count, 1, 28, 28) from 0 to 1, labels (count,), and where they come from: `mnist`, or `digits` (the set
         that scikit-learn carries, enlarged) where MNIST is not on this machine. Nothing is downloaded.
     """
-    source = _mnist()
-    if source is None:
-        print("MNIST is not here (VITRAIL_DATA names no folder with its four files): scikit-learn's digits instead.")
-        source = open_source("digits")
+    source = _source()
     found = source.train if split == "train" else source.test
     assert found is not None
     assert isinstance(found.pictures, ArrayPictures)
@@ -64,7 +62,9 @@ def pictures(split: str = "train", count: int = 1000) -> tuple[Tensor, Tensor, s
     return images, torch.from_numpy(np.array(found.labels[:count])), source.name
 
 
-def _mnist():
+@cache
+def _source() -> Source:
+    """MNIST where it is, else the digits, which is said once."""
     named = os.environ.get("VITRAIL_DATA")
     roots = [Path(named)] if named else []
     roots += [Path(__file__).resolve().parents[2] / "shared" / "data", Path.home() / ".cache" / "vitrail"]
@@ -75,7 +75,8 @@ def _mnist():
                     return open_source("mnist", folder)
                 except DataError:  # other files under the same names, or damaged ones
                     continue
-    return None
+    print("MNIST is not here (VITRAIL_DATA names no folder with its four files): scikit-learn's digits instead.")
+    return open_source("digits")
 
 
 def seconds(function: Callable[[], object], repeat: int = 3) -> float:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from vitrail.data.batches import Batch
 from vitrail.data.feed import ResidentFeed
-from vitrail.data.patches import Patchify
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.explain import METHODS
 from vitrail.nn import (
@@ -292,7 +291,8 @@ def test_a_network_that_reads_patches_is_explained_as_one_that_reads_pictures() 
     In a process of its own: the methods' signatures speak of pictures, and shapes are checked only here.
     """
     code = (
-        "from tests.lessons.test_guards_d2_d4 import METHODS, Patchify, explained_alike; "
+        "from tests.lessons.test_guards_d2_d4 import METHODS, explained_alike; "
+        "from vitrail.data.patches import Patchify; "
         "down = Patchify(4, order='columns'); "
         "print([explained_alike(name, Patchify(4)) for name in METHODS], "
         "[explained_alike(name, down) for name in METHODS])"

@@ -99,6 +99,7 @@ class Record:
 
     def __init__(self, *names: str, gradients: bool = False) -> None:
         self._patterns = names
+        self._wild = [name for name in names if "*" in name or "?" in name or "[" in name]
         self._gradients = gradients
         self._place = ""
         self._tensors: dict[str, Tensor] = {}
@@ -128,7 +129,9 @@ class Record:
             self._attentions[self._place] = Attended(held(queries), held(keys), held(values), held(attended), mask)
 
     def _wanted(self, name: str) -> bool:
-        return not self._patterns or any(fnmatchcase(name, pattern) for pattern in self._patterns)
+        if not self._patterns or name in self._patterns:  # a compiler follows this far, and not into patterns
+            return True
+        return len(self._wild) > 0 and any(fnmatchcase(name, pattern) for pattern in self._wild)
 
     def _held(self, tensor: Tensor) -> Tensor:
         return tensor if self._gradients else tensor.detach()

@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.batches import Batch
 from vitrail.data.order import uniforms
 from vitrail.training.execution import compiled
 from vitrail.training.objectives import Network, Objective
 from vitrail.training.optimizer import Average, gradient_norms, learning_rate, make_optimizer
-from vitrail.training.preparation import TrainingData
+from vitrail.training.preparation import Batch, TrainingData
 from vitrail.training.settings import Execution, Optimization
 from vitrail.training.watchdog import FiniteGuard
 

@@ -154,16 +154,16 @@ SEQUENCE_RECIPES: dict[str, SequenceRecipe] = {
         says="pictures of one to five of MNIST's digits side by side, to be read",
         pictures=True,
         network={
-            "encoder": _reader((32, 160), (16, 8), 96, 4, 4),
+            "encoder": _reader((32, 160), (16, 8), 128, 4, 4),
             "decoder_depth": 2,
-            "mlp_dim": 192,
+            "mlp_dim": 256,
             "dropout": 0.0,
         },
         optimization=Optimization(
             epochs=20, batch_size=64, learning_rate=2e-3, warmup_epochs=0.5, weight_decay=0.05, average=0.999
         ),
         label_smoothing=0.1,
-        counts=Counts(train=40_000),
+        counts=Counts(train=35_000),
     ),
     "texts": SequenceRecipe(
         says="pairs of texts",

@@ -1,0 +1,91 @@
+"""Where a decoder looked: the very weights of its cross-attention, in the row that wrote each token."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from vitrail.errors import UsageError
+from vitrail.explain import cross_attention
+from vitrail.nn import ImageToSequence, ImageToSequenceConfig, Record, ViTConfig
+
+READER = ViTConfig(image_size=(16, 24), patch_size=8, channels=1, classes=0, width=16, depth=1, heads=2, registers=2)
+CONFIG = ImageToSequenceConfig(encoder=READER, vocabulary=9, decoder_depth=3, max_length=8)
+TARGET = torch.tensor([[4, 5, 8, 3], [7, 3, 0, 0]])
+
+
+@pytest.fixture
+def network() -> ImageToSequence:
+    torch.manual_seed(0)
+    network = ImageToSequence(CONFIG)
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return network.eval()
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return torch.randn(2, 1, 16, 24, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(("layer", "head"), [(None, None), (-1, None), (0, 1), (None, 0)])
+def test_it_is_the_attention_of_the_row_before(
+    network: ImageToSequence, images: torch.Tensor, layer: int | None, head: int | None
+) -> None:
+    heat = cross_attention(network, images, TARGET, layer=layer, head=head)
+    assert heat.values.shape == (2, 4, 2, 3)
+    record = Record()
+    logits = network(images, torch.cat([torch.full((2, 1), 1), TARGET], dim=1), record)
+    blocks = range(3) if layer is None else [layer % 3]
+    weights = torch.stack([record[f"decoder.blocks.{index}.cross.attention"] for index in blocks])
+    weights = weights.mean(dim=2) if head is None else weights[:, :, head]
+    by_hand = weights.mean(dim=0)
+    for picture, place in ((0, 0), (0, 1), (0, 3), (1, 1)):
+        torch.testing.assert_close(heat.values[picture, place].flatten(), by_hand[picture, place])
+        assert float(heat.values[picture, place].sum()) == pytest.approx(1.0, abs=1e-5)
+        assert float(heat.logit[picture, place]) == pytest.approx(
+            float(logits[picture, place, TARGET[picture, place]]), abs=1e-5
+        )
+    assert not heat.values[1, 2:].any()
+    assert torch.equal(heat.target, TARGET)
+    assert (heat.method, heat.signed, heat.class_specific) == ("cross_attention", False, False)
+    assert heat.notes == ((), ())
+
+
+def test_a_map_without_signal_is_noted(network: ImageToSequence, images: torch.Tensor) -> None:
+    for block in network.decoder.blocks:
+        nn.init.zeros_(block.cross_attn.qkv.weight)
+        nn.init.zeros_(block.cross_attn.qkv.bias)
+    heat = cross_attention(network, images, TARGET)
+    assert heat.notes[0] == tuple(f"token {place}: no signal" for place in (1, 2, 3, 4))
+    assert heat.notes[1] == ("token 1: no signal", "token 2: no signal")
+
+
+def test_the_network_is_left_as_it_was(network: ImageToSequence, images: torch.Tensor) -> None:
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    target = TARGET.clone()
+    cross_attention(network, images, target)
+    assert torch.equal(target, TARGET)
+    assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
+    assert all(parameter.grad is None for parameter in network.parameters())
+    with torch.inference_mode():
+        assert cross_attention(network, images, target).values.shape == (2, 4, 2, 3)
+
+
+def test_another_picture_size(network: ImageToSequence) -> None:
+    config = replace(CONFIG, encoder=replace(READER, positions="sinusoidal-2d"))
+    heat = cross_attention(ImageToSequence(config).eval(), torch.randn(2, 1, 24, 40), TARGET)
+    assert heat.values.shape == (2, 4, 3, 5)
+
+
+def test_what_does_not_fit_is_refused(network: ImageToSequence, images: torch.Tensor) -> None:
+    for wrong, said in (({"layer": 3}, "layer must be one of -3..2"), ({"head": 2}, "head must be one of 0..1")):
+        with pytest.raises(UsageError, match=said):
+            cross_attention(network, images, TARGET, **wrong)
+    with pytest.raises(UsageError, match=r"the target must be ids \(b, t\)"):
+        cross_attention(network, images, TARGET[0])
+    with pytest.raises(UsageError, match="holds id 9"):
+        cross_attention(network, images, TARGET + 6)
+    with pytest.raises(UsageError, match="eval mode"):
+        cross_attention(network.train(), images, TARGET)
