@@ -248,7 +248,8 @@ def refusal(height: int, width: int, side: int) -> str:
     try:
         return f"{tuple(Patchify(side)(torch.zeros(1, height, width)).shape)}"
     except UsageError as error:
-        return f"UsageError: {error.problem}; try {error.hint}"
+        print(f"{error.problem}; try: {error.hint}")
+        return "UsageError"
 
 
 show("mixed_strips.patches", len(cut_by_strips(torch.zeros(10, 8, 1), 4)), "patches of (10, 8) by 4, document")

@@ -105,7 +105,7 @@ def test_the_probability_is_that_of_the_text() -> None:
     ids = [1, *written.ids, *([2] if len(written.ids) < 7 else [])]
     logits = model.network(model.tensor(["abcd"]), torch.tensor([ids[:-1]]))
     shares = logits.double().log_softmax(-1)[0, range(len(ids) - 1), ids[1:]]
-    assert written.probability == pytest.approx(float(shares.sum().exp()), rel=1e-4)
+    assert written.probability == pytest.approx(float(shares.sum().exp().detach()), rel=1e-4)
 
 
 def test_searches() -> None:
@@ -131,8 +131,6 @@ def test_wrong_sources_are_said(sources: list, tmp_path: Path) -> None:
         text_model().generate([""])
     with pytest.raises(UsageError, match="this model reads texts, got PosixPath"):
         text_model().generate(sources[1])
-    with pytest.raises(UsageError, match="a picture must be a path or a PIL image, got int"):
-        picture_model().generate([3])  # pyrefly: ignore
     with pytest.raises(DataError, match="does not exist"):
         picture_model().generate(tmp_path / "no.png")
 
@@ -166,7 +164,7 @@ def test_parts_of_one_s_own_are_not_saved(tmp_path: Path) -> None:
         lambda config: config["vocabulary"].update(tokens=["1", "1"]),
         lambda config: config["vocabulary"].update(tokens=["1"]),
         lambda config: config["network"].update(widht=3),
-        lambda config: config["network"].update(width="wide"),
+        lambda config: config["network"].update(padding=1),
         lambda config: config["network"].update(kind="ViT"),
         lambda config: config["network"].update(kind="Perceiver"),
     ],
@@ -189,12 +187,9 @@ def test_damaged_weights_are_said(tmp_path: Path) -> None:
     (folder / WEIGHTS).write_bytes(content)
     with pytest.raises(DataError, match="is damaged"):
         load(folder)
-    save(text_model(), folder)
-    with pytest.raises(DataError, match=PREPROCESSOR):
-        (folder / PREPROCESSOR).unlink()
-        save(picture_model(), tmp_path / "other")
-        (tmp_path / "other" / PREPROCESSOR).unlink()
-        load(tmp_path / "other")
+    (folder / PREPROCESSOR).unlink()
+    with pytest.raises(DataError, match=f"{PREPROCESSOR} is missing"):
+        load(folder)
 
 
 def test_a_classifier_stays_one(tmp_path: Path) -> None:

@@ -125,6 +125,7 @@ BAD = [
     ("digits --teacher {run} --size Ti/4", 2, "no option --size", "--"),
     ("digits --teacher {run} --student Tiny/4", 2, "unknown size 'Tiny/4'", "/4"),
     ("digits --teacher {run} --cache on", 2, "pictures are mixed", "--cache off"),
+    ("sort-digits --teacher {run}", 2, "a teacher of classes cannot teach sequences", "vitrail train"),
     ("digits --teacher {run} --resume auto", 2, "--resume auto needs the run", "--out"),
 ]
 

@@ -28,7 +28,7 @@ def test_patches(d4: dict[str, Any]) -> None:
     assert d4["transposed.same"] is True
     assert (d4["transposed"], d4["transposed.base"]) == (12, 182)
     assert (d4["mixed_strips.patches"], d4["mixed_strips"]) == (5, 1)
-    assert d4["mixed_strips.right"].startswith("UsageError: a picture of 10x8 pixels")
+    assert d4["mixed_strips.right"] == "UsageError"
 
 
 def test_what_was_left_out(d4: dict[str, Any]) -> None:

@@ -35,6 +35,7 @@ CONFIGS = {
     "a graph break": SHORT,
     "a picture without a batch": SHORT,
     "recorded": SHORT,
+    "both heads": replace(SHORT, distillation_token=True),
 }
 
 
@@ -59,6 +60,22 @@ class Recorded(nn.Module):
         return torch.cat([logits, record["blocks.1.attention"].flatten(1)], dim=1)
 
 
+class BothHeads(nn.Module):
+    """What a distillation asks of a student: two names of its record."""
+
+    def __init__(self, network: ViT) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        record = Record("class_logits", "distillation_logits", gradients=True)
+        self.network(images, record=record)
+        return torch.cat([record["class_logits"], record["distillation_logits"]])
+
+
+WRAPPED = {"recorded": Recorded, "both heads": BothHeads}
+
+
 def network_of(name: str) -> tuple[nn.Module, Tensor]:
     config = CONFIGS[name]
     parts = {"a graph break": Parts(norm=lambda config: Breaking()), "patches": PATCHIFIED}.get(name, STANDARD)
@@ -68,7 +85,7 @@ def network_of(name: str) -> tuple[nn.Module, Tensor]:
     images = pictures(2, 3, *size)
     images = images[0] if name == "a picture without a batch" else images
     images = cut_patches(images, config.patch) if name == "patches" else images
-    return (Recorded(network) if name == "recorded" else network), images
+    return WRAPPED.get(name, nn.Sequential)(network), images
 
 
 def distance(backend: str, name: str) -> float:

@@ -27,6 +27,7 @@ VARIANTS = [
     "no bias",
     "patches",
     "recorded",
+    "both heads",
 ]
 
 

@@ -80,6 +80,7 @@ def _config(size: str, typed: Models) -> "ViTConfig":
 
 def _config_of(typed: Models) -> "ViTConfig":
     """A size of the table, or what lies in a folder."""
+    from vitrail.cli.models_on import classifier
     from vitrail.model import load
 
     if not Path(typed.size).is_dir():
@@ -87,7 +88,7 @@ def _config_of(typed: Models) -> "ViTConfig":
     for name, value in (("image-size", typed.image_size), ("channels", typed.channels), ("classes", typed.classes)):
         if value is not None:
             raise UsageError(f"the model in {typed.size} has its own --{name}", f"vitrail models {typed.size}")
-    return load(typed.size).network.config
+    return classifier(load(typed.size), typed.size, "models").network.config
 
 
 def _switches(config: "ViTConfig") -> list[str]:

@@ -22,6 +22,7 @@ from vitrail.data.manifest import read_manifest
 from vitrail.data.mnist_m import read_mnist_m
 from vitrail.data.parts import ALL, TEST, TRAIN, VALIDATION, Found, Part, hold_out
 from vitrail.data.pictures import Pictures
+from vitrail.data.sequence_source import NAMED_SEQUENCES
 from vitrail.errors import DataError, UsageError, nearest
 
 NAMED = ("digits", "mnist", "fashion-mnist", "mnist-m")
@@ -260,14 +261,17 @@ def _find(what: str, data_root: Path | None) -> Found:
 
 def _missing(what: str, path: Path) -> UsageError | DataError:
     """The error for a path or name that is not there, with the nearest one that is."""
+    if what in NAMED_SEQUENCES:
+        return UsageError(f"{what} holds sequences, and pictures with classes are wanted here", f"vitrail train {what}")
     siblings = []
     if path.parent.is_dir():
         siblings = [each.name for each in path.parent.iterdir() if each.is_dir() or each.suffix.lower() in MANIFESTS]
     bare = Path(what).name == what and path.suffix.lower() not in MANIFESTS
-    known = nearest(what.lower(), NAMED) if bare else None
+    known = nearest(what.lower(), (*NAMED, *NAMED_SEQUENCES)) if bare else None
     sibling = nearest(path.name, siblings)
     if known is not None or (bare and sibling is None):
-        hint = f"{known}" if known is not None else f"one of {', '.join(NAMED)}, or the path of a folder"
+        all_named = ", ".join((*NAMED, *NAMED_SEQUENCES))
+        hint = f"{known}" if known is not None else f"one of {all_named}, or the path of a folder"
         return UsageError(f"there is no data set or folder {what}", hint)
     if not path.parent.is_dir():
         return DataError(f"{what} does not exist, nor does {path.parent}", "check the path")
