@@ -24,6 +24,7 @@ from vitrail.errors import UsageError, nearest
 from vitrail.explain.heat import Heat
 from vitrail.explain.readout import AttentionLayers, open_run, wide, without_autocast
 from vitrail.nn import ViT
+from vitrail.nn.vit import Images
 
 Clamp = Literal["head", "mean"]
 
@@ -31,7 +32,7 @@ Clamp = Literal["head", "mean"]
 @torch.inference_mode(False)
 def generic_attention(
     network: ViT,
-    images: Float[Tensor, "b c h w"],
+    images: Images,
     target: int | Tensor | None = None,
     *,
     clamp: Clamp = "head",

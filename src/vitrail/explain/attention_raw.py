@@ -7,19 +7,19 @@ has already gathered from all others. It cannot tell classes apart.
 """
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
 from vitrail.explain.readout import open_run, wide, without_autocast
 from vitrail.nn import ViT
+from vitrail.nn.vit import Images
 
 
 @torch.inference_mode(False)
 def raw_attention(
     network: ViT,
-    images: Float[Tensor, "b c h w"],
+    images: Images,
     target: int | Tensor | None = None,
     *,
     layer: int = -1,

@@ -18,6 +18,7 @@ from vitrail.errors import UsageError, nearest
 from vitrail.explain.heat import Heat
 from vitrail.explain.readout import AttentionLayers, open_run, wide, without_autocast
 from vitrail.nn import ViT
+from vitrail.nn.vit import Images
 
 Fusion = Literal["mean", "max", "min"]
 
@@ -25,7 +26,7 @@ Fusion = Literal["mean", "max", "min"]
 @torch.inference_mode(False)
 def rollout(
     network: ViT,
-    images: Float[Tensor, "b c h w"],
+    images: Images,
     target: int | Tensor | None = None,
     *,
     fusion: Fusion = "mean",

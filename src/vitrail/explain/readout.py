@@ -18,7 +18,7 @@ from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat, caveats
 from vitrail.nn import Record, ViT
 from vitrail.nn.embedding import Size
-from vitrail.nn.vit import ClassToken, MeanOfPatches
+from vitrail.nn.vit import ClassToken, Images, MeanOfPatches
 
 POOLINGS = {"class": ClassToken, "mean": MeanOfPatches}
 
@@ -79,7 +79,7 @@ class Opened:
 
 def open_run(
     network: ViT,
-    images: Float[Tensor, "b c h w"],
+    images: Images,
     target: int | Tensor | None,
     *names: str,
     gradients: bool = False,

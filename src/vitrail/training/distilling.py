@@ -234,8 +234,10 @@ def _said(how: Distillation, teacher: Teacher, prepared: Prepared) -> list[str]:
 
 
 def _anywhere(path: str) -> str:
-    """A path that means the same from any folder; other words as they are."""
-    return str(Path(path).resolve()) if Path(path).exists() else path
+    """A path that means the same from any folder, also when nothing is there; names of networks as they are."""
+    kind, colon, _ = path.partition(":")
+    named = path in ("pretrained", "random") or (colon and len(kind) > 1)
+    return path if named and not Path(path).exists() else str(Path(path).resolve())
 
 
 def _plain(how: Distillation) -> dict[str, Any]:
