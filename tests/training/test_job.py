@@ -19,7 +19,7 @@ from tests.photographs import make_photographs
 from vitrail.data.feed import open_feed
 from vitrail.errors import DataError, RunError, UsageError, VitrailError
 from vitrail.jobs import evaluate, open_for, train
-from vitrail.training import job, prepare
+from vitrail.training import classifier, job, prepare
 from vitrail.training.checkpoint import states, weights_hash
 from vitrail.training.events import EpochScored, Event, Finished, Started, Stopped
 from vitrail.training.loop import StepDone
@@ -334,7 +334,7 @@ def test_unreadable_pictures_are_named_once_and_not_counted(
     for path in bad:
         path.write_bytes(b"")
     if fed == "streamed":
-        for module in (prepare,):
+        for module in (prepare, classifier):
             monkeypatch.setattr(module, "open_feed", partial(open_feed, resident_bytes=0))
     said: list[Event] = []
     folder = tmp_path / "run"

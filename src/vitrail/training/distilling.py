@@ -17,9 +17,9 @@ from torch import Tensor
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch, TrainingSet
 from vitrail.errors import DataError, UsageError
+from vitrail.training.classifier import Prepared
 from vitrail.training.distillation import Ask, distillation
 from vitrail.training.options import DistillOptions
-from vitrail.training.prepare import Prepared
 from vitrail.training.settings import Distillation, Settings
 from vitrail.training.teacher import Teacher, open_features, open_teacher
 from vitrail.training.teacher_head import TOGETHER, unchanged, with_new_head
