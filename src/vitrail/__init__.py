@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitrail import explain
+    from vitrail.data.vocabulary import Vocabulary
     from vitrail.jobs import distill, evaluate, train
     from vitrail.model import Model, load, save
     from vitrail.nn import (
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         ViT,
         ViTConfig,
     )
+    from vitrail.sequence_model import SequenceModel
     from vitrail.training.options import DistillOptions, TrainOptions
     from vitrail.training.teacher import Teacher
 
@@ -32,12 +34,14 @@ __all__ = [
     "ImageToSequenceConfig",
     "Model",
     "Record",
+    "SequenceModel",
     "Teacher",
     "TrainOptions",
     "Transformer",
     "TransformerConfig",
     "ViT",
     "ViTConfig",
+    "Vocabulary",
     "distill",
     "evaluate",
     "explain",
@@ -47,6 +51,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "SequenceModel": "vitrail.sequence_model",
+    "Vocabulary": "vitrail.data.vocabulary",
     "DistillOptions": "vitrail.training.options",
     "ImageToSequence": "vitrail.nn",
     "ImageToSequenceConfig": "vitrail.nn",

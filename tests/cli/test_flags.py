@@ -9,6 +9,7 @@ from tests.cli.command import Answer
 from vitrail.cli.main import VERBS
 from vitrail.explain import METHODS
 from vitrail.training.recipes import RECIPES
+from vitrail.training.sequence_settings import SEQUENCE_RECIPES
 
 FLAGS = {
     "train": {
@@ -66,6 +67,7 @@ FLAGS = {
     },
     "evaluate": {"--split", "--data-root", "--strict", "--device", "--threads", "--json"},
     "predict": {"--out", "--device", "--threads", "--json"},
+    "generate": {"--beam", "--sample", "--temperature", "--seed", "--device", "--threads", "--json"},
     "explain": {
         "--method",
         "--compare",
@@ -85,6 +87,7 @@ POSITIONALS = {
     "distill": ["[DATA]"],
     "evaluate": ["RUN", "[DATA]"],
     "predict": ["RUN", "[PICTURES]"],
+    "generate": ["RUN", "[INPUTS]"],
     "explain": ["RUN", "[PICTURES]"],
     "models": ["[SIZE]"],
     "doctor": [],
@@ -123,6 +126,7 @@ def test_help_names_every_recipe_and_every_method(vitrail_says: Says) -> None:
         return " ".join(vitrail_says(verb, "--help").out.replace("│", " ").split())
 
     assert f"{', '.join(RECIPES)}; auto" in words("train")
+    assert f"For sequences: {', '.join(SEQUENCE_RECIPES)}." in words("train")
     assert f"{', '.join(METHODS)}. (default" in words("explain")
 
 

@@ -13,8 +13,9 @@ class TrainOptions:
     """Options of `vitrail train`; None leaves the choice to the recipe."""
 
     recipe: str = "auto"
-    """A named set of training choices: digits, mnist, mnist-m, small-pictures, few-photos, photos, many-photos, or of a
-    founding document: d0-mnist, d2-lab, d4-mnist-m; auto picks by set and picture size and says why."""
+    """A named set of training choices: digits, mnist, d0-mnist, mnist-m, d2-lab, d4-mnist-m, small-pictures,
+    few-photos, photos, many-photos; auto picks by set and picture size and says why. For sequences: sort-digits,
+    mnist-strings, texts, picture-texts."""
     size: str | None = None
     """Network size with its patch in pixels, such as S/16 (Ti S B L H g)."""
     image_size: int | None = None

@@ -142,6 +142,7 @@ def _reader(image: tuple[int, int], patch: tuple[int, int], width: int, depth: i
 SEQUENCE_RECIPES: dict[str, SequenceRecipe] = {
     SORT_DIGITS: SequenceRecipe(
         says="strings of up to ten digits, to be put in order",
+        reached="99.95 % of 2,000 held-out strings exactly, one seed; `vitrail train sort-digits`, two threads, 2 min",
         pictures=False,
         network={**_SMALL, "dropout": 0.0},
         optimization=Optimization(
@@ -163,7 +164,7 @@ SEQUENCE_RECIPES: dict[str, SequenceRecipe] = {
             epochs=20, batch_size=64, learning_rate=2e-3, warmup_epochs=0.5, weight_decay=0.05, average=0.999
         ),
         label_smoothing=0.1,
-        counts=Counts(train=35_000),
+        counts=Counts(train=32_000),
     ),
     "texts": SequenceRecipe(
         says="pairs of texts",
