@@ -3,7 +3,6 @@
 Nothing here knows of networks. `vitrail.data.source` is where to start reading.
 """
 
-from vitrail.data.patches import Patchify
 from vitrail.data.pictures import ArrayPictures, FilePictures, Pictures
 from vitrail.data.source import Evaluation, Source, Split, open_evaluation, open_source
 
@@ -11,7 +10,6 @@ __all__ = [
     "ArrayPictures",
     "Evaluation",
     "FilePictures",
-    "Patchify",
     "Pictures",
     "Source",
     "Split",

@@ -164,7 +164,7 @@ SEQUENCE_RECIPES: dict[str, SequenceRecipe] = {
             epochs=20, batch_size=64, learning_rate=2e-3, warmup_epochs=0.5, weight_decay=0.05, average=0.999
         ),
         label_smoothing=0.1,
-        counts=Counts(train=32_000),
+        counts=Counts(train=35_000),
     ),
     "texts": SequenceRecipe(
         says="pairs of texts",
