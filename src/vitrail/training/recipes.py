@@ -104,6 +104,7 @@ RECIPES: dict[str, Recipe] = {
     # the patches is read and not a class token, and the weights are averaged.
     "d2-lab": Recipe(
         says="the set-up of the founding document D2's lab: one block of width 20, 2 heads, a 7x7 grid of 4x4 patches",
+        reached="93.73 % of the test, mean of 3 seeds (93.39 to 94.16); one thread, 77 to 144 s under load",
         beside="document D2 states 91.45 % of MNIST's test pictures after these 5 epochs",
         image_size=28,
         network=_shape(4, 20, 1, 2, mlp_dim=80, norm_eps=1e-5),
@@ -113,6 +114,7 @@ RECIPES: dict[str, Recipe] = {
     # measured on them. Batch size and rate are ours, torch's usual ones.
     "d4-mnist-m": Recipe(
         says="the set-up of the founding document D4: a 4x4 grid of 7x7 patches, 4 blocks of width 24, 6 heads of 7",
+        reached="84.28 % of the test, one seed (validation 90.28 %); made of the packaged photographs, one thread",
         image_size=28,
         network={"patch_size": 7, "width": 24, "depth": 4, "heads": 6, "head_dim": 7, "mlp_dim": 512},
         optimization=_adam(epochs=10, batch_size=128, learning_rate=1e-3),
