@@ -78,7 +78,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "d0-mnist": Recipe(
         says="the network and schedule of the founding document D0: a 7x7 grid of 4x4 patches, 2 blocks of width 8",
-        reached="MNIST 79.45 %, one seed; `vitrail train mnist --recipe d0-mnist`, two threads, 54 s",
+        reached="MNIST 82.90 %, mean of 3 seeds (80.23 to 84.54); one thread, 40 s",
         image_size=28,
         network={
             "patch_size": 4,
