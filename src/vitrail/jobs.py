@@ -17,7 +17,7 @@ from vitrail.training.evaluation import Evaluated, evaluate_model
 from vitrail.training.events import Event, Finished, Listen, Reported
 from vitrail.training.execution import processors
 from vitrail.training.options import DistillOptions, TrainOptions
-from vitrail.training.teacher import Teacher
+from vitrail.training.teacher import Teacher, of_model
 
 CHANGED = "The data has changed since the training: pictures held out now may be among those that were learnt."
 
@@ -55,7 +55,7 @@ def train(
 
 def distill(
     data: str,
-    teacher: str | Path | Teacher,
+    teacher: str | Path | Model | Teacher | Callable[..., Any],
     out: str | Path | None = None,
     options: DistillOptions = DistillOptions(),  # noqa: B008  # a frozen value
     listen: Listen = lambda event: None,
@@ -65,7 +65,8 @@ def distill(
 
     Args:
         data: As for `train`.
-        teacher: A run or model folder, `torchvision:NAME`, `timm:NAME`, or any callable as a `Teacher`.
+        teacher: A run or model folder, `torchvision:NAME`, `timm:NAME`, a loaded `Model`, or a `Teacher` made of any
+            callable.
         out: The run folder; a new one below `runs/` when None.
         options: What to do differently from the recipe; `options.size` is the student's.
         listen: Gets every event; see `vitrail.training.events`.
@@ -80,7 +81,19 @@ def distill(
         RunError: If the training fails (a loss that is not finite).
         Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
     """
-    handed = teacher if isinstance(teacher, Teacher) else None
+    handed = None
+    match teacher:
+        case Teacher():
+            handed = teacher
+        case Model():
+            handed = of_model(teacher, "model")
+        case str() | Path():
+            pass
+        case _:
+            raise UsageError(
+                f"a teacher must be a run, a name or a Teacher, got {type(teacher).__name__}",
+                "vitrail.Teacher(network, preprocessing, classes), which says what its pictures and answers are",
+            )
     name = f"{HANDED}{handed.name}" if handed is not None else str(teacher)
     lesson = Lesson(teacher=name, options=options, handed=handed)
     command = command or f"vitrail.distill({data!r}, {name!r}, {None if out is None else str(out)!r}, {options!r})"

@@ -152,7 +152,7 @@ class SequenceModel:
         for first in range(0, len(sources), batch_size):
             some = sources[first : first + batch_size]
             names = [str(source) if isinstance(source, str | Path) else "picture" for source in some]
-            written += self.write(self.tensor(some), names, search)
+            written += self.write(self.tensor(some), names, search.from_row(first))
         return written
 
     def write(self, inputs: Tensor, names: Sequence[str], search: Search = GREEDY) -> list[Written]:

@@ -27,8 +27,10 @@ FEW = Counts(train=300, validation=50, test=60)
 
 def test_no_string_that_is_tested_was_ever_trained_on() -> None:
     """Whatever the seeds: a string belongs to one split by itself."""
-    sets = {split: set(make_strings(3000, split, seed=seed)) for seed, split in enumerate(SPLITS)}
-    assert all(len(strings) == 3000 for strings in sets.values())
+    made = {split: make_strings(3000, split, seed=seed) for seed, split in enumerate(SPLITS)}
+    sets = {split: set(strings) for split, strings in made.items()}
+    assert all(len(strings) == 3000 for strings in made.values())
+    assert len(sets["validation"]) == len(sets["test"]) == 3000
     assert not sets["train"] & sets["validation"]
     assert not sets["train"] & sets["test"]
     assert not sets["validation"] & sets["test"]
@@ -42,6 +44,16 @@ def test_no_string_that_is_tested_was_ever_trained_on() -> None:
 def test_a_string_s_split_does_not_depend_on_its_company(strings: list[str]) -> None:
     assert split_of(strings) == [split_of([string])[0] for string in strings]
     assert [sorted(one) == list(other) for one, other in zip(strings, in_order(strings), strict=True)]
+
+
+def test_training_has_short_strings_and_equal_digits() -> None:
+    """Else a network is wrong on the easiest inputs, and no average shows it."""
+    made = make_strings(10_000, "train")
+    lengths = np.bincount([len(string) for string in made], minlength=11)
+    assert lengths[1:].min() > 800  # those of 1 and 2 are all here, of the others 80 %
+    assert {string for string in made if len(string) == 1} == set("0123456789")
+    assert sum(len(string) > 4 and len(set(string)) == 1 for string in made) > 300
+    assert {len(string) for string in make_strings(2000, "test")} == set(range(3, 11))
 
 
 def test_leading_zeros_count() -> None:

@@ -349,3 +349,15 @@ def test_a_search_that_cannot_be_is_refused(search: type, values: dict):
     with pytest.raises(UsageError) as raised:
         search(**values)
     assert "\ntry: " in str(raised.value)
+
+
+def test_batches_draw_as_one_batch_would() -> None:
+    """Else row 0 of every batch would draw the same numbers."""
+    search = Sampling(temperature=3.0, seed=1)
+    network, source = lively(), sources(5, 8, seed=2)[:1].expand(6, -1)
+    whole = generate(network, source, search).tokens
+    parts = [generate(network, source[:3], search.from_row(row)) for row in (0, 3)]
+    for row, found in zip((0, 3), parts, strict=True):
+        for place, (tokens, length) in enumerate(zip(found.tokens, found.lengths.tolist(), strict=True)):
+            assert torch.equal(tokens[:length], whole[row + place][:length])
+    assert parts[0].tokens.tolist() != parts[1].tokens.tolist()

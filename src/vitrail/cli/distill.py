@@ -20,7 +20,7 @@ class Distill(DistillOptions):
     """What can be typed behind `vitrail distill`."""
 
     data: Positional[str] = ""
-    """digits, mnist, fashion-mnist, a folder of class folders, or a .csv or .jsonl with path,label[,split]"""
+    """digits, mnist, fashion-mnist, mnist-m, a folder of class folders, or a .csv or .jsonl with path,label[,split]"""
     teacher: str = ""
     """A run or model folder, torchvision:NAME or timm:NAME."""
     student: str | None = None

@@ -97,11 +97,11 @@ def _written(model: "SequenceModel", inputs: list[str], search: "Search", proble
     for first in range(0, len(inputs), BATCH):
         some = inputs[first : first + BATCH]
         try:
-            found += model.generate(some, search)
+            found += model.generate(some, search.from_row(first))
         except DataError:
-            for one in some:
+            for row, one in enumerate(some, start=first):
                 try:
-                    found += model.generate([one], search)
+                    found += model.generate([one], search.from_row(row))
                 except DataError as error:
                     problems.append(error)
     return found

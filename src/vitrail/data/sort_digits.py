@@ -16,7 +16,8 @@ from vitrail.data.parts import TEST, TRAIN, VALIDATION
 from vitrail.errors import DataError
 
 DIGITS = tuple("0123456789")
-LONGEST = 10  # digits of a string; each length is drawn equally often, but of the short ones there are only few
+LONGEST = 10  # digits of a string; each length is drawn equally often
+SHORT = 2  # strings of so few digits are all trained on: there are only 110, too few to hold some out
 SPLITS = (TRAIN, VALIDATION, TEST)
 HELD_OUT = 0.1  # of all strings for validation, and as many for test
 TURNS = 200  # draws of a whole set, after which there are too few strings of a split
@@ -28,17 +29,20 @@ _STRINGS, _BELONGING = 110, 111
 def split_of(strings: Sequence[str]) -> list[str]:
     """The split that each string of digits belongs to: 80 % train, 10 % validation, 10 % test, by a hash of itself.
 
+    Strings of one or two digits belong to train.
+
     Args:
         strings: Digits only, 18 at most.
     """
     keys = np.array([int(f"1{string}") for string in strings], np.int64)  # 1 in front, so that 7 and 07 differ
     share = uniforms(keys, 1, seed=0, epoch=0, stream=_BELONGING)[:, 0]
+    share[[len(string) <= SHORT for string in strings]] = 1.0
     chosen = np.where(share < HELD_OUT, 2, np.where(share < 2 * HELD_OUT, 1, 0))
     return [SPLITS[number] for number in chosen]
 
 
 def make_strings(count: int, split: str, seed: int = 0, longest: int = LONGEST) -> tuple[str, ...]:
-    """The strings of a split, no string twice.
+    """The strings of a split. Training may meet a string twice, as it must with the short ones; the others may not.
 
     Args:
         count: How many.
@@ -49,20 +53,26 @@ def make_strings(count: int, split: str, seed: int = 0, longest: int = LONGEST) 
     Raises:
         DataError: There are fewer strings of at most `longest` digits in the split.
     """
-    found: dict[str, None] = {}
+    found: list[str] = []
     for turn in range(TURNS):
         drawn = _drawn(np.arange(max(count, 1000), dtype=np.int64), SPLITS.index(split), seed, turn, longest)
-        found |= dict.fromkeys(s for s, own in zip(drawn, split_of(drawn), strict=True) if own == split)
+        found += [string for string, own in zip(drawn, split_of(drawn), strict=True) if own == split]
+        if split != TRAIN:
+            found = list(dict.fromkeys(found))
         if len(found) >= count:
-            return tuple(found)[:count]
+            return tuple(found[:count])
     raise DataError(f"there are no {count:,} strings of at most {longest} digits in the split {split}", "fewer of them")
 
 
 def _drawn(numbers: Int64[np.ndarray, " n"], split: int, seed: int, turn: int, longest: int) -> list[str]:
-    """A string for each number, of any split."""
-    draws = uniforms(numbers, longest + 1, seed=seed, epoch=turn, stream=_STRINGS + 10 * (split + 1))
+    """A string for each number, of any split: a length, a palette of 1 to 10 digits, and digits out of that palette.
+
+    Without the palette hardly a string would have many equal digits, and a network would not learn to count them.
+    """
+    draws = uniforms(numbers, 12 + longest, seed=seed, epoch=turn, stream=_STRINGS + 10 * (split + 1))
     lengths = 1 + (draws[:, 0] * longest).astype(int)
-    digits = (draws[:, 1:] * 10).astype(int)
+    sizes, palettes = 1 + (draws[:, 1:2] * 10).astype(int), (draws[:, 2:12] * 10).astype(int)
+    digits = np.take_along_axis(palettes, (draws[:, 12:] * sizes).astype(int), axis=1)
     return ["".join(map(str, row[:length])) for row, length in zip(digits.tolist(), lengths.tolist(), strict=True)]
 
 

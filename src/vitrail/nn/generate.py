@@ -10,7 +10,7 @@ given only the new ids; a cache remembers the rest. A row's result does not depe
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -67,6 +67,10 @@ class Search(ABC):
     @abstractmethod
     def chooser(self, rows: int, steps: int) -> Choose:
         """What decides at each step, for a batch of `rows` and at most `steps` steps."""
+
+    def from_row(self, row: int) -> "Search":
+        """The same search for a later batch, whose first row is `row`; only drawing depends on it."""
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,16 +140,19 @@ class Sampling(Search):
         top_k: Only the k likeliest ids; 0 for all.
         top_p: Only the fewest likeliest ids that together have this probability; 1 for all.
         seed: Of the draws.
+        first_row: The place of the batch's first row among all rows, so that no two batches draw the same.
     """
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    first_row: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be drawn from."""
-        check(self, {"temperature": number(), "top_k": whole(0), "top_p": number(), "seed": whole(0)})
+        counts = dict.fromkeys(("top_k", "seed", "first_row"), whole(0))
+        check(self, {"temperature": number(), "top_p": number(), **counts})
         if self.width != 1:
             raise UsageError(f"sampling has width 1, got {self.width}", "the source several times, for several samples")
         if self.temperature == 0 or not 0 < self.top_p <= 1:
@@ -154,9 +161,14 @@ class Sampling(Search):
                 "Greedy(), which is what both come to near 0",
             )
 
+    def from_row(self, row: int) -> "Sampling":
+        """For a batch that begins `row` rows later, so that it draws other numbers."""
+        return replace(self, first_row=self.first_row + row)
+
     def chooser(self, rows: int, steps: int) -> Choose:
         """Inverts the cumulative distribution at numbers drawn in advance."""
-        draws = torch.rand(rows, steps, dtype=torch.float64, generator=torch.Generator().manual_seed(self.seed))
+        generator = torch.Generator().manual_seed(self.seed)
+        draws = torch.rand(self.first_row + rows, steps, dtype=torch.float64, generator=generator)[self.first_row :]
 
         def choose(log_probabilities: Tensor, found: Hypotheses) -> tuple[Tensor, Tensor]:
             shares, ids = self.shares(log_probabilities)

@@ -41,6 +41,7 @@ from vitrail.training.sequence_settings import SequenceSettings, choose_sequence
 
 TRIAL = 32  # samples of a timed step at most
 MEASURED = 2048  # pictures that mean and deviation are measured on
+MOST_TOKENS = 512  # of a text that a network learns to write, unless a configuration file says more
 LINE_HEIGHT, LEAST_WIDTH, MOST_WIDTH = 32, 32, 512  # pixels of a line of text in pictures of one's own
 
 Progress = Callable[[str, int, int], None]
@@ -281,7 +282,7 @@ def _fitted(network: dict[str, Any], source: SequenceSource, separator: str) -> 
     """The network's configuration with what the data decides."""
     written, read = vocabularies(source, separator)
     longest = max(len(written.split(text)) for samples in source.splits.values() for text in _targets(samples))
-    fitted = {"max_length": longest + 1, **network}
+    fitted = {"max_length": min(longest, MOST_TOKENS) + 1, **network}
     if read is None:
         return {**fitted, "vocabulary": len(written)}
     return {**fitted, "source_vocabulary": len(read), "target_vocabulary": len(written)}
