@@ -291,6 +291,15 @@ def test_a_wrong_configuration_is_said(text: str, said: str, tmp_path: Path) -> 
     assert not (tmp_path / "run").exists()
 
 
+def test_a_single_text_that_is_far_too_long_is_named(tmp_path: Path) -> None:
+    """Attention over it would take all the memory there is."""
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"{number}\t{number}\n" for number in range(200)) + "777\t" + "7" * 8000 + "\n")
+    with pytest.raises(DataError, match="the text of 777 has 8000 tokens, and the network writes 512 at most"):
+        vitrail.train(str(path), tmp_path / "run", TrainOptions(epochs=1))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_classifier_s_configuration_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "classes.yaml"
     path.write_text("augmentation: {flip: 0.5}\n")
