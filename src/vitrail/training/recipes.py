@@ -62,7 +62,7 @@ _PHOTOS = {"crop_aspect": (0.75, 4 / 3), "flip": 0.5, "trivial": True, "label_sm
 RECIPES: dict[str, Recipe] = {
     "digits": Recipe(
         says="scikit-learn's 8x8 digits",
-        reached="@DIG@",
+        reached="98.55 % of the test, mean of 5 seeds (98.05 to 99.16); one thread, about 55 s",
         image_size=8,
         network=_shape(2, 64, 4, 4),
         optimization=Optimization(epochs=150, batch_size=64, learning_rate=2e-3, warmup_epochs=5.0, average=0.99),

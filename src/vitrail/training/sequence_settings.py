@@ -142,7 +142,7 @@ def _reader(image: tuple[int, int], patch: tuple[int, int], width: int, depth: i
 SEQUENCE_RECIPES: dict[str, SequenceRecipe] = {
     SORT_DIGITS: SequenceRecipe(
         says="strings of up to ten digits, to be put in order",
-        reached="99.95 % of 2,000 held-out strings exactly, each of 3 seeds; one thread, 2 min",
+        reached="all of 2,000 held-out strings exactly, each of 3 seeds; one thread, 102 s",
         pictures=False,
         network={**_SMALL, "dropout": 0.0},
         optimization=Optimization(
