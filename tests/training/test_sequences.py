@@ -97,7 +97,7 @@ def test_the_loss_is_the_one_on_paper(smoothing: float) -> None:
             right += int(shares.argmax() == number)
     assert count == 6
     assert float(loss) == pytest.approx(by_hand, rel=1e-6)
-    assert int(measures["correct"]) == right
+    assert int(measures["correct_tokens"]) == right
 
 
 def test_parts_of_a_batch_add_up() -> None:
@@ -289,6 +289,19 @@ def test_a_wrong_configuration_is_said(text: str, said: str, tmp_path: Path) -> 
     with pytest.raises((UsageError, DataError), match=said):
         vitrail.train("sort-digits", tmp_path / "run", TrainOptions(config=path))
     assert not (tmp_path / "run").exists()
+
+
+def test_tokens_and_whole_texts_are_never_one_accuracy(tmp_path: Path) -> None:
+    """A text with one wrong token counts as wrong, so the two shares are called by their names."""
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"{number}\t{number}\n" for number in range(100, 160)))
+    ended = vitrail.train(str(path), tmp_path / "run", TrainOptions(epochs=2))
+    (first, *_) = RunFolder(ended.folder).history()
+    assert first["training_accuracy"] is None
+    assert 0 <= first["training_token_accuracy"] <= 1
+    page = (ended.folder / "run.html").read_text()
+    assert "training, single tokens" in page
+    assert "validation, whole texts" in page
 
 
 def test_a_single_text_that_is_far_too_long_is_named(tmp_path: Path) -> None:

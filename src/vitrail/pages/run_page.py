@@ -210,10 +210,11 @@ def _curves(history: list[dict]) -> str:
     epochs = [position + 1.0 if e is None else e for position, e in enumerate(_column(history, "epoch"))]
     training, validation = _column(history, "training_loss"), _column(history, "validation_loss")
     losses = [value for value in training + validation if value is not None and value > 0]
-    accuracies = [
-        Series("training", _column(history, "training_accuracy")),
-        Series("validation", _column(history, "validation_accuracy")),
-    ]
+    tokens, validated = _column(history, "training_token_accuracy"), _column(history, "validation_accuracy")
+    if any(value is not None for value in tokens):  # of sequences, which are right or wrong as a whole
+        accuracies = [Series("training, single tokens", tokens), Series("validation, whole texts", validated)]
+    else:
+        accuracies = [Series("training", _column(history, "training_accuracy")), Series("validation", validated)]
     charts = (
         line_chart(
             "Loss",

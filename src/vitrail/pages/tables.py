@@ -15,6 +15,7 @@ _HISTORY = {
     "training_loss": ("Training loss", number),
     "validation_loss": ("Validation loss", number),
     "training_accuracy": ("Training accuracy", lambda share: percent(share, 2)),
+    "training_token_accuracy": ("Training, single tokens right", lambda share: percent(share, 2)),
     "validation_accuracy": ("Validation accuracy", lambda share: percent(share, 2)),
     "learning_rate": ("Learning rate", number),
     "seconds": ("Seconds", lambda seconds: number(seconds, 3)),

@@ -194,6 +194,7 @@ class _Job:
             "step": done.step,
             "training_loss": done.loss,
             "training_accuracy": done.measures.get("correct"),
+            "training_token_accuracy": done.measures.get("correct_tokens"),
             **self.prepared.score(state.best_network),
             "learning_rate": done.learning_rate,
             "gradient_norm": done.gradient_norm,

@@ -48,7 +48,7 @@ def teacher_forcing(label_smoothing: float = 0.0) -> Objective:
 
     Returns:
         An objective: the summed loss in nats, the number of ids that were asked for (each end included), and
-        `correct`: how many of them have the greatest logit.
+        `correct_tokens`: how many of them have the greatest logit.
     """
 
     def objective(network: Network, batch: SequenceBatch) -> tuple[Float[Tensor, ""], int, Measures]:
@@ -63,6 +63,6 @@ def teacher_forcing(label_smoothing: float = 0.0) -> Objective:
             label_smoothing=label_smoothing,
         )
         correct = ((logits.detach().argmax(dim=-1) == wanted) & asked).sum().float()
-        return loss, int(asked.sum()), {"correct": correct}
+        return loss, int(asked.sum()), {"correct_tokens": correct}
 
     return objective
