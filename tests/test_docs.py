@@ -234,3 +234,9 @@ def test_a_block_that_fails_would_be_noticed(tmp_path: Path) -> None:
     page.write_text("```python\nimport vitrail\nvitrail.nothing\n```\n")
     with pytest.raises(AssertionError, match="vitrail has no 'nothing'"):
         test_python_blocks_run(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", sorted([ROOT / "README.md", *(ROOT / "benchmarks").glob("*.md")]), ids=lambda p: p.name)
+def test_no_figure_is_left_open(page: Path) -> None:
+    """Figures that are still to be measured stand as @NAME@ while a page is written."""
+    assert not re.findall(r"@[A-Z]+@", page.read_text(encoding="utf-8"))
