@@ -236,7 +236,7 @@ def test_a_block_that_fails_would_be_noticed(tmp_path: Path) -> None:
         test_python_blocks_run(page, tmp_path)
 
 
-@pytest.mark.parametrize("page", sorted([ROOT / "README.md", *(ROOT / "benchmarks").glob("*.md")]), ids=lambda p: p.name)
-def test_no_figure_is_left_open(page: Path) -> None:
+@pytest.mark.parametrize("name", ["README.md", "benchmarks/README.md", "benchmarks/LOG.md"])
+def test_no_figure_is_left_open(name: str) -> None:
     """Figures that are still to be measured stand as @NAME@ while a page is written."""
-    assert not re.findall(r"@[A-Z]+@", page.read_text(encoding="utf-8"))
+    assert not re.findall(r"@[A-Z]+@", (ROOT / name).read_text(encoding="utf-8"))
