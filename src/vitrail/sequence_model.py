@@ -57,8 +57,9 @@ class Written(NamedTuple):
 
     name: str
     text: str
-    probability: float  # that the network gives to this very text, its end included
+    probability: float  # that the network gives to this very text, its end included where there is one
     ids: tuple[int, ...]  # the same text as ids, without begin and end
+    ended: bool  # False where the text was cut at the greatest length that the network writes
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,10 +159,11 @@ class SequenceModel:
     def write(self, inputs: Tensor, names: Sequence[str], search: Search = GREEDY) -> list[Written]:
         """As `generate`, for inputs that are tensors already."""
         found = generate(self.network, inputs, search)
-        rows = zip(names, found.tokens.tolist(), found.lengths.tolist(), found.log_probability.tolist(), strict=True)
+        logs, ends = found.log_probability.tolist(), found.ended.tolist()
+        rows = zip(names, found.tokens.tolist(), found.lengths.tolist(), logs, ends, strict=True)
         return [
-            Written(name, self.vocabulary.decode(ids[:length]), math.exp(min(0.0, log)), tuple(ids[:length]))
-            for name, ids, length, log in rows
+            Written(name, self.vocabulary.decode(ids[:length]), math.exp(min(0.0, log)), tuple(ids[:length]), end)
+            for name, ids, length, log, end in rows
         ]
 
 

@@ -50,7 +50,7 @@ def test_texts(vitrail_says: Says, place: dict[str, Path]) -> None:
     assert [line.split()[0] for line in answer.out.splitlines()] == ["312", "9"]
     assert all(line.endswith(" %") for line in answer.out.splitlines())
     rows = json.loads(vitrail_says("generate", place["texts"], "312", "9", "--json").out)
-    assert [set(row) for row in rows] == [{"input", "text", "probability"}] * 2
+    assert [set(row) for row in rows] == [{"input", "text", "probability", "ended"}] * 2
     model = vitrail.load(place["texts"])
     assert [row["text"] for row in rows] == [written.text for written in model.generate(["312", "9"])]
 

@@ -361,3 +361,12 @@ def test_batches_draw_as_one_batch_would() -> None:
         for place, (tokens, length) in enumerate(zip(found.tokens, found.lengths.tolist(), strict=True)):
             assert torch.equal(tokens[:length], whole[row + place][:length])
     assert parts[0].tokens.tolist() != parts[1].tokens.tolist()
+
+
+def test_a_row_that_was_cut_says_so() -> None:
+    network, source = lively(), sources(5, 8, seed=2)
+    whole = generate(network, source)
+    cut = generate(network, source, max_length=1)
+    assert torch.equal(cut.ended, cut.lengths == 0)
+    assert torch.equal(whole.ended, whole.lengths < network.config.max_length)
+    assert not cut.ended.all()

@@ -51,7 +51,9 @@ def test_a_recipe_is_the_base(digits: Source, photos: Source) -> None:
 def test_options_go_before_the_file_and_the_file_before_the_recipe(digits: Source) -> None:
     given = {"optimization": {"epochs": 7, "batch_size": 9}, "seed": 5, "network": {"depth": 1}}
     made = settle(digits, replace(ONE, epochs=3, seed=0), given)
-    assert made.optimization == replace(RECIPES["digits"].optimization, epochs=3, batch_size=9, warmup_epochs=0.15)
+    recipe = RECIPES["digits"].optimization
+    warmup = recipe.warmup_epochs * (3 / recipe.epochs)
+    assert made.optimization == replace(recipe, epochs=3, batch_size=9, warmup_epochs=warmup)
     assert made.network.depth == 1
     assert made.seed == 0, "a seed of 0 that was asked for is a seed"
     assert settle(digits, ONE, given).seed == 5
@@ -222,7 +224,9 @@ def test_training_and_evaluation_show_the_same_part_of_a_picture(photos: Source)
 
 def test_a_short_run_warms_up_for_its_share_only(digits: Source) -> None:
     whole = RECIPES["digits"].optimization
-    assert settle(digits, replace(ONE, epochs=10), {}).optimization.warmup_epochs == whole.warmup_epochs / 10
+    assert settle(digits, replace(ONE, epochs=10), {}).optimization.warmup_epochs == whole.warmup_epochs * (
+        10 / whole.epochs
+    )
     assert settle(digits, replace(ONE, epochs=1000), {}).optimization.warmup_epochs == whole.warmup_epochs
     given = {"optimization": {"warmup_epochs": 2.0}}
     assert settle(digits, replace(ONE, epochs=10), given).optimization.warmup_epochs == 2.0

@@ -56,9 +56,13 @@ def run(words: Sequence[str]) -> int:
     problems: list[DataError] = []
     found = _written(model, inputs, _search(typed), problems)
     if typed.json:
-        print_json([{"input": each.name, "text": each.text, "probability": each.probability} for each in found])
+        facts = ("text", "probability", "ended")
+        print_json([{"input": each.name, **{fact: getattr(each, fact) for fact in facts}} for each in found])
     else:
         print_table([(each.name, each.text, share(each.probability, 1)) for each in found], left=2)
+    for each in found:
+        if not each.ended:
+            warn(f"{each.name}: cut after {len(each.ids)} tokens, the most that this model writes")
     for problem in problems[:-1]:
         warn(f"left out: {problem.problem}")
     if problems:

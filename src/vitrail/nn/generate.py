@@ -30,12 +30,14 @@ class Generated(NamedTuple):
     Attributes:
         tokens: Ids (b, t) without `begin` and `end`, filled up with `padding`.
         lengths: Number of ids in each row, (b,).
-        log_probability: What the network itself gives the row, its `end` included, (b,).
+        log_probability: What the network itself gives the row, its `end` included where there is one, (b,).
+        ended: Whether the row came to its `end`; it was cut at the greatest length where not, (b,).
     """
 
     tokens: Int[Tensor, "b t"]
     lengths: Int[Tensor, "b"]
     log_probability: Float[Tensor, "b"]
+    ended: Bool[Tensor, "b"]
 
 
 class Hypotheses(NamedTuple):
@@ -326,4 +328,4 @@ def _best(found: Hypotheses, config: SequenceConfig) -> Generated:
     tokens = tokens.masked_fill(tokens == config.end, config.padding)
     lengths = (tokens != config.padding).sum(dim=1)
     longest = int(lengths.max()) if len(lengths) else 0
-    return Generated(tokens[:, :longest], lengths, found.log_probability[:, 0])
+    return Generated(tokens[:, :longest], lengths, found.log_probability[:, 0], found.ended[:, 0])
