@@ -10,6 +10,7 @@ from torch import Tensor
 from vitrail.pages.run_page import EvaluationSummary, Example, RunSummary, WrittenSummary, write_run_page
 from vitrail.training.evaluation import Evaluated
 from vitrail.training.events import Reported
+from vitrail.training.recipes import document_figure
 from vitrail.training.sequence_metrics import SequenceOutcome
 
 SHOWN = 12  # examples of each kind
@@ -36,6 +37,9 @@ def write_report(report: Reported) -> None:
             command=(folder.path / "command.txt").read_text(encoding="utf-8").strip(),
             examples=shown if outcome is None else read_examples(outcome),
             written=None if outcome is None else written_summary(outcome),
+            unit=prepared.unit,
+            beside=document_figure(prepared.settings),
+            about_probabilities=prepared.about_probabilities,
         ),
     )
 
@@ -90,9 +94,9 @@ def written_summary(outcome: SequenceOutcome) -> WrittenSummary:
         interval=outcome.interval,
         loss=outcome.loss,
         tokens=outcome.tokens,
-        wrong_tokens=outcome.edits,
+        edit_distance=outcome.edits,
         by_length=outcome.by_length(),
-        examples=[(one.written.name, one.wanted, one.written.text, one.written.probability) for one in texts],
+        examples=[(one.written.name, one.wanted, one.written.shown, one.written.probability) for one in texts],
         unreadable=list(outcome.unreadable),
     )
 
@@ -106,7 +110,7 @@ def read_examples(outcome: SequenceOutcome) -> tuple[Example, ...]:
     ((feed, _),) = outcome.pictures
     (fetched,) = feed.fetch([np.array([reading.index for reading in readings], dtype=np.int64)])
     return tuple(
-        Example(as_picture(pixels), one.written.name, one.wanted, one.written.text, one.written.probability)
+        Example(as_picture(pixels), one.written.name, one.wanted, one.written.shown, one.written.probability)
         for one, pixels in zip(readings, fetched.pixels, strict=True)
     )
 

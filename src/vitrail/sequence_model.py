@@ -3,7 +3,8 @@
     model = vitrail.load("runs/latest")
     model.generate(["string.png"])[0].text
 
-It is saved and loaded like every model; `config.json` holds the vocabularies.
+It is saved and loaded like every model; `config.json` holds the vocabularies, and what a reader of its answers has to
+know of its training: the label smoothing, and the length of the longest source.
 """
 
 import json
@@ -52,6 +53,9 @@ GREEDY = Greedy()
 Source = str | Path | Image.Image
 
 
+EMPTY = "(empty)"  # how people are shown a text without a token
+
+
 class Written(NamedTuple):
     """What a model writes for one source."""
 
@@ -60,6 +64,12 @@ class Written(NamedTuple):
     probability: float  # that the network gives to this very text, its end included where there is one
     ids: tuple[int, ...]  # the same text as ids, without begin and end
     ended: bool  # False where the text was cut at the greatest length that the network writes
+    notes: tuple[str, ...] = ()  # what makes the text doubtful, one sentence each
+
+    @property
+    def shown(self) -> str:
+        """The text for people, who would not see an empty one."""
+        return self.text or EMPTY
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,16 +81,25 @@ class SequenceModel:
         vocabulary: Of what is written.
         source_vocabulary: Of what is read, where texts are; else None.
         preprocessing: What turns a picture into what the network expects, where pictures are read; else None.
+        label_smoothing: Of its training: the share of each target that was spread evenly over all ids.
+        longest_source: Tokens of the longest text that it learnt from; 0 where that is not known, or pictures are read.
     """
 
     network: Transformer | ImageToSequence
     vocabulary: Vocabulary
     source_vocabulary: Vocabulary | None = None
     preprocessing: Preprocessing | None = None
+    label_smoothing: float = 0.0
+    longest_source: int = 0
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
         config = self.network.config
+        if not 0 <= self.label_smoothing < 1 or self.longest_source < 0:
+            raise UsageError(
+                f"label_smoothing {self.label_smoothing} and longest_source {self.longest_source} cannot be",
+                "a share from 0 to below 1, and a number of tokens",
+            )
         if (config.padding, config.begin, config.end) != (PADDING, BEGIN, END):
             raise UsageError(
                 f"the network has the special ids {config.padding}, {config.begin}, {config.end}",
@@ -104,6 +123,26 @@ class SequenceModel:
     def reads_pictures(self) -> bool:
         """Whether a source is a picture; else it is a text."""
         return self.preprocessing is not None
+
+    @property
+    def reads(self) -> str:
+        """What a source is, in a word."""
+        return "pictures" if self.reads_pictures else "texts"
+
+    @property
+    def certainty(self) -> float:
+        """The greatest probability of an id that training asks for: 1 - e + e / v, with label smoothing e and v ids."""
+        return 1 - self.label_smoothing + self.label_smoothing / len(self.vocabulary)
+
+    @property
+    def about_probabilities(self) -> str:
+        """What to know of the probability of a text, in a sentence; empty where it was trained without smoothing."""
+        if not self.label_smoothing:
+            return ""
+        return (
+            f"Trained with label smoothing {self.label_smoothing:g}, so even a certain token gets at most about "
+            f"{100 * self.certainty:.3g} %; the probability of a text is the product over its tokens and its end."
+        )
 
     @property
     def example(self) -> str:
@@ -145,10 +184,15 @@ class SequenceModel:
             One text for each source, in order.
 
         Raises:
-            DataError: A source cannot be read; names it.
+            DataError: A source cannot be read; names it, an empty text by its place.
         """
         if isinstance(sources, str | Path | Image.Image):
             sources = [sources]
+        if self.source_vocabulary is not None and "" in sources:
+            raise DataError(
+                f"text {list(sources).index('') + 1} of {len(sources)} is empty",
+                f"at least one of {self.source_vocabulary.says()}",
+            )
         written: list[Written] = []
         for first in range(0, len(sources), batch_size):
             some = sources[first : first + batch_size]
@@ -160,11 +204,25 @@ class SequenceModel:
         """As `generate`, for inputs that are tensors already."""
         found = generate(self.network, inputs, search)
         logs, ends = found.log_probability.tolist(), found.ended.tolist()
-        rows = zip(names, found.tokens.tolist(), found.lengths.tolist(), logs, ends, strict=True)
+        rows = zip(names, found.tokens.tolist(), found.lengths.tolist(), logs, ends, self._doubts(inputs), strict=True)
         return [
-            Written(name, self.vocabulary.decode(ids[:length]), math.exp(min(0.0, log)), tuple(ids[:length]), end)
-            for name, ids, length, log, end in rows
+            Written(
+                name, self.vocabulary.decode(ids[:length]), math.exp(min(0.0, log)), tuple(ids[:length]), end, notes
+            )
+            for name, ids, length, log, end, notes in rows
         ]
+
+    def _doubts(self, inputs: Tensor) -> list[tuple[str, ...]]:
+        """What makes the text of each input doubtful: a source longer than any that was learnt from."""
+        if self.reads_pictures or not self.longest_source:
+            return [()] * len(inputs)
+        note = f"longer than the longest of training ({_tokens(self.longest_source)}): expect errors"
+        lengths = (inputs != PADDING).sum(dim=1).tolist()
+        return [(note,) if length > self.longest_source else () for length in lengths]
+
+
+def _tokens(count: int) -> str:
+    return f"{count:,} token" if count == 1 else f"{count:,} tokens"
 
 
 def _same_length(name: str, vocabulary: Vocabulary | None, wanted: int) -> None:
@@ -202,6 +260,8 @@ def save_sequence_model(model: SequenceModel, folder: str | Path, *, card: str =
         "network": {"kind": type(network).__name__, **asdict(network.config)},
         "vocabulary": model.vocabulary.to_dict(),
         **({} if source is None else {"source_vocabulary": source.to_dict()}),
+        "label_smoothing": model.label_smoothing,
+        **({"longest_source": model.longest_source} if model.longest_source else {}),
     }
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     write(folder / WEIGHTS, with_checksum(tensors))
@@ -227,13 +287,15 @@ def load_sequence_model(folder: Path, config: dict[str, Any], device: str | torc
         settings = dict(config["network"])
         kind = settings.pop("kind")
         vocabulary = Vocabulary.from_dict(config["vocabulary"])
+        smoothing, longest = float(config.get("label_smoothing", 0.0)), int(config.get("longest_source", 0))
+        network: Transformer | ImageToSequence
         if kind == "ImageToSequence":
-            network = ImageToSequence(ImageToSequenceConfig.from_dict(settings))
+            network, source = ImageToSequence(ImageToSequenceConfig.from_dict(settings)), None
             preprocessing = from_hugging_face(read_json(folder / PREPROCESSOR))
-            model = SequenceModel(network.eval(), vocabulary, preprocessing=preprocessing)
         else:
-            network = Transformer(TransformerConfig.from_dict(settings))
-            model = SequenceModel(network.eval(), vocabulary, Vocabulary.from_dict(config["source_vocabulary"]))
+            network, preprocessing = Transformer(TransformerConfig.from_dict(settings)), None
+            source = Vocabulary.from_dict(config["source_vocabulary"])
+        model = SequenceModel(network.eval(), vocabulary, source, preprocessing, smoothing, longest)
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         problem = error.problem if isinstance(error, VitrailError) else f"{type(error).__name__}: {error}"
         raise DataError(f"{folder}: the configuration is damaged ({problem})", SAVED_AGAIN) from error

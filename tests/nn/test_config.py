@@ -6,7 +6,7 @@ import json
 import pytest
 
 from vitrail.errors import UsageError
-from vitrail.nn import SIZES, ViT, ViTConfig
+from vitrail.nn import SIZES, ImageToSequenceConfig, TransformerConfig, ViT, ViTConfig
 
 WHOLE = [0, -1, 2.0, "3", None, True]
 SHARE = [-0.1, 1.0, 2, float("nan"), "0.1", None, True]
@@ -109,7 +109,7 @@ def test_what_is_accepted_can_be_built(fields: dict):
 def test_what_follows_from_the_rest_is_filled_in():
     config = ViTConfig(image_size=224, patch_size=(16, 8), registers=4, distillation_token=True)
     assert (config.image_size, config.patch_size) == ((224, 224), (16, 8)) == (config.image, config.patch)
-    assert (config.head_dim, config.mlp_dim, config.grid, config.prefix) == (64, 3072, (14, 28), 6)
+    assert (config.head_width, config.mlp_width, config.grid, config.prefix) == (64, 3072, (14, 28), 6)
     assert config == ViTConfig(image_size=(224, 224), patch_size=(16, 8), registers=4, distillation_token=True)
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.width = 5  # pyrefly: ignore[read-only]
@@ -172,6 +172,33 @@ def test_a_configuration_comes_back_from_a_dictionary_and_from_json():
         values = dataclasses.asdict(config)
         assert ViTConfig.from_dict(values) == config
         assert ViTConfig.from_dict(json.loads(json.dumps(values))) == config
+
+
+def test_what_was_left_open_follows_the_copy():
+    wider = dataclasses.replace(ViTConfig(width=24, heads=3, classes=0), width=48, heads=6)
+    assert wider == ViTConfig(width=48, heads=6, classes=0)
+    assert (wider.head_width, wider.mlp_width) == (8, 192)
+    read = TransformerConfig(source_vocabulary=9, target_vocabulary=9, width=24, heads=3, mlp_dim=7)
+    assert dataclasses.replace(read, width=48).decoder.head_dim == 16
+    writer = ImageToSequenceConfig(encoder=ViTConfig(width=24, heads=3, classes=0), vocabulary=9)
+    assert dataclasses.replace(writer, encoder=wider).decoder.mlp_dim == 192
+    with pytest.raises(UsageError, match="width 50 cannot be shared among 6 heads"):
+        dataclasses.replace(wider, width=50)
+
+
+def test_what_was_given_stays_in_the_copy():
+    given = ViTConfig(width=24, heads=3, head_dim=5, mlp_dim=7)
+    copy = dataclasses.replace(given, width=50)
+    assert (copy.head_dim, copy.mlp_dim, copy.head_width, copy.mlp_width) == (5, 7, 5, 7)
+
+
+def test_a_configuration_that_was_written_with_filled_numbers_is_the_same_network():
+    small = ViTConfig(image_size=8, patch_size=4, width=24, heads=3, depth=1, classes=2)
+    before = {**dataclasses.asdict(small), "head_dim": 8, "mlp_dim": 96}
+    read = ViTConfig.from_dict(json.loads(json.dumps(before)))
+    shapes = [{name: t.shape for name, t in ViT(config).state_dict().items()} for config in (read, small)]
+    assert shapes[0] == shapes[1]
+    assert (read.head_width, read.mlp_width) == (small.head_width, small.mlp_width) == (8, 96)
 
 
 def test_a_configuration_written_before_the_switches_is_the_same_network():

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitrail.nn import ViT, ViTConfig
+from tests.nn.sequences import PICTURES
+from tests.nn.sequences import SMALL as TEXTS
+from vitrail.nn import ImageToSequence, ImageToSequenceConfig, Transformer, TransformerConfig, ViT, ViTConfig
 from vitrail.nn.cost import flops, layers, parameters
 
 SMALL = ViTConfig(image_size=(16, 24), patch_size=8, classes=5, width=24, depth=3, heads=3)
@@ -141,3 +143,89 @@ def test_any_configuration(
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         network(images)
     assert flops(config) == counter.get_total_flops()
+
+
+def counted(network: nn.Module, *inputs: torch.Tensor) -> tuple[int, int]:
+    """Parameters that the network has, and FLOPs that torch counts while it runs."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network.eval()(*inputs)
+    return sum(parameter.numel() for parameter in network.parameters()), counter.get_total_flops()
+
+
+stacks = st.fixed_dictionaries(
+    {
+        "decoder_depth": st.integers(1, 3),
+        "mlp_dim": st.integers(1, 9),
+        "norm": st.sampled_from(["post", "pre"]),
+        "max_length": st.integers(1, 6),
+    }
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    stack=stacks,
+    encoder_depth=st.integers(1, 3),
+    heads=st.integers(1, 3),
+    head_dim=st.integers(1, 4),
+    vocabularies=st.tuples(st.integers(4, 9), st.integers(4, 9)),
+    embeddings=st.sampled_from(["separate", "tied", "shared"]),
+    lengths=st.tuples(st.integers(1, 7), st.integers(1, 6)),
+)
+def test_any_transformer(stack, encoder_depth, heads, head_dim, vocabularies, embeddings, lengths) -> None:
+    read, write = (vocabularies[0],) * 2 if embeddings == "shared" else vocabularies
+    source, target = lengths[0], min(lengths[1], stack["max_length"])
+    config = TransformerConfig(
+        source_vocabulary=read,
+        target_vocabulary=write,
+        width=8,
+        encoder_depth=encoder_depth,
+        heads=heads,
+        head_dim=head_dim,
+        embeddings=embeddings,
+        **stack,
+    )
+    ids = [torch.full((1, length), 3) for length in (source, target)]
+    assert (parameters(config), flops(config, source, target)) == counted(Transformer(config), *ids)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    stack=stacks,
+    grid=st.tuples(sides, sides),
+    depth=st.integers(1, 3),
+    heads=st.sampled_from([1, 2, 4]),
+    registers=st.integers(0, 2),
+    token=st.booleans(),
+    vocabulary=st.integers(4, 9),
+    embeddings=st.sampled_from(["separate", "tied"]),
+    target=st.integers(1, 6),
+)
+def test_any_network_from_pictures_to_texts(
+    stack, grid, depth, heads, registers, token, vocabulary, embeddings, target
+) -> None:
+    encoder = ViTConfig(
+        image_size=(grid[0] * 4, grid[1] * 4), patch_size=4, channels=1, classes=0, width=8, depth=depth,
+        heads=heads, registers=registers, class_token=token, pooling="class" if token else "mean",
+    )  # fmt: skip
+    config = ImageToSequenceConfig(encoder=encoder, vocabulary=vocabulary, embeddings=embeddings, **stack)
+    target = min(target, config.max_length)
+    inputs = torch.zeros(1, 1, *encoder.image), torch.full((1, target), 3)
+    assert (parameters(config), flops(config, target=target)) == counted(ImageToSequence(config), *inputs)
+
+
+def test_lengths_that_are_left_out_are_the_greatest() -> None:
+    assert flops(TEXTS) == flops(TEXTS, TEXTS.max_length, TEXTS.max_length) > flops(TEXTS, 3, TEXTS.max_length)
+    assert flops(PICTURES) == flops(PICTURES, target=PICTURES.max_length) > flops(PICTURES, target=3)
+
+
+@pytest.mark.parametrize("config", [TEXTS, PICTURES, replace(PICTURES, norm="post")])
+def test_rows_of_networks_that_write_are_named_once_and_add_up(config) -> None:
+    table = layers(config)
+    names = [layer.name for layer in table]
+    assert len(set(names)) == len(names)
+    assert {name.split(".")[0] for name in names} == {"encoder", "decoder"}
+    assert sum(layer.parameters for layer in table) == parameters(config)
+    fewer = replace(config, decoder_depth=config.decoder_depth - 1)  # the planted fault: one block too few
+    assert parameters(fewer) < parameters(config)
+    assert flops(fewer) < flops(config)

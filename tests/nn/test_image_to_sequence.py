@@ -126,7 +126,7 @@ def test_every_parameter_but_none_other_learns():
 
 def test_a_configuration_survives_json_and_refuses_unknown_keys():
     assert ImageToSequenceConfig.from_dict(json.loads(json.dumps(asdict(PICTURES)))) == PICTURES
-    assert PICTURES.mlp_dim == 64
+    assert (PICTURES.mlp_dim, PICTURES.mlp_width) == (0, 64)
     with pytest.raises(UsageError, match=r"unknown key 'vocabular'(.|\n)*try: vocabulary"):
         ImageToSequenceConfig.from_dict({**asdict(PICTURES), "vocabular": 3})
     with pytest.raises(UsageError, match="unknown key 'heds'"):

@@ -323,7 +323,7 @@ def test_tied_and_shared_embeddings_are_one_matrix():
 
 def closed_form(config: TransformerConfig) -> int:
     """Parameters by hand."""
-    d, f, inner = config.width, config.mlp_dim, config.heads * config.head_dim
+    d, f, inner = config.width, config.mlp_dim, config.heads * config.head_width
     attention = 3 * (d * inner + inner) + inner * d + d
     mlp = d * f + f + f * d + d
     stacks = config.encoder_depth * (attention + mlp + 2 * 2 * d)
@@ -397,7 +397,7 @@ def test_a_part_comes_in_through_a_factory():
 
 def test_a_configuration_survives_json_and_refuses_unknown_keys():
     assert TransformerConfig.from_dict(json.loads(json.dumps(asdict(SMALL)))) == SMALL
-    assert SMALL.head_dim == 4
+    assert (SMALL.head_dim, SMALL.head_width) == (0, 4)
     with pytest.raises(UsageError, match=r"unknown key 'head' (.|\n)*try: heads"):
         TransformerConfig.from_dict({**asdict(SMALL), "head": 3})
     with pytest.raises(UsageError, match="'target_vocabulary' is missing"):

@@ -80,7 +80,7 @@ def test_the_lab_of_the_second_document() -> None:
     """D2b: one block of width 20, 2 heads, 49 squares of 4 x 4; Adam at a constant 0.01, batch 16, 5 epochs."""
     network, choices = config("d2-lab"), RECIPES["d2-lab"].optimization
     assert (network.grid, network.patch, network.depth, network.width) == ((7, 7), (4, 4), 1, 20)
-    assert (network.heads, network.head_dim, network.mlp_dim) == (2, 10, 80)
+    assert (network.heads, network.head_width, network.mlp_dim) == (2, 10, 80)
     assert (choices.schedule, choices.learning_rate, choices.epochs, choices.batch_size) == ("constant", 0.01, 5, 16)
     assert (choices.weight_decay, choices.clip, choices.warmup_epochs) == (0, 0, 0)
     assert [name for name, recipe in RECIPES.items() if recipe.beside] == ["d2-lab"]

@@ -38,14 +38,17 @@ def explain_written(model: "SequenceModel", typed: Explain, page: Path, command:
         raise DataError(problems[0], "another picture")
     results = [_explain(model, one) for one in shown]
     explained = [one for _, one in results]
-    write_explanation_page(page, ExplanationPage(f"Where {typed.run} looked", str(typed.run), command, explained))
+    title, about = f"Where {typed.run} looked", model.about_probabilities
+    write_explanation_page(page, ExplanationPage(title, str(typed.run), command, explained, about))
     files = write_pictures(page.with_suffix(""), explained)
     if typed.json:
         print_json([_as_json(w, one, page, some) for (w, one), some in zip(results, files, strict=True)])
     else:
         truths = ["" if one.true_label in (None, w.text) else f"(it is {one.true_label})" for w, one in results]
-        rows = [(o.name, w.text, share(w.probability, 1), t) for (w, o), t in zip(results, truths, strict=True)]
+        rows = [(o.name, w.shown, share(w.probability, 1), t) for (w, o), t in zip(results, truths, strict=True)]
         print_table(rows, left=2)
+        if about:
+            say(about)
         say("")
         say(f"the page      {page}")
         say(f"the pictures  {page.with_suffix('')}")
@@ -136,7 +139,7 @@ def _explain(model: "SequenceModel", shown: Shown) -> tuple["Written", "Explaine
                 )
             )
     picture = as_picture(model.preprocessing.to_uint8(shown.picture))
-    top = [(written.text, written.probability)]
+    top = [(written.shown, written.probability)]
     return written, ExplainedPicture(shown.name, picture, shown.true_label, top, views)
 
 

@@ -1,5 +1,6 @@
 """`vitrail generate RUN INPUTS`: what a model writes for pictures or texts."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -35,7 +36,7 @@ class Generate:
     threads: int | None = None
     """Processor threads; chosen by the size of the work when left out."""
     json: bool = False
-    """Print a JSON list: input, text, probability."""
+    """Print a JSON list: input, text, probability, ended, notes."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -46,21 +47,24 @@ def run(words: Sequence[str]) -> int:
         raise UsageError("nothing to read", f"vitrail generate {typed.run} picture.png, or a text in its place")
     _check_search(typed)
 
-    from vitrail.cli.models_on import files_of, load_on, writer
+    from vitrail.cli.models_on import check_sources, files_of, load_on, writer
     from vitrail.cli.output import print_json, print_table, share, warn
 
     model = writer(
         load_on(typed.run, typed.device, typed.threads, min(BATCH, len(typed.inputs))), typed.run, "generate"
     )
+    check_sources(model, typed.run, typed.inputs)
     inputs = [str(file) for file, _ in files_of(typed.inputs)] if model.reads_pictures else list(typed.inputs)
     problems: list[DataError] = []
     found = _written(model, inputs, _search(typed), problems)
     if typed.json:
-        facts = ("text", "probability", "ended")
+        facts = ("text", "probability", "ended", "notes")
         print_json([{"input": each.name, **{fact: getattr(each, fact) for fact in facts}} for each in found])
     else:
-        print_table([(each.name, each.text, share(each.probability, 1)) for each in found], left=2)
+        print_table([(each.name, each.shown, share(each.probability, 1)) for each in found], left=2)
     for each in found:
+        for note in each.notes:
+            warn(f"{each.name}: {note}")
         if not each.ended:
             warn(f"{each.name}: cut after {len(each.ids)} tokens, the most that this model writes")
     for problem in problems[:-1]:
@@ -71,16 +75,25 @@ def run(words: Sequence[str]) -> int:
 
 
 def _check_search(typed: Generate) -> None:
-    """Refuse options that speak of two searches at once.
+    """Refuse options that speak of two searches at once, and values that no search has.
 
     Raises:
-        UsageError: Names the two.
+        UsageError: Names the options.
     """
     if typed.sample and typed.beam is not None:
         raise UsageError("--beam searches and --sample draws", "one of the two")
     for name, value in (("--temperature", typed.temperature), ("--seed", typed.seed)):
         if value is not None and not typed.sample:
             raise UsageError(f"{name} is for drawing, and --sample is not given", f"--sample {name} {value}")
+    if typed.beam is not None and typed.beam < 1:
+        raise UsageError(f"--beam must be at least 1, got {typed.beam}", "--beam 4")
+    if typed.temperature is not None and not 0 < typed.temperature < math.inf:
+        raise UsageError(
+            f"--temperature must be above 0 and finite, got {typed.temperature}",
+            "--temperature 0.7; or leave --sample and --temperature out for the likeliest text",
+        )
+    if typed.seed is not None and typed.seed < 0:
+        raise UsageError(f"--seed must be at least 0, got {typed.seed}", "--seed 0")
 
 
 def _search(typed: Generate) -> "Search":
@@ -97,6 +110,7 @@ def _search(typed: Generate) -> "Search":
 
 def _written(model: "SequenceModel", inputs: list[str], search: "Search", problems: list[DataError]) -> list["Written"]:
     """What is written for the inputs that can be read, a batch at a time; the others stand in `problems`."""
+    tokens = "" if model.source_vocabulary is None else model.source_vocabulary.says()
     found: list[Written] = []
     for first in range(0, len(inputs), BATCH):
         some = inputs[first : first + BATCH]
@@ -104,6 +118,9 @@ def _written(model: "SequenceModel", inputs: list[str], search: "Search", proble
             found += model.generate(some, search.from_row(first))
         except DataError:
             for row, one in enumerate(some, start=first):
+                if not one:
+                    problems.append(DataError(f"text {row + 1} of {len(inputs)} is empty", f"at least one of {tokens}"))
+                    continue
                 try:
                     found += model.generate([one], search.from_row(row))
                 except DataError as error:

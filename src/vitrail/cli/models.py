@@ -104,7 +104,7 @@ def _print_sizes(rows: list[tuple[str, "ViTConfig"]]) -> None:
     cells = []
     for name, c in rows:
         facts, tokens = _facts(name, c), c.grid[0] * c.grid[1] + c.prefix
-        numbers = (c.width, c.depth, c.heads, c.mlp_dim, tokens)
+        numbers = (c.width, c.depth, c.heads, c.mlp_width, tokens)
         cells.append((name, *map(str, numbers), f"{facts['parameters']:,}", f"{facts['flops'] / 1e9:.1f}"))
     print_table(cells, ("size", "width", "depth", "heads", "mlp_dim", "tokens", "parameters", "GFLOPs"))
 

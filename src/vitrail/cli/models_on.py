@@ -1,11 +1,12 @@
 """Loading a model onto the device and threads that a verb runs with."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from vitrail.data.folder import picture_files
+from vitrail.data.folder import EXTENSIONS, picture_files
 from vitrail.errors import DataError, UsageError, nearest
 from vitrail.model import Model, load
 from vitrail.nn.cost import flops
@@ -34,16 +35,24 @@ def load_on(run: str, device: str, threads: int | None = None, batch_size: int =
     return model
 
 
-def classifier(model: Model | SequenceModel, run: str, verb: str) -> Model:
+def classifier(model: Model | SequenceModel, run: str, verb: str, given: Sequence[str] = ()) -> Model:
     """The model, which must say classes.
 
+    Args:
+        model: What was loaded.
+        run: Where from.
+        verb: What was typed.
+        given: The sources that were typed behind it.
+
     Raises:
-        UsageError: If it writes texts; says what to type instead.
+        UsageError: If it writes texts; says what it reads and what to type instead.
     """
     if isinstance(model, SequenceModel):
+        there = model.reads_pictures and given and all(Path(name).expanduser().exists() for name in given)
+        sources = given if there else [model.example]
         raise UsageError(
-            f"the model in {run} writes texts, and vitrail {verb} is for classes",
-            f"vitrail generate {run} {model.example}",
+            f"the model in {run} reads {model.reads} and writes texts, and vitrail {verb} is for classes",
+            shlex.join(["vitrail", "generate", run, *sources]),
         )
     return model
 
@@ -56,10 +65,49 @@ def writer(model: Model | SequenceModel, run: str, verb: str) -> SequenceModel:
     """
     if isinstance(model, Model):
         raise UsageError(
-            f"the model in {run} says classes, and vitrail {verb} is for models that write",
+            f"the model in {run} reads pictures and says classes, and vitrail {verb} is for models that write",
             f"vitrail predict {run} picture.png",
         )
     return model
+
+
+def check_pictures(run: str, verb: str, given: Sequence[str]) -> None:
+    """Refuse a text where the model reads pictures.
+
+    Raises:
+        UsageError: Names the text, what this model reads, and the right command.
+    """
+    for name in given:
+        path = Path(name).expanduser()
+        if not name.strip() or not (len(path.parts) > 1 or path.suffix or path.exists()):
+            raise UsageError(
+                f"the model in {run} reads pictures, and there is no file '{name}'",
+                shlex.join(["vitrail", verb, run, "picture.png"]),
+            )
+
+
+def check_sources(model: SequenceModel, run: str, given: Sequence[str]) -> None:
+    """Refuse a text where the model reads pictures, and a picture where it reads texts.
+
+    Raises:
+        UsageError: Names the source, what this model reads, and the right command.
+    """
+    if model.reads_pictures:
+        check_pictures(run, "generate", given)
+    for name in given:
+        if model.source_vocabulary is not None and _is_picture(name):
+            tokens = model.source_vocabulary.split(name)
+            if not set(tokens) <= set(model.source_vocabulary.tokens):
+                raise UsageError(
+                    f"the model in {run} reads texts of {model.source_vocabulary.says()}, and {name} is a picture",
+                    shlex.join(["vitrail", "generate", run, model.example]),
+                )
+
+
+def _is_picture(name: str) -> bool:
+    """Whether this is a picture, by its ending, or a folder."""
+    path = Path(name).expanduser()
+    return bool(name) and (path.suffix.lower() in EXTENSIONS or path.is_dir())
 
 
 def files_of(names: Sequence[str]) -> list[tuple[Path, bool]]:

@@ -42,11 +42,14 @@ def run(words: Sequence[str]) -> int:
     if typed.out is not None:
         _check_out(typed.out)
 
-    from vitrail.cli.models_on import classifier, files_of, load_on
+    from vitrail.cli.models_on import check_pictures, classifier, files_of, load_on
     from vitrail.cli.output import count, print_json, print_table, say, share, warn
 
+    together = BATCH if any(Path(name).is_dir() for name in typed.pictures) else min(BATCH, len(typed.pictures))
+    loaded = load_on(typed.run, typed.device, typed.threads, together)
+    model = classifier(loaded, typed.run, "predict", typed.pictures)
+    check_pictures(typed.run, "predict", typed.pictures)
     files = [file for file, _ in files_of(typed.pictures)]
-    model = classifier(load_on(typed.run, typed.device, typed.threads, min(BATCH, len(files))), typed.run, "predict")
     problems: list[str] = []
     found = list(_predictions(model, files, problems))
     if typed.out is not None:

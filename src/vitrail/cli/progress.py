@@ -14,7 +14,8 @@ from vitrail.training.loop import StepDone
 EPOCH_LINES = 25  # of a longer run not every epoch gets a line; metrics.jsonl and the page have them all
 PLAIN_SECONDS = 20.0
 LIVE_SECONDS = 0.2
-WIDTHS = {"train loss": 10, "validation: loss": 16, "accuracy": 9, "img/s": 8, "waiting for data": 16}
+RATE = "{unit}s/s"
+WIDTHS = {"train loss": 10, "validation: loss": 16, "accuracy": 9, RATE: 10, "waiting for data": 16}
 
 
 class TrainingProgress:
@@ -90,13 +91,13 @@ class TrainingProgress:
         self.started, self.began = event, time.monotonic()
         steps = event.steps_per_epoch * event.epochs
         self.console.print(
-            f"{count(event.images, 'picture')}, {count(event.epochs, 'epoch')} of "
+            f"{count(event.images, event.unit)}, {count(event.epochs, 'epoch')} of "
             f"{count(event.steps_per_epoch, 'step')}, about {duration(event.seconds)} (from timed steps)"
         )
         self.console.print(one_line(f"the run: {event.folder}"))
         if event.step < steps:
-            epoch = f"{'epoch':>{self._epoch_width()}}"
-            self.console.print("  ".join([epoch, *(f"{name:>{width}}" for name, width in WIDTHS.items())]), style="dim")
+            headings = [f"{name.format(unit=event.unit):>{width}}" for name, width in WIDTHS.items()]
+            self.console.print("  ".join([f"{'epoch':>{self._epoch_width()}}", *headings]), style="dim")
         self.bar.update(self.task, visible=True, total=steps, completed=event.step, description="training", says="")
 
     def _epoch_width(self) -> int:
@@ -111,7 +112,7 @@ class TrainingProgress:
         done = event.step - self.started.step
         says = (
             f"epoch {event.epoch + 1}/{self.started.epochs}  loss {float(event.loss):.3f}  "
-            f"{self.images / max(self.seconds, 1e-9):,.0f} img/s  "
+            f"{self.images / max(self.seconds, 1e-9):,.0f} {RATE.format(unit=self.started.unit)}  "
             f"{share(self.waiting / max(self.seconds, 1e-9), 0)} waiting  "
             f"{duration((self.told - self.began) / max(done, 1) * left)} left"
         )

@@ -56,7 +56,6 @@ def run(words: Sequence[str]) -> int:
 def show(finished: "Finished", screen: "Console", as_json: bool) -> int:
     """Print how well it went, and where the result is."""
     from vitrail.cli.output import duration, print_json, say, share
-    from vitrail.training.recipes import RECIPES
 
     evaluated = finished.evaluated
     if as_json:
@@ -66,8 +65,8 @@ def show(finished: "Finished", screen: "Console", as_json: bool) -> int:
     name, value = evaluated.headline
     screen.print(f"\n{name} {share(value)}", style="bold", end="")
     screen.print(f" {evaluated.sentence()}, after {duration(finished.seconds)}")
-    if finished.recipe in RECIPES and RECIPES[finished.recipe].beside:
-        say(f"beside it  {RECIPES[finished.recipe].beside}")
+    if finished.beside:
+        say(f"beside it  {finished.beside}")
     say(f"the page   {finished.folder / 'run.html'}")
     say(f"the model  {finished.folder / 'model'}")
     say(f"next       {shlex.join(_next(finished))}")

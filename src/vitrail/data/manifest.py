@@ -1,6 +1,7 @@
 """Labelled pictures from a list: a CSV file with a header, or a file with one JSON object a line.
 
-Columns are `path`, `label` and, if the data is split, `split`; others are ignored. Paths are relative to the list.
+Columns are `path`, `label` and, if the data is split, `split`; others are ignored. A CSV header may name them in
+capitals. Paths are relative to the list.
 """
 
 import csv
@@ -102,13 +103,19 @@ def part_named(split: str, where: str) -> str:
 def _csv_lines(text: str, path: Path, column: str) -> Iterator[tuple[int, Mapping[str, object]]]:
     reader = csv.DictReader(text.splitlines(keepends=True), strict=True, skipinitialspace=True)
     try:
-        columns = [name.strip() for name in reader.fieldnames or []]
+        columns = _known([name.strip() for name in reader.fieldnames or []], ("path", column, "split"))
         _check_columns(columns, str(path), column)
         reader.fieldnames = columns
         for values in reader:
             yield reader.line_num, values
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: not valid CSV ({error})", "check the quotes there") from error
+
+
+def _known(columns: list[str], names: tuple[str, ...]) -> list[str]:
+    """The columns of a header; a name of ours in capitals counts as ours, unless it could be more than one column."""
+    small = [name.lower() for name in columns]
+    return [low if low in names and small.count(low) == 1 else name for name, low in zip(columns, small, strict=True)]
 
 
 def _json_lines(text: str, path: Path, column: str) -> Iterator[tuple[int, Mapping[str, object]]]:

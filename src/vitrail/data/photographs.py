@@ -21,6 +21,7 @@ from vitrail.errors import DataError, UsageError
 
 SIDE = 321
 TEST_PART = 5  # of a folder that is not divided, one in five photographs is for test
+TWO_OR_MORE = "two photographs or more there, or take the folder away for those of scikit-learn and scikit-image"
 MOST = 500  # photographs that are read for one side, as many as BSDS500 has in all
 
 # Package, file in it. By their packages' notes: astronaut and rocket are in the public domain (NASA, SpaceX), coffee,
@@ -69,27 +70,26 @@ def read_photographs(folder: Path, least: int) -> Photographs:
         The photographs, scaled down where they are large; at most 500 for training and 500 for test.
 
     Raises:
-        DataError: There are too few photographs, one cannot be read, or one is on both sides.
+        DataError: There are no photographs, too few or too small ones, one cannot be read, or one is on both sides.
     """
     try:
         sides = _divided(folder)
+        if not any(sides):
+            raise DataError(f"{folder} is a folder of photographs without any picture", TWO_OR_MORE)
     except OSError as error:
         raise DataError(
             f"{error.filename or folder} cannot be read ({error.strerror})", "check its permissions"
         ) from error
     (train, small_train), (test, small_test) = (_open_all(side[:MOST], least) for side in sides)
-    for name, kept in (("training", train), ("test", test)):
+    for name, kept, small in (("training", train, small_train), ("test", test, small_test)):
         if not kept:
-            raise DataError(
-                f"{folder} has no photograph of {least} pixels or more for {name}",
-                "two photographs or more there, or take the folder away for those of scikit-learn and scikit-image",
-            )
+            raise DataError(_nothing_left(folder, name, small, least), TWO_OR_MORE)
     _check_disjoint(train, test)
     notes = []
     if left := sum(max(0, len(side) - MOST) for side in sides):
-        notes.append(f"Ignored {left} photographs beyond the first {MOST} for training and {MOST} for test.")
+        notes.append(f"Ignored {_photographs(left)} beyond the first {MOST} for training and {MOST} for test.")
     if small_train + small_test:
-        notes.append(f"Ignored {small_train + small_test} photographs smaller than {least} pixels.")
+        notes.append(f"Ignored {_photographs(small_train + small_test)} smaller than {least} pixels.")
     says = f"the photographs in {folder}: {len(train)} for training and validation, {len(test)} others for test"
     return Photographs(tuple(train.values()), tuple(test.values()), says, tuple(notes))
 
@@ -114,6 +114,19 @@ def packaged_photographs() -> Photographs:
     return Photographs(sides[0], sides[1], says)
 
 
+def _photographs(count: int) -> str:
+    return f"{count} photograph" if count == 1 else f"{count} photographs"
+
+
+def _nothing_left(folder: Path, name: str, small: int, least: int) -> str:
+    """Why no photograph is left for one side."""
+    if small:
+        all_of_them = "the only photograph" if small == 1 else f"all {small} photographs"
+        are = "is" if small == 1 else "are"
+        return f"{all_of_them} for {name} in {folder} {are} too small: a side has fewer than {least} pixels"
+    return f"{folder} has no photograph for {name}: training and test need different ones"
+
+
 def _divided(folder: Path) -> tuple[list[Path], list[Path]]:
     """The files for training and those for test."""
     train, test = folder / "train", folder / "test"
@@ -136,7 +149,10 @@ def _open_all(files: Sequence[Path], least: int) -> tuple[dict[Path, Photograph]
 
 
 def _open(path: Path) -> Photograph:
-    picture = convert(open_picture(path), 3)
+    try:
+        picture = convert(open_picture(path), 3)
+    except DataError as error:
+        raise DataError(f"a photograph cannot be read: {error.problem}", error.hint) from error
     scale = SIDE / min(picture.size)
     if scale < 1:
         size = (round(picture.width * scale), round(picture.height * scale))

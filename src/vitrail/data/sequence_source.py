@@ -2,7 +2,7 @@
 
 sort-digits             strings of digits, and the same in order; made
 mnist-strings           pictures of one to five digits side by side, and what they show; made of MNIST
-pairs.tsv               source<TAB>target[<TAB>split], one pair a line
+pairs.tsv               source<TAB>target[<TAB>split], one pair a line; a first line of just these names is a header
 labels.csv, .jsonl      path,text[,split]: pictures, and what stands on them
 """
 
@@ -214,7 +214,8 @@ def is_sequences(what: str) -> bool:
         return False
     with open(path, encoding="utf-8-sig", errors="replace") as handle:
         first = handle.readline()
-    words = {word.strip(' "{}\n').partition('"')[0] for word in first.replace(":", ",").split(",")}
+    words = {word.strip(' "{}\r\n').partition('"')[0] for word in first.replace(":", ",").split(",")}
+    words = {word.lower() for word in words} if path.suffix.lower() == ".csv" else words
     return "text" in words and "label" not in words
 
 
@@ -310,11 +311,11 @@ def _mnist_strings(data_root: Path | None, seed: int, counts: Counts) -> Sequenc
 def _pairs(path: Path) -> tuple[dict[str, Samples], tuple[str, ...]]:
     """The parts of a file with a pair of texts on each line."""
     rows: list[tuple[str, str, str]] = []
-    lines = read_text(path).split("\n")
-    for number, line in enumerate(lines, start=1):
-        cells = [unicodedata.normalize("NFC", cell.strip()) for cell in line.rstrip("\r").split("\t")]
-        if cells == [""] or (number == 1 and tuple(cells) in (_COLUMNS[:2], _COLUMNS)):
-            continue
+    lines = enumerate(read_text(path).split("\n"), start=1)
+    filled = [(number, line.rstrip("\r")) for number, line in lines if line.strip() or "\t" in line]
+    header = bool(filled) and _is_header(filled[0][1])
+    for number, line in filled[header:]:
+        cells = [unicodedata.normalize("NFC", cell.strip()) for cell in line.split("\t")]
         where = f"{path}, line {number}"
         if len(cells) not in (2, 3):
             raise DataError(f"{where} has {len(cells)} columns", "source<TAB>target or source<TAB>target<TAB>split")
@@ -331,6 +332,11 @@ def _pairs(path: Path) -> tuple[dict[str, Samples], tuple[str, ...]]:
         some = [row for row in rows if row[2] == part]
         parts[part] = TextSamples(tuple(row[0] for row in some), tuple(row[1] for row in some))
     return parts, _repeated(parts)
+
+
+def _is_header(line: str) -> bool:
+    """Whether a line names the columns, in small letters or capitals, and nothing else."""
+    return tuple(cell.strip().lower() for cell in line.split("\t")) in (_COLUMNS[:2], _COLUMNS)
 
 
 def _labelled(path: Path) -> tuple[dict[str, Samples], tuple[str, ...]]:

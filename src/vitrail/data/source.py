@@ -22,10 +22,11 @@ from vitrail.data.manifest import read_manifest
 from vitrail.data.mnist_m import read_mnist_m
 from vitrail.data.parts import ALL, TEST, TRAIN, VALIDATION, Found, Part, hold_out
 from vitrail.data.pictures import Pictures
+from vitrail.data.planted import read_planted
 from vitrail.data.sequence_source import NAMED_SEQUENCES
 from vitrail.errors import DataError, UsageError, nearest
 
-NAMED = ("digits", "mnist", "fashion-mnist", "mnist-m")
+NAMED = ("digits", "mnist", "fashion-mnist", "mnist-m", "planted")
 """The sets that are known by name."""
 
 MANIFESTS = (".csv", ".jsonl")
@@ -58,7 +59,7 @@ class Source:
     """Data to train on.
 
     Args:
-        name: `digits`, `mnist`, `fashion-mnist`, `mnist-m`, or the path as it was given.
+        name: `digits`, `mnist`, `fashion-mnist`, `mnist-m`, `planted`, or the path as it was given.
         root: Where it was read from; with it `reopen_source` finds the data again from any folder.
         classes: The names of the classes, decided by the training split.
         train: What is learnt from.
@@ -107,8 +108,8 @@ def open_source(what: str, data_root: Path | None = None, split_seed: int = 0) -
     """Open data to train on.
 
     Args:
-        what: `digits`, `mnist`, `fashion-mnist`, `mnist-m`, a folder of class folders, or a `.csv` / `.jsonl`
-            manifest. A folder that bears the name of a known set is written with a path, such as `./mnist`.
+        what: `digits`, `mnist`, `fashion-mnist`, `mnist-m`, `planted`, a folder of class folders, or a `.csv` or
+            `.jsonl` manifest. A folder that bears the name of a known set is written with a path, such as `./mnist`.
         data_root: Where the files of a named set are.
         split_seed: The seed of the validation split, where the data brings none.
 
@@ -247,6 +248,8 @@ def _find(what: str, data_root: Path | None) -> Found:
         return read_digits()
     if what == "mnist-m":
         return read_mnist_m(data_root)
+    if what == "planted":
+        return read_planted()
     if what in NAMED:
         return read_idx(what, data_root)
     path = Path(what).expanduser()

@@ -97,8 +97,11 @@ class Vocabulary:
             framed: Whether begin stands before each text and end behind it.
 
         Raises:
-            DataError: As for `encode`.
+            DataError: As for `encode`; an empty text is named by its place.
         """
+        if "" in texts:
+            place = f"text {list(texts).index('') + 1} of {len(texts)}"
+            raise DataError(f"{place} is empty", f"at least one of {self.says()}")
         encoded = [[BEGIN, *self.encode(text), END] if framed else self.encode(text) for text in texts]
         ids = np.full((len(texts), max(map(len, encoded))), PADDING, np.int64)
         for row, numbers in zip(ids, encoded, strict=True):

@@ -23,6 +23,7 @@ from torch import Tensor
 from vitrail.errors import UsageError, nearest
 from vitrail.explain.heat import Heat
 from vitrail.explain.readout import AttentionLayers, open_run, wide, without_autocast
+from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
@@ -33,7 +34,7 @@ Clamp = Literal["head", "mean"]
 def generic_attention(
     network: ViT,
     images: Images,
-    target: int | Tensor | None = None,
+    target: Target = None,
     *,
     clamp: Clamp = "head",
 ) -> Heat:
@@ -42,7 +43,7 @@ def generic_attention(
     Args:
         network: In eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
-        target: Class to explain: None for each picture's top class, one index for all, or a tensor (b,).
+        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
         clamp: What is cut at zero: each head before the mean (the paper), or the mean over heads.
 
     Returns:

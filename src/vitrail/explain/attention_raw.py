@@ -7,11 +7,11 @@ has already gathered from all others. It cannot tell classes apart.
 """
 
 import torch
-from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
 from vitrail.explain.readout import open_run, wide, without_autocast
+from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
@@ -20,7 +20,7 @@ from vitrail.nn.vit import Images
 def raw_attention(
     network: ViT,
     images: Images,
-    target: int | Tensor | None = None,
+    target: Target = None,
     *,
     layer: int = -1,
     head: int | None = None,
@@ -30,8 +30,8 @@ def raw_attention(
     Args:
         network: In eval mode; left as it is.
         images: (b, c, h, w), any size that the patches divide.
-        target: Class whose logit is reported: None for the top class, one index, or a tensor (b,). The values do not
-            depend on it.
+        target: What is reported beside the map, see `vitrail.explain.target`; the values do not depend on it, so a
+            contrast is refused.
         layer: Which block; -1 is the last.
         head: Which head; None for the mean over all.
 
@@ -47,7 +47,7 @@ def raw_attention(
     if head is not None and not 0 <= head < heads:
         raise UsageError(f"head must be one of 0..{heads - 1}, got {head}", "head=None for the mean over all heads")
     place = f"blocks.{layer % depth}"
-    opened = open_run(network, images, target, f"{place}.attention")
+    opened = open_run(network, images, target, f"{place}.attention", blind="raw_attention")
     read = opened.readout.nonzero()[:, 0]  # only the rows that are read out are made
     with torch.no_grad():
         weights = opened.record.attention(place, None if head is None else [head], read.tolist())

@@ -17,6 +17,7 @@ from torch import Tensor
 from vitrail.errors import UsageError, nearest
 from vitrail.explain.heat import Heat
 from vitrail.explain.readout import AttentionLayers, open_run, wide, without_autocast
+from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
@@ -27,7 +28,7 @@ Fusion = Literal["mean", "max", "min"]
 def rollout(
     network: ViT,
     images: Images,
-    target: int | Tensor | None = None,
+    target: Target = None,
     *,
     fusion: Fusion = "mean",
     discard: float = 0.0,
@@ -37,8 +38,8 @@ def rollout(
     Args:
         network: In eval mode; left as it is.
         images: (b, c, h, w), any size that the patches divide.
-        target: Class whose logit is reported: None for the top class, one index, or a tensor (b,). The values do not
-            depend on it.
+        target: What is reported beside the map, see `vitrail.explain.target`; the values do not depend on it, so a
+            contrast is refused.
         fusion: How heads are joined. The minimum is unstable from one trained network to the next.
         discard: Share of the smallest entries of every layer to set to zero, at least 0 and below 1.
 
@@ -49,7 +50,7 @@ def rollout(
         UsageError: If the network is in training mode, or if images, target, fusion or discard do not fit.
     """
     _check(fusion, discard)
-    opened = open_run(network, images, target, "blocks.*.attention")
+    opened = open_run(network, images, target, "blocks.*.attention", blind="rollout")
     layers = AttentionLayers(opened.record)
     rows = rollout_of(layers, opened.readout[None], fusion=fusion, discard=discard)
     return opened.heat(rows[:, 0], "rollout", signed=False, class_specific=False)

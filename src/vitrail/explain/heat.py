@@ -19,15 +19,16 @@ class Heat:
     Attributes:
         values: (b, rows, columns), one number per patch in the method's own unit; never rescaled per picture. For a
             network that writes, an axis of the written tokens stands before the grid: (b, t, rows, columns).
-        target: (b,), index of the class that is explained; for a network that writes (b, t), the ids, filled up with
-            its padding where a text is shorter.
-        logit: The target's logit, of the same shape.
+        target: (b,), index of the class that is explained, -1 where a function of the logits is; for a network that
+            writes (b, t), the ids, filled up with its padding where a text is shorter.
+        logit: The number that is explained, of the same shape: the target's logit, or the difference to the other's.
         method: Name of the method; for classes, a key of `vitrail.explain.METHODS`.
         signed: Whether the sign means for and against the class; otherwise a number only says how much.
         class_specific: Whether another target would give other values.
         notes: One tuple per picture: `notes[i]` holds the caveats of picture i, and is empty when there is nothing to
             say. What concerns all pictures stands with each. `"no signal"` means that the map is zero or constant, so
             it does not prefer any patch; `"not finite"` that it holds infinities or is not a number.
+        rather_than: (b,), the class that the target is held against; None where it stands alone.
     """
 
     values: Float[Tensor, "b *t rows columns"]
@@ -37,6 +38,7 @@ class Heat:
     signed: bool
     class_specific: bool
     notes: tuple[tuple[str, ...], ...]
+    rather_than: Int[Tensor, "b"] | None = None
 
 
 def caveats(values: Float[Tensor, "b rows columns"]) -> tuple[tuple[str, ...], ...]:

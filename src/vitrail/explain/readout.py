@@ -11,11 +11,12 @@ from fnmatch import fnmatchcase
 from typing import final, overload
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat, caveats
+from vitrail.explain.target import Aim, Target, choose_target
 from vitrail.nn import Record, ViT
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import ClassToken, Images, MeanOfPatches
@@ -57,16 +58,18 @@ class Opened:
 
     Attributes:
         record: What the run left behind.
-        target: (b,), the class to explain.
-        logit: (b,), its logit; inside the graph when the run was made with gradients.
+        aim: What is explained of each picture.
+        logit: (b,), that number; inside the graph when the run was made with gradients.
+        pixels: The images that ran; gradients reach them when the run was made with gradients.
         readout: (n,), how much each token contributes to what the head reads; sums to 1.
         prefix: Number of tokens in front of the patches.
         grid: (rows, columns) of patches.
     """
 
     record: Record
-    target: Int[Tensor, "b"]
+    aim: Aim
     logit: Float[Tensor, "b"]
+    pixels: Images
     readout: Float[Tensor, "n"]
     prefix: int
     grid: Size
@@ -74,15 +77,16 @@ class Opened:
     def heat(self, row: Float[Tensor, "b n"], method: str, *, signed: bool, class_specific: bool) -> Heat:
         """The heat of a row over all tokens."""
         values = on_grid(row.detach(), self.prefix, self.grid)
-        return Heat(values, self.target, self.logit.detach(), method, signed, class_specific, caveats(values))
+        return heat_of(values, self.aim, self.logit, method, signed=signed, class_specific=class_specific)
 
 
 def open_run(
     network: ViT,
     images: Images,
-    target: int | Tensor | None,
+    target: Target,
     *names: str,
     gradients: bool = False,
+    blind: str = "",
 ) -> Opened:
     """Run `network` once and keep what `names` ask for; nothing of the network or of `images` changes.
 
@@ -92,22 +96,29 @@ def open_run(
     Args:
         network: In eval mode.
         images: (b, c, h, w), any size that the patches divide.
-        target: See `choose_target`.
+        target: See `vitrail.explain.target`.
         *names: Which names to record, as in `Record`.
         gradients: Whether the record and the logit stay in the graph.
+        blind: The name of a method that cannot tell classes apart, which can then not be asked for a contrast.
 
     Raises:
-        UsageError: If the network is in training mode or has a pooling or an attention that cannot be read, if
-            gradients are asked of weights made in inference mode, or if images or target do not fit.
+        UsageError: If a blind method is asked for a contrast, if the network is in training mode or has a pooling or
+            an attention that cannot be read, if gradients are asked of weights made in inference mode, or if images or
+            target do not fit.
     """
+    if blind and isinstance(target, tuple):
+        raise UsageError(
+            f"{blind} cannot tell classes apart, so it cannot say why one class rather than another",
+            "generic_attention, or another method that is class-specific",
+        )
     check(network, images, gradients)
     grid = network.grid(images)
     record = Record(*names, gradients=gradients)
     with torch.set_grad_enabled(gradients):
         pixels = images.detach().clone().requires_grad_() if gradients else images
         logits = network(pixels, record)
-        chosen = choose_target(logits.detach(), target)
-        logit = logits.gather(1, chosen[:, None])[:, 0]
+        aim = choose_target(logits.detach(), target)
+        logit = aim.of(logits)
         readout = readout_of(network, grid).to(device=logits.device, dtype=wide(logits).dtype)
     missing = [place for place in attentions_asked(network, names) if place not in record.attentions()]
     if missing:
@@ -115,7 +126,24 @@ def open_run(
             f"the attention of {missing[0]} leaves no weights in the record",
             "an attention that calls record.keep_attention(queries, keys, values, attended, mask)",
         )
-    return Opened(record, chosen, logit, readout, network.config.prefix, grid)
+    return Opened(record, aim, logit, pixels, readout, network.config.prefix, grid)
+
+
+def heat_of(
+    values: Float[Tensor, "b rows columns"],
+    aim: Aim,
+    logit: Float[Tensor, "b"],
+    method: str,
+    *,
+    signed: bool,
+    class_specific: bool,
+    notes: Sequence[tuple[str, ...]] = (),
+) -> Heat:
+    """A heat, with what its values themselves tell; `notes` are added, one tuple for each picture."""
+    found = caveats(values)
+    if notes:
+        found = tuple(one + more for one, more in zip(found, notes, strict=True))
+    return Heat(values.detach(), aim.target, logit.detach(), method, signed, class_specific, found, aim.rather_than)
 
 
 def attentions_asked(network: ViT, names: Sequence[str]) -> list[str]:
@@ -150,38 +178,6 @@ def check(network: ViT, images: Tensor, gradients: bool) -> None:
             "the weights of this network were made under torch.inference_mode, so nothing can be differentiated",
             "making or loading the network outside torch.inference_mode",
         )
-
-
-def choose_target(logits: Float[Tensor, "b v"], target: int | Tensor | None) -> Int[Tensor, "b"]:
-    """The class to explain, for each picture.
-
-    Args:
-        logits: (b, classes).
-        target: None for each picture's top class, one index for all pictures, or an integer tensor (b,).
-
-    Raises:
-        UsageError: If the target is no index, there is not one per picture, or it is out of range; names the range.
-    """
-    pictures, classes = logits.shape
-    if target is None:
-        return logits.argmax(dim=1)
-    chosen = torch.as_tensor(target, device=logits.device)
-    if chosen.dtype == torch.bool or chosen.is_floating_point() or chosen.is_complex():
-        raise UsageError(
-            f"target must be a class index of 0..{classes - 1}, got {chosen.dtype}", "target=None for the top class"
-        )
-    if chosen.shape not in ((), (pictures,)):
-        raise UsageError(
-            f"target must be one index or one for each of {pictures} pictures, got shape {tuple(chosen.shape)}",
-            f"an integer tensor of shape ({pictures},), each of 0..{classes - 1}",
-        )
-    outside = (chosen < 0) | (chosen >= classes)
-    if outside.any():
-        wrong = chosen[outside].flatten()[0].item()
-        raise UsageError(
-            f"target must be a class index of 0..{classes - 1}, got {wrong}", "target=None for the top class"
-        )
-    return chosen.long().expand(pictures).clone()
 
 
 def readout_of(network: ViT, grid: Size) -> Float[Tensor, "n"]:

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError
 from vitrail.nn.cache import NO_CACHE, AnyCache
+from vitrail.nn.checks import head_dim_of
 from vitrail.nn.record import SILENT, AnyRecord
 
 
@@ -49,7 +49,7 @@ class Attention(nn.Module):
     Args:
         width: Numbers per token, d.
         heads: Number of heads, k.
-        head_dim: Numbers per head, e. Free: k * e need not equal d. None: d / k.
+        head_dim: Numbers per head, e. Free: k * e need not equal d. None or 0: d / k.
         qkv_bias: Whether the query, key and value maps have a bias.
         out_bias: Whether the output map has one.
         attention_dropout: Probability of dropping an attention weight in training.
@@ -68,13 +68,8 @@ class Attention(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if head_dim is None and width % heads:
-            raise UsageError(
-                f"width {width} cannot be shared among {heads} heads",
-                f"head_dim={max(1, round(width / heads))} (heads x head_dim need not equal the width)",
-            )
         self.heads = heads
-        self.head_dim = head_dim if head_dim is not None else width // heads
+        self.head_dim = head_dim_of(width, heads, head_dim or 0)
         self.attention_dropout = attention_dropout
         self.qkv = nn.Linear(width, 3 * heads * self.head_dim, bias=qkv_bias)  # rows ordered (q k v, head, head_dim)
         self.proj = nn.Linear(heads * self.head_dim, width, bias=out_bias)

@@ -36,6 +36,27 @@ def one_of(literal: Any) -> Rule:
     return Rule(lambda value: value in choices, f"one of {', '.join(choices)}", choices)
 
 
+def yes_or_no() -> Rule:
+    """True or False, and nothing that only counts as such."""
+    return Rule(lambda value: isinstance(value, bool), "True or False")
+
+
+def pixels() -> Rule:
+    """A length in whole pixels, or (height, width)."""
+    least = whole(1)
+
+    def fits(value: Any) -> bool:
+        sides = value if isinstance(value, tuple | list) else (value, value)
+        return len(sides) == 2 and all(least.fits(side) for side in sides)
+
+    return Rule(fits, "whole pixels, one number or (height, width), at least 1")
+
+
+def or_none(rule: Rule) -> Rule:
+    """What the rule says, or None."""
+    return Rule(lambda value: value is None or rule.fits(value), f"{rule.wanted}, or left out", rule.choices)
+
+
 def check(config: Any, rules: Mapping[str, Rule]) -> None:
     """Hold each field of a configuration against its rule.
 
@@ -47,8 +68,11 @@ def check(config: Any, rules: Mapping[str, Rule]) -> None:
         if rule is None or rule.fits(given):
             continue
         guess = nearest(str(given), rule.choices)
-        has_default = isinstance(field.default, int | float | str)
-        hint = f"{field.name}={field.default!r}, the default" if has_default else rule.wanted
+        hint = f"{field.name}={field.default!r}, the default"
+        if field.default is None:
+            hint = f"{field.name} left out"
+        elif field.default is MISSING:
+            hint = rule.wanted
         raise UsageError(
             f"{field.name} must be {rule.wanted}, got {given!r}", f"{field.name}={guess!r}" if guess else hint
         )

@@ -1,11 +1,11 @@
 """What a plain ViT is: one frozen value, complete and checked, and the table of the published sizes."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from vitrail.errors import UsageError, nearest
+from vitrail.nn.checks import check, check_keys, head_dim_of, number, one_of, or_none, pixels, whole, yes_or_no
 from vitrail.nn.embedding import Positions, Size, grid_of, sinusoids, sinusoids_2d
 
 Pooling = Literal["class", "mean"]
@@ -26,25 +26,12 @@ def _pair(value: int | Size) -> Size:
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
-def _is_whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _is_size(value: object) -> bool:
-    sides = value if isinstance(value, tuple | list) else (value, value)
-    return len(sides) == 2 and all(_is_whole(side, 1) for side in sides)
-
-
-def _is_number(value: object, below: float) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < below
-
-
 @dataclass(frozen=True, kw_only=True)
 class ViTConfig:
     """A plain Vision Transformer, in the paper's terms.
 
-    `head_dim` and `mlp_dim` are filled in when they are 0. So a copy of another width or number of heads has to open
-    them again: `dataclasses.replace(config, width=384, head_dim=0, mlp_dim=0)`.
+    `head_dim` and `mlp_dim` may be left open (0), and stay open: `dataclasses.replace(config, width=384)` follows the
+    new width. The numbers that the network is built with, given or not, are `head_width` and `mlp_width`.
 
     Attributes:
         image_size: (height, width) in pixels; one number means a square.
@@ -54,8 +41,8 @@ class ViTConfig:
         width: Numbers per token, D.
         depth: Number of blocks, L.
         heads: Attention heads per block, k.
-        head_dim: Numbers per head, D_h; 0 stands for width / heads.
-        mlp_dim: Numbers in the middle of the MLP, D_mlp; 0 stands for 4 x width.
+        head_dim: Numbers per head, D_h, as given; 0 stands for width / heads.
+        mlp_dim: Numbers in the middle of the MLP, D_mlp, as given; 0 stands for 4 x width.
         class_token: Whether a class token stands in front of the patches.
         distillation_token: Whether a distillation token with a head of its own follows it (DeiT).
         registers: Number of register tokens behind those.
@@ -103,19 +90,12 @@ class ViTConfig:
     norm_eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        """Fill what follows from the rest, then refuse what cannot be built."""
-        self._check_values()
+        """Turn one side into a square, and refuse what cannot be built."""
+        check(self, _RULES)
         fill = object.__setattr__
         fill(self, "image_size", _pair(self.image_size))
         fill(self, "patch_size", _pair(self.patch_size))
-        if self.head_dim == 0:
-            if self.width % self.heads:
-                raise UsageError(
-                    f"width {self.width} cannot be shared among {self.heads} heads",
-                    f"head_dim={max(1, round(self.width / self.heads))} (heads x head_dim need not equal the width)",
-                )
-            fill(self, "head_dim", self.width // self.heads)
-        fill(self, "mlp_dim", self.mlp_dim or 4 * self.width)
+        head_dim_of(self.width, self.heads, self.head_dim)  # refuses heads that do not divide the width
         if self.pooling == "class" and not self.class_token:
             raise UsageError("pooling='class' reads a class token, and class_token is False", "pooling='mean'")
         if self.positions == "sinusoidal":
@@ -123,34 +103,6 @@ class ViTConfig:
         if self.positions == "sinusoidal-2d":
             sinusoids_2d((1, 1), self.width)
         grid_of(self.image, self.patch)
-
-    def _check_values(self) -> None:
-        for name in ("image_size", "patch_size"):
-            self._check(name, _is_size(getattr(self, name)), "whole pixels, one number or (height, width), at least 1")
-        for name in ("channels", "width", "depth", "heads"):
-            self._check(name, _is_whole(getattr(self, name), 1), "a whole number, at least 1")
-        for name in ("classes", "head_dim", "mlp_dim", "registers"):
-            self._check(name, _is_whole(getattr(self, name), 0), "a whole number, 0 or more")
-        biases = ("embed_bias", "qkv_bias", "out_bias", "mlp_bias", "head_bias")
-        for name in ("class_token", "distillation_token", *biases):
-            self._check(name, isinstance(getattr(self, name), bool), "True or False")
-        for name in ("layer_scale", "norm_eps"):
-            self._check(name, _is_number(getattr(self, name), math.inf), "a number, 0 or more")
-        for name in ("dropout", "attention_dropout", "stochastic_depth"):
-            self._check(name, _is_number(getattr(self, name), 1.0), "a number, at least 0 and below 1")
-        embedding = 0.0 if self.embedding_dropout is None else self.embedding_dropout
-        self._check("embedding_dropout", _is_number(embedding, 1.0), "a number, at least 0 and below 1, or left out")
-        for name, kinds in (("pooling", Pooling), ("positions", Positions), ("activation", Activation)):
-            self._check(name, getattr(self, name) in get_args(kinds), f"one of {', '.join(get_args(kinds))}")
-
-    def _check(self, name: str, fine: bool, wanted: str) -> None:
-        if not fine:
-            given = getattr(self, name)
-            guess = nearest(str(given), wanted.removeprefix("one of ").split(", ")) if "one of" in wanted else None
-            default = next(field.default for field in fields(self) if field.name == name)
-            usual = f"{name} left out" if default is None else f"{name}={default!r}, the default"
-            hint = f"{name}={guess!r}" if guess else usual
-            raise UsageError(f"{name} must be {wanted}, got {given!r}", hint)
 
     @classmethod
     def from_size(
@@ -204,14 +156,21 @@ class ViTConfig:
         Raises:
             UsageError: If a key is unknown.
         """
-        known = [field.name for field in fields(cls)]
-        for key in values:
-            if key not in known:
-                raise UsageError(f"unknown key '{key}' in a network's configuration", f"{nearest(key, known) or known}")
+        check_keys(cls, values)
         sides_as_tuples: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
         }
         return cls(**sides_as_tuples)
+
+    @property
+    def head_width(self) -> int:
+        """Numbers per head, whether `head_dim` says it or leaves it open."""
+        return head_dim_of(self.width, self.heads, self.head_dim)
+
+    @property
+    def mlp_width(self) -> int:
+        """Numbers in the middle of the MLP, whether `mlp_dim` says it or leaves it open."""
+        return self.mlp_dim or 4 * self.width
 
     @property
     def image(self) -> Size:
@@ -232,3 +191,18 @@ class ViTConfig:
     def prefix(self) -> int:
         """Number of tokens in front of the patches."""
         return int(self.class_token) + int(self.distillation_token) + self.registers
+
+
+_BIASES = ("embed_bias", "qkv_bias", "out_bias", "mlp_bias", "head_bias")
+_RULES = {
+    **dict.fromkeys(("image_size", "patch_size"), pixels()),
+    **dict.fromkeys(("channels", "width", "depth", "heads"), whole(1)),
+    **dict.fromkeys(("classes", "head_dim", "mlp_dim", "registers"), whole(0)),
+    **dict.fromkeys(("class_token", "distillation_token", *_BIASES), yes_or_no()),
+    **dict.fromkeys(("layer_scale", "norm_eps"), number()),
+    **dict.fromkeys(("dropout", "attention_dropout", "stochastic_depth"), number(below=1.0)),
+    "embedding_dropout": or_none(number(below=1.0)),
+    "pooling": one_of(Pooling),
+    "positions": one_of(Positions),
+    "activation": one_of(Activation),
+}

@@ -39,7 +39,7 @@ class ImageToSequenceConfig:
         begin: The id that every target starts with.
         end: The id that ends a target.
         decoder_depth: Number of blocks that write.
-        mlp_dim: Numbers in the middle of the decoder's MLPs; 0 stands for 4 x width.
+        mlp_dim: Numbers in the middle of the decoder's MLPs, as given; 0 stands for 4 x width, as `mlp_width` tells.
         dropout: Probability in the decoder, after the embedding, the output map of attention and both maps of the MLP.
         attention_dropout: Probability of dropping an attention weight in the decoder.
         activation: Of the decoder's MLPs.
@@ -65,7 +65,7 @@ class ImageToSequenceConfig:
     norm_eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        """Fill `mlp_dim`, and refuse what cannot be built."""
+        """Refuse what cannot be built."""
         check(
             self,
             {
@@ -85,7 +85,6 @@ class ImageToSequenceConfig:
                 f"the encoder's patches are read and not its head, and it has {self.encoder.classes} classes",
                 "dataclasses.replace(encoder, classes=0)",
             )
-        object.__setattr__(self, "mlp_dim", self.mlp_dim or 4 * self.encoder.width)
         sinusoids(1, self.encoder.width)  # refuses a width that does not fit
 
     @classmethod
@@ -100,6 +99,11 @@ class ImageToSequenceConfig:
         return cls(**settings)
 
     @property
+    def mlp_width(self) -> int:
+        """Numbers in the middle of the decoder's MLPs, whether `mlp_dim` says it or leaves it open."""
+        return self.mlp_dim or 4 * self.encoder.width
+
+    @property
     def decoder(self) -> StackConfig:
         """The stack that writes."""
         return StackConfig(
@@ -108,8 +112,8 @@ class ImageToSequenceConfig:
             depth=self.decoder_depth,
             width=self.encoder.width,
             heads=self.encoder.heads,
-            head_dim=self.encoder.head_dim,
-            mlp_dim=self.mlp_dim,
+            head_dim=self.encoder.head_width,
+            mlp_dim=self.mlp_width,
             dropout=self.dropout,
             attention_dropout=self.attention_dropout,
             activation=self.activation,

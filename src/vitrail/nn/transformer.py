@@ -44,7 +44,7 @@ class TransformerConfig:
         encoder_depth: Number of blocks that read.
         decoder_depth: Number of blocks that write.
         heads: Attention heads per block, k.
-        head_dim: Numbers per head, e; 0 stands for width / heads.
+        head_dim: Numbers per head, e, as given; 0 stands for width / heads, which `head_width` tells.
         mlp_dim: Numbers in the middle of the MLP.
         dropout: Probability after the embeddings, the output map of attention and both maps of the MLP.
         attention_dropout: Probability of dropping an attention weight.
@@ -75,7 +75,7 @@ class TransformerConfig:
     norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        """Fill `head_dim`, and refuse what cannot be built."""
+        """Refuse what cannot be built."""
         sizes = ("source_vocabulary", "target_vocabulary", "width", "encoder_depth", "decoder_depth", "heads")
         check(
             self,
@@ -95,7 +95,7 @@ class TransformerConfig:
                 f"shared embeddings need one vocabulary, got {self.source_vocabulary} and {self.target_vocabulary} ids",
                 "embeddings='tied', which shares only the target's",
             )
-        object.__setattr__(self, "head_dim", head_dim_of(self.width, self.heads, self.head_dim))
+        head_dim_of(self.width, self.heads, self.head_dim)  # refuses heads that do not divide the width
         sinusoids(1, self.width)  # refuses a width that does not fit
 
     @classmethod
@@ -107,6 +107,11 @@ class TransformerConfig:
         """
         check_keys(cls, values)
         return cls(**values)
+
+    @property
+    def head_width(self) -> int:
+        """Numbers per head, whether `head_dim` says it or leaves it open."""
+        return head_dim_of(self.width, self.heads, self.head_dim)
 
     @property
     def encoder(self) -> StackConfig:
@@ -125,7 +130,7 @@ class TransformerConfig:
             depth=depth,
             width=self.width,
             heads=self.heads,
-            head_dim=self.head_dim,
+            head_dim=self.head_width,
             mlp_dim=self.mlp_dim,
             dropout=self.dropout,
             attention_dropout=self.attention_dropout,

@@ -99,7 +99,7 @@ class Parts:
     attention: Callable[[ViTConfig], nn.Module] = lambda c: Attention(
         c.width,
         c.heads,
-        c.head_dim,
+        c.head_width,
         qkv_bias=c.qkv_bias,
         out_bias=c.out_bias,
         attention_dropout=c.attention_dropout,
@@ -172,7 +172,7 @@ class ViT(nn.Module):
             norm=lambda: parts.norm(config),
             attention=lambda: parts.attention(config),
             mlp=lambda: MLP(
-                config.width, config.mlp_dim, lambda: parts.activation(config), config.dropout, config.mlp_bias
+                config.width, config.mlp_width, lambda: parts.activation(config), config.dropout, config.mlp_bias
             ),
             scale=lambda: LayerScale(config.width, config.layer_scale) if config.layer_scale else nn.Identity(),
             stochastic_depth=config.stochastic_depth * index / max(1, config.depth - 1),

@@ -91,12 +91,14 @@ class ExplanationPage:
         model: Name of the model.
         command: The command line that made the page.
         pictures: What is explained.
+        about_probabilities: What to know of the probabilities that the page shows, in a sentence; may be empty.
     """
 
     title: str
     model: str
     command: str
     pictures: list[ExplainedPicture]
+    about_probabilities: str = ""
 
 
 def _defs() -> str:
@@ -257,11 +259,12 @@ def _trust(page: ExplanationPage) -> str:
         if some_blind
         else ""
     )
+    shares = f"<li>{escape(page.about_probabilities)}</li>" if page.about_probabilities else ""
     return (
         '<section class="trust"><h2>How far to trust this</h2><ul class="notes">'
         "<li><strong>No faithfulness score is computed yet in this version.</strong> Nothing on this page measures "
         "whether the bright squares are really the ones that decided; treat a map as a hint to look closer.</li>"
-        f"{about}{blind}"
+        f"{shares}{about}{blind}"
         "<li>A map speaks about the model, not about the world: it can show what moved this score, not what is true, "
         "and a plausible map does not make an answer right.</li>"
         "<li>Colours are scaled for each map by itself. Compare numbers between maps, not colours.</li></ul></section>"

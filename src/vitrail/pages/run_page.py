@@ -88,7 +88,7 @@ class WrittenSummary:
         interval: Low and high end of the 95 % interval of that share (Wilson).
         loss: Mean cross-entropy of a token, in nats.
         tokens: Tokens of the right texts.
-        wrong_tokens: Tokens to insert, remove or replace until all is right.
+        edit_distance: Tokens to insert, remove or replace until all is right.
         by_length: One mapping per length with `length`, `sequences` and `exact` (a count).
         examples: (source, right text, written text, its probability), for texts; pictures are `RunSummary.examples`.
         unreadable: Files that could not be read.
@@ -100,7 +100,7 @@ class WrittenSummary:
     interval: tuple[float, float]
     loss: float
     tokens: int
-    wrong_tokens: int
+    edit_distance: int
     by_length: list[dict[str, int]] = field(default_factory=list)
     examples: list[tuple[str, str, str, float]] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
@@ -124,6 +124,9 @@ class RunSummary:
         command: The command line that started the run.
         examples: Pictures that the model got right and wrong.
         written: The evaluation of a model that writes, once there is one.
+        unit: What one sample of the training is called.
+        beside: What a founding document states of the same set-up.
+        about_probabilities: What to know of the probabilities that the page shows.
     """
 
     title: str
@@ -138,6 +141,9 @@ class RunSummary:
     command: str = ""
     examples: tuple[Example, ...] = ()
     written: WrittenSummary | None = None
+    unit: str = "picture"
+    beside: str = ""
+    about_probabilities: str = ""
 
 
 def _headline(run: RunSummary) -> str:
@@ -154,13 +160,19 @@ def _headline(run: RunSummary) -> str:
         low, high = found.interval
         said = (
             f'<p class="lead"><strong>{percent(found.accuracy, 2)}</strong> of {plural(found.images, "picture")} of '
-            f"the {escape(found.split)} split are classified correctly.</p>"
+            f"the {escape(found.split)} split {_are(found.images)} classified correctly.</p>"
             f'<p class="interval">With 95 % confidence the accuracy on pictures like these lies between '
             f"{percent(low, 2)} and {percent(high, 2)} (Wilson interval). Mean loss {number(found.loss)}.</p>"
         )
     facts = "".join(f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for label, value in run.facts)
     facts = f'<dl class="facts">{facts}</dl>' if facts else ""
-    return f"<header><h1>{escape(run.title)}</h1>{state}{said}{facts}</header>"
+    evaluated = run.evaluation is not None or run.written is not None
+    beside = f'<p class="interval">Beside it: {escape(run.beside)}.</p>' if run.beside and evaluated else ""
+    return f"<header><h1>{escape(run.title)}</h1>{state}{said}{beside}{facts}</header>"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _exactly(found: WrittenSummary) -> str:
@@ -168,14 +180,15 @@ def _exactly(found: WrittenSummary) -> str:
     low, high = found.interval
     return (
         f'<p class="lead"><strong>{percent(found.exact, 2)}</strong> of {plural(found.sequences, "text")} of the '
-        f"{escape(found.split)} split are written exactly right.</p>"
+        f"{escape(found.split)} split {_are(found.sequences)} written exactly right.</p>"
         f'<p class="interval">With 95 % confidence the share for sources like these lies between {percent(low, 2)} and '
-        f"{percent(high, 2)} (Wilson interval). {number(found.wrong_tokens)} of {number(found.tokens)} tokens are "
-        f"wrong. Mean loss of a token {number(found.loss)}.</p>"
+        f"{percent(high, 2)} (Wilson interval). Token error rate "
+        f"{percent(found.edit_distance / max(1, found.tokens), 2)} (edit distance / length: "
+        f"{number(found.edit_distance)} / {number(found.tokens)}). Mean loss of a token {number(found.loss)}.</p>"
     )
 
 
-def _written(found: WrittenSummary) -> str:
+def _written(found: WrittenSummary, about: str) -> str:
     """How well each length is written, and texts to look at."""
     parts = []
     if found.unreadable:
@@ -196,6 +209,8 @@ def _written(found: WrittenSummary) -> str:
             cells = [(source, right, text, percent(share, 1)) for source, right, text, share in rows]
             table = plain_table(("Source", "Right", "Written", "Probability"), cells)
             parts.append(f"<h3>{heading}, the surest first</h3>{table}")
+    if found.examples and about:
+        parts.append(f'<p class="note">{escape(about)}</p>')
     return f"<section><h2>What is written</h2>{''.join(parts)}</section>"
 
 
@@ -203,7 +218,7 @@ def _column(history: list[dict], key: str) -> list[float | None]:
     return [finite(row.get(key)) for row in history]
 
 
-def _curves(history: list[dict]) -> str:
+def _curves(history: list[dict], unit: str) -> str:
     """Loss, accuracy and learning rate over epochs, and the same as a table."""
     if not history:
         return '<section><h2>How it learnt</h2><p class="empty">No epoch has ended yet.</p></section>'
@@ -227,7 +242,7 @@ def _curves(history: list[dict]) -> str:
     )
     return (
         f'<section><h2>How it learnt</h2><div class="charts">{"".join(charts)}</div>'
-        f"<details><summary>The numbers of every epoch</summary>{history_table(history)}</details></section>"
+        f"<details><summary>The numbers of every epoch</summary>{history_table(history, unit)}</details></section>"
     )
 
 
@@ -267,7 +282,7 @@ def _example(example: Example) -> str:
     )
 
 
-def _examples(examples: tuple[Example, ...]) -> str:
+def _examples(examples: tuple[Example, ...], about: str) -> str:
     """Mistakes, then right answers, the surest first in both."""
     groups = (
         ("Mistakes, the surest first", [e for e in examples if e.label != e.predicted]),
@@ -278,6 +293,8 @@ def _examples(examples: tuple[Example, ...]) -> str:
         if members:
             shown = "".join(_example(e) for e in sorted(members, key=lambda e: -e.probability))
             parts.append(f'<h3>{heading}</h3><div class="examples">{shown}</div>')
+    if parts and about:
+        parts.append(f'<p class="note">{escape(about)}</p>')
     return f"<section><h2>Pictures to look at</h2>{''.join(parts)}</section>" if parts else ""
 
 
@@ -296,8 +313,9 @@ def _origin(run: RunSummary) -> str:
 def run_page(run: RunSummary) -> str:
     """The page of a run as text; the same summary always gives the same text."""
     evaluation = "" if run.evaluation is None else _evaluation(run.evaluation, run.classes)
-    evaluation += "" if run.written is None else _written(run.written)
-    body = f"<main>{_headline(run)}{_curves(run.history)}{evaluation}{_examples(run.examples)}{_origin(run)}</main>"
+    evaluation += "" if run.written is None else _written(run.written, run.about_probabilities)
+    shown = _examples(run.examples, run.about_probabilities)
+    body = f"<main>{_headline(run)}{_curves(run.history, run.unit)}{evaluation}{shown}{_origin(run)}</main>"
     return document(f"{run.title} · run", body)
 
 

@@ -19,7 +19,7 @@ _HISTORY = {
     "validation_accuracy": ("Validation accuracy", lambda share: percent(share, 2)),
     "learning_rate": ("Learning rate", number),
     "seconds": ("Seconds", lambda seconds: number(seconds, 3)),
-    "images_per_second": ("Images per second", lambda rate: number(round(rate) if rate >= 10 else rate, 3)),
+    "images_per_second": ("{unit} per second", lambda rate: number(round(rate) if rate >= 10 else rate, 3)),
     "waiting_share": ("Waiting for data", percent),
 }
 
@@ -33,10 +33,11 @@ def finite(value: object) -> float | None:
     return shown if math.isfinite(shown) else None
 
 
-def history_table(history: Sequence[Mapping]) -> str:
-    """The numbers of every epoch, in the columns that occur."""
+def history_table(history: Sequence[Mapping], unit: str = "picture") -> str:
+    """The numbers of every epoch, in the columns that occur; `unit` is what one sample is called."""
     columns = [key for key in _HISTORY if any(row.get(key) is not None for row in history)]
-    head = "".join(f'<th scope="col">{_HISTORY[key][0]}</th>' for key in columns)
+    names = [_HISTORY[key][0].format(unit=escape(f"{unit}s".capitalize())) for key in columns]
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
     body = []
     for row in history:
         shown = {key: finite(row.get(key)) for key in columns}

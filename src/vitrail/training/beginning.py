@@ -12,7 +12,7 @@ from torch import nn
 
 from vitrail.data.source import open_source, reopen_source
 from vitrail.errors import DataError
-from vitrail.training.distilling import Lesson, taught
+from vitrail.training.distilling import Lesson, hired, taught
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import pick_device, pick_precision, step_seconds
 from vitrail.training.options import TrainOptions
@@ -40,13 +40,15 @@ def begin(
     source = open_source(data, root, int(seed))
     settings, notes = resolve(data, options, given, source)
     settings = settings if lesson is None else lesson.applied(settings)
-    for sentence in (*source.notes, *notes, "timing a few steps"):
+    teacher = hired(settings, lesson, source.classes, new=True)
+    for sentence in (*source.notes, *notes):
         listen(sentence)
     progress = _heard_by(listen)
     prepared = build(settings, source, progress)
     asked = "auto" if precision_is_open(options, given) else settings.execution.precision
     with threads_set(settings.execution.threads):
-        prepared = taught(prepared, lesson, True, progress)
+        prepared = taught(prepared, lesson, teacher, True, progress)
+        listen("timing a few steps")
         batch, whole = prepared.trial()
         execution, more, seconds = pick_precision(
             settings.execution, asked, settings.network, prepared.network, batch, prepared.objective
@@ -87,9 +89,10 @@ def go_on(
         raise DataError(
             f"{settings.data} has changed since {folder.path} was started", "the data as it was, or another --out"
         )
+    teacher = hired(settings, lesson, source.classes, new=False)
     prepared = build(settings, source, _heard_by(listen))
     with threads_set(settings.execution.threads):
-        prepared = taught(prepared, lesson, False, _heard_by(listen))
+        prepared = taught(prepared, lesson, teacher, False, _heard_by(listen))
     return replace(prepared, notes=tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())])))
 
 

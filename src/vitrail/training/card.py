@@ -55,12 +55,14 @@ def sequence_card(model: SequenceModel, name: str, training: Mapping[str, Any], 
     if model.preprocessing is not None:
         facts["picture size"] = " x ".join(str(side) for side in model.preprocessing.size) + " pixels"
     rows = "\n".join(f"| {fact} | {value} |" for fact, value in facts.items())
+    about = f"{model.about_probabilities}\n\n" if model.about_probabilities else ""
     kind, reads = type(model.network).__name__, "a picture" if model.reads_pictures else "a text"
     return (
         f"# {kind} for {name}\n\n"
-        f"It reads {reads} and writes a text. {100 * outcome.headline[1]:.2f} % {outcome.sentence()}.\n\n"
+        f"It reads {reads} and writes a text. {outcome.headline[0].capitalize()} {100 * outcome.headline[1]:.2f} % "
+        f"{outcome.sentence()}.\n\n"
         f"| fact | value |\n|---|---|\n{rows}\n\n"
         '```python\nimport vitrail\n\nmodel = vitrail.load(".")\n'
-        f"print(model.generate([{model.example!r}])[0].text)\n```\n\n"
+        f"print(model.generate([{model.example!r}])[0].text)\n```\n\n{about}"
         "The files hold tensors and plain text only. Vocabulary and preprocessing are part of the model.\n"
     )

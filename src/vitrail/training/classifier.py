@@ -45,9 +45,19 @@ class Prepared(Preparation):
         return self.model.network
 
     @property
+    def unit(self) -> str:
+        """A picture."""
+        return "picture"
+
+    @property
     def guesses(self) -> int:
         """The classes."""
         return len(self.source.classes)
+
+    @property
+    def about_probabilities(self) -> str:
+        """Nothing: they are those of classes."""
+        return ""
 
     def trial(self) -> tuple[Batch, float]:
         """A few pictures, and how many times that a part of a batch is."""
@@ -68,7 +78,7 @@ class Prepared(Preparation):
             ("pictures", ", ".join(f"{len(split):,} {name}" for name, split in splits if split is not None)),
             ("classes", str(len(self.source.classes))),
             ("recipe", self.settings.recipe),
-            ("network", f"{count:,} parameters, {network.depth} blocks of width {network.width}"),
+            ("network", f"{count:,} parameters, {network.depth} {_blocks(network.depth)} of width {network.width}"),
             ("picture size", f"{height} x {width}, patches of {down} x {across}"),
             *teacher_facts(self.settings).items(),
         ]
@@ -121,6 +131,10 @@ class Prepared(Preparation):
         if source.test is not None:
             feed = open_feed(split.pictures, model.preprocessing, workers=self.settings.execution.workers)
         return evaluate_model(model, split, name, feed, source.unknown.get(name, {}))
+
+
+def _blocks(depth: int) -> str:
+    return "block" if depth == 1 else "blocks"
 
 
 def teacher_facts(settings: Settings) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """From what was asked of a distillation to the objective of a run: the teacher opened, checked, fitted and stored.
 
-`Lesson` is what a person asked for; `Distillation` in the settings is what the run stores; `taught` turns a prepared
-classifier into a prepared student.
+`Lesson` is what a person asked for; `Distillation` in the settings is what the run stores. `hired` opens the teacher,
+before any picture is read; `taught` turns a prepared classifier into a prepared student.
 """
 
 from collections.abc import Callable
@@ -78,31 +78,65 @@ class Lesson:
         return [f"{name}: {old} -> {new}" for name, old, new in pairs if new not in (old, "auto")]
 
 
-def taught(prepared: Prepared, lesson: Lesson | None, new: bool, progress: Progress) -> Prepared:
-    """The same run with a teacher, where its settings name one.
+@dataclass(frozen=True)
+class Hired:
+    """A teacher that was opened and may teach these classes.
+
+    Attributes:
+        teacher: As it was opened; without its head where it gets a new one.
+        how: What the run stores of it.
+    """
+
+    teacher: Teacher
+    how: Distillation
+
+
+def hired(settings: Settings, lesson: Lesson | None, classes: tuple[str, ...], new: bool) -> Hired | None:
+    """The teacher that the settings name, opened; None where they name none.
+
+    Args:
+        settings: Of the student.
+        lesson: What was asked for; None when only the settings say it (a configuration file, or a run that goes on).
+        classes: The student's.
+        new: Whether the run begins; then the choice of a new head is made.
+
+    Raises:
+        DataError: If the teacher is missing, is another one than before, or does not know the classes.
+        UsageError: If there is no teacher of that name.
+    """
+    how = settings.distillation
+    if how is None:
+        return None
+    options = lesson.options if lesson is not None and new else None
+    fit = options.fit_head if options is not None else ("always" if how.fit_head else "never")
+    teacher, fit_head = _opened(how, None if lesson is None else lesson.handed, fit, classes)
+    _check_identity(how, teacher)
+    if not fit_head:
+        teacher.matched(classes)
+    return Hired(teacher, replace(how, identity=teacher.identity(), fit_head=fit_head))
+
+
+def taught(prepared: Prepared, lesson: Lesson | None, found: Hired | None, new: bool, progress: Progress) -> Prepared:
+    """The same run with a teacher, where there is one.
 
     Args:
         prepared: A classifier, prepared by its settings.
-        lesson: What was asked for; None when only the settings say it (a configuration file, or a run that goes on).
+        lesson: As for `hired`.
+        found: From `hired`.
         new: Whether the run begins; then the teacher is scored and the choices that were left open are made.
         progress: Gets what is done of the teacher's answers.
 
     Raises:
-        DataError: If the teacher is missing, is another one than before, or does not know the classes.
+        DataError: If its answers are not finite.
         UsageError: If it cannot teach this student.
     """
-    how, source, data = prepared.settings.distillation, prepared.source, prepared.data
-    if how is None:
+    if found is None:
         return prepared
+    how, source, data = found.how, prepared.source, prepared.data
     options = lesson.options if lesson is not None and new else None
-    fit = options.fit_head if options is not None else ("always" if how.fit_head else "never")
-    handed = None if lesson is None else lesson.handed
-    teacher, fit_head = _opened(how, handed, fit, source.classes)
-    _check_identity(how, teacher)
-    how = replace(how, identity=teacher.identity(), fit_head=fit_head)
-    teacher = teacher.to(data.device)
+    teacher = found.teacher.to(data.device)
     _check_answers(teacher, data)
-    teacher = with_new_head(teacher, data, source.classes) if fit_head else teacher.matched(source.classes)
+    teacher = with_new_head(teacher, data, source.classes) if how.fit_head else teacher.matched(source.classes)
     kept = _keeps(options.cache if options is not None else ("on" if how.cache else "off"), data)
     how = replace(how, cache=kept)
     notes = _said(how, teacher, prepared) if new else []

@@ -15,7 +15,8 @@ from vitrail.data.pictures import Pictures
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import Split
 from vitrail.errors import DataError
-from vitrail.model import Model, evaluating
+from vitrail.model import Model
+from vitrail.nn.mode import evaluating
 from vitrail.training.metrics import Counting, Scores
 
 

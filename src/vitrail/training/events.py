@@ -41,6 +41,7 @@ class Started:
     epochs: int
     step: int  # 0, or where the run goes on
     seconds: float  # expected for what is left, from timed steps
+    unit: str = "picture"  # what one sample is called
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Finished:
     seconds: float
     weights: str
     recipe: str
+    beside: str = ""  # what a founding document states of this recipe, where the two can be compared
 
 
 @dataclass(frozen=True, eq=False)

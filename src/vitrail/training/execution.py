@@ -124,7 +124,7 @@ def execution_for(
 def pick_attention_kernel(network: ViTConfig, device: torch.device) -> Literal["flash", "math"]:
     """The faster kernel of torch's attention in a compiled network, by its size."""
     rows, columns = network.grid
-    small = rows * columns + network.prefix <= MATH_MOST_TOKENS and network.head_dim <= MATH_MOST_HEAD_DIM
+    small = rows * columns + network.prefix <= MATH_MOST_TOKENS and network.head_width <= MATH_MOST_HEAD_DIM
     return "math" if device.type == "cpu" and small else "flash"
 
 
@@ -163,7 +163,7 @@ def pick_parts(network: ViTConfig, choices: Optimization, memory: int) -> tuple[
     """
     rows, columns = network.grid
     tokens = rows * columns + network.prefix
-    per_picture = 4 * tokens * network.depth * (10 * network.width + 3 * network.mlp_dim)
+    per_picture = 4 * tokens * network.depth * (10 * network.width + 3 * network.mlp_width)
     parts = max(1, -(-choices.batch_size * per_picture // max(1, memory // 2)))
     parts = min(choices.batch_size, 2 ** (parts - 1).bit_length())
     if parts == 1:

@@ -31,6 +31,7 @@ from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_e
 from vitrail.training.options import TrainOptions
 from vitrail.training.preparation import Outcome, Preparation
 from vitrail.training.prepare import LEFT_OUT, shortened, unreadable_notes
+from vitrail.training.recipes import document_figure
 from vitrail.training.run import RunFolder, default_folder, environment, open_folder, owned, point_latest
 from vitrail.training.settings import settings_to_yaml
 from vitrail.training.starting import prepare_run, read_configuration
@@ -152,8 +153,8 @@ class _Job:
         if left > 0:
             part = self.prepared.part_seconds or time_part(self.prepared, state.network)
             seconds = left * part * choices.accumulate * 1.15  # augmentation, optimizer and validation
-        images = len(self.prepared.data)
-        self.listen(Started(self.folder.path, images, per_epoch, choices.epochs, state.step, seconds))
+        images, unit = len(self.prepared.data), self.prepared.unit
+        self.listen(Started(self.folder.path, images, per_epoch, choices.epochs, state.step, seconds, unit))
 
     def _follow(self, loop: Iterator[StepDone | EpochDone], state: State, asked: Asked) -> None:
         seconds, waiting, images = 0.0, 0.0, 0
@@ -249,6 +250,7 @@ class _Job:
         self._report("finished", outcome)
         name, value = outcome.headline
         self.folder.append_log(f"finished: {name} {value:.4f}, weights {weights}")
-        finished = Finished(self.folder.path, model, outcome, seconds, weights, prepared.settings.recipe)
+        recipe, beside = prepared.settings.recipe, document_figure(prepared.settings)
+        finished = Finished(self.folder.path, model, outcome, seconds, weights, recipe, beside)
         self.listen(finished)
         return finished

@@ -57,6 +57,9 @@ class TrainOptions:
 class DistillOptions(TrainOptions):
     """Options of `vitrail distill`; None leaves the choice to the configuration file, then to the default."""
 
+    recipe: str = "auto"
+    """A named set of training choices: digits, mnist, d0-mnist, mnist-m, d2-lab, d4-mnist-m, small-pictures,
+    few-photos, photos, many-photos; auto picks by set and picture size and says why."""
     kind: Literal["auto", "soft", "hard"] = "auto"
     """soft learns the teacher's probabilities, hard its first choice; auto is soft."""
     temperature: float | None = None

@@ -94,8 +94,18 @@ class Preparation(ABC):
 
     @property
     @abstractmethod
+    def unit(self) -> str:
+        """What one sample is called, in the singular; its plural has an s."""
+
+    @property
+    @abstractmethod
     def guesses(self) -> int:
         """Among how many equal answers a network guesses that has learnt nothing: its loss is their logarithm."""
+
+    @property
+    @abstractmethod
+    def about_probabilities(self) -> str:
+        """What to know of the probabilities that the model gives, in a sentence; empty where there is nothing."""
 
     @abstractmethod
     def trial(self) -> tuple[Any, float]:

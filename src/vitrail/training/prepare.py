@@ -164,7 +164,7 @@ def differences(settings: Settings, data: str, options: TrainOptions, root: str)
     changed = run_differences(settings, data, options, root)
     if options.size is not None:
         size = ViTConfig.from_size(options.size, image_size=settings.network.image)
-        shapes = [(n.patch, n.width, n.depth, n.heads, n.mlp_dim) for n in (size, settings.network)]
+        shapes = [(n.patch, n.width, n.depth, n.heads, n.mlp_width) for n in (size, settings.network)]
         if shapes[0] != shapes[1]:
             changed.append(f"size: another network -> {options.size}")
     return changed

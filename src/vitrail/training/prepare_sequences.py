@@ -69,9 +69,19 @@ class PreparedSequences(Preparation):
         return self.model.network
 
     @property
+    def unit(self) -> str:
+        """A picture with its text, or a pair of texts."""
+        return "picture" if self.source.reads_pictures else "pair"
+
+    @property
     def guesses(self) -> int:
         """The tokens and the end."""
         return len(self.model.vocabulary) - FIRST + 1
+
+    @property
+    def about_probabilities(self) -> str:
+        """The model's."""
+        return self.model.about_probabilities
 
     def trial(self) -> tuple[Any, float]:
         """A few samples, and how many times that a part of a batch is."""
@@ -95,10 +105,10 @@ class PreparedSequences(Preparation):
         match settings.network:
             case ImageToSequenceConfig(encoder=encoder, decoder_depth=depth):
                 (height, width), (down, across) = encoder.image, encoder.patch
-                shape = f"{encoder.depth} blocks that read and {depth} that write, width {encoder.width}"
+                shape = f"{_reading(encoder.depth)} and {_writing(depth)}, width {encoder.width}"
                 facts.append(("picture size", f"{height} x {width}, patches of {down} x {across}"))
             case TransformerConfig() as network:
-                shape = f"{network.encoder_depth} blocks that read and {network.decoder_depth} that write"
+                shape = f"{_reading(network.encoder_depth)} and {_writing(network.decoder_depth)}"
                 shape += f", width {network.width}"
         return [*facts, ("network", f"{count:,} parameters, {shape}")]
 
@@ -143,6 +153,14 @@ class PreparedSequences(Preparation):
     def _with(self, network: nn.Module) -> SequenceModel:
         assert isinstance(network, Transformer | ImageToSequence)
         return replace(self.model, network=network)
+
+
+def _reading(depth: int) -> str:
+    return f"{depth} block that reads" if depth == 1 else f"{depth} blocks that read"
+
+
+def _writing(depth: int) -> str:
+    return f"{depth} that writes" if depth == 1 else f"{depth} that write"
 
 
 def sequence_set(samples: Samples, model: SequenceModel, workers: int) -> SequenceSet:
@@ -246,7 +264,7 @@ def forward_flops(network: TransformerConfig | ImageToSequenceConfig, source: Se
     """About how much work one sample is: two FLOPs for each weight and token."""
     match network:
         case ImageToSequenceConfig(encoder=encoder):
-            per_token = network.decoder_depth * (8 * encoder.width**2 + 2 * encoder.width * network.mlp_dim)
+            per_token = network.decoder_depth * (8 * encoder.width**2 + 2 * encoder.width * network.mlp_width)
             return flops(encoder) + 2.0 * network.max_length * per_token
         case TransformerConfig():
             per_token = 4 * network.width**2 + 2 * network.width * network.mlp_dim
@@ -329,7 +347,8 @@ def build_sequences(
             network: Transformer | ImageToSequence = ImageToSequence(config).to(device)
         case TransformerConfig() as config:
             network = Transformer(config).to(device)
-    model = SequenceModel(network, written, read, shape)
+    longest = 0 if read is None else max(len(read.split(text)) for text in _sources(source.train))
+    model = SequenceModel(network, written, read, shape, settings.label_smoothing, longest)
     sets = {
         name: SequenceSet(feed, len(source.splits[name]), written, shape, settings.seed, device)
         for name, feed in feeds.items()

@@ -9,7 +9,7 @@ from typing import Any
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.errors import UsageError, nearest
-from vitrail.training.settings import Optimization
+from vitrail.training.settings import Optimization, RunSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Recipe:
     Attributes:
         says: What it is for.
         reached: Its result, with command, hardware and seeds.
-        beside: What a founding document states, to be printed beside the result; empty when it states no figure.
+        beside: What a founding document states, to be shown beside the result; empty when it states no figure.
         image_size: Side in pixels that pictures are brought to.
         fetch_size: Side at which they are read for training, before random crops; 0 for the same.
         network: Fields of `ViTConfig` that differ from its defaults.
@@ -75,6 +75,12 @@ RECIPES: dict[str, Recipe] = {
         network=_shape(7, 96, 4, 4),
         optimization=Optimization(epochs=6, batch_size=256, learning_rate=3e-3, warmup_epochs=1.0, average=0.998),
         augmentation=Augmentation(shift=0.06, rotate=8.0, zoom=(0.92, 1.08), fill=0),
+    ),
+    "planted": Recipe(
+        says="the lab with known truth: 4x4 cells, one of which shows a digit",
+        image_size=32,
+        network={"patch_size": 4, "width": 64, "depth": 4, "heads": 4, "mlp_dim": 128},
+        optimization=Optimization(epochs=6, batch_size=64, learning_rate=2e-3, warmup_epochs=1.0, weight_decay=0.05),
     ),
     "d0-mnist": Recipe(
         says="the network and schedule of the founding document D0: a 7x7 grid of 4x4 patches, 2 blocks of width 8",
@@ -155,6 +161,14 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
+def document_figure(settings: RunSettings) -> str:
+    """What a founding document states of a run's recipe; empty where it states nothing, or the epochs are others."""
+    recipe = RECIPES.get(settings.recipe)
+    if recipe is None or settings.optimization.epochs != recipe.optimization.epochs:
+        return ""
+    return recipe.beside
+
+
 def choose(name: str, data: str, count: int, side: int) -> tuple[Recipe, str, str]:
     """The recipe asked for, or the one that fits.
 
@@ -174,7 +188,13 @@ def choose(name: str, data: str, count: int, side: int) -> tuple[Recipe, str, st
         if name not in RECIPES:
             raise UsageError(f"unknown recipe '{name}'", f"--recipe {nearest(name, RECIPES) or ', '.join(RECIPES)}")
         return RECIPES[name], name, "asked for"
-    named = {"digits": "digits", "mnist": "mnist", "fashion-mnist": "mnist", "mnist-m": "mnist-m"}.get(data)
+    named = {
+        "digits": "digits",
+        "mnist": "mnist",
+        "fashion-mnist": "mnist",
+        "mnist-m": "mnist-m",
+        "planted": "planted",
+    }.get(data)
     if named is not None:
         return RECIPES[named], named, f"the recipe of this set ({RECIPES[named].says})"
     if side <= 16:

@@ -1,4 +1,4 @@
-"""What an evaluation of a network that writes counts: texts that are exactly right, and single wrong tokens."""
+"""What an evaluation of a network that writes counts: texts that are exactly right, and the token error rate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -98,12 +98,18 @@ class SequenceOutcome:
         """The share that is exactly right."""
         return f"{self.split} exact match", self.exact / self.count if self.count else 0.0
 
+    @property
+    def token_error_rate(self) -> float:
+        """Edit distance / length: tokens to insert, remove or replace, over the tokens of the right texts."""
+        return self.edits / max(1, self.tokens)
+
     def sentence(self) -> str:
-        """Of how many, the interval, and the errors token by token."""
+        """Of how many, the interval, and the token error rate."""
         low, high = self.interval
+        sequences = "sequence" if self.count == 1 else "sequences"
         return (
-            f"of {self.count:,} sequences (95 % interval {100 * low:.2f} % to {100 * high:.2f} %), "
-            f"{self.edits:,} of {self.tokens:,} tokens wrong"
+            f"of {self.count:,} {sequences} (95 % interval {100 * low:.2f} % to {100 * high:.2f} %), token error rate "
+            f"{100 * self.token_error_rate:.2f} % (edit distance / length: {self.edits:,} / {self.tokens:,})"
         )
 
     def feeds(self) -> Sequence[tuple[Feed, int]]:
@@ -135,7 +141,8 @@ class SequenceOutcome:
             "exact_match": self.headline[1],
             "interval": list(self.interval),
             "tokens": self.tokens,
-            "token_errors": self.edits,
+            "edit_distance": self.edits,
+            "token_error_rate": self.token_error_rate,
             "loss": self.loss,
             "by_length": self.by_length(),
             "mistakes": [reading.to_dict() for reading in wrong],

@@ -21,10 +21,10 @@ def timm_keys(config: ViTConfig, preprocessing: Preprocessing, classes: tuple[st
         preprocessing: Of the model.
         classes: Its class names.
     """
-    hidden = config.mlp_dim / config.width
+    hidden = config.mlp_width / config.width
     expressible = (
-        config.heads * config.head_dim == config.width
-        and int(config.width * hidden) == config.mlp_dim
+        config.heads * config.head_width == config.width
+        and int(config.width * hidden) == config.mlp_width
         and not config.distillation_token
         and config.norm_eps == EPSILON
         and config.classes > 0

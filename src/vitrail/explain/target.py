@@ -1,0 +1,134 @@
+"""What is explained: for each picture, one number made of its logits.
+
+    None            each picture's top class
+    3               one class for all pictures
+    [3, 1]          one for each picture; a tensor (b,) too
+    (3, 5)          class 3 rather than class 5: the difference of their logits; `Contrast` says the same by name
+    a function      of logits (n, classes) to numbers (n,), each row by itself
+
+It is always made of logits, never of probabilities: a probability's gradient shrinks with p (1 - p), and a sure network
+would have nothing to explain.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vitrail.errors import UsageError
+
+Classes = int | Sequence[int] | Tensor
+OfLogits = Callable[[Tensor], Tensor]
+
+
+class Contrast(NamedTuple):
+    """One class rather than another: the logit of `target` less that of `rather_than`; each as in `Target`."""
+
+    target: Classes
+    rather_than: Classes
+
+
+Target = None | Classes | Contrast | tuple[Classes, Classes] | OfLogits
+
+FUNCTION = -1  # stands for the class where a function of the logits is explained
+
+
+@dataclass(frozen=True, eq=False)
+class Aim:
+    """The target of each picture, checked.
+
+    Attributes:
+        target: (b,), index of the class; `FUNCTION` (-1) where a function of the logits is explained.
+        rather_than: (b,), the class it is held against; None where there is none.
+        function: The function of the logits; None where a class is explained.
+    """
+
+    target: Int[Tensor, "b"]
+    rather_than: Int[Tensor, "b"] | None = None
+    function: OfLogits | None = None
+
+    def of(self, logits: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
+        """The number that is explained, of logits of the same pictures; axes may stand before the pictures.
+
+        Raises:
+            UsageError: If the caller's function does not give one number for each row.
+        """
+        if self.function is not None:
+            rows = logits.flatten(0, -2)
+            numbers = self.function(rows)
+            if not isinstance(numbers, Tensor) or numbers.shape != rows.shape[:1]:
+                got = tuple(numbers.shape) if isinstance(numbers, Tensor) else type(numbers).__name__
+                raise UsageError(
+                    f"a target function must give one number for each row of logits ({len(rows)},), got {got}",
+                    "lambda logits: logits[:, 3]",
+                )
+            return numbers.unflatten(0, logits.shape[:-1])
+        chosen = _picked(logits, self.target)
+        return chosen if self.rather_than is None else chosen - _picked(logits, self.rather_than)
+
+    def select(self, pictures: slice | Tensor) -> "Aim":
+        """The aim of some of the pictures."""
+        against = None if self.rather_than is None else self.rather_than[pictures]
+        return Aim(self.target[pictures], against, self.function)
+
+
+def choose_target(logits: Float[Tensor, "b v"], target: Target) -> Aim:
+    """What to explain, for each picture.
+
+    Args:
+        logits: (b, classes), which decide the top class and the range of indices.
+        target: See the module.
+
+    Raises:
+        UsageError: If a class is no index, there is not one per picture, or it is out of range; names the range.
+    """
+    if target is None:
+        return Aim(logits.argmax(dim=1))
+    if isinstance(target, tuple):
+        if len(target) != 2:
+            raise UsageError(
+                f"a tuple means one class rather than another, so it has two entries, got {len(target)}",
+                "a list for one class per picture, or (3, 5) for 3 rather than 5",
+            )
+        chosen, against = (_classes(logits, one) for one in target)
+        if (chosen == against).any():
+            same = int(chosen[chosen == against][0])
+            raise UsageError(f"class {same} rather than itself has nothing to explain", "two different classes")
+        return Aim(chosen, against)
+    if callable(target):
+        return Aim(torch.full(logits.shape[:1], FUNCTION, device=logits.device), function=target)
+    return Aim(_classes(logits, target))
+
+
+def _classes(logits: Float[Tensor, "b v"], given: Classes) -> Int[Tensor, "b"]:
+    pictures, classes = logits.shape
+    try:
+        chosen = torch.as_tensor(given, device=logits.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"target must be a class index of 0..{classes - 1}, got {given!r}", "target=None for the top class"
+        ) from error
+    if chosen.dtype == torch.bool or chosen.is_floating_point() or chosen.is_complex():
+        raise UsageError(
+            f"target must be a class index of 0..{classes - 1}, got {chosen.dtype}", "target=None for the top class"
+        )
+    if chosen.shape not in ((), (pictures,)):
+        raise UsageError(
+            f"target must be one index or one for each of {pictures} pictures (each of 0..{classes - 1}), "
+            f"got shape {tuple(chosen.shape)}",
+            f"an integer tensor of shape ({pictures},), each of 0..{classes - 1}",
+        )
+    outside = (chosen < 0) | (chosen >= classes)
+    if outside.any():
+        wrong = chosen[outside].flatten()[0].item()
+        raise UsageError(
+            f"target must be a class index of 0..{classes - 1}, got {wrong}", "target=None for the top class"
+        )
+    return chosen.long().expand(pictures).clone()
+
+
+def _picked(logits: Float[Tensor, "*m b v"], classes: Int[Tensor, "b"]) -> Float[Tensor, "*m b"]:
+    return logits.gather(-1, classes[:, None].expand(*logits.shape[:-1], 1))[..., 0]
