@@ -92,7 +92,7 @@ CASES: list[Case] = [
     ("train {damaged}", DATA, "3 of ", "mend or move these files"),
     ("train mnist --data-root {empty}/nowhere", DATA, "does not exist", "mkdir"),
     ("train mnist --data-root {half}", DATA, "lacks train-labels-idx1-ubyte", "put the missing files"),
-    ("train mnist-m --data-root {no_photographs}", DATA, "has no photograph of 6 pixels or more", "two photographs"),
+    ("train mnist-m --data-root {no_photographs}", DATA, "without any picture", "two photographs"),
     (
         "train mnist-m --data-root {half_mnist_m}",
         DATA,

@@ -15,7 +15,16 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
 from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, load, save
-from vitrail.nn import Beam, ImageToSequence, ImageToSequenceConfig, Sampling, Transformer, TransformerConfig, ViTConfig
+from vitrail.nn import (
+    Beam,
+    ImageToSequence,
+    ImageToSequenceConfig,
+    Sampling,
+    Transformer,
+    TransformerConfig,
+    ViT,
+    ViTConfig,
+)
 from vitrail.nn.decoder import StackParts
 from vitrail.sequence_model import SequenceModel
 
@@ -127,16 +136,72 @@ def test_pictures_may_be_opened_already(sources: list) -> None:
 def test_wrong_sources_are_said(sources: list, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'abx' has the unknown token 'x' at place 3"):
         text_model().generate(["abc", "abx"])
-    with pytest.raises(DataError, match="a text is empty"):
-        text_model().generate([""])
+    with pytest.raises(DataError, match="text 2 of 3 is empty"):
+        text_model().generate(["abc", "", "abd"])
+    with pytest.raises(DataError, match="text 66 of 66 is empty"):  # of all, not of its batch
+        text_model().generate([*["a"] * 65, ""], batch_size=64)
+    with pytest.raises(DataError, match="text 2 of 2 is empty"):
+        LETTERS.rows(["abc", ""], framed=True)
     with pytest.raises(UsageError, match="this model reads texts, got PosixPath"):
         text_model().generate(sources[1])
     with pytest.raises(DataError, match="does not exist"):
         picture_model().generate(tmp_path / "no.png")
 
 
+def test_a_source_longer_than_all_of_training_is_doubted(tmp_path: Path) -> None:
+    model = replace(text_model(), longest_source=3)
+    again = vitrail.load(save(model, tmp_path / "model"))
+    assert isinstance(again, SequenceModel)
+    for each in (model, again):
+        short, long = each.generate(["abc", "abcd"])
+        assert short.notes == ()
+        assert long.notes == ("longer than the longest of training (3 tokens): expect errors",)
+    assert replace(model, longest_source=1).generate("ab")[0].notes[0].count("(1 token)") == 1
+
+
+def test_the_models_of_yesterday_know_nothing_of_their_training(tmp_path: Path) -> None:
+    """No key, no note: neither on lengths nor on probabilities."""
+    folder = save(replace(text_model(), longest_source=3, label_smoothing=0.1), tmp_path / "model")
+    config = json.loads((folder / CONFIG).read_text())
+    del config["longest_source"], config["label_smoothing"]
+    (folder / CONFIG).write_text(json.dumps(config))
+    old = vitrail.load(folder)
+    assert isinstance(old, SequenceModel)
+    assert old.generate("abcd")[0].notes == ()
+    assert old.about_probabilities == ""
+
+
+def test_what_smoothing_leaves_of_certainty(tmp_path: Path) -> None:
+    """The least loss of an id is reached at 1 - e + e / v, found here by descent and not by that formula."""
+    model = vitrail.load(save(replace(picture_model(), label_smoothing=0.2), tmp_path / "model"))
+    assert isinstance(model, SequenceModel)
+    logits = torch.zeros(1, len(DIGITS), dtype=torch.float64, requires_grad=True)
+    descent = torch.optim.LBFGS([logits], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        descent.zero_grad()
+        value = nn.functional.cross_entropy(logits, torch.tensor([5]), label_smoothing=0.2)
+        value.backward()
+        return value
+
+    descent.step(loss)  # pyrefly: ignore[bad-argument-type]
+    assert model.certainty == pytest.approx(float(logits.detach().softmax(-1)[0, 5]), abs=1e-5)
+    assert "label smoothing 0.2, so even a certain token gets at most about 81.5 %;" in model.about_probabilities
+    assert picture_model().about_probabilities == ""
+
+
+def test_an_empty_text_is_seen() -> None:
+    written = text_model().generate("a")[0]
+    assert written._replace(text="").shown == "(empty)"
+    assert written._replace(text="7").shown == "7"
+
+
 def test_parts_that_do_not_belong_together() -> None:
     texts, pictures = text_model(), picture_model()
+    with pytest.raises(UsageError, match="longest_source -1 cannot be"):
+        replace(texts, longest_source=-1)
+    with pytest.raises(UsageError, match=r"label_smoothing 1\.5 and"):
+        replace(pictures, label_smoothing=1.5)
     with pytest.raises(UsageError, match="vocabulary has 8 ids, the network wants 13"):
         replace(texts, vocabulary=LETTERS)
     with pytest.raises(UsageError, match="source_vocabulary has None ids"):
@@ -167,6 +232,8 @@ def test_parts_of_one_s_own_are_not_saved(tmp_path: Path) -> None:
         lambda config: config["network"].update(padding=1),
         lambda config: config["network"].update(kind="ViT"),
         lambda config: config["network"].update(kind="Perceiver"),
+        lambda config: config.update(longest_source="many"),
+        lambda config: config.update(label_smoothing=[]),
     ],
 )
 @pytest.mark.parametrize("name", ["texts", "pictures"])
@@ -190,6 +257,16 @@ def test_damaged_weights_are_said(tmp_path: Path) -> None:
     (folder / PREPROCESSOR).unlink()
     with pytest.raises(DataError, match=f"{PREPROCESSOR} is missing"):
         load(folder)
+
+
+@pytest.mark.parametrize("name", ["texts", "pictures"])
+def test_what_a_model_cannot_do_names_what_it_can(name: str) -> None:
+    writer = MODELS[name]()
+    with pytest.raises(UsageError, match=r"this model writes texts, and predict is for classes\ntry: model.generate"):
+        writer.predict(["0.png"])
+    network = ViT(replace(READER, classes=2))
+    with pytest.raises(UsageError, match=r"says classes, and generate is for models that write\ntry: model.predict"):
+        Model(network, SHAPE, ("a", "b")).generate(["0.png"])
 
 
 def test_a_classifier_stays_one(tmp_path: Path) -> None:

@@ -45,6 +45,11 @@ class DataError(VitrailError):
     exit_code = 3
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """1 picture, 2 pictures, 1,258 pictures: for messages."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that looks most like `name`, or None when none is close."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

@@ -4,19 +4,22 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from vitrail.data.feed import open_feed
 from vitrail.data.source import NAMED, Evaluation, open_evaluation, open_source
 from vitrail.errors import DataError, UsageError
-from vitrail.model import Model
+from vitrail.model import Model, load
 from vitrail.report import write_report
+from vitrail.sequence_jobs import evaluate_written, open_sequences_for
+from vitrail.sequence_model import SequenceModel
 from vitrail.training import job
 from vitrail.training.distilling import HANDED, Lesson
 from vitrail.training.evaluation import Evaluated, evaluate_model
 from vitrail.training.events import Event, Finished, Listen, Reported
 from vitrail.training.execution import processors
 from vitrail.training.options import DistillOptions, TrainOptions
+from vitrail.training.sequence_metrics import SequenceOutcome
 from vitrail.training.teacher import Teacher, of_model
 
 CHANGED = "The data has changed since the training: pictures held out now may be among those that were learnt."
@@ -111,14 +114,13 @@ def _reporting(listen: Listen) -> Listen:
     return heard
 
 
-def remembered_data(run: str | Path) -> dict[str, Any]:
-    """What a run remembers of its data: `name`, `root`, `images`, `split_seed`; empty when it is no run folder.
+def remembered_data(run: str | Path | None) -> dict[str, Any]:
+    """What a run remembers of its data: `name`, `root`, `images`, `split_seed`; empty when there is no run folder.
 
     Raises:
         DataError: If the run's `data.json` is damaged.
     """
-    file = Path(run) / "data.json"
-    if not file.is_file():
+    if run is None or not (file := Path(run) / "data.json").is_file():
         return {}
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -128,7 +130,7 @@ def remembered_data(run: str | Path) -> dict[str, Any]:
         raise DataError(f"{file} is damaged ({type(error).__name__}: {error})", hint) from error
 
 
-def is_own_data(run: str | Path, data: str) -> bool:
+def is_own_data(run: str | Path | None, data: str) -> bool:
     """Whether these words name the data that a run was trained on, and not other data of the same name."""
     remembered = remembered_data(run)
     if not remembered or data in NAMED:
@@ -137,13 +139,13 @@ def is_own_data(run: str | Path, data: str) -> bool:
 
 
 def open_for(
-    model: Model, run: str | Path, data: str | None, data_root: Path | None = None, split: str | None = None
+    model: Model, run: str | Path | None, data: str | None, data_root: Path | None = None, split: str | None = None
 ) -> Evaluation:
     """The pictures to evaluate or explain a model on, with labels that are indices into its classes.
 
     Args:
         model: Whose classes rule.
-        run: Where it came from; a run remembers its data.
+        run: Where it came from, which remembers its data; None for nowhere.
         data: A named set, folder or manifest; what the run was trained on when None.
         data_root: Where named sets lie.
         split: Which split; test, else validation, else everything when None.
@@ -156,7 +158,8 @@ def open_for(
         return open_evaluation(data, model.classes, data_root, split)
     remembered = remembered_data(run)
     if not remembered:
-        raise UsageError(f"{run} does not remember any data", f"vitrail evaluate {run} DATA")
+        who = "this model" if run is None else run
+        raise UsageError(f"{who} does not remember any data", "a named set, a folder or a manifest, such as mnist")
     root = Path(remembered["root"])
     what = remembered["name"] if remembered["name"] in NAMED else str(root)
     chosen = split or ("test" if "test" in remembered["images"] else "validation")
@@ -168,8 +171,86 @@ def open_for(
     return found if now == remembered["fingerprint"] else replace(found, notes=(*found.notes, CHANGED))
 
 
-def evaluate(model: Model, found: Evaluation, progress: Callable[[int], None] = lambda done: None) -> Evaluated:
-    """Evaluate a model on opened data; each picture counts once.
+@overload
+def evaluate(
+    model: Model,
+    data: str | None = None,
+    *,
+    run: str | Path | None = None,
+    data_root: str | Path | None = None,
+    split: str | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Evaluated: ...
+
+
+@overload
+def evaluate(
+    model: SequenceModel,
+    data: str | None = None,
+    *,
+    run: str | Path | None = None,
+    data_root: str | Path | None = None,
+    split: str | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> SequenceOutcome: ...
+
+
+@overload
+def evaluate(
+    model: str | Path,
+    data: str | None = None,
+    *,
+    run: None = None,
+    data_root: str | Path | None = None,
+    split: str | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Evaluated | SequenceOutcome: ...
+
+
+def evaluate(
+    model: str | Path | Model | SequenceModel,
+    data: str | None = None,
+    *,
+    run: str | Path | None = None,
+    data_root: str | Path | None = None,
+    split: str | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Evaluated | SequenceOutcome:
+    """Count how often a model is right; each sample counts once.
+
+    Args:
+        model: A run or model folder, or a model that was loaded.
+        data: What it is asked about, as for `train`; what the run was trained on when None.
+        run: Where a loaded model came from, which remembers its data; a folder says that by itself.
+        data_root: Where named sets lie.
+        split: Which split; test, else validation, else everything when None.
+        progress: Called with the number of samples done.
+
+    Returns:
+        `Evaluated` for a model that says classes, `SequenceOutcome` for one that writes. Both have a `headline`, a
+        `sentence()`, `to_dict()`, the name of the `data` and `notes` on it.
+
+    Raises:
+        UsageError: If there is no data given and none remembered, or no such split.
+        DataError: If the model or the data cannot be used.
+    """
+    match model:
+        case str() | Path():
+            run, asked = model, load(model)
+        case _:
+            asked = model
+    root = None if data_root is None else Path(data_root)
+    match asked:
+        case Model():
+            found = open_for(asked, run, data, root, split)
+            return replace(evaluate_found(asked, found, progress), data=found.name, notes=found.notes)
+        case SequenceModel():
+            samples = open_sequences_for(asked, remembered_data(run), data, root, split)
+            return replace(evaluate_written(asked, samples, progress), data=samples.name, notes=samples.notes)
+
+
+def evaluate_found(model: Model, found: Evaluation, progress: Callable[[int], None] = lambda done: None) -> Evaluated:
+    """Evaluate a model on opened pictures.
 
     Args:
         model: What is evaluated.

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 from jaxtyping import Float
@@ -115,6 +115,14 @@ class Model:
                 predictions.append(Prediction(name, top[0][0], top[0][1], top))
         return predictions
 
+    def generate(self, sources: object, *others: object) -> NoReturn:
+        """Refuse: this model says classes.
+
+        Raises:
+            UsageError: Always; names `predict`.
+        """
+        raise UsageError("this model says classes, and generate is for models that write", "model.predict(pictures)")
+
     @torch.no_grad()
     def probabilities(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b v"]:
         """Softmax of the network's logits, with the network in eval mode and left as it was."""
@@ -161,10 +169,11 @@ def save(model: Model | SequenceModel, folder: str | Path, *, card: str = "", pa
     return folder
 
 
-def load(path: str | Path, *, parts: Parts = STANDARD, device: str | torch.device = "cpu") -> Any:
+def load(path: str | Path, *, parts: Parts = STANDARD, device: str | torch.device = "cpu") -> Model | SequenceModel:
     """Read a model from a run folder or a model folder; the network is in eval mode.
 
-    It is a `Model`, which predicts classes, or a `SequenceModel`, which generates texts: the folder says which.
+    It is a `Model`, which predicts classes, or a `SequenceModel`, which generates texts: the folder says which. Each
+    has both methods, and the one that it cannot do says which one to call.
 
     Args:
         path: A run folder (which holds `model/`) or a model folder.

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from PIL import Image
@@ -21,7 +21,7 @@ from torch import Tensor
 from vitrail.data.hugging_face import from_hugging_face, to_hugging_face
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import BEGIN, END, PADDING, Vocabulary
-from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.errors import DataError, UsageError, VitrailError, counted
 from vitrail.model_files import (
     CARD,
     CONFIG,
@@ -200,6 +200,14 @@ class SequenceModel:
             written += self.write(self.tensor(some), names, search.from_row(first))
         return written
 
+    def predict(self, pictures: object, *others: object) -> NoReturn:
+        """Refuse: this model writes.
+
+        Raises:
+            UsageError: Always; names `generate`.
+        """
+        raise UsageError("this model writes texts, and predict is for classes", f"model.generate([{self.example!r}])")
+
     def write(self, inputs: Tensor, names: Sequence[str], search: Search = GREEDY) -> list[Written]:
         """As `generate`, for inputs that are tensors already."""
         found = generate(self.network, inputs, search)
@@ -216,13 +224,9 @@ class SequenceModel:
         """What makes the text of each input doubtful: a source longer than any that was learnt from."""
         if self.reads_pictures or not self.longest_source:
             return [()] * len(inputs)
-        note = f"longer than the longest of training ({_tokens(self.longest_source)}): expect errors"
+        note = f"longer than the longest of training ({counted(self.longest_source, 'token')}): expect errors"
         lengths = (inputs != PADDING).sum(dim=1).tolist()
         return [(note,) if length > self.longest_source else () for length in lengths]
-
-
-def _tokens(count: int) -> str:
-    return f"{count:,} token" if count == 1 else f"{count:,} tokens"
 
 
 def _same_length(name: str, vocabulary: Vocabulary | None, wanted: int) -> None:

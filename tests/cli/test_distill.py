@@ -1,6 +1,7 @@
 """`vitrail distill`: a teacher by name or folder, a student that stands alone, and what is said when it cannot be."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 
 from tests.cli.command import Answer, hashes
 from tests.photographs import make_photographs
+from vitrail.training.recipes import RECIPES
+from vitrail.training.sequence_settings import SEQUENCE_RECIPES
 from vitrail.training.settings import read_yaml, settings_from_dict
 
 Says = Callable[..., Answer]
@@ -94,6 +97,7 @@ def test_disjoint_names_and_the_way_out(vitrail_says: Says, others: Path, photo_
     assert "knows 0 of the 3 classes here: it lacks x, y, z, it has a, b, c" in answer.problem
     assert "--fit-head always" in answer.hint
     assert not (tmp_path / "refused").exists()
+    assert answer.out == ""  # before anything was read, timed or said of the data
     answer = vitrail_says(*words, "--out", tmp_path / "taught", "--fit-head", "always")
     assert answer.code == 0, answer.err
     assert "with a new head for the 3 classes here" in answer.out
@@ -112,6 +116,42 @@ def test_some_of_a_teachers_classes(vitrail_says: Says, photographs: Path, photo
     answer = vitrail_says("distill", photographs / "bcd", *words, "--out", tmp_path / "refused")
     assert answer.code == 3
     assert "knows 2 of the 3 classes here: it lacks d" in answer.problem
+
+
+@pytest.mark.parametrize(
+    "teacher", ["nowhere", "torchvision:resnet81", "torchvision:resnet18 --teacher-weights no.pth"]
+)
+def test_a_teacher_that_is_not_there_is_said_before_anything_else(
+    vitrail_says: Says, tmp_path: Path, teacher: str
+) -> None:
+    words = ("distill", "digits", "--teacher", *teacher.split(), "--out", tmp_path / "run")
+    answer = vitrail_says(*words)
+    assert answer.code != 0
+    assert answer.out == ""
+    with_json = vitrail_says(*words, "--json")
+    assert with_json.out == ""
+    assert len(with_json.err.splitlines()) == 2
+
+
+def test_timing_comes_after_the_teacher(vitrail_says: Says, digits_run: Path, tmp_path: Path) -> None:
+    answer = vitrail_says("distill", "digits", "--teacher", digits_run, *SHORT, "--out", tmp_path / "run")
+    lines = answer.out.splitlines()
+    taught, timed = (
+        next(place for place, line in enumerate(lines) if line.startswith(start))
+        for start in ("teacher ", "timing a few steps")
+    )
+    assert abs(taught - timed) <= 3
+    assert answer.out.count("timing a few steps") == 1
+
+
+def test_the_help_lists_what_a_teacher_can_teach(vitrail_says: Says) -> None:
+    taught, trained = (
+        set(re.split(r"[^\w-]+", vitrail_says(verb, "--help").out.partition("--recipe")[2].partition("--")[0]))
+        for verb in ("distill", "train")
+    )
+    assert set(RECIPES) <= taught
+    assert not set(SEQUENCE_RECIPES) & taught
+    assert {*RECIPES, *SEQUENCE_RECIPES} <= trained
 
 
 BAD = [

@@ -1,6 +1,7 @@
 """A model that writes, at the command line: trained, asked, evaluated, explained; and what is typed wrongly."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from PIL import Image
 
 import vitrail
 from tests.cli.command import Answer, hashes
+from vitrail.nn import Greedy
+from vitrail.sequence_model import SequenceModel, Written
 
 Says = Callable[..., Answer]
 USAGE, DATA = 2, 3
@@ -50,7 +53,7 @@ def test_texts(vitrail_says: Says, place: dict[str, Path]) -> None:
     assert [line.split()[0] for line in answer.out.splitlines()] == ["312", "9"]
     assert all(line.endswith(" %") for line in answer.out.splitlines())
     rows = json.loads(vitrail_says("generate", place["texts"], "312", "9", "--json").out)
-    assert [set(row) for row in rows] == [{"input", "text", "probability", "ended"}] * 2
+    assert [set(row) for row in rows] == [{"input", "text", "probability", "ended", "notes"}] * 2
     model = vitrail.load(place["texts"])
     assert [row["text"] for row in rows] == [written.text for written in model.generate(["312", "9"])]
 
@@ -85,12 +88,15 @@ def test_pictures_and_what_cannot_be_read(vitrail_says: Says, place: dict[str, P
 def test_evaluate(vitrail_says: Says, place: dict[str, Path]) -> None:
     stored = json.loads((place["texts"] / "evaluation.json").read_text())
     value = json.loads(vitrail_says("evaluate", place["texts"], "--json").out)
-    for key in ("split", "sequences", "exact", "exact_match", "interval", "tokens", "token_errors", "by_length"):
+    for key in ("split", "sequences", "exact", "exact_match", "interval", "tokens", "edit_distance", "by_length"):
         assert value[key] == stored[key]
     assert value["sequences"] == 30
+    assert value["token_error_rate"] == value["edit_distance"] / value["tokens"] > 0
     answer = vitrail_says("evaluate", place["texts"], "--split", "validation")
     assert answer.out.startswith("validation exact match")
     assert " of 20 sequences (95 % interval " in answer.out
+    assert re.search(r"token error rate \d+\.\d\d % \(edit distance / length: \d+ / \d+\), loss", answer.out)
+    assert "tokens wrong" not in answer.out
     named = json.loads(vitrail_says("evaluate", place["pictures"], place["root"] / "labels.csv", "--json").out)
     assert (named["split"], named["sequences"]) == ("test", 6)
 
@@ -122,15 +128,35 @@ def test_explain_shows_where_each_token_was_read(vitrail_says: Says, place: dict
         ("generate", USAGE, "vitrail generate needs RUN", "vitrail generate --help"),
         ("generate {texts}", USAGE, "nothing to read", "vitrail generate {texts} picture.png"),
         ("generate {texts} 12x", DATA, "'12x' has the unknown token 'x' at place 3", "a text of 0 1 2"),
-        ("generate {texts} {picture}", DATA, "unknown token", "a text of 0 1 2"),
-        ("generate {texts} 12 --beam 0", USAGE, "width must be a whole number, at least 1", "width"),
+        (
+            "generate {texts} {picture}",
+            USAGE,
+            "the model in {texts} reads texts of 0 1 2 3 4 5 6 7 8 9, and {picture} is a picture",
+            "vitrail generate {texts} 3210",
+        ),
+        ("generate {texts} {root}", USAGE, "{root} is a folder", "vitrail generate {texts} 3210"),
+        ("generate {texts} 12 --beam 0", USAGE, "--beam must be at least 1, got 0", "--beam 4"),
         ("generate {texts} 12 --beam 2 --sample", USAGE, "--beam searches and --sample draws", "one of the two"),
         ("generate {texts} 12 --seed 3", USAGE, "--seed is for drawing", "--sample --seed 3"),
-        ("generate {texts} 12 --sample --temperature 0", USAGE, "temperature must be above 0", "Greedy"),
-        ("generate {pictures} 12", DATA, "there is no picture 12", "ls"),
+        ("generate {texts} 12 --sample --temperature 0", USAGE, "--temperature must be above 0", "--temperature 0.7"),
+        ("generate {texts} 12 --sample --temperature nan", USAGE, "--temperature must be above 0", "leave --sample"),
+        ("generate {texts} 12 --sample --seed -1", USAGE, "--seed must be at least 0, got -1", "--seed 0"),
+        (
+            "generate {pictures} 12",
+            USAGE,
+            "the model in {pictures} reads pictures, and there is no file '12'",
+            "vitrail generate {pictures} picture.png",
+        ),
+        ("generate {pictures} {root}/nothing.png", DATA, "there is no picture {root}/nothing.png", ".png"),
         ("generate {pictures} {root}/notes.txt", DATA, "notes.txt: is not a JPEG", "remove the file"),
-        ("predict {pictures} {picture}", USAGE, "writes texts", "vitrail generate {pictures} picture.png"),
-        ("models {texts}", USAGE, "writes texts", "vitrail generate {texts} 3210"),
+        (
+            "predict {pictures} {picture}",
+            USAGE,
+            "reads pictures and writes texts, and vitrail predict is for classes",
+            "vitrail generate {pictures} {picture}",
+        ),
+        ("predict {pictures} 12", USAGE, "reads pictures and writes texts", "generate {pictures} picture.png"),
+        ("predict {texts} 12", USAGE, "the model in {texts} reads texts and writes", "vitrail generate {texts} 3210"),
         (
             "explain {texts} {picture}",
             USAGE,
@@ -178,15 +204,71 @@ def test_two_lines_and_an_exit_code(
 
 
 def test_an_empty_text(vitrail_says: Says, place: dict[str, Path]) -> None:
-    answer = vitrail_says("generate", place["texts"], "")
+    answer = vitrail_says("generate", place["texts"], "12", "", "3", "--json")
     assert answer.code == DATA
-    assert "a text is empty" in answer.problem
+    assert "text 2 of 3 is empty" in answer.problem
+    assert "at least one of 0 1 2" in answer.hint
+    assert [row["input"] for row in json.loads(answer.out)] == ["12", "3"]
+
+
+def test_python_s_words_for_a_search_are_not_the_command_line_s(vitrail_says: Says, place: dict[str, Path]) -> None:
+    for words in (("--beam", 0), ("--sample", "--temperature", 0), ("--sample", "--seed", -1)):
+        said = vitrail_says("generate", place["texts"], "12", *words).err
+        assert not re.search(r"Greedy|Sampling|Beam\(|width|first_row", said)
+
+
+def test_a_source_longer_than_all_of_training(vitrail_says: Says, place: dict[str, Path]) -> None:
+    longest = json.loads((place["texts"] / "model" / "config.json").read_text())["longest_source"]
+    note = f"longer than the longest of training ({longest} tokens): expect errors"
+    answer = vitrail_says("generate", place["texts"], "12", "7" * (longest + 1), "--json")
+    assert answer.code == 0
+    assert [row["notes"] for row in json.loads(answer.out)] == [[], [note]]
+    assert f"{'7' * (longest + 1)}: {note}" in answer.err
+    assert "longer than" not in vitrail_says("generate", place["texts"], "7" * longest).err
+
+
+def test_what_writes_nothing_is_seen(
+    vitrail_says: Says, place: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = SequenceModel.write
+
+    def nothing(self: SequenceModel, inputs, names, search=Greedy()) -> list[Written]:  # noqa: B008
+        return [one._replace(text="", ids=()) for one in whole(self, inputs, names, search)]
+
+    monkeypatch.setattr(SequenceModel, "write", nothing)
+    assert vitrail_says("generate", place["texts"], "12").out.startswith("12  (empty)  ")
+    assert json.loads(vitrail_says("generate", place["texts"], "12", "--json").out)[0]["text"] == ""
+    page = tmp_path / "page.html"
+    answer = vitrail_says("explain", place["pictures"], place["picture"], "--out", page)
+    assert f"{place['picture']}  (empty)  " in answer.out
+    assert "The model says <b>(empty)</b>" in page.read_text()
+    words = ("--config", place["root"] / "small.yaml", "--epochs", 1, "--threads", 1, "--out", tmp_path / "run")
+    assert vitrail_says("train", "sort-digits", *words).code == 0
+    assert "<td>(empty)</td>" in (tmp_path / "run" / "run.html").read_text()
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["mistakes"][0]["written"] == ""
+
+
+def test_probabilities_of_texts_are_explained(vitrail_says: Says, place: dict[str, Path], tmp_path: Path) -> None:
+    """Pictures with texts are learnt with label smoothing 0.1; two letters and three special ids are five."""
+    said = "label smoothing 0.1, so even a certain token gets at most about 92 %"
+    assert said in (place["pictures"] / "run.html").read_text()
+    assert said in (place["pictures"] / "model" / "README.md").read_text()
+    answer = vitrail_says("explain", place["pictures"], place["picture"], "--out", tmp_path / "page.html")
+    assert said in answer.out
+    assert said in (tmp_path / "page.html").read_text()
+    for file in ("run.html", "model/README.md"):  # sort-digits is learnt without
+        text = (place["texts"] / file).read_text()
+        assert "so even a certain token" not in text
 
 
 def test_a_classifier_writes_nothing(vitrail_says: Says, digits_run: Path) -> None:
+    answer = vitrail_says("predict", digits_run, "12")
+    assert answer.code == USAGE
+    assert f"the model in {digits_run} reads pictures, and there is no file '12'" in answer.problem
+    assert f"vitrail predict {digits_run} picture.png" in answer.hint
     answer = vitrail_says("generate", digits_run, "12")
     assert answer.code == USAGE
-    assert "says classes" in answer.problem
+    assert "reads pictures and says classes" in answer.problem
     assert f"vitrail predict {digits_run} picture.png" in answer.hint
     assert "holds sequences" in vitrail_says("evaluate", digits_run, "sort-digits").problem
 
@@ -197,7 +279,15 @@ def test_training_is_told_as_for_classes(vitrail_says: Says, place: dict[str, Pa
     assert answer.code == 0, answer.err
     assert "test exact match " in answer.out
     assert " of 30 sequences (95 % interval " in answer.out
+    assert "60 pairs, 1 epoch of " in answer.out
+    assert " pairs/s " in answer.out
+    assert "img/s" not in answer.out
+    assert "pictures" not in answer.out
+    page = (tmp_path / "run" / "run.html").read_text()
+    assert "Pairs per second" in page
+    assert "Token error rate" in page
+    assert "1 block that reads and 1 that writes" in page
     assert f"next       vitrail generate {tmp_path / 'run'} 3210" in answer.out
     value = json.loads(vitrail_says("train", *words, "--out", tmp_path / "again", "--json").out)
-    assert set(value) >= {"run", "split", "sequences", "exact_match", "interval", "token_errors", "weights", "seconds"}
+    assert set(value) >= {"run", "split", "sequences", "exact_match", "token_error_rate", "weights", "seconds"}
     assert vitrail_says("generate", tmp_path / "run", "3210").code == 0

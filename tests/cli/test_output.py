@@ -98,10 +98,18 @@ def test_epochs_stand_under_their_headings() -> None:
     heading, first, last = lines[2:]
     assert len(heading) == len(first) == len(last) <= 80
     assert last.split() == ["100/100", "2.3456", "10.0000", "100.00", "%", "123,456", "100", "%"]
-    for word in ("train loss", "validation: loss", "accuracy", "img/s", "waiting for data"):
+    for word in ("train loss", "validation: loss", "accuracy", "pictures/s", "waiting for data"):
         end = heading.index(word) + len(word)
         assert last[end - 1] != " "
         assert last[end : end + 1] in ("", " ")
+
+
+def test_what_is_fed_is_called_by_its_name() -> None:
+    stream = io.StringIO()
+    progress(stream, terminal=False)(Started(Path("run"), 1, 1, 2, 0, 1.0, "pair"))
+    assert stream.getvalue().startswith("1 pair, 2 epochs")
+    assert "pairs/s" in stream.getvalue()
+    assert "picture" not in stream.getvalue()
 
 
 def test_a_long_run_says_its_first_its_last_and_about_25_epochs() -> None:
@@ -181,7 +189,7 @@ def test_an_error_on_a_terminal_has_two_lines_and_no_frame(words: str, tmp_path:
 @pytest.mark.skipif(os.name != "posix", reason="terminals of POSIX")
 def test_a_training_on_a_terminal(tmp_path: Path) -> None:
     text = on_a_terminal("train", "digits", "--epochs", "4", "--threads", "1", "--out", "run", cwd=tmp_path)
-    assert "img/s" in text
+    assert "pictures/s" in text
     assert "left" in text  # the live line with the time that is left
     assert "4/4" in text
     assert "next       vitrail explain run digits" in text

@@ -1,6 +1,7 @@
 """The verbs as a person uses them: names are trusted, models travel, runs remember."""
 
 import csv
+import hashlib
 import json
 import os
 import re
@@ -168,7 +169,7 @@ def test_explain_writes_a_page_and_pictures(vitrail_says: Says, digits_run: Path
     assert answer.code == 0
     assert f"the page      {page}" in answer.out
     assert f"the pictures  {tmp_path / 'page'}" in answer.out
-    pictures = sorted((tmp_path / "page").iterdir())
+    pictures = sorted((tmp_path / "page").glob("*.png"))
     assert len(pictures) == 9
     for file in pictures:
         with Image.open(file) as picture:
@@ -176,6 +177,33 @@ def test_explain_writes_a_page_and_pictures(vitrail_says: Says, digits_run: Path
     text = page.read_text()
     assert text.count('<section class="case">') == 3
     assert f"vitrail explain {digits_run} digits --count 3 --compare --out {page}" in text
+
+
+def test_explain_again_takes_away_the_pictures_of_before_and_nothing_else(
+    vitrail_says: Says, photo_run: Path, photo: Path, tmp_path: Path
+) -> None:
+    page, folder = tmp_path / "page.html", tmp_path / "page"
+    words = ("explain", photo_run, photo, "--out", page)
+    assert vitrail_says(*words, "--compare").code == 0
+    names = {path.name for path in folder.glob("*.png")}
+    assert names == {f"001-a_000-{method}.png" for method in ("raw_attention", "rollout", "generic_attention")}
+    assert set(json.loads((folder / "pictures.json").read_text())) == names
+    mine = folder / "002-mine-rollout.png"
+    shutil.copy(photo, mine)  # never listed
+    shutil.copy(photo, folder / "001-a_000-raw_attention.png")  # listed, and changed since
+    before = json.loads((folder / "pictures.json").read_text())
+    outside = tmp_path / "outside.png"
+    outside.write_bytes(b"a picture")
+    before["../outside.png"] = hashlib.sha256(b"a picture").hexdigest()  # a list that reaches elsewhere
+    (folder / "pictures.json").write_text(json.dumps(before))
+    assert vitrail_says(*words).code == 0
+    left = {path.name for path in folder.iterdir()}
+    assert left == {mine.name, "001-a_000-raw_attention.png", "001-a_000-generic_attention.png", "pictures.json"}
+    assert outside.is_file()
+    assert list(json.loads((folder / "pictures.json").read_text())) == ["001-a_000-generic_attention.png"]
+    (folder / "pictures.json").write_text("{")  # a damaged list: nothing is known, nothing goes
+    assert vitrail_says(*words, "--method", "rollout").code == 0
+    assert {path.name for path in folder.iterdir()} == left | {"001-a_000-rollout.png"}
 
 
 def test_explain_spreads_over_a_set_and_says_what_it_left_out(

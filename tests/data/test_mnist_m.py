@@ -181,7 +181,7 @@ def test_photographs_may_be_divided_by_their_folder(tmp_path: Path) -> None:
     found = photographs.read_photographs(tmp_path, 6)
     assert [len(found.train), len(found.test)] == [3, 1]
     np.testing.assert_array_equal(found.test[0], noise(7, 40, 30, 3))
-    assert found.notes == ("Ignored 1 photographs smaller than 6 pixels.",)
+    assert found.notes == ("Ignored 1 photograph smaller than 6 pixels.",)
 
 
 def test_large_photographs_are_scaled_down(tmp_path: Path) -> None:
@@ -202,24 +202,45 @@ def test_the_number_of_photographs_is_limited(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    "files", [(), ("a.txt",), ("a.png",), ("train/a.png", "test/a.txt"), ("test/a.png", "train/b")]
+    ("files", "problem"),
+    [
+        ((), "is a folder of photographs without any picture"),
+        (("a.txt",), "is a folder of photographs without any picture"),
+        (("a.png",), "has no photograph for training: training and test need different ones"),
+        (("train/a.png", "test/a.txt"), "has no photograph for test: training and test need different ones"),
+        (("test/a.png", "train/b"), "has no photograph for training: training and test need different ones"),
+    ],
 )
-def test_too_few_photographs(tmp_path: Path, files: tuple[str, ...]) -> None:
+def test_too_few_photographs(tmp_path: Path, files: tuple[str, ...], problem: str) -> None:
     put_idx(tmp_path)
     (tmp_path / "photographs").mkdir()
     for number, file in enumerate(files):
         put_photograph((tmp_path / "photographs" / file).with_suffix(".png"), number)
         if not file.endswith(".png"):
             (tmp_path / "photographs" / file).with_suffix(".png").rename(tmp_path / "photographs" / file)
-    with pytest.raises(DataError, match="has no photograph of 6 pixels or more") as caught:
+    with pytest.raises(DataError, match=problem) as caught:
         open_source("mnist-m", tmp_path)
     assert caught.value.exit_code == 3
+    assert str(tmp_path / "photographs") in caught.value.problem
+
+
+def test_photographs_that_are_all_too_small(tmp_path: Path) -> None:
+    """That is neither an empty folder nor a damaged file, and is said in other words."""
+    for number in range(6):
+        put_photograph(tmp_path / f"{number}.png", number, 5, 50)
+    with pytest.raises(DataError, match="has 5 photographs for training, and none of 6 pixels or more on both sides"):
+        photographs.read_photographs(tmp_path, 6)
+    for number in range(5):
+        put_photograph(tmp_path / "train" / f"{number}.png", number)
+    put_photograph(tmp_path / "test" / "0.png", 9, 5, 50)
+    with pytest.raises(DataError, match="has 1 photograph for test, and none of 6 pixels or more"):
+        photographs.read_photographs(tmp_path, 6)
 
 
 def test_damaged_and_double_photographs(tmp_path: Path) -> None:
     put_made(tmp_path)
     (tmp_path / "photographs" / "4.png").write_bytes(b"")
-    with pytest.raises(DataError, match=r"4\.png: is empty"):
+    with pytest.raises(DataError, match=r"a photograph cannot be read: .*4\.png: is empty"):
         open_source("mnist-m", tmp_path)
     for number in range(10):
         put_photograph(tmp_path / "photographs" / f"{number}.png", 0)
@@ -319,7 +340,7 @@ def test_pictures_without_a_label_are_ignored(tmp_path: Path) -> None:
     put_published(tmp_path)
     Image.new("RGB", (32, 32)).save(tmp_path / "mnist_m_train" / "extra.png")
     source = open_source("mnist-m", tmp_path)
-    assert source.notes == ("Ignored 1 files in mnist_m_train that mnist_m_train_labels.txt does not name.",)
+    assert source.notes == ("Ignored 1 file in mnist_m_train that mnist_m_train_labels.txt does not name.",)
     assert len(source.train) + len(source.validation) == 100
 
 
@@ -333,7 +354,7 @@ def test_pictures_without_a_label_are_ignored(tmp_path: Path) -> None:
         (b"00000000.png -1\n", "line 1 is"),
         (b"00000000.png 0\n00000000.png 1\n", "line 2 names 00000000.png again"),
         (b"00000000.png 0\n00000199.png 1\n00000198.png 1\n", "names 2 pictures that .* lacks: 00000199.png"),
-        (b"../mnist_m_test/00000000.png 0\n", "names 1 pictures that"),
+        (b"../mnist_m_test/00000000.png 0\n", "names 1 picture that"),
         (b"\xff\xfe 0\n", "cannot be read"),
     ],
 )

@@ -1,5 +1,6 @@
 """Sequences from names and files: what is held out is held out, and what is odd is said."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -155,7 +156,7 @@ def test_a_split_column_rules(tmp_path: Path) -> None:
     source = open_sequences(str(path))
     assert {name: len(samples) for name, samples in source.splits.items()} == {"train": 2, "validation": 1, "test": 1}
     assert source.split_seed is None
-    assert source.notes == ("1 sources are in more than one split.",)
+    assert source.notes == ("In more than one split: 1 source.",)
 
 
 def test_pictures_with_texts(tmp_path: Path) -> None:
@@ -192,7 +193,9 @@ def test_classes_are_no_sequences(tmp_path: Path) -> None:
     ("content", "problem"),
     [
         ("a\tb\na\tb\tc\td\n", "line 2 has 4 columns"),
-        ("only\n", "line 1 has 1 columns"),
+        ("only\n", "line 1 has 1 column$"),
+        ("source\n", "line 1 has 1 column$"),
+        ("text\ttarget\tsplit\n", "line 1: the split is split"),
         ("a\tb\n\tb\n", "line 2: the source is empty"),
         ("a\t\n", "line 1: the target is empty"),
         ("a\tb\tnever\n", "line 1: the split is never"),
@@ -205,7 +208,56 @@ def test_classes_are_no_sequences(tmp_path: Path) -> None:
 def test_a_bad_file_is_said(content: str, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "pairs.tsv"
     path.write_text(content)
-    with pytest.raises(DataError, match=problem):
+    with pytest.raises(DataError) as caught:
+        open_sequences(str(path))
+    assert re.search(problem, caught.value.problem)
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["source\ttarget\n", "Source\tTarget\n", "\ufeffSOURCE\tTARGET\n", "\n source \t target \r\n"],
+)
+def test_a_header_is_not_learnt(header: str, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text(header + "".join(f"a{n}\tb{n}\n" for n in range(20)), encoding="utf-8", newline="")
+    source = open_sequences(str(path))
+    assert (len(source.train), len(source.validation)) == (18, 2)
+    assert all(source.train.name(index)[0] == "a" for index in range(18))
+
+
+@pytest.mark.parametrize("line", ["source\ttargets\n", "target\tsource\n", "a0\tb0\nsource\ttarget\n"])
+def test_what_only_looks_like_a_header_is_learnt(line: str, tmp_path: Path) -> None:
+    """Exactly these names, in the first line: anything else is a pair, such as those of a dictionary."""
+    path = tmp_path / "pairs.tsv"
+    path.write_text(line + "".join(f"a{n}\tb{n}\n" for n in range(20)))
+    source = open_sequences(str(path))
+    assert len(source.train) + len(source.validation) == 20 + line.count("\n")
+
+
+def test_a_header_with_a_split(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("Source\tTarget\tSplit\na\tb\ttrain\nc\td\tval\n")
+    assert {name: len(samples) for name, samples in open_sequences(str(path)).splits.items()} == {
+        "train": 1,
+        "validation": 1,
+    }
+
+
+@pytest.mark.parametrize("header", ["path,text", "Path,Text", "PATH,TEXT", "\ufeffPath, Text"])
+def test_the_header_of_a_manifest_may_be_in_capitals(header: str, tmp_path: Path) -> None:
+    rows = [header]
+    for number in range(20):
+        Image.fromarray(np.full((8, 20), number, np.uint8)).save(tmp_path / f"{number}.png")
+        rows.append(f"{number}.png,{number}")
+    path = tmp_path / "labels.csv"
+    path.write_text("\n".join(rows), encoding="utf-8")
+    assert is_sequences(str(path))
+    source = open_sequences(str(path))
+    assert (len(source.train), len(source.validation)) == (18, 2)
+    path.write_text("\n".join(rows).replace(header, "Path,path,text"), encoding="utf-8")
+    assert is_sequences(str(path))
+    path.write_text("\n".join(rows[1:]), encoding="utf-8")
+    with pytest.raises(DataError, match=r"no column path and text; the columns are 0\.png, 0"):
         open_sequences(str(path))
 
 

@@ -343,7 +343,7 @@ def test_class_names_that_sound_like_splits(tmp_path: Path) -> None:
     [
         ((), "no class folders and no pictures", "one folder per class"),
         (("a.png", "b.png"), "2 pictures but no class folders", "manifest"),
-        (("train/a.png", "val/b.png"), "1 pictures but no class folders", "manifest"),
+        (("train/a.png", "val/b.png"), "1 picture but no class folders", "manifest"),
         (("cat/a.txt", "dog/b.txt"), "no pictures in its class folders", "one folder per class"),
         (("cat/a.png", "cat/b.png"), "one class only", "class folder"),
         (("test/cat/a.png", "test/dog/a.png"), "no training pictures, only test", "train"),
@@ -436,7 +436,7 @@ def test_manifest_with_splits(tmp_path: Path) -> None:
     rows = [(f"{number}.png", "ab"[number % 2], ("train", "valid", "test")[number // 4]) for number in range(12)]
     source = open_source(str(put_rows(tmp_path, [*rows, ("0.png", "a", "test")], "path, label, split")))
     assert [len(each) for each in (source.train, source.validation, source.test)] == [4, 4, 5]
-    assert source.notes == ("1 files are listed more than once.", "1 files are in more than one split.")
+    assert source.notes == ("Listed more than once: 1 file.", "In more than one split: 1 file.")
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,8 @@ def explicit(network: ViT, images: Tensor) -> tuple[Tensor, list[Tensor]]:
     tokens = tokens if network.pos_embed is None else tokens + network.pos_embed
     for block in network.blocks:
         qkv = block.attn.qkv(block.norm1(tokens))
-        q, k, v = qkv.unflatten(-1, (3, config.heads, config.head_dim)).permute(2, 0, 3, 1, 4)
-        weights = torch.softmax(torch.einsum("bkie,bkje->bkij", q, k) / config.head_dim**0.5, dim=-1)
+        q, k, v = qkv.unflatten(-1, (3, config.heads, config.head_width)).permute(2, 0, 3, 1, 4)
+        weights = torch.softmax(torch.einsum("bkie,bkje->bkij", q, k) / config.head_width**0.5, dim=-1)
         attentions.append(weights)
         mixed = torch.einsum("bkij,bkje->bike", weights, v).flatten(2)
         tokens = tokens + block.attn.proj(mixed)

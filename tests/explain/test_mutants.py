@@ -41,7 +41,7 @@ MUTANTS: dict[str, tuple[str, str, str, tuple[Callable[[ModuleType], None], ...]
     "a probability differentiated": (
         READOUT,
         "logit = aim.of(logits)",
-        "logit = logits.softmax(dim=1).gather(1,",
+        "logit = aim.of(logits.softmax(dim=1))",
         (checks.generic_is_exact, checks.generic_is_exact_when_sure),
     ),
     "every map stretched to 0..1": (

@@ -9,8 +9,9 @@ import torch
 from tests.explain.mutants import make_copy
 from tests.explain.reference import PLAIN, VARIANTS, explicit, make_images, make_network
 from vitrail.errors import UsageError
-from vitrail.explain.readout import AttentionLayers, on_grid, open_run, readout_of
-from vitrail.nn import Record, ViTConfig
+from vitrail.explain.layers import recorded
+from vitrail.explain.readout import on_grid, open_run, readout_of
+from vitrail.nn import ViTConfig
 
 
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
@@ -25,24 +26,11 @@ def test_opening_a_run_does_not_change_it(config: ViTConfig, gradients: bool) ->
     assert opened.logit.requires_grad is gradients
     slow, weights = explicit(network, images)
     assert (slow - logits).abs().max() <= 1e-5
-    layers = AttentionLayers(opened.record)
-    assert len(layers) == config.depth
+    layers = [layer.weights(range(2), range(config.prefix + 15)) for layer in recorded(opened.record)]
     for layer, wanted in zip(layers, weights, strict=True):
         assert (layer - wanted).abs().max() <= 1e-5
         assert (layer.sum(dim=-1) - 1).abs().max() <= 1e-6
         assert not layer.requires_grad
-
-
-def test_attention_layers_are_a_sequence() -> None:
-    record = Record("*.attention")
-    make_network(PLAIN)(make_images(PLAIN), record)
-    layers = AttentionLayers(record)
-    assert torch.equal(layers[-1], record["blocks.2.attention"])
-    assert all(map(torch.equal, reversed(layers), (record[f"blocks.{index}.attention"] for index in (2, 1, 0))))
-    assert all(map(torch.equal, layers[1:], (layers[1], layers[2])))
-    assert len(layers[1:]) == 2
-    with pytest.raises(IndexError):
-        layers[3]
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,19 @@ def test_a_record_changes_no_bit_in_training_with_dropout():
     assert torch.equal(answers[0], answers[2])
 
 
+def test_in_training_with_attention_dropout_the_weights_are_those_before_it():
+    """`attention` sums to 1 and is what is dropped from; `attended` is what came out, by the weights that were left."""
+    network = built(replace(PLAIN, depth=1, attention_dropout=0.5)).train()
+    images, record, silent = images_for(PLAIN), Record(), Record()
+    network(images, record)
+    weights = record["blocks.0.attention"]
+    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:3]), rtol=0, atol=1e-5)
+    network.eval()(images, silent)
+    torch.testing.assert_close(weights, silent["blocks.0.attention"], rtol=0, atol=1e-6)
+    torch.testing.assert_close(silent["blocks.0.attended"], weights @ silent["blocks.0.values"], rtol=0, atol=1e-5)
+    assert (record["blocks.0.attended"] - weights @ record["blocks.0.values"]).abs().max() > 0.01
+
+
 class Meddling(Record):
     """A planted fault: a record that changes what it is given."""
 

@@ -30,6 +30,13 @@ def test_the_sentences_of_a_class_specific_map():
     assert "cannot tell classes apart" not in shown
 
 
+def test_what_to_know_of_the_probabilities_is_said_once():
+    explained = ExplainedPicture("a.png", samples.picture(), "7", [("7", 0.6)], [HEAT])
+    page = ExplanationPage("Why", "model", "vitrail explain", [explained, explained], "at most about 91 %; <i>")
+    assert explanation_page(page).count("<li>at most about 91 %; &lt;i&gt;</li>") == 1
+    assert "<li></li>" not in page_of(HEAT)
+
+
 def test_a_blind_method_says_so_beside_its_map_and_at_the_end():
     shown = text_of(page_of(dataclasses.replace(HEAT, method="rollout", class_specific=False)))
     assert (

@@ -8,7 +8,7 @@ import pytest
 from tests.pages import samples
 from tests.pages.structure import Structure
 from vitrail.pages import EvaluationSummary, RunSummary, write_run_page
-from vitrail.pages.run_page import run_page
+from vitrail.pages.run_page import WrittenSummary, run_page
 from vitrail.pages.tables import confusion_table, confusions_list, most_confused, settings_table
 
 
@@ -114,6 +114,46 @@ def test_history_table_holds_only_what_was_measured():
     table = re.search(r'<table class="numbers">.*?</table>', page).group()
     assert re.findall(r"<th scope=\"col\">(.*?)</th>", table) == ["Epoch", "Training loss"]
     assert re.findall(r"<td>(.*?)</td>", table) == ["1", "0.5123", "2", "0.25"]
+
+
+@pytest.mark.parametrize(("unit", "heading"), [("picture", "Pictures per second"), ("pair", "Pairs per second")])
+def test_the_rate_is_of_what_was_fed(unit, heading):
+    page = run_page(RunSummary("x", history=[{"epoch": 1, "images_per_second": 50.0}], unit=unit))
+    assert f'<th scope="col">{heading}</th>' in page
+
+
+def written(**changes):
+    found = WrittenSummary("test", 10, 0.8, (0.5, 0.95), 0.3, 40, 3, [{"length": 4, "sequences": 10, "exact": 8}])
+    return RunSummary("x", state="finished", written=dataclasses.replace(found, **changes))
+
+
+def test_the_token_error_rate_is_called_so():
+    shown = text_of(run_page(written()))
+    assert "Token error rate 7.50 % (edit distance / length: 3 / 40)" in shown
+    assert "tokens are wrong" not in shown
+
+
+def test_what_to_know_of_probabilities_stands_where_they_are_shown():
+    about = "so even a certain token gets at most about 91 %"
+    texts = dataclasses.replace(written(examples=[("12", "12", "12", 0.8)]), about_probabilities=about)
+    pictures = dataclasses.replace(written(), examples=(samples.run().examples[0],), about_probabilities=about)
+    for run in (texts, pictures):
+        assert run_page(run).count(about) == 1
+    assert about not in run_page(dataclasses.replace(written(), about_probabilities=about))  # no probability, no word
+
+
+def test_a_document_s_figure_stands_beside_a_result_only():
+    stated = dataclasses.replace(samples.run(), beside="document D2 states 91.45 %")
+    assert "Beside it: document D2 states 91.45 %." in text_of(run_page(stated))
+    assert "91.45" not in run_page(dataclasses.replace(stated, evaluation=None))
+
+
+def test_one_is_one():
+    one = EvaluationSummary("test", 1, 1.0, (0.2, 1.0), 0.1, np.diag([1, 0]))
+    assert "of 1 picture of the test split is classified" in text_of(
+        run_page(RunSummary("x", evaluation=one, classes="ab"))
+    )
+    assert "of 1 text of the test split is written" in text_of(run_page(written(sequences=1)))
 
 
 def test_large_ratios_of_loss_are_drawn_on_a_log_scale():

@@ -75,6 +75,7 @@ def test_a_run_leaves_a_whole_folder(finished: Finished) -> None:
     assert "</html>" in (folder / "run.html").read_text()
     assert (folder.parent / "latest").resolve() == folder.resolve()
     assert [row["images"] for row in rows(folder)] == [1258, 1258], "each picture once in each epoch"
+    assert [row["samples"] for row in rows(folder)] == [1258, 1258]
     assert [row["step"] for row in rows(folder)] == [7, 14]
     last = rows(folder)[-1]
     assert 0 <= last["validation_accuracy"] <= 1
@@ -88,7 +89,7 @@ def test_the_model_of_a_run_says_what_the_run_says(finished: Finished) -> None:
     model = vitrail.load(finished.folder)
     assert weights_hash(model.network) == finished.weights
     stored = json.loads((finished.folder / "evaluation.json").read_text())
-    evaluated = evaluate(model, open_for(model, finished.folder, None))
+    evaluated = evaluate(model, run=finished.folder)
     assert stored == evaluated.to_dict() | {"weights": finished.weights}
     assert stored["images"] == 359
     assert sum(row["images"] for row in stored["per_class"]) == 359
@@ -321,7 +322,8 @@ def test_a_run_goes_on_from_another_folder(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert train("../photos", "../stopped", AGAIN).weights == whole.weights
     model = vitrail.load("../stopped")
-    assert evaluate(model, open_for(model, "../stopped", None)).to_dict() == whole.evaluated.to_dict()
+    assert evaluate(model, run="../stopped").to_dict() == whole.evaluated.to_dict()
+    assert evaluate("../stopped").to_dict() == whole.evaluated.to_dict()
 
 
 @pytest.mark.parametrize("fed", ["resident", "streamed"])

@@ -143,7 +143,7 @@ def test_each_readable_picture_counts_once(count, batch_size, accumulate, bad) -
     choices = Optimization(epochs=2, batch_size=batch_size, accumulate=accumulate, warmup_epochs=0.0)
     seen = run(fresh(TINY, choices), tiny_set(count, LIVELY, bad=bad), choices)
     left_out = len([one for one in bad if one < count])
-    assert [epoch.images for epoch in seen.epochs] == [count - left_out] * 2
+    assert [(epoch.counted, epoch.samples) for epoch in seen.epochs] == [(count - left_out,) * 2] * 2
     steps = steps_per_epoch(count, choices)
     assert len(seen.steps) == 2 * steps
     assert seen.state.step == 2 * steps

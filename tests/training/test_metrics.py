@@ -14,7 +14,7 @@ from sklearn import metrics as sk
 from tests.photographs import make_photographs
 from tests.training.lab import PLAIN, PatchyFeed, fresh, pictures
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.jobs import evaluate, open_for
+from vitrail.jobs import evaluate_found, open_for
 from vitrail.model import Model
 from vitrail.nn import ViT, ViTConfig
 from vitrail.training.evaluation import evaluate_network
@@ -152,7 +152,7 @@ def test_classes_are_matched_by_name_from_folder_to_score(tmp_path: Path) -> Non
         model.preprocessing,
     )
     assert scores.confusion.tolist() == [[0, 0, 0], [0, 6, 0], [0, 0, 6]], "by number, b would be counted as a"
-    evaluated = evaluate(model, found)
+    evaluated = evaluate_found(model, found)
     answer = evaluated.to_dict()
     assert answer["images"] == 12
     assert answer["unknown"] == {"d": 6}

@@ -73,7 +73,7 @@ def test_a_training_in_parts_is_the_training(accumulate: int) -> None:
     for ours, theirs in zip(weights(one.state.network).values(), weights(other.state.network).values(), strict=True):
         torch.testing.assert_close(ours, theirs, atol=2e-3, rtol=0)
     for ours, theirs in zip(one.epochs, other.epochs, strict=True):
-        assert ours.images == theirs.images == 22
+        assert ours.counted == ours.samples == theirs.counted == theirs.samples == 22
         assert ours.loss == pytest.approx(theirs.loss, abs=1e-3)
 
 

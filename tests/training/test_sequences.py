@@ -205,6 +205,32 @@ def test_the_model_of_a_run_says_what_the_run_says(finished: Finished) -> None:
     assert outcome.edits == sum(edits(one.text, "".join(sorted(one.name))) for one in written)
 
 
+def test_a_run_is_evaluated_in_python_as_at_the_command_line(finished: Finished) -> None:
+    outcome = vitrail.evaluate(finished.folder)
+    assert isinstance(outcome, SequenceOutcome)
+    assert outcome.to_dict() == finished.evaluated.to_dict()
+    assert (outcome.data, outcome.notes) == ("sort-digits", ())
+    model, done = vitrail.load(finished.folder), []
+    again = vitrail.evaluate(model, run=finished.folder, split="validation", progress=done.append)
+    assert (again.split, again.count, done[-1]) == ("validation", 30, 30)
+    with pytest.raises(UsageError, match="this model does not remember any data"):
+        vitrail.evaluate(model)
+    with pytest.raises(UsageError, match="no split rest"):
+        vitrail.evaluate(finished.folder, split="rest")
+    with pytest.raises(DataError, match="digits holds no sequences"):
+        vitrail.evaluate(finished.folder, "digits")
+
+
+def test_the_metrics_say_what_is_fed_and_what_is_counted(finished: Finished) -> None:
+    """120 strings an epoch, and of each its digits and its end."""
+    source = open_sequences("sort-digits", counts=Counts(120, 30, 40))
+    assert isinstance(source.train, TextSamples)
+    tokens = sum(len(text) + 1 for text in source.train.targets)
+    rows = RunFolder(finished.folder).history()
+    assert [(row["samples"], row["tokens"]) for row in rows] == [(120, tokens)] * 2
+    assert not any("images" in row for row in rows)
+
+
 def test_the_same_seed_gives_the_same_weights_and_another_does_not(
     finished: Finished, small: Path, tmp_path: Path
 ) -> None:
@@ -360,6 +386,12 @@ def test_own_pictures(tmp_path: Path) -> None:
         TrainOptions(epochs=1, batch_size=8, threads=1, workers=1),
         said.append,
     )
+    outcome = vitrail.evaluate(tmp_path / "run")
+    assert isinstance(outcome, SequenceOutcome)
+    assert outcome.to_dict() == finished.evaluated.to_dict()
+    assert vitrail.evaluate(tmp_path / "run", str(tmp_path / "labels.csv"), split="train").count < 24
+    with pytest.raises(DataError, match="sort-digits holds texts, this model reads pictures"):
+        vitrail.evaluate(tmp_path / "run", "sort-digits")
     model = vitrail.load(tmp_path / "run")
     assert model.network.config.encoder.image == (32, 104)
     assert model.network.config.encoder.channels == 3

@@ -152,7 +152,7 @@ def test_the_labs_networks_have_the_published_numbers_of_parameters():
 
 def first_form(config: ViTConfig) -> dict[str, Tensor]:
     """Tensors as version 0.29 names them, for tests that need no reference."""
-    width, inner, hidden = config.width, config.heads * config.head_dim, config.mlp_dim
+    width, inner, hidden = config.width, config.heads * config.head_width, config.mlp_width
     numbers = config.channels * config.patch[0] * config.patch[1]
     shapes: dict[str, tuple[int, ...]] = {
         "pos_embedding": (1, 1 + config.grid[0] * config.grid[1], width),
@@ -187,7 +187,7 @@ TINY = ViTConfig(
 
 def test_the_configuration_is_read_off_the_shapes():
     converted = convert(first_form(TINY), image_size=(8, 12), patch_size=(4, 3), heads=2)
-    assert converted.config == TINY
+    assert converted.config == replace(TINY, head_dim=TINY.head_width, mlp_dim=TINY.mlp_width)
     assert converted.network()(torch.randn(2, 3, 8, 12)).shape == (2, 3)
 
 

@@ -9,7 +9,8 @@ from vitrail.cli.parse import Positional, parse
 from vitrail.errors import DataError
 
 if TYPE_CHECKING:
-    from vitrail.sequence_model import SequenceModel
+    from vitrail.training.evaluation import Evaluated
+    from vitrail.training.sequence_metrics import SequenceOutcome
 
 NAMED_PROBLEMS = 5
 SHOWN = 40  # classes in the table; --json has all
@@ -43,18 +44,28 @@ def run(words: Sequence[str]) -> int:
     typed = parse(Evaluate, "evaluate", words, says)
 
     from vitrail.cli.models_on import load_on
-    from vitrail.cli.output import console, count, print_json, share, warn
-    from vitrail.jobs import CHANGED, evaluate, open_for
-    from vitrail.sequence_model import SequenceModel
+    from vitrail.jobs import evaluate
+    from vitrail.training.evaluation import Evaluated
+    from vitrail.training.sequence_metrics import SequenceOutcome
 
     model = load_on(typed.run, typed.device, typed.threads, batch_size=256)
-    if isinstance(model, SequenceModel):
-        return _evaluate_written(model, typed)
-    found = open_for(model, typed.run, typed.data or None, typed.data_root, typed.split)
-    evaluated = evaluate(model, found)
+    outcome = evaluate(model, typed.data or None, run=typed.run, data_root=typed.data_root, split=typed.split)
+    match outcome:
+        case Evaluated():
+            _tell(outcome, typed)
+        case SequenceOutcome():
+            _tell_written(outcome, typed)
+    return 0
+
+
+def _tell(evaluated: "Evaluated", typed: Evaluate) -> None:
+    """Print how often the class is right."""
+    from vitrail.cli.output import console, count, print_json, share, warn
+    from vitrail.jobs import CHANGED
+
     result, scores = evaluated.to_dict(), evaluated.scores
     if typed.json:
-        print_json({"model": typed.run, "data": found.name, **result, "notes": list(found.notes)})
+        print_json({"model": typed.run, "data": evaluated.data, **result, "notes": list(evaluated.notes)})
     else:
         low, high = scores.interval
         screen, split = console(), "" if evaluated.split == "all" else f"{evaluated.split} "
@@ -63,32 +74,28 @@ def run(words: Sequence[str]) -> int:
         screen.print(f" of {count(scores.images, 'picture')} ({interval}), loss {scores.loss:.4f}\n")
         _print_classes(result["per_class"])
     problems = [f"Left out: {problem}." for problem in result["unreadable"]]
-    for sentence in (*found.notes, *problems[:NAMED_PROBLEMS]):
+    for sentence in (*evaluated.notes, *problems[:NAMED_PROBLEMS]):
         warn(sentence)
     if len(problems) > NAMED_PROBLEMS:
         warn(f"Left out: {count(len(problems) - NAMED_PROBLEMS, 'more picture')} (--json names them all).")
-    if typed.strict and CHANGED in found.notes:
+    if typed.strict and CHANGED in evaluated.notes:
         raise DataError("the data has changed since the training, and --strict does not allow it", "name other data")
-    left_out = sum(found.unknown.values()) + len(result["unreadable"])
+    left_out = sum(evaluated.unknown.values()) + len(result["unreadable"])
     if typed.strict and left_out:
         raise DataError(
             f"{count(left_out, 'picture')} left out, and --strict allows none",
             "mend the data, or leave --strict out to count the others only",
         )
-    return 0
 
 
-def _evaluate_written(model: "SequenceModel", typed: Evaluate) -> int:
+def _tell_written(outcome: "SequenceOutcome", typed: Evaluate) -> None:
     """The same for a model that writes: how often a text is right in every token."""
-    from vitrail.cli.output import console, print_json, print_table, share, warn
-    from vitrail.jobs import remembered_data
-    from vitrail.sequence_jobs import CHANGED, evaluate_written, open_sequences_for
+    from vitrail.cli.output import console, count, print_json, print_table, share, warn
+    from vitrail.sequence_jobs import CHANGED
 
-    found = open_sequences_for(model, remembered_data(typed.run), typed.data or None, typed.data_root, typed.split)
-    outcome = evaluate_written(model, found)
     result = outcome.to_dict()
     if typed.json:
-        print_json({"model": typed.run, "data": found.name, **result, "notes": list(found.notes)})
+        print_json({"model": typed.run, "data": outcome.data, **result, "notes": list(outcome.notes)})
     else:
         screen, (name, value) = console(), outcome.headline
         screen.print(f"{name} {share(value)}", style="bold", end="")
@@ -98,13 +105,14 @@ def _evaluate_written(model: "SequenceModel", typed: Evaluate) -> int:
             for row in outcome.by_length()
         ]
         print_table(rows, ("length", "sequences", "exact"), left=0)
-    for sentence in (*found.notes, *[f"Left out: {problem}." for problem in outcome.unreadable[:NAMED_PROBLEMS]]):
+    for sentence in (*outcome.notes, *[f"Left out: {problem}." for problem in outcome.unreadable[:NAMED_PROBLEMS]]):
         warn(sentence)
-    if typed.strict and CHANGED in found.notes:
+    if typed.strict and CHANGED in outcome.notes:
         raise DataError("the data has changed since the training, and --strict does not allow it", "name other data")
     if typed.strict and outcome.unreadable:
-        raise DataError(f"{len(outcome.unreadable)} samples left out, and --strict allows none", "mend the data")
-    return 0
+        raise DataError(
+            f"{count(len(outcome.unreadable), 'sample')} left out, and --strict allows none", "mend the data"
+        )
 
 
 def _print_classes(rows: list[dict]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.parse import Positional, parse
+from vitrail.cli.pictures import write_pictures
 from vitrail.errors import DataError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -212,28 +213,6 @@ def _explain(
         picture = as_picture(model.preprocessing.to_uint8(one.picture))
         results.append((prediction, ExplainedPicture(one.name, picture, one.true_label, list(prediction.top), views)))
     return results
-
-
-def write_pictures(folder: Path, explained: list["ExplainedPicture"]) -> list[list[str]]:
-    """One PNG for each picture and method, large enough to look at."""
-    from PIL import Image
-
-    from vitrail.pages.colour import heat_picture
-
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for number, one in enumerate(explained, start=1):
-        files = []
-        for view in one.heats:
-            drawn = Image.fromarray(heat_picture(one.picture, view.values, view.signed))
-            larger = max(1, round(448 / max(drawn.size)))
-            drawn = drawn.resize((drawn.width * larger, drawn.height * larger), Image.Resampling.NEAREST)
-            place = f"-{len(files) + 1}" if [other.method for other in one.heats].count(view.method) > 1 else ""
-            file = folder / f"{number:03d}-{Path(one.name).stem}-{view.method}{place}.png"
-            drawn.save(file)
-            files.append(str(file))
-        written.append(files)
-    return written
 
 
 def _as_json(prediction: "Prediction", one: "ExplainedPicture", page: Path, files: list[str]) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.explain import DEFAULT_METHOD, Explain, Shown, spread, write_pictures
+from vitrail.cli.explain import DEFAULT_METHOD, Explain, Shown, spread
+from vitrail.cli.pictures import write_pictures
 from vitrail.errors import DataError, UsageError
 
 if TYPE_CHECKING:

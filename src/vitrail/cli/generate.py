@@ -48,7 +48,7 @@ def run(words: Sequence[str]) -> int:
     _check_search(typed)
 
     from vitrail.cli.models_on import check_sources, files_of, load_on, writer
-    from vitrail.cli.output import print_json, print_table, share, warn
+    from vitrail.cli.output import count, print_json, print_table, share, warn
 
     model = writer(
         load_on(typed.run, typed.device, typed.threads, min(BATCH, len(typed.inputs))), typed.run, "generate"
@@ -66,7 +66,7 @@ def run(words: Sequence[str]) -> int:
         for note in each.notes:
             warn(f"{each.name}: {note}")
         if not each.ended:
-            warn(f"{each.name}: cut after {len(each.ids)} tokens, the most that this model writes")
+            warn(f"{each.name}: cut after {count(len(each.ids), 'token')}, the most that this model writes")
     for problem in problems[:-1]:
         warn(f"left out: {problem.problem}")
     if problems:

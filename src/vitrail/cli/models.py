@@ -1,7 +1,9 @@
 """`vitrail models [SIZE]`: the table of sizes, or the layers of one size with shapes, parameters and FLOPs."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,7 @@ from vitrail.errors import UsageError
 
 if TYPE_CHECKING:
     from vitrail.nn import ViTConfig
-    from vitrail.nn.cost import Layer
+    from vitrail.nn.cost import Config, Layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,20 +50,22 @@ def run(words: Sequence[str]) -> int:
             say(f"{rows[0][1].classes} classes; --image-size, --channels and --classes change it")
             say("the layers of one: vitrail models S/16")
         return 0
+    from vitrail.nn import ViTConfig
+
     config = _config_of(typed)
     rows = layers(config)
     if typed.json:
         print_json({**_facts(typed.size, config), "layers": [layer._asdict() for layer in rows]})
         return 0
     columns = ("layer", "output", "parameters", "MFLOPs")
-    print_table([_cells(row) for row in _grouped(rows, config.depth) if row.shape[0]], columns)
-    facts, (height, width) = _facts(typed.size, config), config.image
+    print_table([_cells(row) for row in _grouped(rows) if row.shape[0]], columns)
+    facts = _facts(typed.size, config)
     say("")
     say(
-        f"{typed.size}: {facts['parameters']:,} parameters, {_flops(facts['flops'])} for one picture of "
-        f"{height} x {width} (2 per multiply-add, forward; training takes about 3 times that)"
+        f"{typed.size}: {facts['parameters']:,} parameters, {_flops(facts['flops'])} for {_sample(config)} "
+        "(2 per multiply-add, forward; training takes about 3 times that)"
     )
-    if switches := _switches(config):
+    if isinstance(config, ViTConfig) and (switches := _switches(config)):
         say(f"other than the paper's: {', '.join(switches)}")
     return 0
 
@@ -78,9 +82,8 @@ def _config(size: str, typed: Models) -> "ViTConfig":
     )
 
 
-def _config_of(typed: Models) -> "ViTConfig":
+def _config_of(typed: Models) -> "Config":
     """A size of the table, or what lies in a folder."""
-    from vitrail.cli.models_on import classifier
     from vitrail.model import load
 
     if not Path(typed.size).is_dir():
@@ -88,7 +91,20 @@ def _config_of(typed: Models) -> "ViTConfig":
     for name, value in (("image-size", typed.image_size), ("channels", typed.channels), ("classes", typed.classes)):
         if value is not None:
             raise UsageError(f"the model in {typed.size} has its own --{name}", f"vitrail models {typed.size}")
-    return classifier(load(typed.size), typed.size, "models").network.config
+    return load(typed.size).network.config
+
+
+def _sample(config: "Config") -> str:
+    """What the FLOPs are of."""
+    from vitrail.nn import ImageToSequenceConfig, TransformerConfig
+
+    match config:
+        case TransformerConfig(max_length=most):
+            return f"a text of {most} tokens read and one of {most} written"
+        case ImageToSequenceConfig(encoder=reader, max_length=most):
+            return f"one picture of {reader.image[0]} x {reader.image[1]} and a text of {most} tokens written"
+        case _:
+            return f"one picture of {config.image[0]} x {config.image[1]}"
 
 
 def _switches(config: "ViTConfig") -> list[str]:
@@ -109,17 +125,26 @@ def _print_sizes(rows: list[tuple[str, "ViTConfig"]]) -> None:
     print_table(cells, ("size", "width", "depth", "heads", "mlp_dim", "tokens", "parameters", "GFLOPs"))
 
 
-def _grouped(rows: Sequence["Layer"], depth: int) -> list["Layer"]:
-    """The layers with the blocks behind the first, which are all alike, in one row: their sum."""
-    others = [row for row in rows if row.name.startswith("blocks.") and not row.name.startswith("blocks.0.")]
-    if not others:
-        return list(rows)
-    name = f"blocks.1 to blocks.{depth - 1}, each as blocks.0" if depth > 2 else "blocks.1, as blocks.0"
-    together = others[-1]._replace(
-        name=name, parameters=sum(row.parameters for row in others), flops=sum(row.flops for row in others)
-    )
-    first = rows.index(others[0])
-    return [*rows[:first], together, *rows[first + len(others) :]]
+def _grouped(rows: Sequence["Layer"]) -> list["Layer"]:
+    """The layers with the blocks behind the first of a stack, which are all alike, in one row: their sum."""
+    found: list[Layer] = []
+    for stack, some in groupby(rows, _stack_behind_first):
+        block = list(some)
+        if stack is None:
+            found += block
+            continue
+        last = int(block[-1].name.removeprefix(stack).split(".")[1])
+        as_first = f"as {stack}blocks.0"
+        name = f"{stack}blocks.1 to blocks.{last}, each {as_first}" if last > 1 else f"{stack}blocks.1, {as_first}"
+        sums = sum(row.parameters for row in block), sum(row.flops for row in block)
+        found.append(block[-1]._replace(name=name, parameters=sums[0], flops=sums[1]))
+    return found
+
+
+def _stack_behind_first(row: "Layer") -> str | None:
+    """The stack (`encoder.`, or the empty word) whose block this is, if that is not the stack's first; else None."""
+    place = re.match(r"(|encoder\.|decoder\.)blocks\.(\d+)\.", row.name)
+    return place.group(1) if place and place.group(2) != "0" else None
 
 
 def _cells(layer: "Layer") -> tuple[str, ...]:
@@ -131,7 +156,7 @@ def _flops(number: int) -> str:
     return f"{number / 1e9:,.1f} GFLOPs" if number >= 1e9 else f"{number / 1e6:,.1f} MFLOPs"
 
 
-def _facts(name: str, config: "ViTConfig") -> dict[str, Any]:
+def _facts(name: str, config: "Config") -> dict[str, Any]:
     from vitrail.nn.cost import flops, parameters
 
     return {"size": name, "parameters": parameters(config), "flops": flops(config), "config": asdict(config)}

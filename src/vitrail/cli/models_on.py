@@ -98,8 +98,9 @@ def check_sources(model: SequenceModel, run: str, given: Sequence[str]) -> None:
         if model.source_vocabulary is not None and _is_picture(name):
             tokens = model.source_vocabulary.split(name)
             if not set(tokens) <= set(model.source_vocabulary.tokens):
+                what = "folder" if Path(name).expanduser().is_dir() else "picture"
                 raise UsageError(
-                    f"the model in {run} reads texts of {model.source_vocabulary.says()}, and {name} is a picture",
+                    f"the model in {run} reads texts of {model.source_vocabulary.says()}, and {name} is a {what}",
                     shlex.join(["vitrail", "generate", run, model.example]),
                 )
 

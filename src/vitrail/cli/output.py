@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from vitrail.errors import counted
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -72,7 +74,7 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), left:
 
 def count(number: int, one: str, many: str = "") -> str:
     """1 picture, 2 pictures, 1,258 pictures."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return counted(number, one, many)
 
 
 def duration(seconds: float) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from vitrail.data.parts import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, Found, Part
 from vitrail.data.pictures import FilePictures
-from vitrail.errors import DataError
+from vitrail.errors import DataError, counted
 
 EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 """The endings, in small letters, of the files that are taken for pictures."""
@@ -41,7 +41,7 @@ class _LeftAside:
             (self.empty, f"Ignored folders without pictures: {_some(self.empty)}."),
             (self.beside, f"Ignored folders beside train: {_some(self.beside)}."),
             (self.links, f"Did not follow links to folders that are read anyway: {_some(self.links)}."),
-            (self.loose, f"Ignored {self.loose} pictures outside class folders."),
+            (self.loose, f"Ignored {counted(self.loose, 'picture')} outside class folders."),
             (self.other, f"Ignored files that are no pictures by their ending: {other}."),
         )
         return tuple(sentence for things, sentence in said if things)
@@ -115,7 +115,7 @@ def _read_parts(root: Path, aside: _LeftAside) -> dict[str, Part]:
 def _no_classes(folder: Path, root: Path, aside: _LeftAside) -> DataError:
     if aside.loose:
         return DataError(
-            f"{folder} has {aside.loose} pictures but no class folders",
+            f"{folder} has {counted(aside.loose, 'picture')} but no class folders",
             "one folder per class, or a manifest: labels.csv with path,label",
         )
     return DataError(f"{folder} has no class folders and no pictures", "one folder per class with pictures in it")

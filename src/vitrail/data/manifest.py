@@ -17,7 +17,7 @@ import numpy as np
 
 from vitrail.data.parts import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, Found, Part
 from vitrail.data.pictures import FilePictures
-from vitrail.errors import DataError
+from vitrail.errors import DataError, counted
 
 _NAMED_AT_MOST = 5
 
@@ -179,5 +179,5 @@ def _notes(rows: list[Row]) -> tuple[str, ...]:
         places.setdefault(row.path, set()).add(row.part)
     repeated = sum(count > 1 for count in listed.values())
     shared = sum(len(parts) > 1 for parts in places.values())
-    notes = [f"{repeated} files are listed more than once."] if repeated else []
-    return (*notes, f"{shared} files are in more than one split.") if shared else tuple(notes)
+    notes = [f"Listed more than once: {counted(repeated, 'file')}."] if repeated else []
+    return (*notes, f"In more than one split: {counted(shared, 'file')}.") if shared else tuple(notes)

@@ -18,7 +18,7 @@ from vitrail.data.order import BACKGROUND, uniforms
 from vitrail.data.parts import TEST, TRAIN, Found, Part
 from vitrail.data.photographs import Photograph, packaged_photographs, read_photographs
 from vitrail.data.pictures import ArrayPictures, FilePictures
-from vitrail.errors import DataError
+from vitrail.errors import DataError, counted
 
 CLASSES = tuple("0123456789")
 SEED = 0  # of the set that has the name mnist-m: the same for every training
@@ -124,7 +124,8 @@ def _read_published(root: Path, place: Path, there: Sequence[str]) -> Found:
         parts[name], without_label = _published_part(root, place, name)
         if without_label:
             notes.append(
-                f"Ignored {without_label} files in mnist_m_{name} that mnist_m_{name}_labels.txt does not name."
+                f"Ignored {counted(without_label, 'file')} in mnist_m_{name} that mnist_m_{name}_labels.txt does not "
+                "name."
             )
     return Found(str(root.resolve()), parts, tuple(notes), CLASSES, most_held_out=HELD_OUT)
 
@@ -150,7 +151,8 @@ def _published_part(root: Path, place: Path, name: str) -> tuple[Part, int]:
         raise DataError(f"{file} has no line such as '00000000.png 5'", "unpack MNIST-M again")
     absent = [picture for picture in labels if picture not in present]
     if absent:
-        raise DataError(f"{file} names {len(absent)} pictures that {folder} lacks: {absent[0]}", "unpack MNIST-M again")
+        many = counted(len(absent), "picture")
+        raise DataError(f"{file} names {many} that {folder} lacks: {absent[0]}", "unpack MNIST-M again")
     pictures = FilePictures([folder / picture for picture in labels], root)
     return Part(pictures, CLASSES, np.array(list(labels.values()), dtype=np.int64)), len(present) - len(labels)
 

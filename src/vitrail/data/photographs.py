@@ -17,7 +17,7 @@ from PIL import Image
 
 from vitrail.data.decode import convert, open_picture
 from vitrail.data.folder import picture_files
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, UsageError, counted
 
 SIDE = 321
 TEST_PART = 5  # of a folder that is not divided, one in five photographs is for test
@@ -87,9 +87,9 @@ def read_photographs(folder: Path, least: int) -> Photographs:
     _check_disjoint(train, test)
     notes = []
     if left := sum(max(0, len(side) - MOST) for side in sides):
-        notes.append(f"Ignored {_photographs(left)} beyond the first {MOST} for training and {MOST} for test.")
+        notes.append(f"Ignored {counted(left, 'photograph')} beyond the first {MOST} for training and {MOST} for test.")
     if small_train + small_test:
-        notes.append(f"Ignored {_photographs(small_train + small_test)} smaller than {least} pixels.")
+        notes.append(f"Ignored {counted(small_train + small_test, 'photograph')} smaller than {least} pixels.")
     says = f"the photographs in {folder}: {len(train)} for training and validation, {len(test)} others for test"
     return Photographs(tuple(train.values()), tuple(test.values()), says, tuple(notes))
 
@@ -114,16 +114,11 @@ def packaged_photographs() -> Photographs:
     return Photographs(sides[0], sides[1], says)
 
 
-def _photographs(count: int) -> str:
-    return f"{count} photograph" if count == 1 else f"{count} photographs"
-
-
 def _nothing_left(folder: Path, name: str, small: int, least: int) -> str:
     """Why no photograph is left for one side."""
     if small:
-        all_of_them = "the only photograph" if small == 1 else f"all {small} photographs"
-        are = "is" if small == 1 else "are"
-        return f"{all_of_them} for {name} in {folder} {are} too small: a side has fewer than {least} pixels"
+        many = counted(small, "photograph")
+        return f"{folder} has {many} for {name}, and none of {least} pixels or more on both sides"
     return f"{folder} has no photograph for {name}: training and test need different ones"
 
 

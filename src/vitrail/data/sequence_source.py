@@ -24,7 +24,7 @@ from vitrail.data.mnist_strings import StringMaker
 from vitrail.data.parts import ALL, TEST, TRAIN, VALIDATION, hold_out
 from vitrail.data.pictures import ArrayPictures, FilePictures, Pictures
 from vitrail.data.sort_digits import in_order, make_strings
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, UsageError, counted
 
 SORT_DIGITS, MNIST_STRINGS = "sort-digits", "mnist-strings"
 NAMED_SEQUENCES = (SORT_DIGITS, MNIST_STRINGS)
@@ -318,7 +318,9 @@ def _pairs(path: Path) -> tuple[dict[str, Samples], tuple[str, ...]]:
         cells = [unicodedata.normalize("NFC", cell.strip()) for cell in line.split("\t")]
         where = f"{path}, line {number}"
         if len(cells) not in (2, 3):
-            raise DataError(f"{where} has {len(cells)} columns", "source<TAB>target or source<TAB>target<TAB>split")
+            raise DataError(
+                f"{where} has {counted(len(cells), 'column')}", "source<TAB>target or source<TAB>target<TAB>split"
+            )
         for name, cell in zip(_COLUMNS, cells, strict=False):
             if not cell:
                 raise DataError(f"{where}: the {name} is empty", f"give it a {name} or remove the line")
@@ -354,7 +356,7 @@ def _repeated(parts: Mapping[str, Samples]) -> tuple[str, ...]:
     """A note on sources that stand in more than one split: what was learnt is then tested."""
     names = [{samples.name(index) for index in range(len(samples))} for samples in parts.values()]
     shared = sum(len(names[a] & names[b]) for a in range(len(names)) for b in range(a))
-    return (f"{shared} sources are in more than one split.",) if shared else ()
+    return (f"In more than one split: {counted(shared, 'source')}.",) if shared else ()
 
 
 def _with_validation(parts: Mapping[str, Samples], seed: int, path: Path) -> dict[str, Samples]:

@@ -40,6 +40,8 @@ class Method:
         class_specific: Whether it can tell classes apart.
         says: What a map shows, in one line.
         paper: Where it comes from.
+        cost: In forward passes of the network; a pass forward and back counts as 3.
+        costly: Whether it takes hundreds of passes, so that a comparison leaves it out unless it is asked for.
     """
 
     function: Callable[..., Heat]
@@ -49,6 +51,8 @@ class Method:
     class_specific: bool
     says: str
     paper: str
+    cost: str = "1"
+    costly: bool = False
 
 
 METHODS: dict[str, Method] = {
@@ -80,6 +84,7 @@ METHODS: dict[str, Method] = {
             class_specific=True,
             says="which patches the attention that raises the class's logit comes from, through all layers",
             paper="Generic attention-model explainability (Chefer, Gur and Wolf, ICCV 2021), rules 5 and 6",
+            cost="3",
         ),
     )
 }

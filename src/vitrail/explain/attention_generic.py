@@ -13,7 +13,7 @@ before the mean. With `clamp="mean"`, pos(E_h(G_l * A_l)), a head that speaks ag
 for it; on digits with a known place that pointed less well (tests/explain/test_digits_lab.py has the figures).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
 import torch
@@ -22,7 +22,18 @@ from torch import Tensor
 
 from vitrail.errors import UsageError, nearest
 from vitrail.explain.heat import Heat
-from vitrail.explain.readout import AttentionLayers, open_run, wide, without_autocast
+from vitrail.explain.layers import (
+    GivenLayer,
+    Indices,
+    Layer,
+    attention_x_gradient,
+    joined,
+    recorded,
+    rows_read,
+    start_rows,
+    times,
+)
+from vitrail.explain.readout import open_run
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
@@ -54,9 +65,8 @@ def generic_attention(
     """
     _check(clamp)
     opened = open_run(network, images, target, "blocks.*.attention", gradients=True)
-    gradients = opened.record.gradient(opened.logit.sum())  # pictures do not mix: each gets its own
-    layers = AttentionLayers(opened.record)
-    rows = generic_relevance_of(layers, list(gradients.values()), opened.readout[None], clamp=clamp)
+    at_attended = opened.record.attended_gradient(opened.logit.sum())  # pictures do not mix: each gets its own
+    rows = relevance_of(recorded(opened.record, at_attended), opened.readout[None], clamp)
     return opened.heat(rows[:, 0], "generic_attention", signed=False, class_specific=True)
 
 
@@ -91,15 +101,30 @@ def generic_relevance_of(
             f"got attention of {len(attentions)} layers and gradients of {len(gradients)}",
             "one gradient for each of at least one layer, first layer first",
         )
-    last = wide(gradients[-1])
-    start = torch.eye(last.shape[-1]).to(last) if readout is None else readout.to(last)
-    gathered = last.new_zeros(last.shape[0], *start.shape)
-    for attention, gradient in zip(reversed(attentions), reversed(gradients), strict=True):
-        raising = wide(gradient) * wide(attention)
-        raising = raising.mean(dim=1).clamp(min=0) if clamp == "mean" else raising.clamp(min=0).mean(dim=1)
-        with without_autocast(gathered):
-            gathered = gathered + (start + gathered) @ raising
+    return relevance_of([GivenLayer(*one) for one in zip(attentions, gradients, strict=True)], readout, clamp)
+
+
+@torch.no_grad()
+def relevance_of(layers: Sequence[Layer], readout: Float[Tensor, "r n"] | None, clamp: Clamp) -> Float[Tensor, "b r n"]:
+    """`generic_relevance_of`, of layers that may be made while they are read."""
+    start = start_rows(layers[-1], readout)
+    gathered = torch.zeros_like(start)
+    for layer in reversed(layers):
+        rows = start + gathered
+        gathered = gathered + times(rows, raising(layer, clamp, rows_read(rows)))
     return gathered
+
+
+def raising(layer: Layer, clamp: Clamp, queries: Indices) -> Iterator[tuple[Indices, Float[Tensor, "b q n"]]]:
+    """M_l, some rows at a time."""
+    if clamp == "head":
+        return joined(layer, raising_in_each_head, queries)
+    return ((some, piece.clamp(min=0)) for some, piece in joined(layer, attention_x_gradient, queries))
+
+
+def raising_in_each_head(layer: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
+    """pos(G * A), for `joined`."""
+    return attention_x_gradient(layer, heads, queries).clamp(min=0)
 
 
 def _check(clamp: str) -> None:

@@ -8,9 +8,9 @@ has already gathered from all others. It cannot tell classes apart.
 
 import torch
 
-from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
-from vitrail.explain.readout import open_run, wide, without_autocast
+from vitrail.explain.layers import RecordedLayer, attention, block_of, heads_of, read_row
+from vitrail.explain.readout import open_run
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
@@ -41,16 +41,7 @@ def raw_attention(
     Raises:
         UsageError: If the network is in training mode, or if images, target, layer or head do not fit.
     """
-    depth, heads = network.config.depth, network.config.heads
-    if not -depth <= layer < depth:
-        raise UsageError(f"layer must be one of {-depth}..{depth - 1}, got {layer}", "layer=-1 for the last")
-    if head is not None and not 0 <= head < heads:
-        raise UsageError(f"head must be one of 0..{heads - 1}, got {head}", "head=None for the mean over all heads")
-    place = f"blocks.{layer % depth}"
+    place, heads = f"blocks.{block_of(network, layer)}", heads_of(network, head)
     opened = open_run(network, images, target, f"{place}.attention", blind="raw_attention")
-    read = opened.readout.nonzero()[:, 0]  # only the rows that are read out are made
-    with torch.no_grad():
-        weights = opened.record.attention(place, None if head is None else [head], read.tolist())
-        with without_autocast(weights):
-            row = opened.readout[read] @ wide(weights).mean(dim=1)
+    row = read_row(RecordedLayer(opened.record.kept(place)), attention, opened.readout, heads)
     return opened.heat(row, "raw_attention", signed=False, class_specific=False)

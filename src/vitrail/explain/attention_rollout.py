@@ -7,8 +7,8 @@ F_h joins the heads: their mean (the paper), maximum or minimum. Half of every t
 is an assumption about the residual stream, not a measurement. Rollout cannot tell classes apart.
 """
 
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Iterator, Sequence
+from typing import get_args
 
 import torch
 from jaxtyping import Float
@@ -16,12 +16,25 @@ from torch import Tensor
 
 from vitrail.errors import UsageError, nearest
 from vitrail.explain.heat import Heat
-from vitrail.explain.readout import AttentionLayers, open_run, wide, without_autocast
+from vitrail.explain.layers import (
+    Each,
+    GivenLayer,
+    Indices,
+    Join,
+    Layer,
+    attention,
+    joined,
+    recorded,
+    rows_read,
+    start_rows,
+    times,
+)
+from vitrail.explain.readout import open_run
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
-Fusion = Literal["mean", "max", "min"]
+Fusion = Join
 
 
 @torch.inference_mode(False)
@@ -51,8 +64,7 @@ def rollout(
     """
     _check(fusion, discard)
     opened = open_run(network, images, target, "blocks.*.attention", blind="rollout")
-    layers = AttentionLayers(opened.record)
-    rows = rollout_of(layers, opened.readout[None], fusion=fusion, discard=discard)
+    rows = rolled_out(recorded(opened.record), opened.readout[None], fusion, discard)
     return opened.heat(rows[:, 0], "rollout", signed=False, class_specific=False)
 
 
@@ -83,42 +95,57 @@ def rollout_of(
     _check(fusion, discard)
     if not attentions:
         raise UsageError("rollout of no layers", "the attention weights of at least one layer")
-    last = wide(attentions[-1])
-    rows = torch.eye(last.shape[-1]).to(last) if readout is None else readout.to(last)
-    rows = rows.expand(last.shape[0], -1, -1)
-    for attention in reversed(attentions):
-        with without_autocast(rows):
-            rows = rows @ mixing(wide(attention), fusion, discard)
+    return rolled_out([GivenLayer(one) for one in attentions], readout, fusion, discard)
+
+
+@torch.no_grad()
+def rolled_out(
+    layers: Sequence[Layer], readout: Float[Tensor, "r n"] | None, fusion: Fusion, discard: float
+) -> Float[Tensor, "b r n"]:
+    """`rollout_of`, of layers that may be made while they are read."""
+    rows = start_rows(layers[-1], readout)
+    for layer in reversed(layers):
+        rows = times(rows, mixing(layer, fusion, discard, rows_read(rows)))
     return rows
 
 
 def mixing(
-    attention: Float[Tensor, "b k n n"], fusion: Fusion = "mean", discard: float = 0.0
-) -> Float[Tensor, "b n n"]:
-    """B_l: joined heads and the residual stream, half each, every row divided by its sum."""
-    match fusion:
-        case "mean":
-            joined = attention.mean(dim=1)
-        case "max":
-            joined = attention.amax(dim=1)
-        case "min":
-            joined = attention.amin(dim=1)
-    joined = without_smallest(joined, discard)
-    mixed = 0.5 * joined + 0.5 * torch.eye(joined.shape[-1]).to(joined)
-    return mixed / mixed.sum(dim=-1, keepdim=True)
+    layer: Layer, fusion: Fusion, discard: float, queries: Indices
+) -> Iterator[tuple[Indices, Float[Tensor, "b q n"]]]:
+    """B_l, some rows at a time: joined heads and the residual stream, half each, every row divided by its sum."""
+    for some, piece in largest(layer, attention, queries, discard, fusion):
+        mixed = 0.5 * piece
+        mixed[:, range(len(some)), some] += 0.5
+        yield some, mixed / mixed.sum(dim=-1, keepdim=True)
 
 
-def without_smallest(joined: Float[Tensor, "b n n"], share: float) -> Float[Tensor, "b n n"]:
+def largest(
+    layer: Layer, each: Each, queries: Indices, discard: float, join: Join = "mean"
+) -> Iterator[tuple[Indices, Float[Tensor, "b q n"]]]:
+    """`joined`, with the smallest entries set to zero; to find them, the joined heads (b, n, n) are held whole."""
+    if discard == 0:
+        yield from joined(layer, each, queries, join=join)
+    else:
+        whole = torch.cat([piece for _, piece in joined(layer, each, join=join)], dim=1)
+        yield queries, without_smallest(whole, discard)[:, queries]
+
+
+def without_smallest(whole: Float[Tensor, "b n n"], share: float) -> Float[Tensor, "b n n"]:
     """Set the smallest entries of each picture to zero; entries as large as the smallest that stays stay too."""
-    entries = joined.flatten(1)
+    entries = whole.flatten(1)
     gone = min(round(share * entries.shape[1]), entries.shape[1] - 1)
-    smallest_kept = entries.sort(dim=1).values[:, gone, None, None]
-    return joined * (joined >= smallest_kept)
+    smallest_kept = entries.kthvalue(gone + 1, dim=1).values[:, None, None]
+    return whole * (whole >= smallest_kept)
 
 
 def _check(fusion: str, discard: float) -> None:
     if fusion not in get_args(Fusion):
         guess = nearest(fusion, get_args(Fusion)) or "mean"
         raise UsageError(f"fusion must be one of {', '.join(get_args(Fusion))}, got {fusion!r}", f"fusion={guess!r}")
+    check_discard(discard)
+
+
+def check_discard(discard: float) -> None:
+    """Refuse a share that is not at least 0 and below 1."""
     if not 0 <= discard < 1:
         raise UsageError(f"discard must be at least 0 and below 1, got {discard}", "discard=0.0 to keep every entry")

@@ -9,7 +9,7 @@ from torch import Tensor
 NO_SIGNAL = "no signal"
 NOT_FINITE = "not finite"
 
-_ROUNDING = 1024  # units in the last place within which a map counts as constant
+ROUNDING = 1024  # units in the last place within which a map counts as constant
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ def caveats(values: Float[Tensor, "b rows columns"]) -> tuple[tuple[str, ...], .
     flat = values.flatten(1)
     finite = flat.isfinite().all(dim=1).tolist()
     spread = flat.amax(dim=1) - flat.amin(dim=1)
-    constant = (spread <= _ROUNDING * torch.finfo(flat.dtype).eps * flat.abs().amax(dim=1)).tolist()
+    constant = (spread <= ROUNDING * torch.finfo(flat.dtype).eps * flat.abs().amax(dim=1)).tolist()
     notes = []
     for is_finite, is_constant in zip(finite, constant, strict=True):
         notes.append((NOT_FINITE,) if not is_finite else (NO_SIGNAL,) if is_constant else ())

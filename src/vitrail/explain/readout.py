@@ -8,7 +8,6 @@ network pools by the mean. The row that comes out is put on the grid; prefix tok
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import final, overload
 
 import torch
 from jaxtyping import Float
@@ -22,34 +21,6 @@ from vitrail.nn.embedding import Size
 from vitrail.nn.vit import ClassToken, Images, MeanOfPatches
 
 POOLINGS = {"class": ClassToken, "mean": MeanOfPatches}
-
-
-@final
-class AttentionLayers(Sequence[Tensor]):
-    """The attention weights of a record, first layer first; each (b, k, n, n) is made when it is read.
-
-    So a method that walks through the layers holds one of them at a time.
-
-    Args:
-        record: Of a run that has ended.
-    """
-
-    def __init__(self, record: Record) -> None:
-        self._record, self._places = record, record.attentions()
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    @overload
-    def __getitem__(self, index: int) -> Tensor: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Tensor, ...]: ...
-    def __getitem__(self, index: int | slice) -> Tensor | tuple[Tensor, ...]:
-        """One layer, or a tuple of layers."""
-        if isinstance(index, slice):
-            return tuple(self[one] for one in range(*index.indices(len(self))))
-        with torch.no_grad():
-            return self._record[f"{self._places[index]}.attention"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,7 +44,7 @@ def layers(config: Config, source: int | None = None, target: int | None = None)
             length = config.max_length if source is None else source
             read = list(_reader(config.encoder, config.embeddings == "shared", length))
             written = _decoder(config.decoder, config.embeddings != "separate", length, target)
-    return tuple([*_below("encoder", read), *_below("decoder", written)])
+    return (*_below("encoder", read), *_below("decoder", written))
 
 
 def parameters(config: Config) -> int:

@@ -27,8 +27,9 @@ A network that writes keeps the same under `encoder.`, and beside it, for t targ
 The attention weights are never made while the network runs: the fused kernel always runs, and the weights are
 computed from the queries and keys when they are read, for the blocks, heads and query rows asked for. So is their
 gradient: with O = A V, the chain rule gives  d y / d A = (d y / d O) V^T  exactly. In train mode with attention
-dropout the kernel does not tell which weights it dropped: `attention` is then what it dropped from, and `attended`
-what came out.
+dropout the kernel does not tell which weights it dropped: `attention` is then the weights without dropout, whose rows
+sum to 1 and from which it dropped, `attended` is what came out with it, and the gradient is with respect to the weights
+that were left, scaled by what dropout scales.
 """
 
 from collections.abc import Iterator, Sequence
@@ -70,6 +71,19 @@ class Attended(NamedTuple):
     attended: Float[Tensor, "b k n e"]
     mask: Bool[Tensor, "*#b #n #m"] | None
 
+    def weights(
+        self, heads: Sequence[int] | None = None, queries: Sequence[int] | None = None
+    ) -> Float[Tensor, "b h q m"]:
+        """The attention weights of these heads and query rows; of all when None."""
+        q, k, mask = self.queries, self.keys, self.mask
+        if heads is not None:
+            q, k = q[:, heads], k[:, heads]
+            mask = mask[..., heads, :, :] if mask is not None and mask.dim() > 2 and mask.shape[-3] > 1 else mask
+        if queries is not None:
+            q = q[:, :, queries]
+            mask = mask[..., queries, :] if mask is not None and mask.shape[-2] > 1 else mask
+        return attention_weights(q, k, mask)
+
 
 def attention_weights(
     queries: Float[Tensor, "b k n e"], keys: Float[Tensor, "b k m e"], mask: Bool[Tensor, "*#b #n #m"] | None = None
@@ -86,6 +100,18 @@ def attention_weights(
         return scores.softmax(dim=-1)
     sees_any = mask.any(dim=-1, keepdim=True)
     return scores.masked_fill(~mask & sees_any, -torch.inf).softmax(dim=-1) * sees_any
+
+
+def weights_gradient(
+    at_attended: Float[Tensor, "b k n e"], values: Float[Tensor, "b k m e"]
+) -> Float[Tensor, "b k n m"]:
+    """The gradient of the attention weights, d y / d A = (d y / d O) V^T; of some heads and rows, if these are given.
+
+    Args:
+        at_attended: (b, k, n, e), the gradient d y / d O of what was attended.
+        values: (b, k, m, e).
+    """
+    return at_attended @ values.transpose(-2, -1)
 
 
 class Record:
@@ -185,15 +211,7 @@ class Record:
         Returns:
             Weights (b, heads asked, rows asked, keys); each row sums to 1, or to 0 where its mask hides all keys.
         """
-        kept = self._kept(place)
-        q, k, mask = kept.queries, kept.keys, kept.mask
-        if heads is not None:
-            q, k = q[:, heads], k[:, heads]
-            mask = mask[..., heads, :, :] if mask is not None and mask.dim() > 2 and mask.shape[-3] > 1 else mask
-        if queries is not None:
-            q = q[:, :, queries]
-            mask = mask[..., queries, :] if mask is not None and mask.shape[-2] > 1 else mask
-        return attention_weights(q, k, mask)
+        return self.kept(place).weights(heads, queries)
 
     def gradient(self, of: Tensor, *places: str, keep_graph: bool = False) -> dict[str, Float[Tensor, "b k n m"]]:
         """d of / d attention weights, by d y / d A = (d y / d O) V^T; no parameter's `.grad` is touched.
@@ -210,6 +228,25 @@ class Record:
         Raises:
             UsageError: If this record was not made with `gradients=True`, or the run left no graph.
         """
+        arriving = self.attended_gradient(of, *places, keep_graph=keep_graph)
+        return {place: weights_gradient(each, self.kept(place).values.detach()) for place, each in arriving.items()}
+
+    def attended_gradient(
+        self, of: Tensor, *places: str, keep_graph: bool = False
+    ) -> dict[str, Float[Tensor, "b k n e"]]:
+        """d of / d attended: small, and enough to make the gradient of any heads and rows by `weights_gradient`.
+
+        Args:
+            of: As in `gradient`.
+            places: As in `gradient`.
+            keep_graph: As in `gradient`.
+
+        Returns:
+            One gradient (b, k, n, e) for each place; zeros where `of` does not depend on it.
+
+        Raises:
+            UsageError: As in `gradient`.
+        """
         if not self._gradients:
             raise UsageError(
                 "this record was made without gradients, so nothing can be differentiated",
@@ -220,16 +257,19 @@ class Record:
                 "the network ran without a graph (torch.no_grad, or every parameter is frozen)",
                 "network(images.requires_grad_(), record=record) outside torch.no_grad()",
             )
-        kept = {place: self._kept(place) for place in places or self.attentions()}
-        outputs = [attention.attended for attention in kept.values()]
-        arriving = torch.autograd.grad(of, outputs, retain_graph=keep_graph, allow_unused=True)
-        gradients = {}
-        for (place, attention), at_output in zip(kept.items(), arriving, strict=True):
-            at_output = torch.zeros_like(attention.attended) if at_output is None else at_output
-            gradients[place] = at_output @ attention.values.detach().transpose(-2, -1)
-        return gradients
+        kept = {place: self.kept(place).attended for place in places or self.attentions()}
+        arriving = torch.autograd.grad(of, list(kept.values()), retain_graph=keep_graph, materialize_grads=True)
+        return dict(zip(kept, arriving, strict=True))
 
-    def _kept(self, place: str) -> Attended:
+    def kept(self, place: str) -> Attended:
+        """Queries, keys, values, output and mask of one attention.
+
+        Args:
+            place: Where, such as `"blocks.11"`.
+
+        Raises:
+            UsageError: If no attention was kept there.
+        """
         if f"{place}." not in self._attentions:
             raise self._missing(place)
         return self._attentions[f"{place}."]

@@ -14,7 +14,7 @@ from vitrail.data.source import open_source, reopen_source
 from vitrail.errors import DataError
 from vitrail.training.distilling import Lesson, hired, taught
 from vitrail.training.events import Listen, Reading
-from vitrail.training.execution import pick_device, pick_precision, step_seconds
+from vitrail.training.execution import free_memory, pick_device, pick_precision, step_seconds
 from vitrail.training.options import TrainOptions
 from vitrail.training.preparation import Preparation
 from vitrail.training.prepare import (
@@ -23,6 +23,7 @@ from vitrail.training.prepare import (
     build,
     check_same,
     differences,
+    in_parts,
     precision_is_open,
     resolve,
     shortened,
@@ -40,6 +41,7 @@ def begin(
     source = open_source(data, root, int(seed))
     settings, notes = resolve(data, options, given, source)
     settings = settings if lesson is None else lesson.applied(settings)
+    memory = free_memory(torch.device(settings.execution.device))
     teacher = hired(settings, lesson, source.classes, new=True)
     for sentence in (*source.notes, *notes):
         listen(sentence)
@@ -48,11 +50,13 @@ def begin(
     asked = "auto" if precision_is_open(options, given) else settings.execution.precision
     with threads_set(settings.execution.threads):
         prepared = taught(prepared, lesson, teacher, True, progress)
+        prepared, parts = in_parts(prepared, options, given, memory)
         listen("timing a few steps")
         batch, whole = prepared.trial()
         execution, more, seconds = pick_precision(
             settings.execution, asked, settings.network, prepared.network, batch, prepared.objective
         )
+    more = [*parts, *more]
     for sentence in (*more, *shortened(prepared.notes)):
         listen(sentence)
     settings = replace(prepared.settings, execution=execution)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from vitrail.errors import counted
 from vitrail.model import Model
 from vitrail.sequence_model import SequenceModel
 from vitrail.training.evaluation import Evaluated
@@ -29,7 +30,8 @@ def model_card(model: Model, name: str, training: Mapping[str, Any], evaluated: 
     rows = "\n".join(f"| {fact} | {value} |" for fact, value in facts.items())
     return (
         f"# A Vision Transformer for {name}\n\n"
-        f"{scores.accuracy:.2%} of {scores.images:,} {evaluated.split} pictures are classified correctly "
+        f"{scores.accuracy:.2%} of {counted(scores.images, f'{evaluated.split} picture')} "
+        f"{'is' if scores.images == 1 else 'are'} classified correctly "
         f"(95 % interval {low:.2%} to {high:.2%}).\n\n"
         f"| fact | value |\n|---|---|\n{rows}\n\n"
         '```python\nimport vitrail\n\nmodel = vitrail.load(".")\n'

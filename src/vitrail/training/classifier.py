@@ -9,11 +9,13 @@ from torch import nn
 from vitrail.data.batches import Batch, TrainingSet
 from vitrail.data.feed import Feed, open_feed
 from vitrail.data.source import Source
+from vitrail.errors import counted
 from vitrail.model import Model, save
 from vitrail.nn import ViT
 from vitrail.nn.cost import flops
 from vitrail.training.card import model_card
 from vitrail.training.evaluation import Evaluated, evaluate_model, evaluate_network
+from vitrail.training.execution import ALONE, Beside
 from vitrail.training.loop import part_size
 from vitrail.training.objectives import Objective, classification
 from vitrail.training.preparation import Preparation
@@ -30,6 +32,7 @@ class Prepared(Preparation):
         source: Where the pictures come from.
         model: What is trained, and its interface.
         validation: The feed of the validation pictures.
+        beside: What a teacher takes in every step.
     """
 
     settings: Settings
@@ -38,6 +41,7 @@ class Prepared(Preparation):
     data: TrainingSet
     validation: Feed
     objective: Objective = classification
+    beside: Beside = ALONE
 
     @property
     def network(self) -> nn.Module:
@@ -48,6 +52,11 @@ class Prepared(Preparation):
     def unit(self) -> str:
         """A picture."""
         return "picture"
+
+    @property
+    def counted(self) -> str:
+        """Pictures, which are the samples too."""
+        return "images"
 
     @property
     def guesses(self) -> int:
@@ -62,7 +71,8 @@ class Prepared(Preparation):
     def trial(self) -> tuple[Batch, float]:
         """A few pictures, and how many times that a part of a batch is."""
         part = min(part_size(self.settings.optimization), len(self.data))
-        few = max(1, min(part, max(8, int(TRIAL_FLOPS / (3 * flops(self.settings.network))))))
+        work = 3 * flops(self.settings.network) + self.beside.flops
+        few = max(1, min(part, max(8, int(TRIAL_FLOPS / work))))
         return next(self.data.batches(0, few)), part / few
 
     def feeds(self) -> list[tuple[Feed, int]]:
@@ -78,7 +88,7 @@ class Prepared(Preparation):
             ("pictures", ", ".join(f"{len(split):,} {name}" for name, split in splits if split is not None)),
             ("classes", str(len(self.source.classes))),
             ("recipe", self.settings.recipe),
-            ("network", f"{count:,} parameters, {network.depth} {_blocks(network.depth)} of width {network.width}"),
+            ("network", f"{count:,} parameters, {counted(network.depth, 'block')} of width {network.width}"),
             ("picture size", f"{height} x {width}, patches of {down} x {across}"),
             *teacher_facts(self.settings).items(),
         ]
@@ -131,10 +141,6 @@ class Prepared(Preparation):
         if source.test is not None:
             feed = open_feed(split.pictures, model.preprocessing, workers=self.settings.execution.workers)
         return evaluate_model(model, split, name, feed, source.unknown.get(name, {}))
-
-
-def _blocks(depth: int) -> str:
-    return "block" if depth == 1 else "blocks"
 
 
 def teacher_facts(settings: Settings) -> dict[str, str]:

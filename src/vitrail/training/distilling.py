@@ -19,9 +19,11 @@ from vitrail.data.batches import Batch, TrainingSet
 from vitrail.errors import DataError, UsageError
 from vitrail.training.classifier import Prepared
 from vitrail.training.distillation import Ask, distillation
+from vitrail.training.execution import ALONE
 from vitrail.training.options import DistillOptions
 from vitrail.training.settings import Distillation, Settings
 from vitrail.training.teacher import Teacher, open_features, open_teacher
+from vitrail.training.teacher_cost import teacher_cost
 from vitrail.training.teacher_head import TOGETHER, unchanged, with_new_head
 
 CACHED_BYTES = 2**30  # larger tables of answers are not kept unless that was asked for
@@ -146,6 +148,7 @@ def taught(prepared: Prepared, lesson: Lesson | None, found: Hired | None, new: 
         prepared,
         settings=replace(prepared.settings, distillation=how),
         objective=distillation(ask, how.kind, how.temperature, how.weight, token),
+        beside=ALONE if kept else teacher_cost(teacher, data.preprocessing, data.device),
         notes=(*prepared.notes, *notes),
     )
 

@@ -63,6 +63,8 @@ class Evaluated:
         labels: (n,) their true classes, by id.
         feed: Their pixels, by id.
         unknown: Pictures of classes that the model does not know, by class; they are not counted.
+        data: The data, as it is called; empty within a training.
+        notes: Everything odd about it, one sentence each.
     """
 
     scores: Scores
@@ -72,6 +74,8 @@ class Evaluated:
     labels: NDArray[np.int64]
     feed: Feed
     unknown: Mapping[str, int]
+    data: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def headline(self) -> tuple[str, float]:

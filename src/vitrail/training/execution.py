@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -156,20 +156,39 @@ def free_memory(device: torch.device) -> int:
     return available[0] if available else 2**62
 
 
-def pick_parts(network: ViTConfig, choices: Optimization, memory: int) -> tuple[int, list[str]]:
+class Beside(NamedTuple):
+    """What works in every step beside the network that is trained: a teacher, where it is asked anew each time."""
+
+    weights: int = 0  # bytes
+    activations: int = 0  # bytes for each picture, at the most
+    flops: int = 0  # for each picture
+
+
+ALONE = Beside()
+
+
+def pick_parts(network: ViTConfig, choices: Optimization, memory: int, beside: Beside = ALONE) -> tuple[int, list[str]]:
     """In how many parts a batch must be computed so that its activations take at most half of the memory.
 
     Per token and block about 10 times the width and 3 times the MLP's width are kept for the backward pass, in fp32.
+
+    Args:
+        network: What is trained.
+        choices: With the size of a batch.
+        memory: Bytes that are free before anything is loaded.
+        beside: What takes some of them, too.
     """
     rows, columns = network.grid
     tokens = rows * columns + network.prefix
-    per_picture = 4 * tokens * network.depth * (10 * network.width + 3 * network.mlp_width)
-    parts = max(1, -(-choices.batch_size * per_picture // max(1, memory // 2)))
+    own = 4 * tokens * network.depth * (10 * network.width + 3 * network.mlp_width)
+    per_picture = own + beside.activations
+    parts = max(1, -(-choices.batch_size * per_picture // max(1, (memory - beside.weights) // 2)))
     parts = min(choices.batch_size, 2 ** (parts - 1).bit_length())
     if parts == 1:
         return 1, []
-    need = choices.batch_size * per_picture / 2**30
-    return parts, [f"each batch of {choices.batch_size:,} in {parts} parts: at once it would take about {need:.1f} GiB"]
+    need = (choices.batch_size * per_picture + beside.weights) / 2**30
+    said = f"each batch of {choices.batch_size:,} in {parts} parts: at once it would take about {need:.1f} GiB"
+    return parts, [f"{said} with the teacher" if beside != ALONE else said]
 
 
 def step_seconds(network: nn.Module, batch: Any, objective: Objective, precision: str, repeats: int = 3) -> float:

@@ -37,7 +37,7 @@ class State:
         epoch: The epoch that is under way, from 0.
         batch: Batches of it that are done; where a batch is computed in parts, its parts.
         gradient_norm: Of the last step, before clipping.
-        totals: float64 sums of this epoch so far: loss, count, and the objective's measures.
+        totals: float64 sums of this epoch so far: loss, count, samples, and the objective's measures.
     """
 
     network: nn.Module
@@ -73,13 +73,14 @@ class StepDone:
 
 @dataclass(frozen=True)
 class EpochDone:
-    """One pass over the training pictures; the means are over what was really seen."""
+    """One pass over the training samples; the means are over what was really seen."""
 
     epoch: int
     step: int
     loss: float
     measures: dict[str, float]
-    images: int
+    counted: int  # what the objective counts: pictures, or the tokens of texts
+    samples: int  # that were fed
     learning_rate: float
     gradient_norm: float
 
@@ -191,7 +192,8 @@ def _gradients(
         loss.backward()
         losses.append(loss.detach())
         counted += count
-        for name, value in {"loss": loss.detach(), "count": torch.tensor(count), **measures}.items():
+        sums = {"loss": loss.detach(), "count": torch.tensor(count), "samples": torch.tensor(len(batch)), **measures}
+        for name, value in sums.items():
             value = value.to(torch.float32 if device == "mps" else torch.float64)  # MPS has no float64
             totals[name] = totals[name] + value if name in totals else value
     return (torch.stack(losses).sum() / counted if counted else torch.zeros(())), counted
@@ -211,7 +213,8 @@ def _move(state: State, parameters: list[nn.Parameter], skip: Tensor, rate: floa
         state.average.update(state.step)
 
 
-def _means(totals: dict[str, Tensor]) -> tuple[float, dict[str, float], int]:
+def _means(totals: dict[str, Tensor]) -> tuple[float, dict[str, float], int, int]:
     sums = {name: float(value) for name, value in totals.items()}
-    loss, count = sums.pop("loss", 0.0), sums.pop("count", 0.0)
-    return loss / max(count, 1), {name: value / max(count, 1) for name, value in sums.items()}, int(count)
+    loss, count, samples = (sums.pop(name, 0.0) for name in ("loss", "count", "samples"))
+    means = {name: value / max(count, 1) for name, value in sums.items()}
+    return loss / max(count, 1), means, int(count), int(samples)

@@ -13,9 +13,9 @@ class TrainOptions:
     """Options of `vitrail train`; None leaves the choice to the recipe."""
 
     recipe: str = "auto"
-    """A named set of training choices: digits, mnist, d0-mnist, mnist-m, d2-lab, d4-mnist-m, small-pictures,
-    few-photos, photos, many-photos; auto picks by set and picture size and says why. For sequences: sort-digits,
-    mnist-strings, texts, picture-texts."""
+    """A named set of training choices: digits, mnist, d0-mnist, mnist-m, d2-lab, d4-mnist-m, planted,
+    small-pictures, few-photos, photos, many-photos; auto picks by set and picture size and says why. For sequences:
+    sort-digits, mnist-strings, texts, picture-texts."""
     size: str | None = None
     """Network size with its patch in pixels, such as S/16 (Ti S B L H g)."""
     image_size: int | None = None
@@ -58,8 +58,8 @@ class DistillOptions(TrainOptions):
     """Options of `vitrail distill`; None leaves the choice to the configuration file, then to the default."""
 
     recipe: str = "auto"
-    """A named set of training choices: digits, mnist, d0-mnist, mnist-m, d2-lab, d4-mnist-m, small-pictures,
-    few-photos, photos, many-photos; auto picks by set and picture size and says why."""
+    """A named set of training choices: digits, mnist, d0-mnist, mnist-m, d2-lab, d4-mnist-m, planted,
+    small-pictures, few-photos, photos, many-photos; auto picks by set and picture size and says why."""
     kind: Literal["auto", "soft", "hard"] = "auto"
     """soft learns the teacher's probabilities, hard its first choice; auto is soft."""
     temperature: float | None = None

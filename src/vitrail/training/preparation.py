@@ -99,6 +99,11 @@ class Preparation(ABC):
 
     @property
     @abstractmethod
+    def counted(self) -> str:
+        """What the objective counts, as the metrics call it: the loss is a mean over so many."""
+
+    @property
+    @abstractmethod
     def guesses(self) -> int:
         """Among how many equal answers a network guesses that has learnt nothing: its loss is their logarithm."""
 

@@ -17,11 +17,11 @@ from vitrail.data.feed import Feed, check_readable, open_feed
 from vitrail.data.pictures import Pictures
 from vitrail.data.preprocessing import Preprocessing, measure_statistics
 from vitrail.data.source import Source, Split
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, UsageError, counted
 from vitrail.model import Model
 from vitrail.nn import ViT, ViTConfig
 from vitrail.training.classifier import Prepared
-from vitrail.training.execution import free_memory, pick_execution, pick_parts
+from vitrail.training.execution import pick_execution, pick_parts
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.options import TrainOptions
 from vitrail.training.recipes import Recipe, choose
@@ -69,11 +69,26 @@ def resolve(data: str, options: TrainOptions, given: dict[str, Any], source: Sou
     execution, notes = pick_execution(asked, settings.network, settings.optimization, steps)
     if "attention_kernel" in given.get("execution", {}):
         execution = replace(execution, attention_kernel=settings.execution.attention_kernel)
-    if "accumulate" not in {**given.get("optimization", {}), **asked_for(options)["optimization"]}:
-        parts, more = pick_parts(settings.network, settings.optimization, free_memory(torch.device(execution.device)))
-        settings = replace(settings, optimization=replace(settings.optimization, accumulate=parts))
-        notes += more
     return replace(settings, execution=execution), [f"recipe {name}: {reason}", *notes]
+
+
+def in_parts(
+    prepared: Prepared, options: TrainOptions, given: dict[str, Any], memory: int
+) -> tuple[Prepared, list[str]]:
+    """The same with each batch in as many parts as the memory asks for, unless their number is given; and what to say.
+
+    Args:
+        prepared: With its teacher, where it has one.
+        options: What was asked for.
+        given: Content of a configuration file, or empty.
+        memory: Bytes that were free before anything was loaded.
+    """
+    if "accumulate" in {**given.get("optimization", {}), **asked_for(options)["optimization"]}:
+        return prepared, []
+    settings = prepared.settings
+    parts, notes = pick_parts(settings.network, settings.optimization, memory, prepared.beside)
+    settings = replace(settings, optimization=replace(settings.optimization, accumulate=parts))
+    return replace(prepared, settings=settings), notes
 
 
 def precision_is_open(options: TrainOptions, given: dict[str, Any]) -> bool:
@@ -268,7 +283,7 @@ def shortened(notes: Sequence[str], most: int = 5) -> list[str]:
     left_out = [note for note in notes if note.startswith(LEFT_OUT)]
     shown = [note for note in notes if note not in left_out[most:]]
     more = len(left_out) - most
-    return [*shown, f"{LEFT_OUT}{more} more pictures; data.json names them all"] if more > 0 else shown
+    return [*shown, f"{LEFT_OUT}{counted(more, 'more picture')}; data.json names them all"] if more > 0 else shown
 
 
 def check_same(changed: list[str], folder: Path) -> None:

@@ -23,7 +23,7 @@ from vitrail.data.sequence_source import (
 )
 from vitrail.data.sort_digits import DIGITS
 from vitrail.data.vocabulary import FIRST, Vocabulary
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, UsageError, counted
 from vitrail.model import save
 from vitrail.nn import ImageToSequence, ImageToSequenceConfig, Transformer, TransformerConfig
 from vitrail.nn.cost import flops
@@ -74,6 +74,11 @@ class PreparedSequences(Preparation):
         return "picture" if self.source.reads_pictures else "pair"
 
     @property
+    def counted(self) -> str:
+        """Tokens to be written, each end included."""
+        return "tokens"
+
+    @property
     def guesses(self) -> int:
         """The tokens and the end."""
         return len(self.model.vocabulary) - FIRST + 1
@@ -98,7 +103,7 @@ class PreparedSequences(Preparation):
         """Sizes of data and network."""
         count, settings = sum(parameter.numel() for parameter in self.network.parameters()), self.settings
         facts = [
-            ("sequences", ", ".join(f"{len(samples):,} {name}" for name, samples in self.source.splits.items())),
+            (f"{self.unit}s", ", ".join(f"{len(samples):,} {name}" for name, samples in self.source.splits.items())),
             ("writes", self.model.vocabulary.says()),
             ("recipe", settings.recipe),
         ]
@@ -134,7 +139,7 @@ class PreparedSequences(Preparation):
         model = self._with(network)
         facts = {
             "data": self.settings.data,
-            "training sequences": f"{len(self.source.train):,}",
+            f"training {self.unit}s": f"{len(self.source.train):,}",
             "recipe": self.settings.recipe,
             "epochs": self.settings.optimization.epochs,
             "seed": self.settings.seed,
@@ -156,11 +161,11 @@ class PreparedSequences(Preparation):
 
 
 def _reading(depth: int) -> str:
-    return f"{depth} block that reads" if depth == 1 else f"{depth} blocks that read"
+    return counted(depth, "block that reads", "blocks that read")
 
 
 def _writing(depth: int) -> str:
-    return f"{depth} that writes" if depth == 1 else f"{depth} that write"
+    return counted(depth, "that writes", "that write")
 
 
 def sequence_set(samples: Samples, model: SequenceModel, workers: int) -> SequenceSet:

@@ -1,7 +1,9 @@
 """The run folder: everything one training writes, under fixed names.
 
 config.yaml  command.txt  env.json  data.json      what was asked for, where, and of which data
-metrics.jsonl  log.txt  run.html                   what happened: one object a line, the same in words, and a page
+metrics.jsonl  log.txt  run.html                   what happened: one object a line, the same in words, and a page;
+                                                   of an epoch: `samples` fed, of which `images` (as many) or `tokens`
+                                                   were counted, over which loss and accuracy are means
 model/                                             the model: what `vitrail.load` reads
 resume/                                            the state from which the run goes on
 """

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitrail.data.feed import Feed
+from vitrail.errors import counted
 from vitrail.sequence_model import Written
 from vitrail.training.metrics import wilson_interval
 
@@ -64,6 +65,8 @@ class SequenceOutcome:
         loss: Mean cross-entropy of an id in nats, given the true ids before it.
         unreadable: What could not be read, one line each.
         pictures: The feed of pictures behind it, with how many it should hold; empty for texts.
+        data: The data, as it is called; empty within a training.
+        notes: Everything odd about it, one sentence each.
     """
 
     split: str
@@ -72,6 +75,8 @@ class SequenceOutcome:
     loss: float
     unreadable: tuple[str, ...] = ()
     pictures: tuple[tuple[Feed, int], ...] = ()
+    data: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -106,10 +111,9 @@ class SequenceOutcome:
     def sentence(self) -> str:
         """Of how many, the interval, and the token error rate."""
         low, high = self.interval
-        sequences = "sequence" if self.count == 1 else "sequences"
         return (
-            f"of {self.count:,} {sequences} (95 % interval {100 * low:.2f} % to {100 * high:.2f} %), token error rate "
-            f"{100 * self.token_error_rate:.2f} % (edit distance / length: {self.edits:,} / {self.tokens:,})"
+            f"of {counted(self.count, 'sequence')} (95 % interval {100 * low:.2f} % to {100 * high:.2f} %), token "
+            f"error rate {100 * self.token_error_rate:.2f} % (edit distance / length: {self.edits:,} / {self.tokens:,})"
         )
 
     def feeds(self) -> Sequence[tuple[Feed, int]]:

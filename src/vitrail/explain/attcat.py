@@ -1,0 +1,57 @@
+"""AttCAT: "AttCAT: explaining Transformers via attentive class activation tokens" (Qiang et al., NeurIPS 2022).
+
+    map_i = sum_l  a_l[i] sum_d h_l[i, d] (d y / d h_l[i, d])          a_l[i] = mean over heads and queries q of A_l[h, q, i]
+
+h_l is what leaves block l, y the logit of the target. A token counts as far as it pushes the logit and is looked at. The
+map is signed, but its sign is noisy: it speaks of tokens inside the network, which hold more than their own patch. With
+a class token nothing reads the patches behind the last block, so the last layer adds nothing there.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.explain.heat import Heat
+from vitrail.explain.layers import Layer, attention, joined, recorded
+from vitrail.explain.readout import open_run, wide
+from vitrail.explain.target import Target
+from vitrail.nn import ViT
+from vitrail.nn.vit import Images
+
+
+@torch.inference_mode(False)
+def attcat(
+    network: ViT,
+    images: Images,
+    target: Target = None,
+) -> Heat:
+    """How far each token pushes the target's logit, weighed by the attention it gets, summed over the layers.
+
+    Args:
+        network: In eval mode; left as it is, gradients included.
+        images: (b, c, h, w), any size that the patches divide.
+        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
+
+    Returns:
+        A number per patch; above 0 speaks for the target, below 0 against it.
+
+    Raises:
+        UsageError: If the network is in training mode, or if images or target do not fit.
+    """
+    opened = open_run(network, images, target, "blocks.*.attention", "blocks.*.output", gradients=True)
+    outputs = [opened.record[f"{place}.output"] for place in opened.record.attentions()]
+    gradients = torch.autograd.grad(opened.logit.sum(), outputs)  # pictures do not mix: each gets its own
+    row = sum(
+        looked_at(layer) * (wide(output.detach()) * wide(gradient)).sum(dim=-1)
+        for layer, output, gradient in zip(recorded(opened.record), outputs, gradients, strict=True)
+    )
+    return opened.heat(row, "attcat", signed=True, class_specific=True)
+
+
+def looked_at(layer: Layer) -> Float[Tensor, "b n"]:
+    """How much attention each token gets, in the mean over heads and queries."""
+    pictures, _, tokens, like = layer.extent
+    total = like.new_zeros(pictures, tokens)
+    for _, piece in joined(layer, attention):
+        total += piece.sum(dim=1)
+    return total / tokens

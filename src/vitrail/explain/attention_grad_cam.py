@@ -1,0 +1,53 @@
+"""Attention Grad-CAM: the heads of one layer, weighed by the gradient of the target's logit.
+
+    w_h   = mean over the patches j of G[h, r, j]             "Grad-CAM" (Selvaraju et al., ICCV 2017), equation 1
+    map_j = pos(E_h(w_h A[h, r, j]))                          equation 2, a head's attention in place of a channel
+
+G = d y / d A, y the logit of the target; row r is the readout, of A and G alike (with mean pooling, the mean over the
+rows of the patches); E_h is the mean over heads, pos(x) = max(x, 0). The weight of a head is a mean over the places of
+the map, so prefix tokens have no share in it, as in the baseline of "Transformer interpretability beyond attention
+visualization" (Chefer, Gur and Wolf, CVPR 2021).
+
+One layer, and one number for a whole head: it can speak for a class where it looks elsewhere. Where all heads speak
+against the class nothing is left, and the map is zero.
+"""
+
+import torch
+
+from vitrail.explain.heat import Heat
+from vitrail.explain.layers import RecordedLayer, attention, block_of, gradient, read_heads
+from vitrail.explain.readout import open_run
+from vitrail.explain.target import Target
+from vitrail.nn import ViT
+from vitrail.nn.vit import Images
+
+
+@torch.inference_mode(False)
+def attention_grad_cam(
+    network: ViT,
+    images: Images,
+    target: Target = None,
+    *,
+    layer: int = -1,
+) -> Heat:
+    """Attention of the readout in one layer, each head weighed by how the target's logit reacts to it.
+
+    Args:
+        network: In eval mode; left as it is, gradients included.
+        images: (b, c, h, w), any size that the patches divide.
+        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
+        layer: Which block; -1 is the last.
+
+    Returns:
+        A number of at least 0 per patch; zero on all where every head speaks against the target.
+
+    Raises:
+        UsageError: If the network is in training mode, or if images, target or layer do not fit.
+    """
+    place = f"blocks.{block_of(network, layer)}"
+    opened = open_run(network, images, target, f"{place}.attention", gradients=True)
+    at_attended = opened.record.attended_gradient(opened.logit.sum(), place)  # pictures do not mix
+    recorded = RecordedLayer(opened.record.kept(place), at_attended[place])
+    weights = read_heads(recorded, gradient, opened.readout)[:, :, opened.prefix :].mean(dim=2, keepdim=True)
+    row = (weights * read_heads(recorded, attention, opened.readout)).mean(dim=1).clamp(min=0)
+    return opened.heat(row, "attention_grad_cam", signed=False, class_specific=True)

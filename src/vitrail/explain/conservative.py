@@ -1,0 +1,182 @@
+"""Conservative propagation (CP-LRP): "XAI for transformers" (Ali et al., 2022), and its balance sheet.
+
+    R_i = x_i * d y / d x_i       on a twin whose attention weights, deviations and gates are held (`held.py`)
+
+That twin is linear, so the parts of a logit add up to it. `conservative` shows what the pixels of each patch give, for
+the class or against it, by their sign. `balance_sheet` shows all parts:
+
+    pixels + positions + class token (and other prefix tokens) + biases = logit
+
+exactly, up to rounding. What is not in the picture is not hidden: positions, prefix tokens and biases often give a
+large part. Input times gradient on the network itself has no such sheet: a norm hardly feels the scale of its input, so
+its shares do not add up.
+
+The number shared out must be linear in the logits without a constant: a class, or one rather than another. For any
+other function y of the logits z the sheet leaves the gap y - sum z dy/dz, and the heat has a note.
+
+The authors of another package of such rules (lxt) report a patent on layer-wise relevance propagation that leaves it
+free for personal and scientific use only. So this method is there for those who name it; nothing uses it by default.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.errors import UsageError, nearest
+from vitrail.explain.heat import Heat
+from vitrail.explain.held import Count, Counted, held, uncounted
+from vitrail.explain.readout import Opened, check, heat_of, on_grid, open_run, wide
+from vitrail.explain.target import Target
+from vitrail.nn import ViT, cut_patches, resize_positions
+from vitrail.nn.vit import Images
+
+At = Literal["pixels", "tokens"]
+BIASES = {  # whose bias, by a word in the name of its place; the others are norms
+    "patch_embed": "patch map",
+    "attn": "attention",
+    "mlp": "MLPs",
+    "head": "head",
+    "head_dist": "head",
+}
+NOT_LINEAR = 1e-3  # relative gap from which on a function of the logits is said not to be linear
+
+
+@dataclass(frozen=True, eq=False)
+class Balance:
+    """Where a logit comes from, without a rest: pixels + positions + prefix + biases = logit, for each picture.
+
+    Attributes:
+        pixels: (b, rows, columns), what the pixels of each patch give; for the class or against it.
+        positions: (b,), what the positions of all tokens give.
+        prefix: What the "class token", "distillation token" and "registers" give, (b,) for each that is there.
+        biases: What the biases of the "patch map", "norms", "attention", "MLPs" and "head" give, (b,) for each.
+        logit: (b,), the number that is shared out.
+        target: (b,), the class it belongs to, as in `Heat`.
+        rather_than: (b,), the class that it is held against, or None.
+    """
+
+    pixels: Float[Tensor, "b rows columns"]
+    positions: Float[Tensor, "b"]
+    prefix: dict[str, Float[Tensor, "b"]]
+    biases: dict[str, Float[Tensor, "b"]]
+    logit: Float[Tensor, "b"]
+    target: Int[Tensor, "b"] = field(repr=False)
+    rather_than: Int[Tensor, "b"] | None = field(default=None, repr=False)
+
+    @property
+    def parts(self) -> dict[str, Float[Tensor, "b"]]:
+        """All parts in words, (b,) each, in the order of a sheet."""
+        biases = {f"biases of the {kind}": part for kind, part in self.biases.items()}
+        return {"pixels": self.pixels.sum(dim=(1, 2)), "positions": self.positions, **self.prefix, **biases}
+
+    @property
+    def gap(self) -> Float[Tensor, "b"]:
+        """Logit less the sum of all parts: rounding, for a target that is linear in the logits."""
+        return self.logit - torch.stack(list(self.parts.values())).sum(dim=0)
+
+
+@torch.inference_mode(False)
+def conservative(network: ViT, images: Images, target: Target = None, *, at: At = "pixels") -> Heat:
+    """What each patch gives to the target's logit, for it or against it.
+
+    Args:
+        network: In eval mode, of the standard parts; left as it is, gradients included.
+        images: (b, c, h, w), any size that the patches divide.
+        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
+        at: "pixels" (normalised, as the network reads them), summed over a patch; or "tokens", which enter the first
+            block, with their positions and the bias of the patch map.
+
+    Returns:
+        A share of the logit per patch, signed. With at="tokens" the prefix tokens have shares too, which are not shown.
+
+    Raises:
+        UsageError: If the network is in training mode or has a part without a rule, or if images, target or at do not
+            fit.
+    """
+    if at not in get_args(At):
+        guess = nearest(at, get_args(At)) or "pixels"
+        raise UsageError(f"at must be one of {', '.join(get_args(At))}, got {at!r}", f"at={guess!r}")
+    opened = _opened(network, images, target)
+    tokens, logits = opened.record["tokens"], opened.record["logits"]
+    place = tokens if at == "tokens" else opened.pixels
+    gradient, by_logits = torch.autograd.grad(opened.logit.sum(), [place, logits])
+    shares = (wide(place) * wide(gradient)).detach()
+    if at == "tokens":
+        values = on_grid(shares.sum(dim=-1), opened.prefix, opened.grid)
+    else:
+        values = by_patch(shares, network, opened)
+    notes: list[tuple[str, ...]] = []
+    if opened.aim.function is not None:
+        gap = (opened.logit - (logits * by_logits).sum(dim=1)).detach()
+        far = gap.abs() > NOT_LINEAR * opened.logit.detach().abs().clamp(min=NOT_LINEAR)
+        said = "the target is not linear in the logits, so {:.3g} of it belongs to no part"
+        notes = [(said.format(one),) if is_far else () for one, is_far in zip(gap.tolist(), far.tolist(), strict=True)]
+    return heat_of(values, opened.aim, opened.logit, "conservative", signed=True, class_specific=True, notes=notes)
+
+
+@torch.inference_mode(False)
+def balance_sheet(network: ViT, images: Images, target: Target = None) -> Balance:
+    """All that a logit is made of, in one pass forward and one back.
+
+    Args:
+        network: In eval mode, of the standard parts; left as it is, gradients included.
+        images: (b, c, h, w), any size that the patches divide.
+        target: What to share out, see `vitrail.explain.target`; None for each picture's top class.
+
+    Returns:
+        The parts, for each picture of the batch. The gap is rounding (below 1e-10 of the logit in float64) where the
+        target is linear in the logits; for another function of the logits, what no part accounts for.
+
+    Raises:
+        UsageError: As in `conservative`.
+    """
+    shares: dict[str, Tensor] = {}
+
+    def count(part: nn.Module, bias: Tensor | None, name: str) -> nn.Module:
+        if bias is None:
+            return part
+        kind = next((BIASES[word] for word in name.split(".") if word in BIASES), "norms")
+        if kind not in shares:
+            shares[kind] = torch.ones(images.shape[0], dtype=wide(bias).dtype, device=bias.device, requires_grad=True)
+        return Counted(part, bias, shares[kind])
+
+    opened = _opened(network, images, target, count)
+    tokens = opened.record["tokens"]
+    gradients = torch.autograd.grad(opened.logit.sum(), [opened.pixels, tokens, *shares.values()])
+    by_pixels, by_tokens = (wide(gradient) for gradient in gradients[:2])
+    with torch.no_grad():
+        pixels = by_patch(wide(opened.pixels) * by_pixels, network, opened)
+        positions, front, start = torch.zeros_like(pixels[:, 0, 0]), {}, 0
+        if network.pos_embed is not None:
+            resized = resize_positions(network.pos_embed, opened.prefix, network.config.grid, opened.grid)
+            positions = (wide(resized) * by_tokens).sum(dim=(1, 2))
+        names = ("class token", "distillation token", "registers")
+        for name, token in zip(names, (network.cls_token, network.dist_token, network.reg_token), strict=True):
+            if token is not None:
+                end = start + token.shape[1]
+                front[name] = (wide(token) * by_tokens[:, start:end]).sum(dim=(1, 2))
+                start = end
+    return Balance(
+        pixels=pixels,
+        positions=positions,
+        prefix=front,
+        biases=dict(zip(shares, gradients[2:], strict=True)),
+        logit=wide(opened.logit.detach()),
+        target=opened.aim.target,
+        rather_than=opened.aim.rather_than,
+    )
+
+
+def by_patch(pixels: Tensor, network: ViT, opened: Opened) -> Float[Tensor, "b rows columns"]:
+    """The sum over each patch; pictures may come as pixels (b, c, h, w) or as patches (b, p, x)."""
+    patches = cut_patches(pixels, network.config.patch) if pixels.dim() == 4 else pixels
+    return patches.sum(dim=-1).unflatten(1, opened.grid)
+
+
+def _opened(network: ViT, images: Images, target: Target, count: Count = uncounted) -> Opened:
+    """A run of the twin; what explanations cannot read at all is refused first."""
+    check(network, images, gradients=True)
+    return open_run(held(network, count), images, target, "tokens", "logits", gradients=True)

@@ -1,0 +1,100 @@
+"""Grad-CAM on patch tokens: "Grad-CAM: visual explanations from deep networks" (Selvaraju et al., ICCV 2017), eq. 1, 2.
+
+    w_d   = mean over the patches of  d y / d t[p, d]        t the patch tokens of one layer, y the logit of the target
+    map_p = max(0, sum_d w_d t[p, d])
+
+In a convolutional network a channel is a detector and place is kept; in a ViT one weight per channel for the whole
+picture loses more, and the map depends much on the layer. `hires_cam` keeps each place's own gradient.
+
+A layer is named as in the record: `blocks.3.norm1` is what the attention of block 3 reads, and the default is that of
+the last block. Behind the last attention of a network that reads out its class token no patch token is read any more:
+the gradient is zero there whatever the picture, which is an error and not an empty map.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.errors import UsageError, nearest
+from vitrail.explain.heat import Heat
+from vitrail.explain.pixels import differentiate
+from vitrail.explain.readout import Opened, heat_of, open_run, wide
+from vitrail.explain.target import Target
+from vitrail.nn import Record, ViT
+from vitrail.nn.vit import Images
+
+
+@torch.inference_mode(False)
+def grad_cam(
+    network: ViT,
+    images: Images,
+    target: Target = None,
+    *,
+    layer: str | None = None,
+) -> Heat:
+    """Patch tokens of one layer, weighted by how the target's logit reacts to their channels.
+
+    Args:
+        network: In eval mode; left as it is, gradients included.
+        images: (b, c, h, w), any size that the patches divide.
+        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
+        layer: `tokens`, or `.input`, `.norm1`, `.mlp` or `.output` of a block, such as `"blocks.3.norm1"`; None for
+            the last block's `.norm1`.
+
+    Returns:
+        A number of at least 0 per patch; what speaks against the class is cut off.
+
+    Raises:
+        UsageError: If the network is in training mode, if images, target or layer do not fit, or if no gradient reaches
+            the layer's patch tokens.
+    """
+    opened, tokens, gradients = open_layer(network, images, target, layer)
+    weights = gradients.mean(dim=1, keepdim=True)
+    values = (weights * tokens).sum(dim=2).clamp(min=0).unflatten(1, opened.grid)
+    return heat_of(values, opened.aim, opened.logit, "grad_cam", signed=False, class_specific=True)
+
+
+def open_layer(
+    network: ViT, images: Images, target: Target, layer: str | None
+) -> tuple[Opened, Float[Tensor, "b p d"], Float[Tensor, "b p d"]]:
+    """A run, the patch tokens of one of its layers, and the gradient of the explained number by them.
+
+    Raises:
+        UsageError: See `grad_cam`.
+    """
+    names = layers_of(network)
+    layer = f"blocks.{network.config.depth - 1}.norm1" if layer is None else layer
+    if layer not in names:
+        guess = nearest(str(layer), names) or names[-3]
+        raise UsageError(
+            f"layer must be tokens or blocks.0..{network.config.depth - 1} with .input, .norm1, .mlp or .output, "
+            f"got {layer!r}",
+            f"layer={guess!r}",
+        )
+    opened = open_run(network, images, target, layer, gradients=True)
+    tokens = opened.record[layer]
+    gradients = differentiate(opened.logit, tokens)[:, opened.prefix :]
+    if len(images) and not gradients.any():
+        _refuse_if_dead(network, images, target, layer)
+    return opened, wide(tokens.detach()[:, opened.prefix :]), wide(gradients)
+
+
+def layers_of(network: ViT) -> list[str]:
+    """The record's names that hold one vector per token, first layer first."""
+    parts = ("input", "norm1", "mlp", "output")
+    return ["tokens", *(f"blocks.{index}.{part}" for index in range(network.config.depth) for part in parts)]
+
+
+def _refuse_if_dead(network: ViT, images: Images, target: Target, layer: str) -> None:
+    """Raise if gradients reach other layers: then it is the layer, and not the picture, that is at fault."""
+    names = layers_of(network)
+    opened = open_run(network, images, target, *names, gradients=True)
+    kept: Record = opened.record
+    arriving = torch.autograd.grad(opened.logit.sum(), [kept[name] for name in names], materialize_grads=True)
+    alive = [name for name, each in zip(names, arriving, strict=True) if each[:, opened.prefix :].any()]
+    if alive:
+        raise UsageError(
+            f"no gradient reaches the patch tokens of {layer}: nothing behind it reads them "
+            f"(a class token reads patches in the attention alone); it does reach {alive[0]} to {alive[-1]}",
+            f"layer={[name for name in alive if not name.endswith('.mlp')][-1]!r}",
+        )

@@ -1,0 +1,122 @@
+"""Gradient rollout: attention rollout in which each layer's attention is weighed by its gradient.
+
+    M_l = pos(E_h(G_l * A_l))                                           as in vit-explain (Gildenblat, 2020)
+    B_l = 0.5 M_l + 0.5 I, each row divided by its sum                  as in rollout (Abnar and Zuidema, 2020)
+    R   = B_L ... B_1               map = readout R, less what never left its token
+
+G_l = d y / d A_l, y the logit of the target; E_h the mean over heads, pos(x) = max(x, 0). The code that made the method
+known divides by the sums without keeping the dimension, which scales columns and not rows, and pairs the gradient of
+the last layer with the attention of the first. Neither is done here.
+
+What never left its token is the product of what each B_l leaves in place for being half the identity. With a class
+token it lies in the class token's own column, which is not shown, so that the map is the formula's. With mean pooling
+it would lie on all patches, nearly 1 / patches on each, and hide the rest (as in generic attention, where R - I is
+shown for the same reason).
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.errors import UsageError
+from vitrail.explain.attention_rollout import check_discard, largest
+from vitrail.explain.heat import Heat
+from vitrail.explain.layers import (
+    GivenLayer,
+    Layer,
+    attention_x_gradient,
+    recorded,
+    rows_read,
+    start_rows,
+)
+from vitrail.explain.readout import open_run, without_autocast
+from vitrail.explain.target import Target
+from vitrail.nn import ViT
+from vitrail.nn.vit import Images
+
+
+@torch.inference_mode(False)
+def gradient_rollout(
+    network: ViT,
+    images: Images,
+    target: Target = None,
+    *,
+    discard: float = 0.0,
+) -> Heat:
+    """Where what raises the target's logit could have come from, through all layers.
+
+    Args:
+        network: In eval mode; left as it is, gradients included.
+        images: (b, c, h, w), any size that the patches divide.
+        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
+        discard: Share of the smallest entries of every M_l to set to zero, at least 0 and below 1.
+
+    Returns:
+        A number of at least 0 per patch.
+
+    Raises:
+        UsageError: If the network is in training mode, or if images, target or discard do not fit.
+    """
+    check_discard(discard)
+    opened = open_run(network, images, target, "blocks.*.attention", gradients=True)
+    at_attended = opened.record.attended_gradient(opened.logit.sum())  # pictures do not mix: each gets its own
+    rows = rolled_by_gradient(recorded(opened.record, at_attended), opened.readout[None], discard)
+    return opened.heat(rows[:, 0], "gradient_rollout", signed=False, class_specific=True)
+
+
+@torch.no_grad()
+def gradient_rollout_of(
+    attentions: Sequence[Float[Tensor, "b k n n"]],
+    gradients: Sequence[Float[Tensor, "b k n n"]],
+    readout: Float[Tensor, "r n"] | None = None,
+    *,
+    discard: float = 0.0,
+) -> Float[Tensor, "b r n"]:
+    """Rows of R, less what never left its token, for given attention weights and their gradients.
+
+    Args:
+        attentions: Of each layer, first layer first.
+        gradients: Of each layer, in the same order.
+        readout: Rows to propagate, each a mixture of tokens; all of R (the identity) when None.
+        discard: Share of the smallest entries of every M_l to set to zero.
+
+    Returns:
+        (b, r, n), at least 0 when the readout is.
+
+    Raises:
+        UsageError: If there is no layer, or not one gradient for each, or if discard does not fit.
+    """
+    check_discard(discard)
+    if not attentions or len(attentions) != len(gradients):
+        raise UsageError(
+            f"got attention of {len(attentions)} layers and gradients of {len(gradients)}",
+            "one gradient for each of at least one layer, first layer first",
+        )
+    return rolled_by_gradient([GivenLayer(*one) for one in zip(attentions, gradients, strict=True)], readout, discard)
+
+
+@torch.no_grad()
+def rolled_by_gradient(
+    layers: Sequence[Layer], readout: Float[Tensor, "r n"] | None, discard: float
+) -> Float[Tensor, "b r n"]:
+    """`gradient_rollout_of`, of layers that may be made while they are read.
+
+    A row of B_l is (I + M_l) divided by its sum, 1 + sum M_l. What stays and what moved are propagated apart, so that
+    nothing small is lost in a difference.
+    """
+    stays = start_rows(layers[-1], readout)
+    moved = torch.zeros_like(stays)
+    for layer in reversed(layers):
+        before, stays, moved = (stays, moved), torch.zeros_like(stays), torch.zeros_like(moved)
+        queries = rows_read(sum(before))
+        for some, piece in largest(layer, attention_x_gradient, queries, discard):
+            raising = piece.clamp(min=0)
+            share = 1 / (1 + raising.sum(dim=-1))[:, None]
+            stayed, had_moved = (rows[:, :, some] * share for rows in before)
+            stays[:, :, some] += stayed
+            moved[:, :, some] += had_moved
+            with without_autocast(moved):
+                moved += (stayed + had_moved) @ raising
+    return moved

@@ -1,0 +1,94 @@
+"""Head view: the patches that hold most of a head's attention, as DINO shows its heads.
+
+    map_j = A_l[h, r, j] on the smallest set of patches that holds the share `mass` of all patches' attention, else 0
+
+"Emerging properties in self-supervised vision transformers" (Caron et al., ICCV 2021), figures 1 and 3. Row r is the
+readout. Patches that hold as much as the last one of the set, up to rounding, are in it too: which of them came first
+would be chance. On networks trained with labels the heads are less tidy than on DINO's. They cannot tell classes apart.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.errors import UsageError
+from vitrail.explain.heat import ROUNDING, Heat
+from vitrail.explain.layers import RecordedLayer, attention, block_of, heads_of, read_heads, read_row
+from vitrail.explain.readout import on_grid, open_run
+from vitrail.explain.target import Target
+from vitrail.nn import ViT
+from vitrail.nn.vit import Images
+
+
+@torch.inference_mode(False)
+def head_view(
+    network: ViT,
+    images: Images,
+    target: Target = None,
+    *,
+    layer: int = -1,
+    head: int | None = None,
+    mass: float = 0.6,
+) -> Heat:
+    """The fewest patches that hold most of the readout's attention, in one layer.
+
+    Args:
+        network: In eval mode; left as it is.
+        images: (b, c, h, w), any size that the patches divide.
+        target: What is reported beside the map, see `vitrail.explain.target`; the values do not depend on it, so a
+            contrast is refused.
+        layer: Which block; -1 is the last.
+        head: Which head; None for the mean over all.
+        mass: Share of the patches' attention that is kept, above 0 and at most 1.
+
+    Returns:
+        A share of attention per patch, in [0, 1]; 0 where a patch is not in the set.
+
+    Raises:
+        UsageError: If the network is in training mode, or if images, target, layer, head or mass do not fit.
+    """
+    place, heads = f"blocks.{block_of(network, layer)}", heads_of(network, head)
+    _check(mass)
+    opened = open_run(network, images, target, f"{place}.attention", blind="head_view")
+    row = read_row(RecordedLayer(opened.record.kept(place)), attention, opened.readout, heads)
+    kept = most_of(row[:, opened.prefix :], mass)
+    return opened.heat(torch.cat([row[:, : opened.prefix], kept], dim=1), "head_view", signed=False, class_specific=False)
+
+
+@torch.inference_mode(False)
+def head_views(
+    network: ViT, images: Images, *, layer: int = -1, mass: float = 0.6
+) -> Float[Tensor, "b k rows columns"]:
+    """The head view of every head of one layer.
+
+    Args:
+        network: As in `head_view`.
+        images: As in `head_view`.
+        layer: As in `head_view`.
+        mass: As in `head_view`; 1 for all patches.
+
+    Returns:
+        (b, heads, rows, columns), shares of each head's attention.
+
+    Raises:
+        UsageError: As in `head_view`.
+    """
+    place = f"blocks.{block_of(network, layer)}"
+    _check(mass)
+    opened = open_run(network, images, None, f"{place}.attention")
+    rows = read_heads(RecordedLayer(opened.record.kept(place)), attention, opened.readout)
+    return on_grid(most_of(rows[:, :, opened.prefix :], mass), 0, opened.grid)
+
+
+def most_of(shares: Float[Tensor, "*b p"], mass: float) -> Float[Tensor, "*b p"]:
+    """Each row's largest entries that together hold `mass` of it, with their ties; 0 in place of the others."""
+    largest = shares.sort(dim=-1, descending=True).values
+    held = largest.cumsum(dim=-1)
+    enough = (held >= mass * held[..., -1:] * (1 - torch.finfo(held.dtype).eps * shares.shape[-1])).long()
+    last = largest.gather(-1, enough.argmax(dim=-1, keepdim=True))
+    return shares * (shares >= last * (1 - ROUNDING * torch.finfo(last.dtype).eps))
+
+
+def _check(mass: float) -> None:
+    if not 0 < mass <= 1:
+        raise UsageError(f"mass must be above 0 and at most 1, got {mass}", "mass=0.6")

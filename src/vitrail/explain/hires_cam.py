@@ -1,0 +1,45 @@
+"""HiResCAM on patch tokens: "Use HiResCAM instead of Grad-CAM" (Draelos and Carin, 2020), section 3.
+
+    map_p = sum_d t[p, d] (d y / d t[p, d])        t the patch tokens of one layer, y the logit of the target
+
+Grad-CAM without the mean over places: each place keeps its own gradient, so the map cannot point where the network did
+not look in this layer. It keeps its sign; cut at zero it is what packages draw. With a network that is linear behind
+the layer, the values add up to the logit less the biases and the prefix tokens' part.
+"""
+
+import torch
+
+from vitrail.explain.grad_cam import open_layer
+from vitrail.explain.heat import Heat
+from vitrail.explain.readout import heat_of
+from vitrail.explain.target import Target
+from vitrail.nn import ViT
+from vitrail.nn.vit import Images
+
+
+@torch.inference_mode(False)
+def hires_cam(
+    network: ViT,
+    images: Images,
+    target: Target = None,
+    *,
+    layer: str | None = None,
+) -> Heat:
+    """Patch tokens of one layer times the gradient that reaches each.
+
+    Args:
+        network: In eval mode; left as it is, gradients included.
+        images: (b, c, h, w), any size that the patches divide.
+        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
+        layer: As in `grad_cam`; None for the last block's `.norm1`.
+
+    Returns:
+        A signed number per patch, in logits.
+
+    Raises:
+        UsageError: If the network is in training mode, if images, target or layer do not fit, or if no gradient reaches
+            the layer's patch tokens.
+    """
+    opened, tokens, gradients = open_layer(network, images, target, layer)
+    values = (tokens * gradients).sum(dim=2).unflatten(1, opened.grid)
+    return heat_of(values, opened.aim, opened.logit, "hires_cam", signed=True, class_specific=True)

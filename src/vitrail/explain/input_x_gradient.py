@@ -1,0 +1,39 @@
+"""Input x gradient: "Not just a black box: learning important features" (Shrikumar et al., 2016), section 2.
+
+    map_p = sum over the pixels and channels i of patch p of x_i (d y / d x_i)        y the logit of the target
+
+For a network that is linear in its pixels this is what each patch adds to the logit. A transformer is not: softmax and
+LayerNorm bend the logit, the numbers do not add up to it, and on digits with a known place the sign was wrong more
+often than right. Its place is beside methods that keep the sum (`integrated_gradients`). A pixel of value 0, the
+colour that preprocessing subtracts, gets nothing whatever the network makes of it.
+"""
+
+import torch
+
+from vitrail.explain.heat import Heat
+from vitrail.explain.pixels import by_patch, differentiate
+from vitrail.explain.readout import heat_of, open_run, wide
+from vitrail.explain.target import Target
+from vitrail.nn import ViT
+from vitrail.nn.vit import Images
+
+
+@torch.inference_mode(False)
+def input_x_gradient(network: ViT, images: Images, target: Target = None) -> Heat:
+    """Each patch's pixels times the gradient that reaches them.
+
+    Args:
+        network: In eval mode; left as it is, gradients included.
+        images: (b, c, h, w), any size that the patches divide.
+        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
+
+    Returns:
+        A signed number per patch, in logits; it depends on where the zero of the normalised pixels lies.
+
+    Raises:
+        UsageError: If the network is in training mode, or if images or target do not fit.
+    """
+    opened = open_run(network, images, target, "logits", gradients=True)
+    gradient = wide(differentiate(opened.logit, opened.pixels))
+    values = by_patch(wide(opened.pixels.detach()) * gradient, opened.grid)
+    return heat_of(values, opened.aim, opened.logit, "input_x_gradient", signed=True, class_specific=True)

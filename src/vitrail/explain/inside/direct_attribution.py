@@ -1,0 +1,126 @@
+"""Direct logit attribution: a logit as a sum of what the embedding, each attention and each MLP wrote.
+
+    h_L = tokens + sum_l attention_l + sum_l mlp_l                     the residual stream is a sum
+    y   = sum_u g . u + constant,       g = d y / d h_L                with the deviation of the last norm held
+
+The last norm, the pooling and the head are linear once its deviation is a constant (`held.py`), so every term of the
+sum has its share of the logit ("A mathematical framework for transformer circuits", Elhage et al., 2021). Only what a
+term says *directly* is counted, not what later blocks make of it.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.explain.held import Counted, HeldNorm, check_rules
+from vitrail.explain.inside.reading import output_map, read
+from vitrail.explain.readout import check, wide, without_autocast
+from vitrail.explain.target import Target, choose_target
+from vitrail.nn import ViT, twin
+from vitrail.nn.vit import Images
+
+
+@dataclass(frozen=True, eq=False)
+class DirectAttribution:
+    """embedding + attention + mlp + constant = logit, for each picture.
+
+    Attributes:
+        embedding: (b,), of the tokens that enter the first block.
+        heads: (l, k, b), of what each head of each attention added.
+        attention_bias: (l, b), of the bias of each attention's output map.
+        mlp: (l, b), of what each MLP added.
+        constant: (b,), of the biases of the last norm and the head.
+        logit: (b,), the number that is explained.
+        target: (b,), the class, as in `Heat`.
+    """
+
+    embedding: Float[Tensor, "b"]
+    heads: Float[Tensor, "l k b"]
+    attention_bias: Float[Tensor, "l b"]
+    mlp: Float[Tensor, "l b"]
+    constant: Float[Tensor, "b"]
+    logit: Float[Tensor, "b"]
+    target: Int[Tensor, "b"]
+
+    @property
+    def attention(self) -> Float[Tensor, "l b"]:
+        """Of what each attention added: its heads and its bias."""
+        return self.heads.sum(dim=1) + self.attention_bias
+
+    @property
+    def gap(self) -> Float[Tensor, "b"]:
+        """Logit less the sum of the parts: rounding, for a target that is linear in the logits."""
+        return self.logit - self.embedding - self.attention.sum(dim=0) - self.mlp.sum(dim=0) - self.constant
+
+
+@torch.inference_mode(False)
+def direct_attribution(network: ViT, images: Images, target: Target = None) -> DirectAttribution:
+    """What each part of the network says directly for the target.
+
+    Args:
+        network: In eval mode, with the standard norm, pooling and head; left as it is.
+        images: (b, c, h, w), any size that the patches divide.
+        target: Whose number is shared out, see `vitrail.explain.target`; None for each picture's top class.
+
+    Raises:
+        UsageError: If the network is in training mode or has a readout or an attention without a rule, or if images or
+            target do not fit.
+    """
+    check(network, images, gradients=True)
+    check_rules(network, "norm", "pool", "head", "head_dist")
+    depth = network.config.depth
+    record = read(network, images, "tokens", "blocks.*.attended", "blocks.*.mlp", f"blocks.{depth - 1}.output")
+    last = record[f"blocks.{depth - 1}.output"].requires_grad_()
+    share = torch.ones(len(last), dtype=wide(last).dtype, device=last.device, requires_grad=True)
+    logits = _readout(network, share).readout(last)
+    aim = choose_target(logits.detach(), target)
+    logit = aim.of(logits)
+    arriving, constant = torch.autograd.grad(logit.sum(), [last, share], materialize_grads=True)
+    arriving = wide(arriving)
+
+    with torch.no_grad(), without_autocast(arriving):
+        heads, biases, mlps = [], [], []
+        for index in range(depth):
+            at_heads, bias = _by_head(network, index, record[f"blocks.{index}.attended"], arriving)
+            heads.append(at_heads)
+            biases.append(bias)
+            mlps.append(_said(record[f"blocks.{index}.mlp"], arriving))
+        return DirectAttribution(
+            embedding=_said(record["tokens"], arriving),
+            heads=torch.stack(heads),
+            attention_bias=torch.stack(biases),
+            mlp=torch.stack(mlps),
+            constant=constant,
+            logit=wide(logit.detach()),
+            target=aim.target,
+        )
+
+
+def _readout(network: ViT, share: Float[Tensor, "b"]) -> ViT:
+    """A twin whose norm and heads are linear, and whose biases are counted by the share."""
+
+    def linear(part: nn.Module) -> nn.Module:
+        assert isinstance(part, nn.Linear)
+        return part if part.bias is None else Counted(part, part.bias, share)
+
+    def norm(part: nn.Module) -> nn.Module:
+        assert isinstance(part, nn.LayerNorm)
+        return HeldNorm(part) if part.bias is None else Counted(HeldNorm(part), part.bias, share)
+
+    return twin(network, {nn.LayerNorm: norm, nn.Linear: linear})
+
+
+def _said(added: Float[Tensor, "b n d"], arriving: Float[Tensor, "b n d"]) -> Float[Tensor, "b"]:
+    return (wide(added) * arriving).sum(dim=(1, 2))
+
+
+def _by_head(
+    network: ViT, block: int, attended: Float[Tensor, "b k n e"], arriving: Float[Tensor, "b n d"]
+) -> tuple[Float[Tensor, "k b"], Float[Tensor, "b"]]:
+    """What each head of an attention said, and the bias of its output map."""
+    weight, bias = output_map(network, block)
+    back = torch.einsum("bnd,dke->bkne", arriving, wide(weight))
+    heads = (wide(attended) * back).sum(dim=(2, 3)).T
+    return heads, (arriving * wide(bias)).sum(dim=(1, 2))

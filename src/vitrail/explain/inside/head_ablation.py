@@ -1,0 +1,136 @@
+"""Head ablation: what is lost without each head ("Are sixteen heads really better than one?", Michel et al., 2019).
+
+A head is taken out by giving its *mean* over reference pictures in place of what it attended, token by token: then it
+says nothing about this picture, and the rest of the network reads numbers of the size that it knows. Zeros in its place
+would be something that the network never saw, and overstate the loss.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.errors import UsageError
+from vitrail.explain.inside.reading import attention_at, block_of, head_of, read
+from vitrail.explain.target import Target, choose_target
+from vitrail.nn import SILENT, AnyRecord, Attention, ViT, attend, twin
+from vitrail.nn.vit import Images
+
+
+@dataclass(frozen=True, eq=False)
+class HeadAblation:
+    """What changes when one head after the other gives its mean.
+
+    Attributes:
+        layers: The blocks that were looked at.
+        heads: The heads that were looked at in each.
+        change: (layers, heads, b), the explained number without the head, less the number with it; a head that speaks
+            for the class has a negative change.
+        logit: (b,), the number as it is.
+        accuracy: (layers, heads), share of pictures whose top class is their label without the head; without labels,
+            whose top class stays what it is.
+        whole: The same share with all heads; 1 without labels.
+    """
+
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    change: Float[Tensor, "l k b"]
+    logit: Float[Tensor, "b"]
+    accuracy: Float[Tensor, "l k"]
+    whole: float
+
+
+@torch.inference_mode(False)
+def head_ablation(
+    network: ViT,
+    images: Images,
+    target: Target = None,
+    *,
+    references: Float[Tensor, "r *picture"],
+    labels: Int[Tensor, "..."] | None = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+) -> HeadAblation:
+    """Take out one head after the other; each costs a run through the layers from there on.
+
+    Args:
+        network: In eval mode; left as it is.
+        images: (b, c, h, w), any size that the patches divide.
+        target: Whose number is watched, see `vitrail.explain.target`; None for each picture's top class.
+        references: (r, c, h, w), ordinary pictures of the same size, over which the means are taken.
+        labels: (b,), the true classes, for the accuracy.
+        layers: Which blocks; all when None.
+        heads: Which heads of each; all when None.
+
+    Raises:
+        UsageError: If the network is in training mode or its attention is not vitrail's own, if a layer or head does
+            not exist, or if images, references, labels or target do not fit.
+    """
+    config = network.config
+    blocks = tuple(block_of(network, layer) for layer in (range(config.depth) if layers is None else layers))
+    chosen = tuple(head_of(network, head) for head in (range(config.heads) if heads is None else heads))
+    for block in blocks:
+        attention_at(network, block)
+    if len(references) == 0 or references.shape[1:] != images.shape[1:]:
+        raise UsageError(
+            f"references must be at least one picture of {tuple(images.shape[1:])}, got {tuple(references.shape)}",
+            "some ten pictures of the training data, through the same preprocessing",
+        )
+    if labels is not None and labels.shape != images.shape[:1]:
+        raise UsageError(
+            f"labels must be one class for each of {len(images)} pictures, got {tuple(labels.shape)}", "labels=None"
+        )
+    usual = read(network, references, *(f"blocks.{block}.attended" for block in blocks))
+    record = read(network, images, "logits", *(f"blocks.{block}.input" for block in blocks))
+    logits = record["logits"]
+    aim = choose_target(logits, target)
+    logit, truth = aim.of(logits), logits.argmax(dim=1) if labels is None else labels.to(logits.device)
+    change = logit.new_empty(len(blocks), len(chosen), len(images))
+    accuracy = logit.new_empty(len(blocks), len(chosen))
+    with torch.no_grad():
+        for place, block in enumerate(blocks):
+            mean = usual[f"blocks.{block}.attended"].mean(dim=0)
+            for index, head in enumerate(chosen):
+                without = answer_without(network, record[f"blocks.{block}.input"], block, head, mean[head])
+                change[place, index] = aim.of(without) - logit
+                accuracy[place, index] = (without.argmax(dim=1) == truth).float().mean()
+    whole = float((logits.argmax(dim=1) == truth).float().mean())
+    return HeadAblation(blocks, chosen, change, logit.detach(), accuracy, whole)
+
+
+def answer_without(
+    network: ViT, tokens: Float[Tensor, "b n d"], block: int, head: int, mean: Float[Tensor, "n e"]
+) -> Float[Tensor, "b v"]:
+    """The logits, from the tokens that enter `block`, when one of its heads gives its mean."""
+
+    def ablated(attention: nn.Module) -> nn.Module:
+        assert isinstance(attention, Attention)
+        return Ablated(attention, head, mean)
+
+    for layer in (twin(network.blocks[block], {Attention: ablated}), *network.blocks[block + 1 :]):
+        tokens = layer(tokens)
+    return network.readout(tokens)
+
+
+class Ablated(nn.Module):
+    """Attention of which one head gives the same for every picture.
+
+    Args:
+        attention: What it stands for; shares its parameters.
+        head: Which head is taken out.
+        mean: (n, e), what that head gives for each token.
+    """
+
+    def __init__(self, attention: Attention, head: int, mean: Float[Tensor, "n e"]) -> None:
+        super().__init__()
+        self.attention, self.head, self.mean = attention, head, mean
+
+    def forward(self, tokens: Float[Tensor, "b n d"], record: AnyRecord = SILENT) -> Float[Tensor, "b n d"]:
+        """As the attention, but for the head."""
+        queries, keys, values = self.attention.project(tokens)
+        attended = attend(queries, keys, values).clone()
+        attended[:, self.head] = self.mean
+        record.keep_attention(queries, keys, values, attended, None)
+        return self.attention.proj(attended.transpose(1, 2).flatten(2))

@@ -1,0 +1,138 @@
+"""Sinks: patches whose tokens the network uses as scratch paper.
+
+"Vision transformers need registers" (Darcet et al., 2023), section 2: large networks turn some patches, mostly of dull
+background, into tokens of very large norm, which hold something about the whole picture and little about their place.
+Attention goes there, and so do maps: a bright square on a sink does not mean that this place matters. A patch counts as
+a sink behind a block when
+
+    |h_l[i]| > median + threshold * MAD        over the patches of its picture,   MAD = median | |h| - median |
+
+and |h_l[i]| is at least twice the median. The first condition is a robust outlier; without the second, a picture whose
+patches are nearly all alike would have outliers of no size. The norms at which sinks stand out differ from network to
+network, so nothing is compared between networks.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vitrail.errors import UsageError
+from vitrail.explain.heat import Heat
+from vitrail.explain.inside.reading import read
+from vitrail.explain.readout import wide
+from vitrail.nn import ViT
+from vitrail.nn.vit import Images
+
+LEAST = 2.0  # times the median
+NAMED = 6  # patches that a note names
+
+
+@dataclass(frozen=True, eq=False)
+class Sinks:
+    """The sinks of each picture, behind every block.
+
+    Attributes:
+        norms: (layers, b, rows, columns), length of each patch's token.
+        cut_off: (layers, b), the norm above which a patch is a sink.
+        found: (layers, b, rows, columns), which are.
+    """
+
+    norms: Float[Tensor, "l b rows columns"]
+    cut_off: Float[Tensor, "l b"]
+    found: Bool[Tensor, "l b rows columns"]
+
+    @property
+    def count(self) -> Int[Tensor, "l b"]:
+        """How many behind each block."""
+        return self.found.sum(dim=(2, 3))
+
+    @property
+    def anywhere(self) -> Bool[Tensor, "b rows columns"]:
+        """Patches that are sinks behind any block."""
+        return self.found.any(dim=0)
+
+    def notes(self) -> tuple[tuple[str, ...], ...]:
+        """For each picture nothing, or one sentence that names its sinks."""
+        return tuple(_note(self.found[:, picture]) for picture in range(self.found.shape[1]))
+
+
+@torch.inference_mode(False)
+def find_sinks(network: ViT, images: Images, threshold: float = 6.0) -> Sinks:
+    """Look for patches of outlying norm behind every block.
+
+    Args:
+        network: In eval mode; left as it is.
+        images: (b, c, h, w), any size that the patches divide.
+        threshold: How many median absolute deviations above the median a sink stands.
+
+    Raises:
+        UsageError: If the network is in training mode, or if images or threshold do not fit.
+    """
+    if not threshold > 0:
+        raise UsageError(f"threshold must be above 0, got {threshold}", "threshold=6.0")
+    names = [f"blocks.{index}.output" for index in range(network.config.depth)]
+    record, prefix, grid = read(network, images, *names), network.config.prefix, network.grid(images)
+    norms = torch.stack([wide(record[name])[:, prefix:].norm(dim=-1) for name in names])
+    middle = norms.median(dim=-1).values
+    spread = (norms - middle[..., None]).abs().median(dim=-1).values
+    cut_off = torch.maximum(middle + threshold * spread, LEAST * middle)
+    found = norms > cut_off[..., None]
+    return Sinks(norms.unflatten(2, grid), cut_off, found.unflatten(2, grid))
+
+
+@torch.inference_mode(False)
+def with_sink_notes(network: ViT, images: Images, heat: Heat) -> Heat:
+    """The heat, with a note for every picture that has sinks; one more run of the network.
+
+    Args:
+        network: The network that was explained.
+        images: The pictures that were explained.
+        heat: Of any method.
+
+    Raises:
+        UsageError: As `find_sinks`, or if the heat is not of these pictures.
+    """
+    sinks = find_sinks(network, images)
+    _check_same(sinks, heat)
+    notes = tuple(one + more for one, more in zip(heat.notes, sinks.notes(), strict=True))
+    return replace(heat, notes=notes)
+
+
+@torch.inference_mode(False)
+def without_sinks(sinks: Sinks, heat: Heat) -> Heat:
+    """The heat with zero on all sinks, to see the rest; a note says on how many.
+
+    Args:
+        sinks: Of the same pictures.
+        heat: Of any method.
+
+    Raises:
+        UsageError: If the heat is not of these pictures.
+    """
+    _check_same(sinks, heat)
+    counts = sinks.anywhere.sum(dim=(1, 2)).tolist()
+    said = [(f"sinks taken out: {count}",) if count else () for count in counts]
+    notes = tuple(one + more for one, more in zip(heat.notes, said, strict=True))
+    return replace(heat, values=heat.values.masked_fill(sinks.anywhere, 0), notes=notes)
+
+
+def _note(found: Bool[Tensor, "l rows columns"]) -> tuple[str, ...]:
+    places = [f"({row}, {column})" for row, column in found.any(dim=0).nonzero().tolist()]
+    if not places:
+        return ()
+    named = ", ".join(places[:NAMED]) + (f" and {len(places) - NAMED} more" if len(places) > NAMED else "")
+    behind = found.any(dim=(1, 2)).nonzero()[:, 0].tolist()
+    where = f"block {behind[0]}" if len(behind) == 1 else f"blocks {behind[0]} to {behind[-1]}"
+    are = "1 patch is a sink" if len(places) == 1 else f"{len(places)} patches are sinks"
+    return (f"{are} {named}: tokens of outlying size behind {where}, whose heat says little about their place",)
+
+
+def _check_same(sinks: Sinks, heat: Heat) -> None:
+    if sinks.found.shape[1:] != heat.values.shape:
+        raise UsageError(
+            f"a heat of shape {tuple(heat.values.shape)} is not of these pictures, whose patches are "
+            f"{tuple(sinks.found.shape[1:])}",
+            "the heat and the sinks of the same pictures",
+        )

@@ -1,0 +1,139 @@
+"""KernelSHAP on patches: "A unified approach to interpreting model predictions" (Lundberg and Lee, 2017), section 4.1.
+
+A patch's Shapley value is what it adds to the logit, averaged over all orders in which the patches may be uncovered.
+They are the weights of a linear model g of which patches are seen, z in {0, 1}^P, fitted to y (theorem 2):
+
+    minimise  sum_z  k(|z|) (y(z) - g(z))^2,    k(s) = (P - 1) / (C(P, s) s (P - s))
+    such that g(none) = y(none) and g(all) = y(all)
+
+Both constraints are exact: the last patch's value is what the others leave, and is put in before the fit (the paper's
+supplement). Where all 2^P - 2 other sets fit into `samples` they are all taken, and the values are exactly Shapley's.
+Otherwise sizes are drawn in proportion to k(s) C(P, s), sets uniformly of each size, and each set with its complement
+("Improving KernelSHAP", Covert and Lee, 2021, section 4.1): then the fit is unweighted.
+
+The values always add up to y(all) - y(none); what that says depends on what covers a patch (see `covering`).
+"""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from vitrail.errors import UsageError
+from vitrail.explain.covering import Filling, answers, heat_of_answers
+from vitrail.explain.heat import Heat
+from vitrail.explain.pixels import at_least
+from vitrail.explain.readout import open_run
+from vitrail.explain.target import Target
+from vitrail.nn import ViT
+from vitrail.nn.vit import Images
+
+
+@torch.inference_mode(False)
+def kernel_shap(
+    network: ViT,
+    images: Images,
+    target: Target = None,
+    *,
+    samples: int = 2048,
+    fill: Filling = "mean",
+    seed: int = 0,
+    batch_size: int = 64,
+) -> Heat:
+    """What each patch adds to the target's logit, averaged over the sets of patches that may already be seen.
+
+    Args:
+        network: In eval mode; left as it is.
+        images: (b, c, h, w), any size that the patches divide.
+        target: What to explain, see `vitrail.explain.target`; None for each picture's top class, as it is uncovered.
+        samples: How many sets of patches are tried, at least two for each patch; all sets when they fit.
+        fill: What covers patches, in normalised pixels: `"mean"` for the picture's own mean colour, a number, one for
+            each channel, or a tensor that broadcasts to the pictures.
+        seed: Of the sets; every picture gets the same ones, whatever the batch.
+        batch_size: How many covered pictures run at once.
+
+    Returns:
+        A signed number per patch, in logits; they add up to the difference from the picture with all patches covered.
+
+    Raises:
+        UsageError: If the network is in training mode, or if images, target or an option do not fit.
+    """
+    at_least("samples", samples, 1, "samples=2048")
+    opened = open_run(network, images, target, "logits")
+    players = opened.grid[0] * opened.grid[1]
+    sets, weights = coalitions(players, samples, seed)
+    ends = torch.tensor([False, True])[:, None].expand(2, players)
+    covers = torch.cat([ends, sets]).float().unflatten(1, opened.grid)
+    found = answers(network, images, opened, covers, fill, batch_size)
+    values = shapley_fit(sets.to(found), weights.to(found), found[2:], found[0], found[1])
+    return heat_of_answers(values.unflatten(1, opened.grid), found, opened, "kernel_shap")
+
+
+def coalitions(players: int, samples: int, seed: int) -> tuple[Bool[Tensor, "m p"], Float[Tensor, "m"]]:
+    """Sets of players, neither empty nor full, and their weights: all sets if there are at most `samples`.
+
+    Args:
+        players: How many, p.
+        samples: How many sets to draw at most; pairs of a set and its complement.
+        seed: Of the draws.
+
+    Raises:
+        UsageError: If the sets cannot tell the players apart.
+    """
+    if 2**players - 2 <= samples:
+        numbers = torch.arange(1, 2**players - 1)
+        sets = (numbers[:, None] >> torch.arange(players) & 1).bool()
+        return sets, torch.tensor([kernel(players, size) for size in sets.sum(dim=1).tolist()], dtype=torch.float64)
+    if samples < 2 * players:
+        raise UsageError(
+            f"samples must be at least 2 x {players} to tell {players} patches apart, got {samples}",
+            f"samples={max(2048, 8 * players)}",
+        )
+    generator = torch.Generator().manual_seed(seed)
+    sizes = torch.arange(1, players)
+    shares = 1.0 / (sizes * (players - sizes)).double()
+    drawn = sizes[torch.multinomial(shares, samples // 2, replacement=True, generator=generator)]
+    places = torch.rand(samples // 2, players, generator=generator, dtype=torch.float64).argsort(dim=1).argsort(dim=1)
+    sets = places < drawn[:, None]
+    return torch.stack([sets, ~sets], dim=1).flatten(0, 1), torch.ones(len(sets) * 2, dtype=torch.float64)
+
+
+def kernel(players: int, size: int) -> float:
+    """The weight k(s) of one set of `size` of the players."""
+    return (players - 1) / (math.comb(players, size) * size * (players - size))
+
+
+def shapley_fit(
+    sets: Float[Tensor, "m p"],
+    weights: Float[Tensor, "m"],
+    found: Float[Tensor, "m b"],
+    none: Float[Tensor, "b"],
+    every: Float[Tensor, "b"],
+) -> Float[Tensor, "b p"]:
+    """The weighted least-squares fit whose ends are exact, in float64.
+
+    Args:
+        sets: 1 where a player is in the set.
+        weights: Of the sets.
+        found: The answer to each set.
+        none: The answer to the empty set.
+        every: The answer to the full set.
+
+    Raises:
+        UsageError: If the sets cannot tell the players apart.
+    """
+    difference = every - none
+    if sets.shape[1] == 1 or not len(difference):
+        return difference[:, None].expand(-1, sets.shape[1])
+    scale = weights.sqrt()[:, None]
+    design = scale * (sets[:, :-1] - sets[:, -1:])
+    wanted = scale * (found - none - sets[:, -1:] * difference)
+    finite = wanted.isfinite().all(dim=0)  # LAPACK refuses what is not: such a picture gets no numbers
+    fit = torch.linalg.lstsq(design.cpu(), wanted.where(finite, 0.0).cpu(), driver="gelsd")
+    if int(fit.rank) < design.shape[1]:
+        raise UsageError(
+            f"{len(sets)} sets of patches cannot tell {sets.shape[1]} patches apart", f"samples={4 * len(sets)}"
+        )
+    others = fit.solution.to(wanted).where(finite, torch.nan).T
+    return torch.cat([others, difference[:, None] - others.sum(dim=1, keepdim=True)], dim=1)

@@ -1,0 +1,89 @@
+"""Occlusion: "Visualizing and understanding convolutional networks" (Zeiler and Fergus, 2014), section 4.2.
+
+    map_p = mean over the windows W that hold patch p of  y(x) - y(x with W covered)        y the logit of the target
+
+A window of patches slides over the grid; the last one of a row or column is cut at the border, so that every patch is
+covered. The first question anyone would ask of a network, and asked of the network itself; but of one window at a time
+(two patches that say the same hide each other), and with a filling that no network was trained on (see `covering`).
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.errors import UsageError
+from vitrail.explain.covering import Filling, answers, heat_of_answers
+from vitrail.explain.heat import Heat
+from vitrail.explain.readout import open_run
+from vitrail.explain.target import Target
+from vitrail.nn import ViT
+from vitrail.nn.embedding import Size
+from vitrail.nn.vit import Images
+
+
+@torch.inference_mode(False)
+def occlusion(
+    network: ViT,
+    images: Images,
+    target: Target = None,
+    *,
+    window: int | Size = 1,
+    stride: int | Size = 1,
+    fill: Filling = "mean",
+    batch_size: int = 64,
+) -> Heat:
+    """How far the target's logit falls when patches are covered.
+
+    Args:
+        network: In eval mode; left as it is.
+        images: (b, c, h, w), any size that the patches divide.
+        target: What to explain, see `vitrail.explain.target`; None for each picture's top class, as it is uncovered.
+        window: Patches that are covered together, (rows, columns) or one number for both.
+        stride: Patches from one window to the next, at most the window.
+        fill: What covers them, in normalised pixels: `"mean"` for the picture's own mean colour, a number, one for each
+            channel, or a tensor that broadcasts to the pictures.
+        batch_size: How many covered pictures run at once.
+
+    Returns:
+        A signed number per patch, in logits: positive where the patch speaks for the target.
+
+    Raises:
+        UsageError: If the network is in training mode, or if images, target or an option do not fit.
+    """
+    opened = open_run(network, images, target, "logits")
+    hidden = windows(opened.grid, _pair("window", window), _pair("stride", stride))
+    covered = answers(network, images, opened, 1.0 - hidden, fill, batch_size)
+    falls = opened.logit.double() - covered
+    hidden = hidden.to(falls)
+    values = torch.einsum("mb,mij->bij", falls, hidden) / hidden.sum(dim=0)
+    return heat_of_answers(values, covered, opened, "occlusion")
+
+
+def windows(grid: Size, window: Size, stride: Size) -> Float[Tensor, "m rows columns"]:
+    """Every place of a sliding window, 1 where it lies; cut at the border.
+
+    Raises:
+        UsageError: If the window is larger than the grid, or the stride than the window.
+    """
+    for side, long, far in zip(grid, window, stride, strict=True):
+        if not 1 <= far <= long <= side:
+            raise UsageError(
+                f"window and stride must be at least 1, the stride at most the window and the window at most the grid "
+                f"{grid[0]}x{grid[1]}, got window {window[0]}x{window[1]} and stride {stride[0]}x{stride[1]}",
+                "window=1, stride=1",
+            )
+    along = []
+    for side, long, far in zip(grid, window, stride, strict=True):
+        places, starts = torch.arange(side), far * torch.arange(math.ceil((side - long) / far) + 1)
+        along.append(((places >= starts[:, None]) & (places < starts[:, None] + long)).float())
+    rows, columns = along
+    return (rows[:, None, :, None] * columns[None, :, None, :]).flatten(0, 1)
+
+
+def _pair(name: str, given: int | Size) -> Size:
+    pair = (given, given) if isinstance(given, int) else tuple(given)
+    if len(pair) != 2 or any(type(side) is not int for side in pair):
+        raise UsageError(f"{name} must be patches, one number or (rows, columns), got {given!r}", f"{name}=1")
+    return pair[0], pair[1]

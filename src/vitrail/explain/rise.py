@@ -1,0 +1,101 @@
+"""RISE: "Randomized input sampling for explanation of black-box models" (Petsiuk, Das and Saenko, 2018), section 3.
+
+    map_p = sum_i y(x under M_i) M_i[p] / sum_i M_i[p]  -  (1 / N) sum_i y(x under M_i)        y the logit of the target
+
+The mean answer while patch p is seen (equation 2), less the mean answer: so its sign says whether seeing the patch
+helps or hurts, and a network that does not look gives zero. The paper's map is the first term, the same but for one
+number per picture; its Monte Carlo sum (equation 6) divides by N E[M] where here the masks that were drawn are summed,
+which takes out the part that chance alone would put on the patches that were seen more often.
+
+A mask is made as in the paper: a small grid of cells, each seen with probability `seen`, stretched bilinearly to one
+cell more than is needed and cut out at a random place. Its values stand on the patches, not on the pixels: a patch is
+seen, covered, or a mixture as a whole. Noisy by nature; it takes thousands of masks.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.errors import UsageError
+from vitrail.explain.covering import Filling, answers, heat_of_answers, spread
+from vitrail.explain.heat import Heat
+from vitrail.explain.pixels import at_least
+from vitrail.explain.readout import open_run
+from vitrail.explain.target import Target
+from vitrail.nn import ViT
+from vitrail.nn.embedding import Size
+from vitrail.nn.vit import Images
+
+
+@torch.inference_mode(False)
+def rise(
+    network: ViT,
+    images: Images,
+    target: Target = None,
+    *,
+    masks: int = 2000,
+    cells: int = 7,
+    seen: float = 0.5,
+    fill: Filling = "mean",
+    seed: int = 0,
+    batch_size: int = 64,
+) -> Heat:
+    """How much higher the target's logit is while a patch is seen, on average over random masks.
+
+    Args:
+        network: In eval mode; left as it is.
+        images: (b, c, h, w), any size that the patches divide.
+        target: What to explain, see `vitrail.explain.target`; None for each picture's top class, as it is uncovered.
+        masks: How many random masks, N.
+        cells: Cells along each side of the small grid, cut to the patches along that side.
+        seen: The probability of a cell to be seen, above 0 and below 1.
+        fill: What covers patches, in normalised pixels: `"mean"` for the picture's own mean colour, a number, one for
+            each channel, or a tensor that broadcasts to the pictures.
+        seed: Of the masks; every picture gets the same ones, whatever the batch.
+        batch_size: How many masked pictures run at once.
+
+    Returns:
+        A signed number per patch, in logits: positive where seeing the patch speaks for the target.
+
+    Raises:
+        UsageError: If the network is in training mode, or if images, target or an option do not fit.
+    """
+    at_least("masks", masks, 1, "masks=2000")
+    at_least("cells", cells, 1, "cells=7")
+    if not 0 < seen < 1:
+        raise UsageError(f"seen must be above 0 and below 1, got {seen}", "seen=0.5")
+    opened = open_run(network, images, target, "logits")
+    drawn = random_masks(opened.grid, masks, cells, seen, seed)
+    found = answers(network, images, opened, drawn, fill, batch_size)
+    return heat_of_answers(rise_of(drawn.to(found), found), found, opened, "rise")
+
+
+def rise_of(masks: Float[Tensor, "m rows columns"], found: Float[Tensor, "m b"]) -> Float[Tensor, "b rows columns"]:
+    """The map of given masks and answers; 0 at a patch that no mask shows."""
+    mean = found.mean(dim=0)
+    above = torch.einsum("mb,mij->bij", found - mean, masks)
+    return above / masks.sum(dim=0).clamp(min=torch.finfo(masks.dtype).tiny)
+
+
+def random_masks(grid: Size, count: int, cells: int, seen: float, seed: int) -> Float[Tensor, "m rows columns"]:
+    """Masks on the patches, between 0 and 1.
+
+    Args:
+        grid: (rows, columns) of patches.
+        count: How many.
+        cells: Along each side of the small grid, at most as many as there are patches.
+        seen: Probability of a cell to be 1.
+        seed: Of the draws.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    small = [min(cells, side) for side in grid]
+    patches = [math.ceil(side / few) for side, few in zip(grid, small, strict=True)]  # along a cell
+    drawn = (torch.rand(count, *small, generator=generator) < seen).float()
+    large = spread(drawn, ((small[0] + 1) * patches[0], (small[1] + 1) * patches[1]))
+    shifts = [torch.randint(side, (count,), generator=generator) for side in patches]
+    rows, columns = (
+        shift[:, None] + torch.arange(side) for shift, side in zip(shifts, grid, strict=True)
+    )  # (m, rows), (m, columns)
+    return large[torch.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]

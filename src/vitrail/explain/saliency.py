@@ -1,0 +1,38 @@
+"""Saliency: "Deep inside convolutional networks" (Simonyan, Vedaldi and Zisserman, 2013), section 3.
+
+    map_p = sum over the pixels and channels i of patch p of | d y / d x_i |        y the logit of the target
+
+How fast the logit would change, not what it is made of: a patch can matter much and hardly be felt (the network is
+sure of it), or be felt and lie outside the object. The paper shows the largest channel of each pixel; on a grid of
+patches the sum is taken, of pixels and channels alike, and nothing else is offered.
+"""
+
+import torch
+
+from vitrail.explain.heat import Heat
+from vitrail.explain.pixels import by_patch, differentiate
+from vitrail.explain.readout import heat_of, open_run, wide
+from vitrail.explain.target import Target
+from vitrail.nn import ViT
+from vitrail.nn.vit import Images
+
+
+@torch.inference_mode(False)
+def saliency(network: ViT, images: Images, target: Target = None) -> Heat:
+    """How much the target's logit reacts to each patch's pixels.
+
+    Args:
+        network: In eval mode; left as it is, gradients included.
+        images: (b, c, h, w), any size that the patches divide.
+        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
+
+    Returns:
+        A number of at least 0 per patch, in logits per unit of the normalised pixels.
+
+    Raises:
+        UsageError: If the network is in training mode, or if images or target do not fit.
+    """
+    opened = open_run(network, images, target, "logits", gradients=True)
+    gradient = wide(differentiate(opened.logit, opened.pixels))
+    values = by_patch(gradient.abs(), opened.grid)
+    return heat_of(values, opened.aim, opened.logit, "saliency", signed=False, class_specific=True)

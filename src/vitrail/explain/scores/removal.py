@@ -1,0 +1,326 @@
+"""Scores that cover what a map names, and see what becomes of the prediction.
+
+    deletion        cover the largest values first; area under the curve        lower is better   (RISE, 2018)
+    insertion       show the largest values first; area under the curve         higher is better  (RISE, 2018)
+    perturbation    cover 10 to 90 % of the pixels; is the class still first?   (Chefer, Gur and Wolf, CVPR 2021)
+    aopc            cover the largest values first; mean drop                   higher is better  (Samek et al., 2017)
+    saco            do groups with more of the map matter more?                 higher is better  (SaCo, CVPR 2024)
+
+A value of these alone says little: how much can be gained depends on the picture, the network and the fill. Hold it
+against that of random maps and of the truth, `normalised`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.errors import UsageError
+from vitrail.explain.readout import wide
+from vitrail.explain.scores.composites import (
+    Covering,
+    Measured,
+    finite_maps,
+    measured,
+    opened,
+    ranks_of,
+)
+from vitrail.explain.scores.fill import Pictures
+from vitrail.explain.target import Target
+from vitrail.nn.embedding import Size
+
+Maps = Float[Tensor, "b rows columns"]
+TENTHS = tuple(range(1, 10))  # of the pixels, Chefer et al.
+
+
+@dataclass(frozen=True, eq=False)
+class Removal:
+    """A score by covering, one for each picture, and all that it depends on.
+
+    Attributes:
+        metric: "deletion", "insertion", "positive perturbation", "negative perturbation", "aopc" or "saco".
+        score: (b,); not a number where the map is not finite, or where the definition gives none.
+        points: (b, s), what was measured at each step, averaged over the draws; for SaCo the drop that covering each
+            group makes, the group with the largest values first.
+        fractions: (s,), the share of patches or pixels that is covered at each step (shown, for insertion; in the
+            group, for SaCo).
+        fill: Name of what stood in covered patches.
+        unit: What is covered.
+        measure: What is measured of the explained class.
+        draws: How many fillers each point is the mean of.
+        better: Which direction is good.
+    """
+
+    metric: str
+    score: Float[Tensor, "b"]
+    points: Float[Tensor, "b s"]
+    fractions: Float[Tensor, "s"]
+    fill: str
+    unit: Literal["patch", "pixel"]
+    measure: Measured
+    draws: int
+    better: Literal["higher", "lower"]
+
+
+def deletion(
+    network: nn.Module, images: Pictures, values: Maps, target: Target, covering: Covering, *, steps: int | None = None
+) -> Removal:
+    """Deletion: how fast the explained number falls when the most relevant patches are covered first.
+
+        curve(k / P) = E_draws f(picture with its k largest patches covered)      score = integral over [0, 1]
+
+    Unit: patches. Measured: probability or logit, see `Covering`. Range: [0, 1] for probabilities. Lower is better.
+    Patches of equal value come in random order, another for each draw.
+
+    Args:
+        network: In eval mode; gives logits.
+        images: (b, c, h, w), as the network reads them.
+        values: The maps; their grid must divide the pictures.
+        target: What was explained, see `vitrail.explain.target`; the heat's own target, not `None`, where the map was
+            made for it.
+        covering: The fill, the draws, and what is measured.
+        steps: Into how many steps [0, 1] is cut; None covers one patch after the other.
+
+    Raises:
+        UsageError: If anything does not fit, or if the network is in training mode.
+    """
+    return _curve("deletion", network, images, values, target, covering, steps)
+
+
+def insertion(
+    network: nn.Module, images: Pictures, values: Maps, target: Target, covering: Covering, *, steps: int | None = None
+) -> Removal:
+    """Insertion: how fast the explained number rises when the most relevant patches are shown first.
+
+        curve(k / P) = E_draws f(filler in which the k largest patches are shown)      score = integral over [0, 1]
+
+    Unit: patches. Measured: probability or logit. Range: [0, 1] for probabilities. Higher is better. Arguments and
+    errors as of `deletion`. (RISE starts from a blurred picture: `blur`.)
+    """
+    return _curve("insertion", network, images, values, target, covering, steps)
+
+
+def perturbation(
+    network: nn.Module,
+    images: Pictures,
+    values: Maps,
+    target: Target,
+    covering: Covering,
+    *,
+    first: Literal["most", "least"] = "most",
+) -> Removal:
+    """Positive and negative perturbation of Chefer et al.: is the explained class still the first?
+
+        points_t = share of draws in which the explained class has the largest logit when t tenths of the pixels are
+                   covered, t = 1..9                  score = trapezoid over the nine points, 0.1 to 0.9
+
+    Unit: pixels of the bilinearly upsampled map (rounded down to whole pixels). Measured: top-1, whatever `covering`
+    says. Range: [0, 0.8]. The mean over pictures of `points` is the accuracy; with the predicted class as target it
+    starts at 1. Chefer et al. cover with black, before normalisation: `grey(normalise(0.0), "black")`.
+
+    Args:
+        network: In eval mode; gives logits.
+        images: (b, c, h, w).
+        values: The maps.
+        target: A class for each picture; of a contrast, the first class counts.
+        covering: The fill and the draws.
+        first: "most" covers the most relevant pixels first, the positive perturbation, lower is better; "least" the
+            least relevant, the negative one, higher is better.
+
+    Raises:
+        UsageError: If anything does not fit, if the target is a function, or if the network is in training mode.
+    """
+    if first not in ("most", "least"):
+        raise UsageError(
+            f"perturbation covers the 'most' or the 'least' relevant pixels first, not '{first}'", "'most'"
+        )
+    setting = opened(network, images, _grid(images, values), target, covering, "top-1")
+    total = images.shape[2] * images.shape[3]
+    counts = [total * tenth // 10 for tenth in TENTHS]
+    spans = [(0, count) if first == "most" else (total - count, total) for count in counts]
+    smooth = F.interpolate(wide(values)[:, None], images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
+    hits = []
+    for index in range(len(images)):  # the ranks of all pixels in all draws are many: one picture at a time
+        one = slice(index, index + 1)
+        ranks = ranks_of(smooth[one], setting.draws, covering.seed)
+        hits.append(measured(network, setting.select(one), ranks, spans).mean(dim=0))
+    points = torch.cat(hits)
+    points[~finite_maps(values)] = torch.nan
+    return Removal(
+        metric="positive perturbation" if first == "most" else "negative perturbation",
+        score=torch.trapezoid(points, points.new_tensor(TENTHS) / 10),
+        points=points,
+        fractions=points.new_tensor(counts) / total,
+        fill=covering.fill.name,
+        unit="pixel",
+        measure="top-1",
+        draws=setting.draws,
+        better="lower" if first == "most" else "higher",
+    )
+
+
+def aopc(
+    network: nn.Module, images: Pictures, values: Maps, target: Target, covering: Covering, *, steps: int | None = None
+) -> Removal:
+    """AOPC, the area over the perturbation curve: the mean drop when the most relevant patches are covered first.
+
+        score = 1 / (K + 1) * sum over k = 0..K of f(picture) - E_draws f(picture with its k largest patches covered)
+
+    Unit: patches, one at each step. Measured: probability or logit. Range: [-1, 1] for probabilities. Higher is better.
+
+    Args:
+        network: In eval mode; gives logits.
+        images: (b, c, h, w).
+        values: The maps.
+        target: What was explained.
+        covering: The fill, the draws, and what is measured.
+        steps: K, at most the number of patches; None for all of them.
+
+    Raises:
+        UsageError: If anything does not fit, or if the network is in training mode.
+    """
+    patches = values[0].numel()
+    last = patches if steps is None else steps
+    if not 1 <= last <= patches:
+        raise UsageError(
+            f"aopc covers 1 to {patches} patches, one at each step, got steps={last}", "steps=None for all"
+        )
+    spans = [(0, count) for count in range(last + 1)]
+    points, draws = _points(network, images, values, target, covering, spans)
+    score, fractions = (points[:, :1] - points).mean(dim=1), [count / patches for count in range(last + 1)]
+    return _of_patches("aopc", score, points, fractions, covering, draws)
+
+
+def saco(
+    network: nn.Module, images: Pictures, values: Maps, target: Target, covering: Covering, *, groups: int = 10
+) -> Removal:
+    """SaCo, salience-guided faithfulness coefficient: does more of the map mean more of an effect?
+
+    The patches are put in order and cut into K groups of equal size (within one patch); s_k is the sum of the map over
+    group k, d_k = f(picture) - E_draws f(picture with group k covered), and over all pairs i < j
+
+        w_ij = s_i - s_j if d_i >= d_j else -(s_i - s_j)          score = sum w_ij / sum |w_ij|
+
+    Unit: patches. Measured: probability or logit. Range: [-1, 1], 0 for random maps. Higher is better; it uses the
+    size of the values, so maps must not be rescaled picture by picture (adding a constant changes nothing, when groups
+    are of one size). Not a number for a constant map.
+
+    Args:
+        network: In eval mode; gives logits.
+        images: (b, c, h, w).
+        values: The maps.
+        target: What was explained.
+        covering: The fill, the draws, and what is measured.
+        groups: K, from 2 to the number of patches.
+
+    Raises:
+        UsageError: If anything does not fit, or if the network is in training mode.
+    """
+    patches = values[0].numel()
+    if not 2 <= groups <= patches:
+        raise UsageError(f"saco compares 2 to {patches} groups of patches, got {groups}", "groups=10")
+    edges = [round(patches * index / groups) for index in range(groups + 1)]
+    spans = list(pairwise(edges))
+    points, draws = _points(network, images, values, target, covering, [(0, 0), *spans])
+    drops = points[:, :1] - points[:, 1:]
+    flat = values.flatten(1)
+    usable = finite_maps(values) & (flat.amax(dim=1) > flat.amin(dim=1))
+    score = saco_of(group_sums(values, spans), drops).to(drops.dtype).masked_fill(~usable, torch.nan)
+    return _of_patches("saco", score, drops, [(high - low) / patches for low, high in spans], covering, draws)
+
+
+def saco_of(salience: Float[Tensor, "b k"], drops: Float[Tensor, "b k"]) -> Float[Tensor, "b"]:
+    """SaCo of what each group has of the map and how much covering it changes; see `saco`."""
+    groups = salience.shape[1]
+    first, second = torch.triu_indices(groups, groups, offset=1, device=salience.device)
+    weights = salience[:, first] - salience[:, second]
+    agree = drops[:, first] >= drops[:, second]
+    return torch.where(agree, weights, -weights).sum(dim=1) / weights.abs().sum(dim=1)
+
+
+def group_sums(values: Maps, spans: Sequence[tuple[int, int]]) -> Float[Tensor, "b k"]:
+    """The sum of the map over each span of ranks."""
+    in_order = values.flatten(1).double().sort(dim=1, descending=True).values
+    return torch.stack([in_order[:, low:high].sum(dim=1) for low, high in spans], dim=1)
+
+
+def normalised(
+    score: Float[Tensor, "*s"], random: Float[Tensor, "*s"], oracle: Float[Tensor, "*s"]
+) -> Float[Tensor, "*s"]:
+    """A score on the scale on which random maps have 0 and the truth has 1, whichever direction is better.
+
+    Take means over pictures first: for a single picture the truth and a random map may score alike.
+    """
+    return (score - random) / (oracle - random)
+
+
+def _curve(
+    metric: Literal["deletion", "insertion"],
+    network: nn.Module,
+    images: Pictures,
+    values: Maps,
+    target: Target,
+    covering: Covering,
+    steps: int | None,
+) -> Removal:
+    patches = values[0].numel()
+    if steps is not None and steps < 1:
+        raise UsageError(f"a curve has at least 1 step, got {steps}", f"steps=None for all {patches} patches")
+    cut = min(steps or patches, patches)
+    counts = [round(patches * index / cut) for index in range(cut + 1)]
+    spans = [(0, count) if metric == "deletion" else (count, patches) for count in counts]
+    points, draws = _points(network, images, values, target, covering, spans)
+    fractions = [count / patches for count in counts]
+    score = torch.trapezoid(points, points.new_tensor(fractions))
+    return _of_patches(metric, score, points, fractions, covering, draws)
+
+
+def _points(
+    network: nn.Module,
+    images: Pictures,
+    values: Maps,
+    target: Target,
+    covering: Covering,
+    spans: Sequence[tuple[int, int]],
+) -> tuple[Float[Tensor, "b s"], int]:
+    """What is measured with each span of ranks covered, and the number of draws that it is the mean of."""
+    setting = opened(network, images, _grid(images, values), target, covering, covering.measure)
+    ranks = ranks_of(values, setting.draws, covering.seed)
+    points = measured(network, setting, ranks, spans).mean(dim=0)
+    points[~finite_maps(values)] = torch.nan
+    return points, setting.draws
+
+
+def _of_patches(
+    metric: str,
+    score: Float[Tensor, "b"],
+    points: Float[Tensor, "b s"],
+    fractions: Sequence[float],
+    covering: Covering,
+    draws: int,
+) -> Removal:
+    return Removal(
+        metric=metric,
+        score=score,
+        points=points,
+        fractions=points.new_tensor(fractions),
+        fill=covering.fill.name,
+        unit="patch",
+        measure=covering.measure,
+        draws=draws,
+        better="lower" if metric == "deletion" else "higher",
+    )
+
+
+def _grid(images: Pictures, values: Maps) -> Size:
+    if len(images) != len(values):
+        raise UsageError(
+            f"there is one map for each picture, got {len(values)} maps of {len(images)} pictures",
+            "heat.values of the same pictures",
+        )
+    return values.shape[1], values.shape[2]

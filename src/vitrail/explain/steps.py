@@ -1,0 +1,127 @@
+"""What becomes of the explained number when squares are covered in a map's order.
+
+The steps cover 1, 2, 3, 5, ... up to half of all squares, each step by covers of its own. Maps that are compared go
+through the same steps and the same covers: what differs between them is the squares alone.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from vitrail.explain.evidence import BATCH, explained
+from vitrail.explain.scores.fill import Fill
+from vitrail.explain.target import FUNCTION, Aim
+from vitrail.nn import ViT
+from vitrail.nn.embedding import Size
+from vitrail.nn.vit import Images
+
+SENTENCE = 16  # the step that is told of in words covers about one square of so many
+
+
+def steps_of(squares: int, count: int) -> tuple[int, ...]:
+    """How many squares each step covers: from 1 to half of them, evenly on a logarithmic scale."""
+    shares = torch.linspace(0, 1, count, dtype=torch.float64)
+    return tuple(int(k) for k in (max(1.0, squares / 2) ** shares).round().tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class Covering:
+    """Pictures whose squares are covered step by step.
+
+    Attributes:
+        network: In eval mode.
+        images: (b, c, h, w).
+        aim: What is explained of them.
+        fill: What covers squares.
+        draws: How many steps there are, and how many covers for `by_draw`.
+        seed: Of covers and of the order among equal values.
+    """
+
+    network: ViT
+    images: Images
+    aim: Aim
+    fill: Fill
+    draws: int
+    seed: int
+
+    @property
+    def grid(self) -> Size:
+        """(rows, columns) of squares."""
+        return self.network.grid(self.images)
+
+    @property
+    def patch(self) -> Size:
+        """(height, width) of a square in pixels."""
+        rows, columns = self.grid
+        return self.images.shape[2] // rows, self.images.shape[3] // columns
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """How many squares each step covers."""
+        return steps_of(self.grid[0] * self.grid[1], self.draws)
+
+    @property
+    def told(self) -> int:
+        """Which step is told of in words."""
+        wanted = self.grid[0] * self.grid[1] / SENTENCE
+        return min(range(self.draws), key=lambda step: abs(self.steps[step] - wanted))
+
+    def paired(
+        self, maps: Float[Tensor, "m b rows columns"]
+    ) -> tuple[Float[Tensor, "steps m b"], Float[Tensor, "m b"]]:
+        """The number after each step, one cover for each step; and the target's probability after the told step."""
+        order, numbers, told = self._order(maps), [], torch.empty(0)
+        for step, squares in enumerate(self.steps):
+            logits = self._logits(self._cover(step), self._first(order, squares))
+            numbers.append(explained(logits, self.aim))
+            if step == self.told:
+                told = probability(logits, self.aim)
+        return torch.stack(numbers), told
+
+    def by_draw(
+        self, maps: Float[Tensor, "b rows columns"]
+    ) -> tuple[Float[Tensor, "draws b"], Float[Tensor, "draws b"]]:
+        """For each draw of covers, the mean number over all steps, and the target's probability after the told step."""
+        order = self._order(maps[None])
+        masks = torch.cat([self._first(order, squares) for squares in self.steps])  # (steps, b, rows, columns)
+        numbers, told = [], []
+        for draw in range(self.draws):
+            logits = self._logits(self._cover(len(self.steps) + draw), masks)
+            numbers.append(explained(logits, self.aim).mean(dim=0))
+            told.append(probability(logits[self.told][None], self.aim)[0])
+        return torch.stack(numbers), torch.stack(told)
+
+    def _cover(self, number: int) -> Float[Tensor, "b c h w"]:
+        return self.fill.make(self.images, self.patch, 1, self.seed * 104_729 + number)[0]
+
+    def _order(self, maps: Float[Tensor, "m b rows columns"]) -> Tensor:
+        """(m, b, squares), highest value first; among equal values the order is random, not from the top left."""
+        flat = maps.flatten(2)
+        generator = torch.Generator().manual_seed(self.seed)
+        mixed = torch.randperm(flat.shape[2], generator=generator).to(flat.device)
+        return mixed[flat[..., mixed].argsort(dim=2, descending=True, stable=True)]
+
+    def _first(self, order: Tensor, squares: int) -> Bool[Tensor, "m b rows columns"]:
+        masks = torch.zeros(order.shape, dtype=torch.bool, device=order.device)
+        return masks.scatter_(2, order[..., :squares], True).unflatten(2, self.grid)
+
+    def _logits(
+        self, cover: Float[Tensor, "b c h w"], masks: Bool[Tensor, "m b rows columns"]
+    ) -> Float[Tensor, "m b v"]:
+        """Of the pictures with these squares covered, `BATCH` at a time."""
+        (down, across), (maps, pictures) = self.patch, masks.shape[:2]
+        parts = []
+        for some in torch.arange(maps * pictures, device=masks.device).split(BATCH):
+            picture = some % pictures
+            pixels = masks.flatten(0, 1)[some].repeat_interleave(down, 1).repeat_interleave(across, 2)[:, None]
+            parts.append(self.network(torch.where(pixels, cover[picture], self.images[picture])))
+        return torch.cat(parts).unflatten(0, (maps, pictures))
+
+
+def probability(logits: Float[Tensor, "*m b v"], aim: Aim) -> Float[Tensor, "*m b"]:
+    """Softmax at the aim's class; nan where a function is explained."""
+    if aim.function is not None or (aim.target == FUNCTION).any():
+        return torch.full(logits.shape[:-1], torch.nan, device=logits.device)
+    return Aim(aim.target).of(logits.float().softmax(dim=-1))

@@ -1,0 +1,102 @@
+"""TAM: "Explaining information flow inside vision transformers using Markov chain" (Yuan et al., 2021).
+
+    s   = readout E_h A_L,  then for l = L - 1, ..., l0:   s <- s + s E_h A_l
+    W   = readout E_h pos((1 / m) sum over t = 1/m, ..., m/m of  d y(t x) / d A_L)
+    map = s W
+
+A walk along the attention back to the input, each patch weighed by the gradient of the last attention, which is
+integrated from a black picture x = 0 (the mean colour, for a normalised picture) to the picture. The paper and its code
+differentiate the probability; here y is the logit of the target, as everywhere, because a probability's gradient
+vanishes for a sure network. (A target such as `lambda logits: logits.softmax(1)[:, 3]` explains the probability.) Only
+the last layer's gradient is used.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.errors import UsageError
+from vitrail.explain.heat import Heat
+from vitrail.explain.layers import (
+    Each,
+    Indices,
+    Layer,
+    attention,
+    block_of,
+    joined,
+    read_row,
+    recorded,
+    rows_read,
+    times,
+)
+from vitrail.explain.readout import Opened, check, open_run, wide
+from vitrail.explain.target import Target
+from vitrail.nn import Record, ViT
+from vitrail.nn.record import weights_gradient
+from vitrail.nn.vit import Images
+
+
+@torch.inference_mode(False)
+def tam(
+    network: ViT,
+    images: Images,
+    target: Target = None,
+    *,
+    steps: int = 20,
+    first_layer: int | None = None,
+) -> Heat:
+    """Attention walked back from the readout, times the integrated gradient of the last attention.
+
+    Args:
+        network: In eval mode; left as it is, gradients included.
+        images: (b, c, h, w), any size that the patches divide.
+        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
+        steps: Into how many the way from the black picture is cut, m; 1 takes the gradient at the picture alone.
+        first_layer: Block at which the walk ends, l0, counted from 0; None for a third of the depth (4 of 12, as in
+            the authors' code).
+
+    Returns:
+        A number of at least 0 per patch.
+
+    Raises:
+        UsageError: If the network is in training mode, or if images, target, steps or first_layer do not fit.
+    """
+    if steps < 1:
+        raise UsageError(f"steps must be at least 1, got {steps}", "steps=20")
+    first = network.config.depth // 3 if first_layer is None else block_of(network, first_layer)
+    opened = open_run(network, images, target, "blocks.*.attention")
+    *before, last = recorded(opened.record)
+    states = read_row(last, attention, opened.readout)
+    for layer in reversed(before[first:]):
+        states = states + times(states[:, None], joined(layer, attention, rows_read(states)))[:, 0]
+    weights = read_row(last, integrated(network, opened, steps), opened.readout)
+    return opened.heat(states * weights, "tam", signed=False, class_specific=True)
+
+
+def integrated(network: ViT, opened: Opened, steps: int) -> Each:
+    """pos of the last attention's mean gradient on the way from black to the picture, for `joined`."""
+    check(network, opened.pixels, gradients=True)
+    runs = [last_gradient(network, opened, (step + 1) / steps) for step in range(steps)]
+
+    def each(_: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
+        parts = (wide(weights_gradient(at[:, heads][:, :, queries], values[:, heads])) for at, values in runs)
+        return (sum(parts) / steps).clamp(min=0)
+
+    return each
+
+
+def last_gradient(
+    network: ViT, opened: Opened, scale: float
+) -> tuple[Float[Tensor, "b k n e"], Float[Tensor, "b k n e"]]:
+    """The gradient of what the last attention attended, and its values, for the picture times `scale`."""
+    *blocks, last = network.blocks
+    place = f"blocks.{len(blocks)}"
+    record = Record(f"{place}.attention", f"{place}.values", gradients=True)
+    with torch.no_grad():
+        tokens = network.embed(opened.pixels * scale)
+        for block in blocks:
+            tokens = block(tokens)
+    with torch.enable_grad():
+        logits = network.readout(last(tokens.detach().requires_grad_(), record.at(place)))
+        number = opened.aim.of(logits).sum()  # pictures do not mix: each gets its own
+    return record.attended_gradient(number)[place], record[f"{place}.values"].detach()

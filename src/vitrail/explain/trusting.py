@@ -1,0 +1,216 @@
+"""A map with the number that says how far to trust it.
+
+    held = trust(model, images, heat)
+    held.verdict           ("supported", "cannot tell", ...)
+    held.sentence(0, "7")  what covering the brightest squares of picture 0 does, beside covering random ones
+
+Squares are covered in steps, from the one that the map names first to half of all, and the fall of the explained number
+is averaged over the steps. The map, its random twins and the true mask go through the same covers (`steps.py`).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from vitrail.errors import UsageError
+from vitrail.explain.steps import Covering, probability
+from vitrail.explain.evidence import BATCH, evidence_free, evidence_of, explained
+from vitrail.explain.heat import NO_SIGNAL, NOT_FINITE, Heat
+from vitrail.explain.readout import check
+from vitrail.explain.scores.fill import donor, logits_in_chunks, own_patches
+from vitrail.explain.scores.random_maps import random_maps as random_maps_like
+from vitrail.explain.target import FUNCTION, Aim, OfLogits
+from vitrail.explain.verdict import Verdict, verdict
+from vitrail.nn import ViT
+from vitrail.nn.vit import Images
+
+LEAST = {"random_maps": 39, "draws": 10, "composites": 99}
+
+
+class Explainable(Protocol):
+    """A network, and pictures that lend their patches; `vitrail.Model` is one."""
+
+    @property
+    def network(self) -> ViT:
+        """In eval mode."""
+        ...
+
+    @property
+    def donors(self) -> Float[Tensor, "r c h w"] | None:
+        """Reference pictures as the network reads them; None where the model carries none."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Trust:
+    """How far to trust each map of a heat; one entry for each picture.
+
+    Attributes:
+        verdict: "supported", "weak", "no better than random" or "cannot tell".
+        reason: Why, in plain words.
+        score: (b,), mean fall of the explained number when squares are covered in the map's order, in logits.
+        interval: (b, 2), 95 % interval of the score over the draws of covers.
+        random: (b, maps), the same of random maps of the same smoothness and values.
+        paired: (b,), the map's own score under exactly the covers of `random`; what it is ranked by.
+        oracle: (b,), the same of the true mask; None where no mask was given.
+        evidence: (b,), p of "is there evidence?"; nan where it could not be asked.
+        faithful: (b,), p of "is the map faithful?"; nan for a map without signal.
+        before: (b,), the target's probability; nan where what is explained is no class.
+        covered: (b,), the same with the map's first `squares` squares covered, mean over the draws.
+        covered_random: (b,), the same with as many squares of random maps covered.
+        squares: How many squares that is.
+        composites: How many pictures without evidence the number was compared with.
+        fill: What covered squares.
+    """
+
+    verdict: tuple[Verdict, ...]
+    reason: tuple[str, ...]
+    score: Float[Tensor, "b"]
+    interval: Float[Tensor, "b 2"]
+    random: Float[Tensor, "b maps"]
+    paired: Float[Tensor, "b"]
+    oracle: Float[Tensor, "b"] | None
+    evidence: Float[Tensor, "b"]
+    faithful: Float[Tensor, "b"]
+    before: Float[Tensor, "b"]
+    covered: Float[Tensor, "b"]
+    covered_random: Float[Tensor, "b"]
+    squares: int
+    composites: int
+    fill: str
+
+    def sentence(self, picture: int, name: str) -> str:
+        """What covering squares of one picture does to the class called `name`, and the verdict, for people."""
+        says = self.verdict[picture]
+        if says == "cannot tell" or math.isnan(float(self.before[picture])):
+            return f"{says[0].upper()}{says[1:]}: {self.reason[picture]}."
+        one = self.squares == 1
+        brightest = "the brightest square" if one else f"the {self.squares} brightest squares"
+        random = "a random square" if one else f"{self.squares} random squares"
+        before, after, chance = (float(each[picture]) for each in (self.before, self.covered, self.covered_random))
+        moves = "drops" if after < before else "takes"
+        return (
+            f"Covering {brightest} {moves} {name} from {before:.0%} to {after:.0%}; "
+            f"covering {random} leaves {chance:.0%}: {says}."
+        )
+
+
+@torch.inference_mode(False)
+@torch.no_grad()
+def trust(
+    model: Explainable,
+    images: Images,
+    heat: Heat,
+    *,
+    references: Float[Tensor, "r c h w"] | None = None,
+    masks: Bool[Tensor, "b rows columns"] | None = None,
+    function: OfLogits | None = None,
+    random_maps: int = LEAST["random_maps"],
+    draws: int = LEAST["draws"],
+    composites: int = LEAST["composites"],
+    seed: int = 0,
+) -> Trust:
+    """Score a heat, compare it with random maps, and say how far to trust it.
+
+    It takes draws x (random_maps + 1 + draws) forward passes for each picture (500 as it stands), and `composites` once
+    for all pictures.
+
+    Args:
+        model: A network in eval mode with its references.
+        images: (b, c, h, w), the pictures that the heat explains, as the network reads them.
+        heat: What a method returned for these pictures.
+        references: Pictures that lend their patches, as the network reads them; the model's own when None. Where there
+            are none, patches of the same picture cover squares, and the verdict is "cannot tell".
+        masks: True on the patches that hold the evidence, where that is known.
+        function: The function that was explained, for a heat whose target is one.
+        random_maps: Random maps for each map, at least 39.
+        draws: Steps, each with a cover of its own, and covers for the interval; at least 10.
+        composites: Pictures without evidence, at least 99.
+        seed: Decides random maps and covers.
+
+    Raises:
+        UsageError: If a number is too small, or heat, images, masks or references do not fit each other.
+    """
+    network = model.network
+    check(network, images, False)
+    _check_numbers({"random_maps": random_maps, "draws": draws, "composites": composites})
+    _check_fit(network.grid(images), len(images), heat, masks, function)
+    lent = model.donors if references is None else references
+    fill = own_patches() if lent is None else donor(lent)
+    aim = Aim(heat.target, heat.rather_than, function)
+    covering = Covering(network, images, aim, fill, draws, seed)
+    logits = logits_in_chunks(network, images[None], BATCH)[0]
+    before = explained(logits, aim)
+    twins = random_maps_like(heat.values, random_maps, seed)
+    numbers, told = covering.paired(torch.cat([heat.values[None], twins.to(heat.values)]))
+    falls = (before - numbers).mean(dim=0)  # (1 + maps, b)
+    by_draw, covered = covering.by_draw(heat.values)
+    score, spread = (before - by_draw).mean(dim=0), by_draw.std(dim=0)
+    oracle = None if masks is None else (before - covering.paired(masks.to(before)[None])[0]).mean(dim=0)[0]
+    faithful = (1 + (falls[1:] >= falls[0]).sum(dim=0)) / (1 + random_maps)
+    silent = [bool({NO_SIGNAL, NOT_FINITE} & set(notes)) for notes in heat.notes]
+    faithful = faithful.masked_fill(torch.tensor(silent, device=faithful.device), torch.nan)
+    evidence = torch.full_like(before, torch.nan)
+    if fill.in_distribution:
+        evidence = evidence_of(logits, aim, evidence_free(network, images, fill, composites, seed))
+    said = [verdict(*numbers, fill.in_distribution) for numbers in zip(_known(evidence), _known(faithful), strict=True)]
+    half = _t_97_5(draws) * spread / draws**0.5
+    return Trust(
+        verdict=tuple(word for word, _ in said),
+        reason=tuple(why for _, why in said),
+        score=score,
+        interval=torch.stack([score - half, score + half], dim=1),
+        random=falls[1:].T.contiguous(),
+        paired=falls[0],
+        oracle=oracle,
+        evidence=evidence,
+        faithful=faithful,
+        before=probability(logits, aim),
+        covered=covered.mean(dim=0),
+        covered_random=told[1:].mean(dim=0),
+        squares=covering.steps[covering.told],
+        composites=composites,
+        fill=fill.name,
+    )
+
+
+def _known(values: Float[Tensor, "b"]) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in values.tolist()]
+
+
+def _t_97_5(count: int) -> float:
+    """The 97.5 % point of Student's t with count - 1 degrees of freedom, to 0.1 % (Cornish-Fisher)."""
+    z, freedom = 1.959964, count - 1
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3
+
+
+def _check_numbers(given: dict[str, int]) -> None:
+    for name, number in given.items():
+        if number < LEAST[name]:
+            raise UsageError(f"{name} must be at least {LEAST[name]}, got {number}", f"{name}={LEAST[name]}")
+
+
+def _check_fit(
+    grid: tuple[int, int], pictures: int, heat: Heat, masks: Tensor | None, function: OfLogits | None
+) -> None:
+    wanted = (pictures, *grid)
+    if tuple(heat.values.shape) != wanted:
+        raise UsageError(
+            f"the heat has the shape {tuple(heat.values.shape)}, these pictures have {wanted}",
+            "the pictures that the heat was made of",
+        )
+    if masks is not None and tuple(masks.shape) != wanted:
+        raise UsageError(
+            f"masks must be one number per patch, {wanted}, got {tuple(masks.shape)}",
+            "masks on the grid of patches",
+        )
+    if bool((heat.target == FUNCTION).any()) != (function is not None):
+        problem = "explains a class, and a function is given" if function else "explains a function, which is not given"
+        raise UsageError(f"the heat {problem}", "function=... exactly when the target was a function")

@@ -1,0 +1,47 @@
+"""How far to trust a map: a pure function of two questions.
+
+    evidence    Is the explained number exceptional among pictures put together of patches of other pictures, which hold
+                no evidence? p = (1 + composites whose number is as high) / (1 + composites).
+    faithful    Does covering what the map names change that number more than covering what its random twins name does?
+                p = (1 + twins with at least that change) / (1 + twins).
+
+Both are ranks, so p is right whatever the network: a random map of a picture is faithful at 0.05 in one of 20 cases,
+and a network with scrambled weights finds evidence at 0.05 in one of 20 pictures. Either alone is not enough. A
+scrambled network does react to what a map of it names, so its maps are faithful, to nothing; and evidence says that
+there is something to find, not that the map found it. The figures behind the limits are in benchmarks/explain.md, the
+rules that failed in benchmarks/LOG.md.
+"""
+
+from typing import Literal
+
+Verdict = Literal["supported", "weak", "no better than random", "cannot tell"]
+
+EVIDENCE = 0.05
+FAITHFUL = 0.05
+WEAK = 0.20
+
+
+def verdict(evidence: float | None, faithful: float | None, in_distribution: bool = True) -> tuple[Verdict, str]:
+    """The verdict and the reason for it, in plain words.
+
+    Args:
+        evidence: p of the first question; None where it could not be asked.
+        faithful: p of the second; None for a map without signal, which names nothing.
+        in_distribution: Whether squares were covered by what stands there in other pictures. Otherwise a change may
+            come from the cover itself, and the verdict is at most "cannot tell".
+    """
+    if faithful is None:
+        return "cannot tell", "the map prefers no square"
+    if not in_distribution or evidence is None:
+        return (
+            "cannot tell",
+            "there are no reference pictures to cover squares with, so a change may come from the cover",
+        )
+    if evidence > EVIDENCE:
+        high = f"pictures put together of other pictures' patches reach as much in {evidence:.0%} of cases"
+        return "cannot tell", f"no evidence found: {high}"
+    if faithful <= FAITHFUL:
+        return "supported", "there is evidence, and the squares that the map names carry it"
+    if faithful <= WEAK:
+        return "weak", f"there is evidence, but {faithful:.0%} of random maps name squares that matter as much"
+    return "no better than random", f"{faithful:.0%} of random maps name squares that matter as much"

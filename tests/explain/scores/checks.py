@@ -1,0 +1,301 @@
+"""Checks of a whole package of scores, run on the real one and on copies with a planted fault."""
+
+import itertools
+from types import ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tests.explain.scores import reference
+from tests.explain.scores.reference import CLASSES, GRID, PATCH, make_images, make_maps, make_network
+
+TARGETS = [2, 0, 3]
+
+
+def references(count: int = 5) -> Tensor:
+    return make_images(count, seed=7)
+
+
+def close(one: Tensor, two: object, tolerance: float = 1e-12) -> None:
+    wanted = np.asarray(two)
+    assert one.shape == wanted.shape
+    assert np.abs(one.numpy() - wanted).max() <= tolerance
+
+
+def donors_stand_where_they_stood(scores: ModuleType) -> None:
+    images, given = make_images(), references()
+    filler = scores.donor(given).make(images, PATCH, 200, 0)
+    assert filler.shape == (200, *images.shape)
+    cut = given.numpy().reshape(5, 2, GRID[0], PATCH[0], GRID[1], PATCH[1])
+    made = filler.numpy().reshape(200, 3, 2, GRID[0], PATCH[0], GRID[1], PATCH[1])
+    source = np.full((200, 3, *GRID), -1)
+    for row, column in np.ndindex(GRID):
+        for index in range(5):
+            same = (made[:, :, :, row, :, column] == cut[index, :, row, :, column]).all(axis=(2, 3, 4))
+            source[same, row, column] = index
+    assert source.min() == 0, "a patch that is of no reference at this position"
+    counts = np.stack([(source[:, 0] == index).sum(axis=0) for index in range(5)])
+    assert (np.abs(counts - 40) < 28).all()  # 5 standard deviations of 200 draws among 5
+    neighbours = (source[:, 0, :, 1:] == source[:, 0, :, :-1]).mean()
+    assert abs(neighbours - 0.2) < 0.05, "every position draws for itself"
+
+
+def own_patches_come_from_elsewhere_in_the_picture(scores: ModuleType) -> None:
+    images = make_images()
+    filler = scores.own_patches().make(images, PATCH, 60, 0)
+    assert filler.shape == (60, *images.shape)
+    cut = images.numpy().reshape(3, 2, GRID[0], PATCH[0], GRID[1], PATCH[1])
+    made = filler.numpy().reshape(60, 3, 2, GRID[0], PATCH[0], GRID[1], PATCH[1])
+    places = list(np.ndindex(GRID))
+    for picture, (row, column) in itertools.product(range(3), places):
+        stands = made[:, picture, :, row, :, column]
+        found = [(stands == cut[picture, :, there[0], :, there[1]]).all(axis=(1, 2, 3)) for there in places]
+        assert (np.sum(found, axis=0) == 1).all()
+        assert not found[places.index((row, column))].any()
+        assert np.sum([one.any() for one in found]) >= 8
+
+
+def composites_are_exact(scores: ModuleType) -> None:
+    images, fillers = make_images(), make_images(6, seed=3).unflatten(0, (2, 3))
+    generator = torch.Generator().manual_seed(0)
+    covered = torch.rand(2, 3, *GRID, generator=generator) < 0.5
+    made = scores.composite(images, fillers, covered, PATCH)
+    single = scores.composite(images, fillers[:1], covered[0], PATCH)
+    broad = scores.composite(images, fillers, covered[:1], PATCH)
+    for draw, picture in np.ndindex(2, 3):
+        for result, mask in ((made, covered[draw, picture]), (broad, covered[0, picture])):
+            patches = mask.flatten().nonzero()[:, 0].tolist()
+            wanted = reference.replaced(images[picture].numpy(), fillers[draw, picture].numpy(), patches, GRID)
+            close(result[draw, picture], wanted, 0)
+    close(single, made[:1].numpy(), 0)
+
+
+def curves_are_exact(scores: ModuleType) -> None:
+    """Deletion, insertion, AOPC and SaCo as numpy loops give them."""
+    network, images, values = make_network(), make_images(), make_maps()
+    fill, places = scores.donor(references()), [count / 12 for count in range(13)]
+    fillers = fill.make(images, PATCH, 4, 5).numpy()
+    for measure in ("probability", "logit"):
+        covering = scores.Covering(fill, draws=4, seed=5, measure=measure, batch_size=7)
+        given = (network, images, values, torch.tensor(TARGETS), covering)
+        deleted, inserted, dropped = scores.deletion(*given), scores.insertion(*given), scores.aopc(*given, steps=5)
+        grouped = scores.saco(*given, groups=5)
+        for picture, target in enumerate(TARGETS):
+
+            def left(patches: list[int], picture: int = picture, target: int = target, measure: str = measure) -> float:
+                pixels, fills = images[picture].numpy(), fillers[:, picture]
+                return reference.measured_with(network, pixels, fills, patches, GRID, target, measure)
+
+            order = reference.order_of(values[picture].numpy())
+            away, shown = [left(order[:count]) for count in range(13)], [left(order[count:]) for count in range(13)]
+            close(deleted.points[picture], away)
+            close(inserted.points[picture], shown)
+            close(deleted.score[picture], reference.area(away, places))
+            close(inserted.score[picture], reference.area(shown, places))
+            close(dropped.score[picture], sum(away[0] - away[count] for count in range(6)) / 6)
+            groups = [order[0:2], order[2:5], order[5:7], order[7:10], order[10:12]]
+            salience = [sum(values[picture].flatten()[patch].item() for patch in group) for group in groups]
+            drops = [left([]) - left(group) for group in groups]
+            close(grouped.points[picture], drops)
+            above = below = 0.0
+            for i, j in itertools.combinations(range(5), 2):
+                weight = salience[i] - salience[j]
+                above += weight if drops[i] >= drops[j] else -weight
+                below += abs(weight)
+            close(grouped.score[picture], above / below)
+        close(deleted.fractions, places)
+
+
+def fewer_steps_are_points_of_the_curve(scores: ModuleType) -> None:
+    network, images, values = make_network(), make_images(), make_maps()
+    given = (network, images, values, torch.tensor(TARGETS), scores.Covering(scores.donor(references()), draws=2))
+    for score in (scores.deletion, scores.insertion):
+        every, some = score(*given), score(*given, steps=5)
+        close(some.points, every.points[:, [0, 2, 5, 7, 10, 12]].numpy())
+        close(some.fractions, [0, 2 / 12, 5 / 12, 7 / 12, 10 / 12, 1])
+        close(score(*given, steps=100).points, every.points.numpy(), 0)
+
+
+def perturbation_is_exact(scores: ModuleType) -> None:
+    """On maps as fine as the pictures, where no pixels are equal."""
+    network, images = make_network(), make_images()
+    height, width = images.shape[2:]
+    generator = torch.Generator().manual_seed(0)
+    values = torch.rand(3, height, width, generator=generator, dtype=torch.float64)
+    fill = scores.donor(references())
+    covering = scores.Covering(fill, draws=6, seed=1)
+    fillers = fill.make(images, (1, 1), 6, 1).numpy()
+    tops = network(images).argmax(dim=1)
+    for first, name in (("most", "positive"), ("least", "negative")):
+        found = scores.perturbation(network, images, values, tops, covering, first=first)
+        assert (found.metric, found.unit, found.measure) == (f"{name} perturbation", "pixel", "top-1")
+        assert found.better == ("lower" if first == "most" else "higher")
+        for picture in range(3):
+            order, points = reference.order_of(values[picture].numpy()), []
+            order = order if first == "most" else order[::-1]
+            for tenth in range(1, 10):
+                pixels = order[: height * width * tenth // 10]
+                made = [
+                    reference.replaced(images[picture].numpy(), filler[picture], pixels, (height, width))
+                    for filler in fillers
+                ]
+                points.append(np.mean([reference.logits_of(network, one).argmax() == tops[picture] for one in made]))
+            close(found.points[picture], points)
+            close(found.score[picture], reference.area(points, [tenth / 10 for tenth in range(1, 10)]))
+        assert 0 < found.points.mean() < 1
+
+
+def perturbation_covers_the_upsampled_map(scores: ModuleType) -> None:
+    """What the network is shown: so many pixels, and none that is left has more of the map than one that is covered."""
+    images, values, seen = make_images(), make_maps(), []
+
+    class Spy(torch.nn.Module):
+        def forward(self, shown: Tensor) -> Tensor:
+            seen.extend(shown)
+            return shown.flatten(1)[:, :CLASSES]
+
+    covering = scores.Covering(scores.grey(99.0), batch_size=1)
+    for first in ("most", "least"):
+        seen.clear()
+        scores.perturbation(Spy().eval(), images, values, 0, covering, first=first)
+        covered = (torch.stack(seen)[3:] == 99.0).view(3, 9, *images.shape[1:])  # the first 3 are as they were
+        assert (covered == covered[:, :, :1]).all()
+        for picture, step in np.ndindex(3, 9):
+            mask = covered[picture, step, 0].numpy()
+            smooth = reference.bilinear(values[picture].numpy(), *mask.shape) * (1 if first == "most" else -1)
+            assert mask.sum() == mask.size * (step + 1) // 10
+            assert smooth[mask].min() >= smooth[~mask].max() - 1e-9
+
+
+def a_contrast_and_a_function_are_measured(scores: ModuleType) -> None:
+    network, images, values = make_network(), make_images(), make_maps()
+    fill = scores.donor(references())
+    fillers = fill.make(images, PATCH, 2, 0)
+    ends = network(fillers.flatten(0, 1)).unflatten(0, (2, 3)).detach()
+    gap, logits = ends[..., 2] - ends[..., 1], ends[..., 0] + ends[..., 3]
+    for target, measure, wanted in (
+        ((2, 1), "logit", gap),
+        ((2, 1), "probability", 1 / (1 + (-gap).exp())),
+        (lambda rows: rows[:, 0] + rows[:, 3], "logit", logits),
+    ):
+        found = scores.deletion(network, images, values, target, scores.Covering(fill, draws=2, measure=measure))
+        close(found.points[:, -1], wanted.mean(dim=0).numpy())
+
+
+def the_same_in_every_batch(scores: ModuleType) -> None:
+    """T17: pictures together or one by one, in chunks of any size; equal values too."""
+    network, images, values = make_network(), make_images(), make_maps().round(decimals=-1)
+    fills = (scores.donor(references()), scores.own_patches(), scores.grey(0.3), scores.mean_of_picture())
+    for fill in (*fills, scores.blur(0.7)):
+        for score in (scores.deletion, scores.insertion, scores.aopc, scores.saco, scores.perturbation):
+            covering = scores.Covering(fill, draws=3, seed=4)
+            together = score(network, images, values, torch.tensor(TARGETS), covering).score
+            chunked = scores.Covering(fill, draws=3, seed=4, batch_size=5)
+            close(score(network, images, values, torch.tensor(TARGETS), chunked).score, together.numpy())
+            for one in range(3):
+                part = slice(one, one + 1)
+                close(score(network, images[part], values[part], TARGETS[one], covering).score, together[part].numpy())
+
+
+def equal_values_come_in_random_order(scores: ModuleType) -> None:
+    """Every position is as often first as last, and the larger values still come before them."""
+    values = torch.zeros(1, *GRID)
+    values[0, 1, 2] = 1.0
+    ranks = scores.composites.ranks_of(values, 3000, 0)
+    assert (ranks[:, 0, 1, 2] == 0).all()
+    others = ranks.flatten(2)[:, 0, torch.arange(12) != 6].double()
+    assert (others.mean(dim=0) - 6).abs().max() < 0.3  # 5 standard deviations
+    assert (others.sort(dim=1).values == torch.arange(1, 12)).all()
+
+
+def the_true_order_is_the_best_of_all(scores: ModuleType) -> None:
+    """On a network that adds up patches, every one of the 720 orders, with a fill that is drawn."""
+    generator = torch.Generator().manual_seed(0)
+    network = reference.Linear(torch.randn(CLASSES, 1, 4, 9, generator=generator, dtype=torch.float64)).eval()
+    images = torch.randn(1, 1, 4, 9, generator=generator, dtype=torch.float64)
+    fill = scores.donor(torch.randn(6, 1, 4, 9, generator=generator, dtype=torch.float64))
+    true = network.contributions(images, fill.make(images, PATCH, 3, 0).mean(dim=0), 1, PATCH)
+    orders = torch.tensor(list(itertools.permutations(range(6))), dtype=torch.float64).view(-1, 2, 3)
+    maps, many = torch.cat([true, -true, orders]), images.expand(722, -1, -1, -1)
+    covering = scores.Covering(fill, draws=3, measure="logit", batch_size=4096)
+    deleted, inserted, dropped = (
+        score(network, many, maps, 1, covering).score for score in (scores.deletion, scores.insertion, scores.aopc)
+    )
+    for found, sign in ((deleted, -1), (inserted, 1), (dropped, 1)):
+        assert sign * found[0] >= (sign * found).max() - 1e-12
+        assert sign * found[1] <= (sign * found).min() + 1e-12
+        assert found.max() - found.min() > 0.1
+    grouped = scores.saco(network, many[:2], maps[:2], 1, covering, groups=6).score
+    close(grouped, [1.0, -1.0])
+
+
+def random_maps_hold_the_same_values(scores: ModuleType) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for shape in ((3, 8, 8), (2, 4, 6), (2, 1, 9), (2, 7, 1), (1, 1, 1), (1, 2, 2)):
+        for values in (torch.randn(shape, generator=generator), torch.randn(shape, generator=generator).clamp_min(0)):
+            found = scores.random_maps(values, 5, 0)
+            assert found.shape == (5, *shape)
+            assert found.dtype == values.dtype
+            wanted = values.flatten(1).sort(dim=1).values.expand(5, -1, -1)
+            assert torch.equal(found.flatten(2).sort(dim=2).values, wanted)
+
+
+def spots(count: int, grid: tuple[int, int], noise: float, seed: int = 0) -> Tensor:
+    """Maps with one round spot somewhere."""
+    generator = torch.Generator().manual_seed(seed)
+    centre = torch.rand(count, 2, 1, 1, generator=generator) * torch.tensor(grid)[:, None, None]
+    rows, columns = torch.arange(grid[0])[:, None], torch.arange(grid[1])
+    spot = torch.exp(-((rows - centre[:, 0]) ** 2 + (columns - centre[:, 1]) ** 2) / 2)
+    return spot + noise * torch.rand(spot.shape, generator=generator)
+
+
+def autocorrelation(maps: Tensor, down: int, right: int) -> float:
+    """The mean over maps of the correlation of each patch with the one so far away, on a torus."""
+    deviation = maps - maps.mean(dim=(-2, -1), keepdim=True)
+    moved = deviation.roll((down, right), dims=(-2, -1))
+    return float(((deviation * moved).sum(dim=(-2, -1)) / (deviation**2).sum(dim=(-2, -1))).mean())
+
+
+def random_maps_are_as_smooth(scores: ModuleType) -> None:
+    generator = torch.Generator().manual_seed(1)
+    waves = torch.arange(9).mul(2 * torch.pi / 9).sin() + 0.3 * torch.randn(60, 6, 9, generator=generator)
+    for values, tolerance in (
+        (spots(60, (8, 8), 0.0), 0.03),
+        (spots(60, (8, 8), 0.1), 0.08),
+        (spots(60, (8, 12), 0.1), 0.08),
+        ((spots(60, (8, 8), 0.0) - 0.3).clamp_min(0), 0.09),
+        (waves, 0.04),
+        (torch.randn(60, 8, 8, generator=generator), 0.02),
+    ):
+        found = scores.random_maps(values, 20, 0)
+        for step in ((0, 1), (1, 0), (1, 1), (0, 2), (2, 0)):
+            assert abs(autocorrelation(values, *step) - autocorrelation(found, *step)) <= tolerance
+
+
+def random_maps_lie_anywhere(scores: ModuleType) -> None:
+    """The largest value is at every place alike, wherever the map has it, and on average a random map is unlike it."""
+    values = spots(1, (5, 8), 0.1)
+    found = scores.random_maps(values, 4000, 0)[:, 0].flatten(1)
+    for places in (found.argmax(dim=1), found.argmin(dim=1)):
+        assert (torch.bincount(places, minlength=40) - 100).abs().max() <= 45  # 4.5 standard deviations
+    agreement = [np.corrcoef(values.flatten(), one)[0, 1] for one in found]
+    assert abs(np.mean(agreement)) < 0.02
+
+
+CHECKS = (
+    donors_stand_where_they_stood,
+    own_patches_come_from_elsewhere_in_the_picture,
+    composites_are_exact,
+    curves_are_exact,
+    fewer_steps_are_points_of_the_curve,
+    perturbation_is_exact,
+    perturbation_covers_the_upsampled_map,
+    a_contrast_and_a_function_are_measured,
+    the_same_in_every_batch,
+    equal_values_come_in_random_order,
+    the_true_order_is_the_best_of_all,
+    random_maps_hold_the_same_values,
+    random_maps_are_as_smooth,
+    random_maps_lie_anywhere,
+)

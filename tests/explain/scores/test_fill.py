@@ -1,0 +1,147 @@
+"""Fills: what stands where a patch was covered. The checks that a planted fault must turn red are in checks.py."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.explain.scores.checks import references
+from tests.explain.scores.reference import GRID, PATCH, make_images, make_network
+from vitrail.errors import UsageError
+from vitrail.explain.scores import (
+    Fill,
+    blur,
+    composite,
+    donor,
+    grey,
+    logits_in_chunks,
+    mean_of_picture,
+    own_patches,
+)
+
+
+def test_every_fill_says_its_name_and_whether_it_may_be_trusted() -> None:
+    fills = (donor(references()), own_patches(), grey(0.5), mean_of_picture(), blur(1.0), grey(-1.0, "black"))
+    assert [fill.name for fill in fills] == ["donor", "own patches", "grey", "mean", "blur", "black"]
+    assert [fill.in_distribution for fill in fills] == [True, False, False, False, False, False]
+    assert [len(fill.make(make_images(), PATCH, 4, 0)) for fill in fills] == [4, 4, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("fill", [donor(references()), own_patches()], ids=lambda fill: fill.name)
+def test_draws_are_the_seeds_alone(fill: Fill) -> None:
+    images = make_images(5)
+    made = fill.make(images, PATCH, 6, 3)
+    assert torch.equal(made, fill.make(images, PATCH, 6, 3))
+    assert not torch.equal(made, fill.make(images, PATCH, 6, 4))
+    assert torch.equal(made[:2], fill.make(images, PATCH, 2, 3)), "more draws begin with the same draws"
+    for one in range(5):
+        assert torch.equal(made[:, one : one + 1], fill.make(images[one : one + 1], PATCH, 6, 3))
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    fill.make(images, PATCH, 6, 3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_was_shuffled_by_position_serves_as_donors() -> None:
+    """Patches of one position may change places among the references: what can be drawn is the same."""
+    given = references(4).view(4, 2, GRID[0], PATCH[0], GRID[1], PATCH[1]).clone()
+    shuffled = given.clone()
+    for number, (row, column) in enumerate(np.ndindex(GRID)):
+        order = torch.randperm(4, generator=torch.Generator().manual_seed(number))
+        shuffled[:, :, row, :, column] = given[order][:, :, row, :, column]
+    images = make_images(1)
+    for row, column in np.ndindex(GRID):
+        drawn = [
+            {
+                tuple(one.flatten().tolist())
+                for one in donor(pictures.reshape(4, *images.shape[1:]))
+                .make(images, PATCH, 60, 0)
+                .view(60, 2, GRID[0], PATCH[0], GRID[1], PATCH[1])[:, :, row, :, column]
+            }
+            for pictures in (given, shuffled)
+        ]
+        assert drawn[0] == drawn[1]
+        assert len(drawn[0]) == 4
+
+
+def test_donors_take_the_pictures_type() -> None:
+    made = donor(references()).make(make_images().float(), PATCH, 2, 0)
+    assert made.dtype == torch.float32
+
+
+def test_a_colour_is_one_for_all_or_one_for_each_channel() -> None:
+    images = make_images()
+    assert (grey(0.25).make(images, PATCH, 7, 0) == 0.25).all()
+    made = grey(torch.tensor([0.5, -1.0])).make(images, PATCH, 7, 0)
+    assert made.shape == (1, *images.shape)
+    assert (made[:, :, 0] == 0.5).all()
+    assert (made[:, :, 1] == -1.0).all()
+
+
+def test_the_mean_is_each_pictures_own() -> None:
+    images = make_images()
+    made = mean_of_picture().make(images, PATCH, 1, 0)[0].numpy()
+    for picture, channel in np.ndindex(3, 2):
+        assert np.abs(made[picture, channel] - images[picture, channel].numpy().mean()).max() <= 1e-15
+
+
+@pytest.mark.parametrize("deviation", [0.2, 1.0, 5.0])
+def test_a_blur_is_the_weighted_mean_of_the_pixels(deviation: float) -> None:
+    images = make_images(1)
+    picture, made = images[0].numpy(), blur(deviation).make(images, PATCH, 1, 0)[0, 0].numpy()
+    rows, columns = np.indices(picture.shape[1:])
+    for row, column in np.ndindex(picture.shape[1:]):
+        down, across = (rows - row) / (deviation * PATCH[0]), (columns - column) / (deviation * PATCH[1])
+        weights = np.exp(-(down**2 + across**2) / 2)
+        wanted = (picture * weights).sum(axis=(1, 2)) / weights.sum()
+        assert np.abs(made[:, row, column] - wanted).max() <= 1e-12
+
+
+@settings(deadline=None, max_examples=25)
+@given(level=st.floats(-5, 5), deviation=st.floats(0.05, 20))
+def test_a_blur_keeps_a_flat_picture(level: float, deviation: float) -> None:
+    images = torch.full((1, 1, 4, 6), level, dtype=torch.float64)
+    assert (blur(deviation).make(images, PATCH, 1, 0) - level).abs().max() <= 1e-12
+
+
+def test_nothing_covered_is_the_picture_and_all_covered_the_filler() -> None:
+    images = make_images()
+    filler = donor(references()).make(images, PATCH, 2, 0)
+    nothing = torch.zeros(3, *GRID, dtype=torch.bool)
+    assert torch.equal(composite(images, filler, nothing, PATCH), images.expand(2, -1, -1, -1, -1))
+    assert torch.equal(composite(images, filler, ~nothing, PATCH), filler)
+    pixels = torch.rand(3, *images.shape[2:]) < 0.5
+    assert torch.equal(
+        composite(images, filler[:1], pixels, (1, 1))[0], torch.where(pixels[:, None], filler[0], images)
+    )
+
+
+@pytest.mark.parametrize("batch", [1, 4, 5, 6, 100])
+def test_logits_come_in_chunks(batch: int) -> None:
+    network, composites = make_network(), make_images(6).unflatten(0, (2, 3))
+    logits = logits_in_chunks(network, composites, batch)
+    assert max(network.seen) == min(batch, 6)
+    assert sum(network.seen) == 6
+    assert not logits.requires_grad
+    assert (logits - network(composites.flatten(0, 1)).unflatten(0, (2, 3))).abs().max() <= 1e-14
+
+
+def test_what_cannot_be_filled_is_refused() -> None:
+    images = make_images()
+    with pytest.raises(UsageError, match=r"references must be \(2, 6, 12\) like the pictures, got \(2, 6, 6\)\ntry:"):
+        donor(references()[..., :6]).make(images, PATCH, 1, 0)
+    with pytest.raises(UsageError, match="at least one reference"):
+        donor(references()[:0])
+    with pytest.raises(UsageError, match="one patch has no other"):
+        own_patches().make(images, (6, 12), 1, 0)
+    with pytest.raises(UsageError, match="for each of 2 channels"):
+        grey(torch.zeros(3)).make(images, PATCH, 1, 0)
+    with pytest.raises(UsageError, match="above 0"):
+        blur(0.0)
+    with pytest.raises(UsageError, match="at least 1"):
+        own_patches().make(images, PATCH, 0, 0)
+    with pytest.raises(UsageError, match="cannot be cut"):
+        donor(references()).make(images, (4, 3), 1, 0)
+    with pytest.raises(UsageError, match=r"eval mode.*\ntry: network.eval\(\)"):
+        logits_in_chunks(make_network().train(), images[None], 8)

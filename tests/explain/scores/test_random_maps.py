@@ -1,0 +1,72 @@
+"""Random maps of the same values and smoothness. The checks that a planted fault must turn red are in checks.py."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from tests.explain.scores.checks import autocorrelation, spots
+from vitrail.explain.scores import random_maps
+
+
+def test_the_same_seed_gives_the_same_maps_in_every_batch() -> None:
+    values = spots(6, (8, 8), 0.1)
+    found = random_maps(values, 7, 3)
+    assert torch.equal(found, random_maps(values, 7, 3))
+    for one in range(6):
+        assert torch.equal(found[:, one : one + 1], random_maps(values[one : one + 1], 7, 3))
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    random_maps(values, 2, 0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_maps_differ_by_seed_by_number_and_by_picture() -> None:
+    values = spots(40, (8, 8), 0.1)
+    found, other = random_maps(values, 20, 0), random_maps(values, 20, 1)
+    assert (found != other).flatten(2).any(dim=2).all()
+    assert len(found[:, 0].flatten(1).unique(dim=0)) == 20
+    tops = found.flatten(2).argmax(dim=2)
+    assert all(len(one.unique()) > 20 for one in tops), "40 pictures have their spots at different places"
+    own = values.flatten(1).argmax(dim=1)
+    assert (tops == own).float().mean() < 0.04  # 1 / 64 by chance, of 800
+
+
+def test_a_constant_map_stays() -> None:
+    values = torch.tensor([0.0, 0.1, -3.0])[:, None, None].expand(-1, 4, 5)
+    assert torch.equal(random_maps(values, 3, 0), values.expand(3, -1, -1, -1))
+
+
+def test_a_map_that_is_not_finite_disturbs_no_other() -> None:
+    values = spots(3, (5, 5), 0.1)
+    found = random_maps(values, 3, 0)
+    values[1, 2, 2] = torch.nan
+    again = random_maps(values, 3, 0)
+    assert torch.equal(again[:, [0, 2]], found[:, [0, 2]])
+    assert (again[:, 1].isnan().flatten(1).sum(dim=1) == 1).all()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    arrays("float32", array_shapes(min_dims=3, max_dims=3, max_side=7), elements=st.integers(-3, 3)),
+    st.integers(0, 2**31),
+)
+def test_equal_values_and_any_grid(values, seed: int) -> None:
+    maps = torch.tensor(values)
+    found = random_maps(maps, 2, seed)
+    wanted = maps.flatten(1).sort(dim=1).values.expand(2, -1, -1)
+    assert torch.equal(found.flatten(2).sort(dim=2).values, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_the_type_is_kept(dtype: torch.dtype) -> None:
+    values = spots(2, (6, 6), 0.1).to(dtype)
+    assert random_maps(values, 2, 0).dtype == dtype
+
+
+def test_shuffled_squares_would_be_noticed() -> None:
+    """White noise of the same values has none of the smoothness: the tolerance of the check tells them apart."""
+    values = spots(60, (8, 8), 0.1)
+    shuffled = values.flatten(1)[:, torch.randperm(64, generator=torch.Generator().manual_seed(0))].view_as(values)
+    assert abs(autocorrelation(values, 0, 1) - autocorrelation(shuffled, 0, 1)) > 0.4

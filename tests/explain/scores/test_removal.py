@@ -1,0 +1,201 @@
+"""Scores by covering: what they say of themselves, their ranges and what they refuse. See also checks.py."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.explain.scores.checks import references
+from tests.explain.scores.reference import GRID, make_images, make_maps, make_network
+from vitrail.errors import UsageError
+from vitrail.explain import generic_attention
+from vitrail.explain.scores import (
+    Covering,
+    Removal,
+    aopc,
+    deletion,
+    donor,
+    grey,
+    insertion,
+    normalised,
+    own_patches,
+    perturbation,
+    saco,
+)
+from vitrail.nn import ViT, ViTConfig
+
+SCORES = (deletion, insertion, perturbation, aopc, saco)
+by_name = pytest.mark.parametrize("score", SCORES, ids=lambda score: score.__name__)
+
+
+def made(score: Callable[..., Removal], values: Tensor | None = None, **options: object) -> Removal:
+    values = make_maps() if values is None else values
+    covering = replace(Covering(donor(references()), draws=3), **options)
+    return score(make_network(), make_images(), values, 1, covering)
+
+
+@by_name
+def test_a_score_says_what_it_depends_on(score: Callable[..., Removal]) -> None:
+    found = made(score)
+    assert found.metric.endswith(score.__name__)
+    assert (found.fill, found.draws) == ("donor", 3)
+    assert found.unit == ("pixel" if score is perturbation else "patch")
+    assert found.measure == ("top-1" if score is perturbation else "probability")
+    assert found.better == ("lower" if score in (deletion, perturbation) else "higher")
+    assert found.points.shape == (3, len(found.fractions))
+    assert (made(score, fill=own_patches()).fill, made(score, fill=own_patches()).draws) == ("own patches", 3)
+    assert (made(score, fill=grey(0.0)).fill, made(score, fill=grey(0.0)).draws) == ("grey", 1)
+    if score is not perturbation:
+        assert made(score, measure="logit").measure == "logit"
+    for text in ("Unit:", "Range:", "better"):
+        assert text in (score.__doc__ or "")
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 10_000), groups=st.integers(2, 12))
+def test_scores_keep_their_ranges(seed: int, groups: int) -> None:
+    values, covering = make_maps(seed=seed), Covering(donor(references()), draws=2, seed=seed)
+    given_ = (make_network(), make_images(seed=seed), values, None, covering)
+    for score, low, high in ((deletion, 0, 1), (insertion, 0, 1), (perturbation, 0, 0.8), (aopc, -1, 1)):
+        found = score(*given_).score
+        assert (found >= low).all()
+        assert (found <= high + 1e-6).all()
+    assert (saco(*given_, groups=groups).score.abs() <= 1 + 1e-12).all()
+
+
+def test_deletion_and_insertion_are_each_others_reverse() -> None:
+    """What is left after deleting k by the map is what is shown after inserting P - k by the map's negative."""
+    values = make_maps()
+    assert torch.allclose(made(deletion, values).points, made(insertion, -values).points.flip(1), atol=1e-14)
+    covering = Covering(donor(references()), draws=3)
+    positive, negative = (
+        perturbation(make_network(), make_images(), maps, 1, covering, first=first).points
+        for maps, first in ((values, "most"), (-values, "least"))
+    )
+    assert torch.equal(positive, negative)
+
+
+def test_only_the_order_counts_but_for_saco() -> None:
+    values = make_maps()
+    for score in (deletion, insertion, aopc):
+        assert torch.equal(made(score, values).score, made(score, (values / 9).exp()).score)
+    assert not torch.allclose(made(saco, values).score, made(saco, values.exp()).score, atol=1e-3)
+
+
+def test_saco_of_a_random_map_is_near_zero() -> None:
+    maps = torch.rand(400, *GRID, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    images = make_images(1).expand(400, -1, -1, -1)
+    covering = Covering(donor(references()), draws=2, measure="logit", batch_size=2048)
+    found = saco(make_network(), images, maps, 1, covering, groups=6).score
+    assert abs(float(found.mean())) < 5 * float(found.std()) / 20
+
+
+@by_name
+def test_a_map_that_is_not_finite_has_no_score(score: Callable[..., Removal]) -> None:
+    values, whole = make_maps(), made(score)
+    for wrong in (torch.nan, torch.inf):
+        values[1, 0, 2] = wrong
+        found = made(score, values)
+        assert found.score.isnan().tolist() == [False, True, False]
+        assert found.points[1].isnan().all()
+        assert torch.equal(found.score[[0, 2]], whole.score[[0, 2]])
+
+
+def test_a_constant_map_has_the_score_of_random_maps_and_no_saco() -> None:
+    constant = torch.full((3, *GRID), 0.1, dtype=torch.float64)
+    random = torch.rand(300, *GRID, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    network, images = make_network(), make_images()
+    covering = Covering(donor(references()), draws=400, batch_size=4096)
+    for score in (deletion, insertion, aopc):
+        flat = score(network, images[:1], constant[:1], 1, covering).score
+        many = score(network, images[:1].expand(300, -1, -1, -1), random, 1, replace(covering, draws=4)).score
+        assert abs(float(flat - many.mean())) < 0.02
+        assert float(many.std()) > 0.02
+    assert made(saco, constant).score.isnan().all()
+
+
+def test_normalised_puts_random_at_zero_and_the_truth_at_one() -> None:
+    random, oracle = torch.tensor(0.6), torch.tensor(0.1)
+    assert normalised(random, random, oracle) == 0
+    assert normalised(oracle, random, oracle) == 1
+    assert normalised(torch.tensor(0.7), random, oracle) == pytest.approx(-0.2)
+    assert normalised(torch.tensor(0.35), random, oracle) == pytest.approx(0.5)
+
+
+def test_a_vision_transformer_is_scored_and_left_as_it_is() -> None:
+    config = ViTConfig(image_size=(12, 20), patch_size=4, channels=2, classes=3, width=8, depth=1, heads=2)
+    torch.manual_seed(0)
+    network = ViT(config).eval()
+    torch.nn.init.normal_(network.head.weight)
+    images = torch.randn(4, 2, 12, 20)
+    heat = generic_attention(network, images)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    covering = Covering(donor(torch.randn(3, 2, 12, 20)), draws=2)
+    for score in SCORES:
+        assert score(network, images, heat.values, heat.target, covering).score.isfinite().all()
+        torch.testing.assert_close(
+            score(network, images, heat.values, None, covering).score,
+            score(network, images, heat.values, heat.target, covering).score,
+        )
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert all(parameter.grad is None for parameter in network.parameters())
+
+
+def test_the_network_sees_no_more_than_the_batch_size_at_a_time() -> None:
+    network = make_network()
+    deletion(network, make_images(), make_maps(), 1, Covering(donor(references()), draws=3, batch_size=5))
+    assert max(network.seen) == 5
+    assert sum(network.seen) == 3 + 3 * 3 * 13  # the pictures themselves, then each draw at each step
+
+
+@by_name
+def test_what_does_not_fit_is_refused(score: Callable[..., Removal]) -> None:
+    network, images, values, covering = make_network(), make_images(), make_maps(), Covering(donor(references()))
+    with pytest.raises(UsageError, match="2 maps of 3 pictures"):
+        score(network, images, values[:2], 1, covering)
+    with pytest.raises(UsageError, match="maps of 3x5 do not divide pictures of 6x12"):
+        score(network, images, torch.zeros(3, 3, 5), 1, covering)
+    with pytest.raises(UsageError, match=r"0\.\.3, got 4"):
+        score(network, images, values, 4, covering)
+    with pytest.raises(UsageError, match="no probability"):
+        score(network, images, values, lambda logits: logits[:, 0], covering)
+    with pytest.raises(UsageError, match="eval mode"):
+        score(make_network().train(), images, values, 1, covering)
+
+
+def test_options_that_do_not_exist_are_refused(as_a_user: None) -> None:
+    network, images, values, covering = make_network(), make_images(), make_maps(), Covering(donor(references()))
+    for steps in (0, 13):
+        with pytest.raises(UsageError, match="1 to 12 patches"):
+            aopc(network, images, values, 1, covering, steps=steps)
+    for groups in (1, 13):
+        with pytest.raises(UsageError, match="2 to 12 groups"):
+            saco(network, images, values, 1, covering, groups=groups)
+    with pytest.raises(UsageError, match="at least 1 step"):
+        deletion(network, images, values, 1, covering, steps=0)
+    with pytest.raises(UsageError, match="not 'best'"):
+        perturbation(network, images, values, 1, covering, first="best")  # pyrefly: ignore[bad-argument-type]
+    with pytest.raises(UsageError, match="at least 1"):
+        Covering(grey(0.0), draws=0)
+    with pytest.raises(UsageError, match="at least 1"):
+        Covering(grey(0.0), batch_size=0)
+    with pytest.raises(UsageError, match="not 'accuracy'"):
+        Covering(grey(0.0), measure="accuracy")  # pyrefly: ignore[bad-argument-type]
+
+
+def test_curves_run_from_the_picture_to_the_filler() -> None:
+    network, images = make_network(), make_images()
+    fill = donor(references())
+    covering = Covering(fill, draws=5, seed=2)
+    deleted, inserted = (score(network, images, make_maps(), 1, covering) for score in (deletion, insertion))
+    clean = network(images).softmax(dim=1)[:, 1]
+    filled = network(fill.make(images, (2, 3), 5, 2).flatten(0, 1)).softmax(dim=1)[:, 1].unflatten(0, (5, 3)).mean(dim=0)
+    for curve, ends in ((deleted, (clean, filled)), (inserted, (filled, clean))):
+        assert torch.allclose(curve.points[:, 0], ends[0], atol=1e-12)
+        assert torch.allclose(curve.points[:, -1], ends[1], atol=1e-12)
+        assert all(low < high for low, high in pairwise(curve.fractions.tolist()))

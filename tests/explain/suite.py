@@ -1,0 +1,44 @@
+"""What the suites over all methods know of them beside `METHODS`: cheap options, and what they do not read.
+
+A method that is not named here is expected to read attention weights, to differentiate where it tells classes apart,
+and to point at the digit of a class among two.
+"""
+
+import inspect
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from vitrail.explain import Method
+
+# options under which a method is cheap enough to be run a thousand times
+QUICK: dict[str, dict[str, Any]] = {
+    "smooth_grad": {"samples": 4},
+    "integrated_gradients": {"steps": 8},
+    "rise": {"masks": 60, "cells": 3, "batch_size": 1024},
+    "kernel_shap": {"samples": 60, "batch_size": 1024},
+    "occlusion": {"batch_size": 1024},
+}
+
+# they ask the network with pictures that are partly covered, and need no gradient
+BY_COVERING = {"occlusion", "rise", "kernel_shap"}
+# they look at pixels or tokens, so an attention of any kind will do
+WITHOUT_WEIGHTS = BY_COVERING | {
+    "saliency",
+    "input_x_gradient",
+    "smooth_grad",
+    "integrated_gradients",
+    "grad_cam",
+    "hires_cam",
+}
+
+
+def quick(method: Method) -> Method:
+    """The same method with cheap options."""
+    return replace(method, function=partial(method.function, **QUICK.get(method.name, {})))
+
+
+def draws(method: Method) -> bool:
+    """Whether a method draws random numbers: then it has a seed."""
+    function = method.function.func if type(method.function) is partial else method.function
+    return "seed" in inspect.signature(function).parameters

@@ -1,0 +1,101 @@
+"""A teacher that is asked in every step counts: its weights and activations in the memory, its work in the trial."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.training.lab import PLAIN, TINY
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.nn import ViT, ViTConfig
+from vitrail.nn.cost import flops
+from vitrail.training import beginning
+from vitrail.training.beginning import begin
+from vitrail.training.classifier import TRIAL_FLOPS, Prepared
+from vitrail.training.distilling import HANDED, Lesson
+from vitrail.training.execution import ALONE, Beside, pick_parts
+from vitrail.training.options import DistillOptions
+from vitrail.training.settings import Optimization
+from vitrail.training.teacher import Teacher
+from vitrail.training.teacher_cost import teacher_cost
+
+GREY = Preprocessing((8, 8), channels=1, mean=(0.5,), std=(0.5,))
+DIGITS = tuple("0123456789")
+OPTIONS = DistillOptions(epochs=1, batch_size=256, threads=1, workers=1, device="cpu")
+WIDE = 2**14
+CPU = torch.device("cpu")
+
+
+class Large(nn.Module):
+    """A planted teacher: 10 logits by way of 16,384 channels at each of 64 places: 4 MiB for each picture and layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.widen = nn.Conv2d(1, WIDE, 1)
+        self.head = nn.Linear(WIDE, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.widen(images).relu().mean((2, 3)))
+
+
+@pytest.fixture(scope="module")
+def large() -> Teacher:
+    torch.manual_seed(0)
+    return Teacher(Large(), GREY, DIGITS, "large")
+
+
+def test_the_cost_is_measured(large: Teacher) -> None:
+    cost = teacher_cost(large, GREY, CPU)
+    assert cost.weights == 4 * (2 * WIDE + 10 * WIDE + 10)
+    assert cost.flops == 2 * WIDE * 64 + 2 * WIDE * 10
+    assert cost.activations == pytest.approx(2 * 4 * WIDE * 64, rel=0.01), "relu reads and writes its 4 MiB"
+    assert not any(module.training is False for module in large.module.modules()), "left as it was"
+
+
+def test_a_function_and_a_vit_are_measured_too() -> None:
+    network = ViT(replace(TINY, depth=3)).eval()
+    cost = teacher_cost(Teacher(network, PLAIN, tuple("abc")), PLAIN, CPU)
+    assert cost.weights == sum(4 * parameter.numel() for parameter in network.parameters())
+    assert cost.flops == pytest.approx(flops(network.config), rel=0.3)  # torch counts not every fused attention
+    function = teacher_cost(Teacher(lambda images: network(images), PLAIN, tuple("abc")), PLAIN, CPU)
+    assert (function.weights, function.flops) == (0, cost.flops)
+
+
+def test_parts_count_what_works_beside() -> None:
+    network, choices, memory = ViTConfig.from_size("Ti/16"), Optimization(batch_size=64), 2**34
+    alone, _ = pick_parts(network, choices, memory)
+    heavy, notes = pick_parts(network, choices, memory, Beside(activations=2**30))
+    assert heavy >= 8 * alone
+    assert "with the teacher" in notes[0]
+    assert pick_parts(network, choices, memory, Beside(weights=memory))[0] == 64
+    assert pick_parts(network, choices, memory, ALONE) == pick_parts(network, choices, memory)
+
+
+def begun(teacher: Teacher, **changes: object) -> Prepared:
+    options = replace(OPTIONS, **changes)
+    lesson = Lesson(teacher=f"{HANDED}t", options=options, handed=teacher)
+    return begin("digits", options, {"augmentation": {"mixup": 0.0, "cutmix": 0.0}}, lambda event: None, lesson)
+
+
+def test_a_large_teacher_divides_the_batch_unless_its_answers_are_kept(
+    large: Teacher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beginning, "free_memory", lambda device: 2**30)
+    small = Teacher(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), GREY, DIGITS, "small")
+    assert begun(small, cache="off").settings.optimization.accumulate == 1
+    asked = begun(large, cache="off")
+    assert asked.settings.optimization.accumulate == 8  # 256 pictures of 8 MiB and their own, in half of 1 GiB
+    assert asked.beside.flops > 0
+    assert any("in 8 parts" in note and "with the teacher" in note for note in asked.notes)
+    kept = begun(large, cache="on")
+    assert (kept.settings.optimization.accumulate, kept.beside) == (1, ALONE)
+    assert begun(large, cache="off", accumulate=2).settings.optimization.accumulate == 2, "as asked for"
+
+
+def test_the_trial_is_smaller_beside_a_large_teacher(large: Teacher) -> None:
+    prepared = begun(large, cache="on")
+    heavy = replace(prepared, beside=Beside(flops=int(TRIAL_FLOPS / 16)))
+    assert (len(prepared.trial()[0]), len(heavy.trial()[0])) == (256, 15)
+    assert prepared.trial()[1] == 1.0
+    assert heavy.trial()[1] == pytest.approx(256 / 15)
