@@ -172,6 +172,8 @@ def test_patches_that_do_not_divide_are_refused() -> None:
     assert str(caught.value).count("\n") == 1
 
 
+EIGHT = Preprocessing((8, 8), channels=1, mean=(0.4,), std=(0.5,))
+
 # how many
 
 
@@ -195,9 +197,6 @@ def test_patches_that_do_not_divide_are_refused() -> None:
 )
 def test_how_many_are_kept(count: int, channels: int, side: int, patch: int, kept: int) -> None:
     assert references_of(count, channels, (side, side), (patch, patch)) == kept
-    said = said_of_references(count, channels, (side, side), (patch, patch))
-    assert said.startswith(f"{kept} reference" if kept else "no references: ")
-    assert "\n" not in said
 
 
 @settings(deadline=None, max_examples=40)
@@ -208,12 +207,15 @@ def test_the_file_is_never_above_300_kb(channels: int, height: int, width: int, 
     assert len(content) <= MOST_BYTES == 307_200
 
 
-def test_why_there_are_none() -> None:
-    assert "384 x 384 pixels has more than 300 KB" in said_of_references(100, 3, (384, 384), (16, 16))
-    assert "4 training pictures are the least to draw from, there are 3" in said_of_references(3, 1, (8, 8), (2, 2))
-    assert "in patches of 28 x 14" in said_of_references(100, 1, (28, 28), (28, 14))
-    assert "1 reference, shuffled" in said_of_references(4, 1, (8, 8), (2, 2))
-    assert "--no-references" in said_of_references(100, 1, (8, 8), (2, 2))
+def test_what_is_said_of_them() -> None:
+    for count, what in ((1, "1 reference, shuffled"), (9, "9 references, shuffled"), (10, "10 references, shuffled")):
+        said = said_of_references(torch.zeros(count, 1, 8, 8, dtype=torch.uint8), EIGHT, (2, 2))
+        assert said.startswith(what)
+        assert "--no-references" in said
+        assert ("so few say little" in said) == (count < 10)
+    assert "384 x 384 pixels has more than 300 KB" in said_of_references(None, Preprocessing((384, 384)), (16, 16))
+    assert "in patches of 8 x 4" in said_of_references(None, EIGHT, (8, 4))
+    assert "from 4 training pictures or more" in said_of_references(None, EIGHT, (2, 2))
 
 
 def test_what_a_card_says() -> None:
@@ -225,8 +227,6 @@ def test_what_a_card_says() -> None:
 
 
 # from the training pictures
-
-EIGHT = Preprocessing((8, 8), channels=1, mean=(0.4,), std=(0.5,))
 
 
 def test_they_are_drawn_from_all_pictures_by_the_seed() -> None:

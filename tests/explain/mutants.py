@@ -16,16 +16,19 @@ _numbers = itertools.count()
 
 
 def make_copy(folder: Path, file: str = "__init__.py", old: str = "", new: str = "") -> ModuleType:
-    """Import a copy of the package in which `old`, which must stand exactly once in `file`, is replaced by `new`."""
+    """Import a copy of the package in which `old`, which must stand exactly once in `file`, is replaced by `new`.
+
+    `file` may stand in a folder of the package: "inside/sinks.py".
+    """
     name = f"planted_{next(_numbers)}"
-    package = folder / name
-    package.mkdir(parents=True)
-    for source in Path(vitrail.explain.__file__).parent.glob("*.py"):
-        text = source.read_text(encoding="utf-8")
-        if source.name == file and old:
+    package, original = folder / name, Path(vitrail.explain.__file__).parent
+    for source in original.rglob("*.py"):
+        text, place = source.read_text(encoding="utf-8"), source.relative_to(original)
+        if place.as_posix() == file and old:
             assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {file}: adapt the mutant"
             text = text.replace(old, new)
-        (package / source.name).write_text(text.replace("vitrail.explain", name), encoding="utf-8")
+        (package / place).parent.mkdir(parents=True, exist_ok=True)
+        (package / place).write_text(text.replace("vitrail.explain", name), encoding="utf-8")
     sys.path.insert(0, str(folder))
     try:
         importlib.invalidate_caches()

@@ -76,9 +76,10 @@ def test_shares_of_tokens(config: ViTConfig) -> None:
     assert (values - conservative(network, images, TARGETS).values).abs().max() > 0.01
 
 
-def test_at_is_checked() -> None:
+def test_at_is_checked(tmp_path: Path) -> None:
+    unchecked = importlib.import_module(f"{make_copy(tmp_path).__name__}.conservative")  # by the function alone
     with pytest.raises(UsageError, match=r"at must be one of pixels, tokens, got 'token'\ntry: at='tokens'"):
-        conservative(make_network(PLAIN), make_images(PLAIN), at="token")
+        unchecked.conservative(make_network(PLAIN), make_images(PLAIN), at="token")
 
 
 def test_a_linear_function_of_the_logits_is_the_same_as_its_parts() -> None:
@@ -213,8 +214,8 @@ def test_a_planted_fault_leaves_a_gap(fault: str, tmp_path: Path) -> None:
 
 
 def test_rows_and_columns_swapped_would_be_noticed(tmp_path: Path) -> None:
-    swapped = ".unflatten(1, opened.grid[::-1]).transpose(1, 2)"
-    mutant = make_copy(tmp_path, "conservative.py", ".unflatten(1, opened.grid)", swapped)
+    swapped = ("sum(dim=(1, 3, 5))", "sum(dim=(1, 3, 5)).flatten(1).unflatten(1, (columns, rows)).transpose(1, 2)")
+    mutant = make_copy(tmp_path, "pixels.py", swapped[0], swapped[1])
     broken = importlib.import_module(f"{mutant.__name__}.conservative")
     with pytest.raises(AssertionError):
         assert_shares(broken.conservative, PLAIN)

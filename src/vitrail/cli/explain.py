@@ -1,24 +1,18 @@
 """`vitrail explain RUN PICTURES`: where on a picture a prediction comes from, as a page and as picture files."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from vitrail.cli.explain_maps import BATCH, DEFAULT_METHOD, Asked
 from vitrail.cli.parse import Positional, parse
-from vitrail.cli.pictures import write_pictures
-from vitrail.errors import DataError, UsageError, nearest
+from vitrail.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from PIL import Image
-
-    from vitrail.explain import Method
-    from vitrail.model import Model, Prediction
-    from vitrail.pages.explanation_page import ExplainedPicture
-
-DEFAULT_METHOD = "generic_attention"
-BATCH = 16
+    from vitrail.cli.explain_maps import Result
+    from vitrail.model import Model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +25,28 @@ class Explain:
     """Picture files or folders of them; or one named set, manifest or the run's own data, whose test pictures (or
     validation pictures, where there is no test) are taken"""
     method: str = DEFAULT_METHOD
-    """How to explain: raw_attention, rollout, generic_attention."""
+    """How to explain: raw_attention, head_view, rollout, gradient_rollout, attention_grad_cam, generic_attention,
+    legrad, attcat, tam, saliency, input_x_gradient, smooth_grad, integrated_gradients, grad_cam, hires_cam, occlusion,
+    rise, kernel_shap, conservative."""
+    layer: str | None = None
+    """The layer that the method reads, where it reads one: a number, -1 for the last, or a name such as
+    blocks.3.norm1."""
+    head: int | None = None
+    """The head that the method reads, where it can; all together when left out."""
     compare: bool = False
-    """All methods side by side."""
+    """Several methods side by side, on one colour scale."""
+    methods: str | None = None
+    """Which ones --compare shows, with commas between; all but those that take long when left out."""
     target: str | None = None
     """The class to explain, by name; each picture's top class when left out."""
+    rather_than: str | None = None
+    """The class that it is held against: why this one rather than that one."""
+    no_trust: bool = False
+    """Only the maps, without the test on the model that says how far to trust each; far quicker."""
+    reference: Path | None = None
+    """Pictures that cover squares in that test: a folder of them, or another run; the model's own when left out."""
+    masks: Path | None = None
+    """A folder with a PNG for each picture, of the same name, not black where the evidence lies."""
     count: int = 8
     """How many pictures of a set or folder, evenly spread over it."""
     out: Path | None = None
@@ -51,15 +62,6 @@ class Explain:
     """Print a JSON list with the values of every map."""
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A picture to explain."""
-
-    name: str
-    picture: "Image.Image"
-    true_label: str | None
-
-
 def run(words: Sequence[str]) -> int:
     """Explain, write the page and the pictures, and say where they are."""
     says = "Show where on a picture a prediction comes from. Example: vitrail explain runs/latest photo.jpg"
@@ -68,52 +70,98 @@ def run(words: Sequence[str]) -> int:
         raise UsageError("no picture given", f"vitrail explain {typed.run} photo.jpg")
     if typed.count < 1:
         raise UsageError(f"--count must be at least 1, got {typed.count}", "--count 4")
-    page = _page(typed.out)
+    page, command = _page(typed.out), shlex.join(["vitrail", "explain", *words])
 
     from vitrail.cli.models_on import load_on
-    from vitrail.cli.output import print_json, print_table, say, share, warn
-    from vitrail.explain import METHODS
-    from vitrail.pages.explanation_page import ExplanationPage, write_explanation_page
     from vitrail.sequence_model import SequenceModel
 
     model = load_on(typed.run, typed.device, typed.threads, BATCH)
     if isinstance(model, SequenceModel):
         from vitrail.cli.explain_written import explain_written
 
-        return explain_written(model, typed, page, shlex.join(["vitrail", "explain", *words]))
-    if typed.method not in METHODS:
-        guess = nearest(typed.method, METHODS) or DEFAULT_METHOD
-        raise UsageError(f"unknown method '{typed.method}', there are {', '.join(METHODS)}", f"--method {guess}")
-    methods = list(METHODS.values()) if typed.compare else [METHODS[typed.method]]
-    target = _class_index(model, typed.target)
+        return explain_written(model, typed, page, command)
+
+    from vitrail.cli.explain_maps import explain
+    from vitrail.cli.explain_pictures import read_pictures, with_masks
+
+    asked = _asked(model, typed)
     problems: list[str] = []
-    shown = list(_pictures(model, typed, problems))
+    shown = read_pictures(model, typed.run, typed.pictures, typed.count, typed.data_root, problems)
     if not shown:
         raise DataError(problems[0], "another picture")
-    results = [
-        result
-        for first in range(0, len(shown), BATCH)
-        for result in _explain(model, shown[first : first + BATCH], methods, target)
-    ]
-    title, command = f"What {typed.run} looked at", shlex.join(["vitrail", "explain", *words])
-    explained = [one for _, one in results]
-    write_explanation_page(page, ExplanationPage(title, str(typed.run), command, explained))
-    files = write_pictures(page.with_suffix(""), explained)
-    if typed.json:
-        print_json([_as_json(p, one, page, some) for (p, one), some in zip(results, files, strict=True)])
-    else:
-        truths = ["" if one.true_label in (None, p.label) else f"(it is {one.true_label})" for p, one in results]
-        print_table(
-            [(o.name, p.label, share(p.probability, 1), t) for (p, o), t in zip(results, truths, strict=True)], left=2
-        )
-        say("")
-        say(f"the page      {page}")
-        say(f"the pictures  {page.with_suffix('')}")
+    shown = with_masks(shown, typed.masks) if typed.masks is not None else shown
+    _write(typed, page, command, explain(model, shown, asked))
+    leave_out(problems)
+    return 0
+
+
+def leave_out(problems: Sequence[str]) -> None:
+    """Name the pictures that could not be read, when all others are done.
+
+    Raises:
+        DataError: If there is one.
+    """
+    from vitrail.cli.output import warn
+
     for problem in problems[:-1]:
         warn(f"left out: {problem}")
     if problems:
         raise DataError(problems[-1], "leave it out, or replace it by a picture that can be read")
-    return 0
+
+
+def _asked(model: "Model", typed: Explain) -> Asked:
+    """What was asked for, checked before anything is computed."""
+    from vitrail.cli.explain_maps import choose_methods, choose_options, class_index
+    from vitrail.cli.output import warn
+
+    contrast = typed.rather_than is not None
+    methods = choose_methods(model, typed.method, typed.compare, typed.methods, contrast)
+    number = typed.layer is not None and typed.layer.lstrip("-").isdecimal()
+    layer = int(typed.layer) if typed.layer is not None and number else typed.layer
+    references = None
+    if typed.no_trust and (typed.reference or typed.masks):
+        option = "--reference" if typed.reference else "--masks"
+        raise UsageError(f"{option} is for the test that --no-trust leaves out", "one of the two")
+    if typed.reference is not None:
+        from vitrail.data.references import open_references
+
+        references = open_references(typed.reference, model.preprocessing, warn)
+        references = references.to(next(model.network.parameters()).device)
+    return Asked(
+        methods=methods,
+        options=choose_options(methods, {"layer": layer, "head": typed.head}),
+        target=class_index(model, typed.target, "--target"),
+        rather_than=class_index(model, typed.rather_than, "--rather-than"),
+        references=references,
+        scored=not typed.no_trust,
+    )
+
+
+def _write(typed: Explain, page: Path, command: str, results: Sequence["Result"]) -> None:
+    """The page, the pictures, and what is said of them."""
+    from vitrail.cli.explain_json import explained_json
+    from vitrail.cli.output import print_json, print_table, say, share
+    from vitrail.cli.pictures import write_pictures
+    from vitrail.pages.explanation_page import write_explanation_page
+    from vitrail.pages.views import ExplanationPage
+
+    explained = [one for _, one in results]
+    shown = ExplanationPage(f"What {typed.run} looked at", typed.run, command, explained, one_scale=typed.compare)
+    write_explanation_page(page, shown)
+    files = write_pictures(page.with_suffix(""), shown)
+    if typed.json:
+        print_json([explained_json(p, one, page, some) for (p, one), some in zip(results, files, strict=True)])
+        return
+    rows = []
+    for prediction, one in results:
+        truth = "" if one.true_label in (None, prediction.label) else f"(it is {one.true_label})"
+        rows.append((one.name, prediction.label, share(prediction.probability, 1), truth))
+        rows += [(f"  {view.title}", view.trust.verdict) for view in one.heats if view.trust and typed.compare]
+        rows += [(f"  {view.trust.sentence}",) for view in one.heats if view.trust and not typed.compare]
+    print_table(rows, left=2)
+    say("")
+    say(f"the page      {page}")
+    say(f"the pictures  {page.with_suffix('')}")
 
 
 def _page(out: Path | None) -> Path:
@@ -133,109 +181,6 @@ def _page(out: Path | None) -> Path:
     if out.with_suffix("").exists() and not out.exists():
         raise UsageError(f"{out.with_suffix('')}, where the pictures would go, exists", f"--out {_free(out)}")
     return out
-
-
-def _pictures(model: "Model", typed: Explain, problems: list[str]) -> Iterator[Shown]:
-    """The pictures asked for that can be read; the others are named in `problems`."""
-    from vitrail.cli.models_on import files_of
-    from vitrail.data.decode import open_picture
-    from vitrail.data.source import MANIFESTS, NAMED
-    from vitrail.jobs import is_own_data, open_for
-
-    first = typed.pictures[0]
-    is_set = first in NAMED or is_own_data(typed.run, first) or Path(first).suffix.lower() in MANIFESTS
-    if is_set and len(typed.pictures) > 1:
-        raise UsageError(f"{first} is a whole set, and stands alone", f"vitrail explain {typed.run} {first}")
-    if is_set:
-        split = open_for(model, typed.run, first, typed.data_root).split
-        for i in spread(range(len(split)), typed.count):
-            try:
-                yield Shown(split.pictures.name(i), split.pictures.open(i), model.classes[split.labels[i]])
-            except DataError as error:
-                problems.append(error.problem)
-        return
-    files = files_of(typed.pictures)
-    found = set(spread([file for file, named in files if not named], typed.count))
-    for file in [file for file, named in files if named or file in found]:
-        try:
-            yield Shown(str(file), open_picture(file), None)
-        except DataError as error:
-            problems.append(error.problem)
-
-
-def spread(things: Sequence[Any], most: int) -> list[Any]:
-    """At most so many of the things, evenly spread; says so when some are left out."""
-    if len(things) <= most:
-        return list(things)
-
-    from vitrail.cli.output import warn
-
-    warn(f"{most} of {len(things):,} pictures; --count {len(things)} takes all")
-    return [things[index * len(things) // most] for index in range(most)]
-
-
-def _class_index(model: "Model", name: str | None) -> int | None:
-    if name is None:
-        return None
-    if name not in model.classes:
-        guess = nearest(name, model.classes) or model.classes[0]
-        raise UsageError(f"the model has no class '{name}'", f"--target {guess}")
-    return model.classes.index(name)
-
-
-def _explain(
-    model: "Model", shown: list[Shown], methods: list["Method"], target: int | None
-) -> list[tuple["Prediction", "ExplainedPicture"]]:
-    """What the model says of each picture, and the picture with its maps as values of a page."""
-    import numpy as np
-
-    from vitrail.pages.explanation_page import ExplainedPicture, HeatView
-    from vitrail.report import as_picture
-
-    pictures = [one.picture for one in shown]
-    images, predictions = model.tensor(pictures), model.predict(pictures)
-    heats = [method.function(model.network, images, target) for method in methods]
-    results = []
-    for row, (one, prediction) in enumerate(zip(shown, predictions, strict=True)):
-        views = [
-            HeatView(
-                method=method.name,
-                title=method.title,
-                target=model.classes[int(heat.target[row])],
-                logit=float(heat.logit[row]),
-                values=np.asarray(heat.values[row].cpu().numpy(), dtype=np.float32),
-                signed=heat.signed,
-                class_specific=heat.class_specific,
-                notes=heat.notes[row],
-            )
-            for method, heat in zip(methods, heats, strict=True)
-        ]
-        picture = as_picture(model.preprocessing.to_uint8(one.picture))
-        results.append((prediction, ExplainedPicture(one.name, picture, one.true_label, list(prediction.top), views)))
-    return results
-
-
-def _as_json(prediction: "Prediction", one: "ExplainedPicture", page: Path, files: list[str]) -> dict[str, Any]:
-    return {
-        "file": one.name,
-        "label": prediction.label,
-        "probability": prediction.probability,
-        "true_label": one.true_label,
-        "page": str(page),
-        "heats": [
-            {
-                "method": view.method,
-                "target": view.target,
-                "logit": view.logit,
-                "signed": view.signed,
-                "class_specific": view.class_specific,
-                "values": view.values.tolist(),
-                "notes": list(view.notes),
-                "picture": file,
-            }
-            for view, file in zip(one.heats, files, strict=True)
-        ],
-    }
 
 
 def _free(page: Path) -> Path:

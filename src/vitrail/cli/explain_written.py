@@ -4,12 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.explain import DEFAULT_METHOD, Explain, Shown, spread
-from vitrail.cli.pictures import write_pictures
+from vitrail.cli.explain import Explain, leave_out
+from vitrail.cli.explain_json import heats_json
+from vitrail.cli.explain_maps import DEFAULT_METHOD
+from vitrail.cli.explain_pictures import Shown, read_files, spread
 from vitrail.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from vitrail.pages.explanation_page import ExplainedPicture
+    from vitrail.cli.pictures import Files
+    from vitrail.pages.views import ExplainedPicture
     from vitrail.sequence_model import SequenceModel, Written
 
 METHOD = "cross_attention"
@@ -30,8 +33,10 @@ def explain_written(model: "SequenceModel", typed: Explain, page: Path, command:
     """
     _refuse(model, typed)
 
-    from vitrail.cli.output import print_json, print_table, say, share, warn
-    from vitrail.pages.explanation_page import ExplanationPage, write_explanation_page
+    from vitrail.cli.output import print_json, print_table, say, share
+    from vitrail.cli.pictures import write_pictures
+    from vitrail.pages.explanation_page import write_explanation_page
+    from vitrail.pages.views import ExplanationPage
 
     problems: list[str] = []
     shown = list(_pictures(model, typed, problems))
@@ -40,8 +45,9 @@ def explain_written(model: "SequenceModel", typed: Explain, page: Path, command:
     results = [_explain(model, one) for one in shown]
     explained = [one for _, one in results]
     title, about = f"Where {typed.run} looked", model.about_probabilities
-    write_explanation_page(page, ExplanationPage(title, str(typed.run), command, explained, about))
-    files = write_pictures(page.with_suffix(""), explained)
+    all_shown = ExplanationPage(title, str(typed.run), command, explained, about)
+    write_explanation_page(page, all_shown)
+    files = write_pictures(page.with_suffix(""), all_shown)
     if typed.json:
         print_json([_as_json(w, one, page, some) for (w, one), some in zip(results, files, strict=True)])
     else:
@@ -53,10 +59,7 @@ def explain_written(model: "SequenceModel", typed: Explain, page: Path, command:
         say("")
         say(f"the page      {page}")
         say(f"the pictures  {page.with_suffix('')}")
-    for problem in problems[:-1]:
-        warn(f"left out: {problem}")
-    if problems:
-        raise DataError(problems[-1], "leave it out, or replace it by a picture that can be read")
+    leave_out(problems)
     return 0
 
 
@@ -73,15 +76,22 @@ def _refuse(model: "SequenceModel", typed: Explain) -> None:
         )
     if typed.method not in (DEFAULT_METHOD, METHOD):
         raise UsageError(f"method '{typed.method}' explains classes, and this model writes", f"--method {METHOD}")
-    if typed.target is not None or typed.compare:
-        option = "--compare" if typed.compare else f"--target {typed.target}"
+    given = {
+        "--compare": typed.compare,
+        "--methods": typed.methods is not None,
+        f"--target {typed.target}": typed.target is not None,
+        f"--rather-than {typed.rather_than}": typed.rather_than is not None,
+        "--layer": typed.layer is not None,
+        "--head": typed.head is not None,
+        "--reference": typed.reference is not None,
+        "--masks": typed.masks is not None,
+    }
+    for option in (option for option, is_given in given.items() if is_given):
         raise UsageError(f"{option} is for models that say classes, and this model writes", f"leave {option} out")
 
 
 def _pictures(model: "SequenceModel", typed: Explain, problems: list[str]) -> Iterator[Shown]:
     """The pictures asked for that can be read; the others are named in `problems`."""
-    from vitrail.cli.models_on import files_of
-    from vitrail.data.decode import open_picture
     from vitrail.data.sequence_source import PictureSamples, is_sequences
     from vitrail.jobs import remembered_data
     from vitrail.sequence_jobs import is_own, open_sequences_for
@@ -99,13 +109,7 @@ def _pictures(model: "SequenceModel", typed: Explain, problems: list[str]) -> It
             except DataError as error:
                 problems.append(error.problem)
         return
-    files = files_of(typed.pictures)
-    found = set(spread([file for file, named in files if not named], typed.count))
-    for file in [file for file, named in files if named or file in found]:
-        try:
-            yield Shown(str(file), open_picture(file), None)
-        except DataError as error:
-            problems.append(error.problem)
+    yield from read_files(typed.pictures, typed.count, problems)
 
 
 def _explain(model: "SequenceModel", shown: Shown) -> tuple["Written", "ExplainedPicture"]:
@@ -115,7 +119,7 @@ def _explain(model: "SequenceModel", shown: Shown) -> tuple["Written", "Explaine
 
     from vitrail.explain import cross_attention
     from vitrail.nn import ImageToSequence
-    from vitrail.pages.explanation_page import ExplainedPicture, HeatView
+    from vitrail.pages.views import ExplainedPicture, HeatView
     from vitrail.report import as_picture
 
     assert isinstance(model.network, ImageToSequence)
@@ -144,24 +148,13 @@ def _explain(model: "SequenceModel", shown: Shown) -> tuple["Written", "Explaine
     return written, ExplainedPicture(shown.name, picture, shown.true_label, top, views)
 
 
-def _as_json(written: "Written", one: "ExplainedPicture", page: Path, files: list[str]) -> dict[str, Any]:
+def _as_json(written: "Written", one: "ExplainedPicture", page: Path, files: "Files") -> dict[str, Any]:
     return {
         "file": one.name,
         "text": written.text,
         "probability": written.probability,
         "true_text": one.true_label,
         "page": str(page),
-        "heats": [
-            {
-                "method": view.method,
-                "target": view.target,
-                "logit": view.logit,
-                "signed": view.signed,
-                "class_specific": view.class_specific,
-                "values": view.values.tolist(),
-                "notes": list(view.notes),
-                "picture": file,
-            }
-            for view, file in zip(one.heats, files, strict=True)
-        ],
+        "sheet": files.sheet,
+        "heats": heats_json(one, files),
     }

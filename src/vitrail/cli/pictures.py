@@ -1,54 +1,66 @@
 """The pictures that an explanation leaves beside its page, and what becomes of those of the explanation before.
 
-`pictures.json` in their folder lists them with their SHA-256. When the page is written again, a picture that the list
-names and the new explanation does not is removed, if its bytes are still those that were written; nothing else is.
+For each picture a sheet, which shows everything, and every map by itself. `pictures.json` in their folder lists them
+with their SHA-256. When the page is written again, a picture that the list names and the new explanation does not is
+removed, if its bytes are still those that were written; nothing else is.
 """
 
 import hashlib
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from vitrail.pages.explanation_page import ExplainedPicture
+    from PIL import Image
+
+    from vitrail.pages.views import ExplainedPicture, ExplanationPage
 
 LIST = "pictures.json"
-LARGE = 448  # pixels of the longer side, about
+LARGE = 448  # pixels of the longer side of a map, about
 
 
-def write_pictures(folder: Path, explained: list["ExplainedPicture"]) -> list[list[str]]:
-    """One PNG for each picture and method, large enough to look at; gives the files of each picture."""
+class Files(NamedTuple):
+    """What was written of one picture."""
+
+    sheet: str
+    maps: list[str]
+
+
+def write_pictures(folder: Path, page: "ExplanationPage") -> list[Files]:
+    """A sheet for each picture of the page, and one PNG for each of its maps; gives the files of each picture."""
     folder.mkdir(parents=True, exist_ok=True)
     before, sums, written = _listed(folder), {}, []
-    for number, one in enumerate(explained, start=1):
+    for number, one in enumerate(page.pictures, start=1):
         files = []
-        for name, content in _drawn(number, one):
-            (folder / name).write_bytes(content)
-            sums[name] = hashlib.sha256(content).hexdigest()
+        for name, drawn in _drawn(number, one, page):
+            content = io.BytesIO()
+            drawn.save(content, "PNG")
+            (folder / name).write_bytes(content.getvalue())
+            sums[name] = hashlib.sha256(content.getvalue()).hexdigest()
             files.append(str(folder / name))
-        written.append(files)
+        written.append(Files(files[0], files[1:]))
     _remove(folder, {name: known for name, known in before.items() if name not in sums}, set(sums))
     (folder / LIST).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
     return written
 
 
-def _drawn(number: int, one: "ExplainedPicture") -> list[tuple[str, bytes]]:
-    """The name and the bytes of each map of a picture."""
+def _drawn(number: int, one: "ExplainedPicture", page: "ExplanationPage") -> Iterator[tuple[str, "Image.Image"]]:
+    """The sheet of a picture, then each map, with the names of their files."""
     from PIL import Image
 
-    from vitrail.pages.colour import heat_picture
+    from vitrail.pages.sheet import draw_map, draw_sheet
 
-    files: list[tuple[str, bytes]] = []
-    for view in one.heats:
-        drawn = Image.fromarray(heat_picture(one.picture, view.values, view.signed))
+    stem = f"{number:03d}-{Path(one.name).stem}"
+    yield f"{stem}-sheet.png", draw_sheet(one, page)
+    methods = [view.method for view in one.heats]
+    for place, view in enumerate(one.heats, start=1):
+        drawn = Image.fromarray(draw_map(view, one, page.one_scale))
         larger = max(1, round(LARGE / max(drawn.size)))
         drawn = drawn.resize((drawn.width * larger, drawn.height * larger), Image.Resampling.NEAREST)
-        place = f"-{len(files) + 1}" if [other.method for other in one.heats].count(view.method) > 1 else ""
-        content = io.BytesIO()
-        drawn.save(content, "PNG")
-        files.append((f"{number:03d}-{Path(one.name).stem}-{view.method}{place}.png", content.getvalue()))
-    return files
+        several = f"-{place}" if methods.count(view.method) > 1 else ""
+        yield f"{stem}-{view.method}{several}.png", drawn
 
 
 def _listed(folder: Path) -> dict[str, str]:

@@ -28,6 +28,7 @@ MOST = 64
 MOST_BYTES = 300 * 1024  # of the whole file
 HEADER_BYTES = 1024  # more than the header of the file ever has
 SOURCES = 4  # pictures that a reference is drawn from, at least: a picture gives a quarter of its patches, on average
+FEW = 10  # with fewer, pictures put together of them are too much alike to say what is exceptional
 LEAST_PATCHES = 4  # where a picture has fewer, a patch shows too much of it
 
 _CHOICE, _PLACES = 20, 21  # streams of random numbers, see `order.py`
@@ -83,18 +84,21 @@ def references_of(count: int, channels: int, size: tuple[int, int], patch: Patch
     return min(MOST, (MOST_BYTES - HEADER_BYTES) // (channels * size[0] * size[1]), count // SOURCES)
 
 
-def said_of_references(count: int, channels: int, size: tuple[int, int], patch: Patch) -> str:
-    """What a training says of the references that its model will carry, or why there are none; see `references_of`."""
-    kept = references_of(count, channels, size, patch)
-    if kept:
-        what = "1 reference" if kept == 1 else f"{kept} references"
-        return f"{what}, shuffled patches of training pictures, will travel with the model; --no-references for none"
-    if channels * size[0] * size[1] > MOST_BYTES - HEADER_BYTES:
-        why = f"one of {size[0]} x {size[1]} pixels has more than {MOST_BYTES // 1024} KB"
-    elif count < SOURCES:
-        why = f"{SOURCES} training pictures are the least to draw from, there are {count}"
+def said_of_references(references: UInt8[Tensor, "r c h w"] | None, preprocessing: Preprocessing, patch: Patch) -> str:
+    """What a training says of the references that its model will carry, or why `draw_references` found none."""
+    if references is not None:
+        what = "1 reference" if len(references) == 1 else f"{len(references)} references"
+        few = "" if len(references) >= FEW else "; so few say little: test explanations with a folder of pictures too"
+        return (
+            f"{what}, shuffled patches of training pictures, will travel with the model; --no-references for none{few}"
+        )
+    height, width = preprocessing.size
+    if not references_of(SOURCES, preprocessing.channels, (height, width), (1, 1)):
+        why = f"one of {height} x {width} pixels has more than {MOST_BYTES // 1024} KB"
+    elif not references_of(SOURCES, preprocessing.channels, (height, width), patch):
+        why = f"in patches of {patch[0]} x {patch[1]}, one of {height} x {width} pixels would show too much"
     else:
-        why = f"in patches of {patch[0]} x {patch[1]}, one of {size[0]} x {size[1]} pixels would show too much"
+        why = f"they are drawn from {SOURCES} training pictures or more"
     return f"no references: {why}; explanations can be tested with a folder of pictures"
 
 

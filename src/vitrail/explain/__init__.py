@@ -12,13 +12,17 @@ from dataclasses import dataclass
 from vitrail.explain.attention_generic import generic_attention, generic_relevance_of
 from vitrail.explain.attention_raw import raw_attention
 from vitrail.explain.attention_rollout import rollout, rollout_of
+from vitrail.explain.conservative import Balance, balance_sheet, conservative
 from vitrail.explain.cross_attention import cross_attention
 from vitrail.explain.heat import Heat
 
 __all__ = [
     "METHODS",
+    "Balance",
     "Heat",
     "Method",
+    "balance_sheet",
+    "conservative",
     "cross_attention",
     "generic_attention",
     "generic_relevance_of",
@@ -84,6 +88,16 @@ METHODS: dict[str, Method] = {
             class_specific=True,
             says="which patches the attention that raises the class's logit comes from, through all layers",
             paper="Generic attention-model explainability (Chefer, Gur and Wolf, ICCV 2021), rules 5 and 6",
+            cost="3",
+        ),
+        Method(
+            function=conservative,
+            name="conservative",
+            title="Conservative propagation",
+            signed=True,
+            class_specific=True,
+            says="what the pixels of each patch give to the class's logit, for it or against it; the parts sum to it",
+            paper="XAI for transformers: better explanations through conservative propagation (Ali et al., ICML 2022)",
             cost="3",
         ),
     )

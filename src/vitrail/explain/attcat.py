@@ -1,18 +1,17 @@
 """AttCAT: "AttCAT: explaining Transformers via attentive class activation tokens" (Qiang et al., NeurIPS 2022).
 
-    map_i = sum_l  a_l[i] sum_d h_l[i, d] (d y / d h_l[i, d])          a_l[i] = mean over heads and queries q of A_l[h, q, i]
+    map_i  = sum_l a_l[i] sum_d h_l[i, d] (d y / d h_l[i, d])
+    a_l[i] = mean over heads h and queries q of A_l[h, q, i]
 
-h_l is what leaves block l, y the logit of the target. A token counts as far as it pushes the logit and is looked at. The
-map is signed, but its sign is noisy: it speaks of tokens inside the network, which hold more than their own patch. With
-a class token nothing reads the patches behind the last block, so the last layer adds nothing there.
+h_l is what leaves block l, y the logit of the target. A token counts as far as it pushes the logit and is looked at.
+The map is signed, but its sign is noisy: it speaks of tokens inside the network, which hold more than their own patch.
+With a class token nothing reads the patches behind the last block, so the last layer adds nothing there.
 """
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from vitrail.explain.heat import Heat
-from vitrail.explain.layers import Layer, attention, joined, recorded
+from vitrail.explain.layers import attention, mean_over_queries, recorded
 from vitrail.explain.readout import open_run, wide
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
@@ -41,17 +40,9 @@ def attcat(
     opened = open_run(network, images, target, "blocks.*.attention", "blocks.*.output", gradients=True)
     outputs = [opened.record[f"{place}.output"] for place in opened.record.attentions()]
     gradients = torch.autograd.grad(opened.logit.sum(), outputs)  # pictures do not mix: each gets its own
-    row = sum(
-        looked_at(layer) * (wide(output.detach()) * wide(gradient)).sum(dim=-1)
-        for layer, output, gradient in zip(recorded(opened.record), outputs, gradients, strict=True)
-    )
-    return opened.heat(row, "attcat", signed=True, class_specific=True)
-
-
-def looked_at(layer: Layer) -> Float[Tensor, "b n"]:
-    """How much attention each token gets, in the mean over heads and queries."""
-    pictures, _, tokens, like = layer.extent
-    total = like.new_zeros(pictures, tokens)
-    for _, piece in joined(layer, attention):
-        total += piece.sum(dim=1)
-    return total / tokens
+    layers = zip(recorded(opened.record), outputs, gradients, strict=True)
+    rows = [
+        mean_over_queries(layer, attention) * (wide(output.detach()) * wide(gradient)).sum(dim=-1)
+        for layer, output, gradient in layers
+    ]
+    return opened.heat(torch.stack(rows).sum(dim=0), "attcat", signed=True, class_specific=True)

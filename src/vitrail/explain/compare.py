@@ -71,8 +71,6 @@ def side_by_side(
         heats.append(method(model.network, images, target))
         seconds.append(time.perf_counter() - began)
         if scored:
-            found = trust(
-                model, images, heats[-1], references=references, masks=masks, function=function, seed=seed
-            )
+            found = trust(model, images, heats[-1], references=references, masks=masks, function=function, seed=seed)
             trusts.append(found)
     return Comparison(tuple(methods), tuple(heats), tuple(trusts), tuple(seconds))

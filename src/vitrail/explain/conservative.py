@@ -28,9 +28,10 @@ from torch import Tensor, nn
 from vitrail.errors import UsageError, nearest
 from vitrail.explain.heat import Heat
 from vitrail.explain.held import Count, Counted, held, uncounted
+from vitrail.explain.pixels import by_patch, gradients_of
 from vitrail.explain.readout import Opened, check, heat_of, on_grid, open_run, wide
 from vitrail.explain.target import Target
-from vitrail.nn import ViT, cut_patches, resize_positions
+from vitrail.nn import ViT, resize_positions
 from vitrail.nn.vit import Images
 
 At = Literal["pixels", "tokens"]
@@ -102,12 +103,12 @@ def conservative(network: ViT, images: Images, target: Target = None, *, at: At 
     opened = _opened(network, images, target)
     tokens, logits = opened.record["tokens"], opened.record["logits"]
     place = tokens if at == "tokens" else opened.pixels
-    gradient, by_logits = torch.autograd.grad(opened.logit.sum(), [place, logits])
+    gradient, by_logits = gradients_of(opened.logit, place, logits)
     shares = (wide(place) * wide(gradient)).detach()
     if at == "tokens":
         values = on_grid(shares.sum(dim=-1), opened.prefix, opened.grid)
     else:
-        values = by_patch(shares, network, opened)
+        values = by_patch(shares, opened.grid)
     notes: list[tuple[str, ...]] = []
     if opened.aim.function is not None:
         gap = (opened.logit - (logits * by_logits).sum(dim=1)).detach()
@@ -145,10 +146,10 @@ def balance_sheet(network: ViT, images: Images, target: Target = None) -> Balanc
 
     opened = _opened(network, images, target, count)
     tokens = opened.record["tokens"]
-    gradients = torch.autograd.grad(opened.logit.sum(), [opened.pixels, tokens, *shares.values()])
+    gradients = gradients_of(opened.logit, opened.pixels, tokens, *shares.values())
     by_pixels, by_tokens = (wide(gradient) for gradient in gradients[:2])
     with torch.no_grad():
-        pixels = by_patch(wide(opened.pixels) * by_pixels, network, opened)
+        pixels = by_patch(wide(opened.pixels) * by_pixels, opened.grid)
         positions, front, start = torch.zeros_like(pixels[:, 0, 0]), {}, 0
         if network.pos_embed is not None:
             resized = resize_positions(network.pos_embed, opened.prefix, network.config.grid, opened.grid)
@@ -168,12 +169,6 @@ def balance_sheet(network: ViT, images: Images, target: Target = None) -> Balanc
         target=opened.aim.target,
         rather_than=opened.aim.rather_than,
     )
-
-
-def by_patch(pixels: Tensor, network: ViT, opened: Opened) -> Float[Tensor, "b rows columns"]:
-    """The sum over each patch; pictures may come as pixels (b, c, h, w) or as patches (b, p, x)."""
-    patches = cut_patches(pixels, network.config.patch) if pixels.dim() == 4 else pixels
-    return patches.sum(dim=-1).unflatten(1, opened.grid)
 
 
 def _opened(network: ViT, images: Images, target: Target, count: Count = uncounted) -> Opened:

@@ -110,7 +110,7 @@ def rolled_by_gradient(
     moved = torch.zeros_like(stays)
     for layer in reversed(layers):
         before, stays, moved = (stays, moved), torch.zeros_like(stays), torch.zeros_like(moved)
-        queries = rows_read(sum(before))
+        queries = rows_read(before[0] + before[1])
         for some, piece in largest(layer, attention_x_gradient, queries, discard):
             raising = piece.clamp(min=0)
             share = 1 / (1 + raising.sum(dim=-1))[:, None]

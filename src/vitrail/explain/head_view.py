@@ -52,7 +52,9 @@ def head_view(
     opened = open_run(network, images, target, f"{place}.attention", blind="head_view")
     row = read_row(RecordedLayer(opened.record.kept(place)), attention, opened.readout, heads)
     kept = most_of(row[:, opened.prefix :], mass)
-    return opened.heat(torch.cat([row[:, : opened.prefix], kept], dim=1), "head_view", signed=False, class_specific=False)
+    return opened.heat(
+        torch.cat([row[:, : opened.prefix], kept], dim=1), "head_view", signed=False, class_specific=False
+    )
 
 
 @torch.inference_mode(False)

@@ -5,16 +5,22 @@
 Grad-CAM without the mean over places: each place keeps its own gradient, so the map cannot point where the network did
 not look in this layer. It keeps its sign; cut at zero it is what packages draw. With a network that is linear behind
 the layer, the values add up to the logit less the biases and the prefix tokens' part.
+
+Where a token is read through a norm alone the map is zero: a LayerNorm does not see how long a token is, so nothing
+changes along it. With a class token that is so of what enters the last block. What rounding leaves there, less than
+1e-4 of what cancels, is noted as no signal.
 """
 
 import torch
 
 from vitrail.explain.grad_cam import open_layer
-from vitrail.explain.heat import Heat
+from vitrail.explain.heat import NO_SIGNAL, Heat, caveats
 from vitrail.explain.readout import heat_of
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
+
+CANCELLED = 1e-4  # the share of its parts below which a sum is what rounding left
 
 
 @torch.inference_mode(False)
@@ -41,5 +47,9 @@ def hires_cam(
             the layer's patch tokens.
     """
     opened, tokens, gradients = open_layer(network, images, target, layer)
-    values = (tokens * gradients).sum(dim=2).unflatten(1, opened.grid)
-    return heat_of(values, opened.aim, opened.logit, "hires_cam", signed=True, class_specific=True)
+    parts = tokens * gradients
+    values = parts.sum(dim=2)
+    cancelled = (values.abs().amax(dim=1) <= CANCELLED * parts.abs().sum(dim=2).amax(dim=1)).tolist()
+    values = values.unflatten(1, opened.grid)
+    notes = [(NO_SIGNAL,) if gone and not said else () for gone, said in zip(cancelled, caveats(values), strict=True)]
+    return heat_of(values, opened.aim, opened.logit, "hires_cam", signed=True, class_specific=True, notes=notes)

@@ -2,10 +2,9 @@
 
     map_p = sum over the pixels and channels i of patch p of x_i (d y / d x_i)        y the logit of the target
 
-For a network that is linear in its pixels this is what each patch adds to the logit. A transformer is not: softmax and
-LayerNorm bend the logit, the numbers do not add up to it, and on digits with a known place the sign was wrong more
-often than right. Its place is beside methods that keep the sum (`integrated_gradients`). A pixel of value 0, the
-colour that preprocessing subtracts, gets nothing whatever the network makes of it.
+For a network that is linear in its pixels this is what each patch adds to the logit, less the bias. A transformer is
+not: softmax and LayerNorm bend the logit, and the numbers do not add up to it (`integrated_gradients` keeps the sum).
+A pixel of value 0, the colour that preprocessing subtracts, gets nothing whatever the network makes of it.
 """
 
 import torch

@@ -215,6 +215,15 @@ def read_heads(
     return torch.stack([read_row(layer, each, readout, [head]) for head in heads], dim=1)
 
 
+def mean_over_queries(layer: Layer, each: Each) -> Float[Tensor, "b n"]:
+    """What each token gets, in the mean over all heads and queries."""
+    pictures, _, tokens, like = layer.extent
+    total = like.new_zeros(pictures, tokens)
+    for _, piece in joined(layer, each):
+        total += piece.sum(dim=1)
+    return total / tokens
+
+
 def block_of(network: ViT, layer: int) -> int:
     """The number of a block, counted from 0; -1 is the last.
 

@@ -43,7 +43,12 @@ def onto_pixels(patches: Float[Tensor, "m p x"], images: Images, grid: Size) -> 
 
 
 def differentiate(numbers: Float[Tensor, "*m b"], by: Tensor) -> Tensor:
-    """d numbers / d by, of the sum over all numbers; no parameter's `.grad` is touched.
+    """d numbers / d by, as `gradients_of` gives it for several."""
+    return gradients_of(numbers, by)[0]
+
+
+def gradients_of(numbers: Float[Tensor, "*m b"], *by: Tensor) -> tuple[Tensor, ...]:
+    """d numbers / d each, of the sum over all numbers; no parameter's `.grad` is touched.
 
     Raises:
         UsageError: If a target function gives numbers that do not depend on the logits.
@@ -53,7 +58,7 @@ def differentiate(numbers: Float[Tensor, "*m b"], by: Tensor) -> Tensor:
             "the target function's numbers do not depend on the logits, so nothing can be differentiated",
             "lambda logits: logits[:, 3]",
         )
-    return torch.autograd.grad(numbers.sum(), by, materialize_grads=True)[0]
+    return torch.autograd.grad(numbers.sum(), by, materialize_grads=True)
 
 
 def gradients_at(network: ViT, versions: Float[Tensor, "m b *x"], aim: Aim) -> Float[Tensor, "m b *x"]:

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.explain.evidence import BATCH, explained
+from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import Fill
 from vitrail.explain.target import FUNCTION, Aim
 from vitrail.nn import ViT
@@ -124,4 +125,4 @@ def probability(logits: Float[Tensor, "*m b v"], aim: Aim) -> Float[Tensor, "*m 
     """Softmax at the aim's class; nan where a function is explained."""
     if aim.function is not None or (aim.target == FUNCTION).any():
         return torch.full(logits.shape[:-1], torch.nan, device=logits.device)
-    return Aim(aim.target).of(logits.float().softmax(dim=-1))
+    return Aim(aim.target).of(wide(logits).softmax(dim=-1))

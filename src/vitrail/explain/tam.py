@@ -11,6 +11,8 @@ vanishes for a sure network. (A target such as `lambda logits: logits.softmax(1)
 the last layer's gradient is used.
 """
 
+from functools import reduce
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -80,7 +82,7 @@ def integrated(network: ViT, opened: Opened, steps: int) -> Each:
 
     def each(_: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
         parts = (wide(weights_gradient(at[:, heads][:, :, queries], values[:, heads])) for at, values in runs)
-        return (sum(parts) / steps).clamp(min=0)
+        return (reduce(torch.add, parts) / steps).clamp(min=0)
 
     return each
 

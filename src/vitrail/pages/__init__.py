@@ -5,8 +5,10 @@ These functions take plain values (numbers, names, numpy arrays) and never a net
 """
 
 from vitrail.pages.colour import heat_picture
-from vitrail.pages.explanation_page import ExplainedPicture, ExplanationPage, HeatView, write_explanation_page
+from vitrail.pages.explanation_page import write_explanation_page
 from vitrail.pages.run_page import EvaluationSummary, Example, RunSummary, write_run_page
+from vitrail.pages.sheet import draw_sheet
+from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView, TrustView
 
 __all__ = [
     "EvaluationSummary",
@@ -15,6 +17,8 @@ __all__ = [
     "ExplanationPage",
     "HeatView",
     "RunSummary",
+    "TrustView",
+    "draw_sheet",
     "heat_picture",
     "write_explanation_page",
     "write_run_page",

@@ -2,8 +2,13 @@
 
 Two scales. A map without signs runs from dark to light, so that it also reads in grey and without colour vision. A map
 with signs runs from blue (against) over white (zero) to red (for), and both ends lie equally far from zero.
+
+Maps of several methods have units that nothing converts into one another. Side by side they are shown as shares: each
+square's share of its map's total absolute value, and one range of colours for all.
 """
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +18,7 @@ SEQUENTIAL = ((17, 20, 54), (62, 52, 128), (134, 66, 144), (206, 92, 110), (247,
 DIVERGING = ((23, 66, 138), (96, 150, 208), (248, 248, 246), (222, 120, 92), (140, 24, 34))
 MISSING = (128, 128, 128)
 STRENGTH = 0.65
+PALE = 0.35  # of a map that the evidence does not support
 
 
 @dataclass(frozen=True)
@@ -51,17 +57,37 @@ def value_range(values: Float[np.ndarray, "rows columns"], signed: bool) -> Rang
     return Range(smallest, largest, low, high, values.size - finite.size)
 
 
-def heat_colours(values: Float[np.ndarray, "rows columns"], signed: bool) -> UInt8[np.ndarray, "rows columns 3"]:
+def shares(values: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows columns"]:
+    """Each square's share of the map's total absolute value, with its sign; all zero for a map of zeros."""
+    total = np.abs(values[np.isfinite(values)].astype(np.float64)).sum()
+    return values.astype(np.float64) / (total if total > 0 else 1.0)
+
+
+def largest_share(maps: Sequence[Float[np.ndarray, "rows columns"]]) -> float:
+    """The largest share, without sign, that a square of any of these maps has; 0 where there is none."""
+    largest = [np.abs(part[np.isfinite(part)]).max(initial=0.0) for part in map(shares, maps)]
+    return float(max(largest, default=0.0))
+
+
+def share_range(values: Float[np.ndarray, "rows columns"], signed: bool, largest: float) -> Range:
+    """The range of a map as shares, with colours from 0 (for signs from -largest) to `largest`."""
+    return dataclasses.replace(value_range(shares(values), signed), low=-largest if signed else 0.0, high=largest)
+
+
+def heat_colours(
+    values: Float[np.ndarray, "rows columns"], signed: bool, shown: Range | None = None
+) -> UInt8[np.ndarray, "rows columns 3"]:
     """One colour per square; squares without a finite value are grey.
 
     Args:
         values: The heat, in any unit.
         signed: Whether the sign means for and against.
+        shown: What the colours stand for, in the unit of the values; the map's own range when None.
 
     Returns:
-        Colours between those of `SEQUENTIAL` or `DIVERGING`, linear in the value over `value_range`.
+        Colours between those of `SEQUENTIAL` or `DIVERGING`, linear in the value.
     """
-    shown = value_range(values, signed)
+    shown = value_range(values, signed) if shown is None else shown
     if shown.flat:
         return np.broadcast_to(np.array(MISSING, np.uint8), (*values.shape, 3)).copy()
     scale = np.array(DIVERGING if signed else SEQUENTIAL, np.float64)
@@ -80,7 +106,11 @@ def grey(picture: UInt8[np.ndarray, "h w *channels"]) -> UInt8[np.ndarray, "h w"
 
 
 def heat_picture(
-    picture: UInt8[np.ndarray, "h w *channels"], values: Float[np.ndarray, "rows columns"], signed: bool
+    picture: UInt8[np.ndarray, "h w *channels"],
+    values: Float[np.ndarray, "rows columns"],
+    signed: bool,
+    shown: Range | None = None,
+    strength: float = STRENGTH,
 ) -> UInt8[np.ndarray, "h w 3"]:
     """Lay a heat over its picture, in squares as the model saw them.
 
@@ -91,14 +121,16 @@ def heat_picture(
         picture: (h, w) or (h, w, 3), as the model saw it.
         values: One number per patch, any grid.
         signed: Whether the sign means for and against.
+        shown: What the colours stand for, as in `heat_colours`.
+        strength: How much of the heat is seen, from 0 to 1; the rest is the picture.
 
     Returns:
         The overlay in the size of the picture.
     """
     base = np.repeat(grey(picture)[..., None], 3, axis=2)
-    if value_range(values, signed).flat:
+    if (value_range(values, signed) if shown is None else shown).flat:
         return base
     (height, width), (rows, columns) = base.shape[:2], values.shape
     row, column = np.arange(height) * rows // height, np.arange(width) * columns // width
-    squares = heat_colours(values, signed)[row[:, None], column]
-    return (STRENGTH * squares + (1 - STRENGTH) * base).round().astype(np.uint8)
+    squares = heat_colours(values, signed, shown)[row[:, None], column]
+    return (strength * squares + (1 - strength) * base).round().astype(np.uint8)

@@ -1,104 +1,20 @@
 """The page of an explanation: each picture, the model's answer, and the maps that say where it came from.
 
-A map is shown as the model saw the picture: one colour per square, not blurred, with its real range in the legend.
-What a method cannot tell is said beside its map, not in a footnote. The values stand in the page once, as a table; the
-page's script reads them from there.
+What a method cannot tell, and how far to trust its map, is said beside the map, not in a footnote.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, UInt8
 
-from vitrail.pages.colour import DIVERGING, SEQUENTIAL, Range, grey, heat_colours, value_range
-from vitrail.pages.html import data_uri, document, escape, number, percent, plural, write_page
+from vitrail.pages.about_methods import ABOUT
+from vitrail.pages.colour import DIVERGING, SEQUENTIAL, grey, largest_share
+from vitrail.pages.explanation_map import map_figure
+from vitrail.pages.html import data_uri, document, escape, percent, plural, write_page
+from vitrail.pages.trust import tested_words
+from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView
 
-# What each method is, and what it leaves out. Other methods are described by their two flags alone.
-_ABOUT = {
-    "raw_attention": (
-        "Raw attention shows how strongly the part of the network that gives the answer attends to each square, in one "
-        "block. What the squares had exchanged before, and what is done with them after, is not in it."
-    ),
-    "rollout": (
-        "Rollout (Abnar and Zuidema, 2020) multiplies the attention of all blocks, with the skip connections added, "
-        "into one map of where information could have come from. It knows nothing of the class, of the values that "
-        "were passed on, or of what was done with them."
-    ),
-    "cross_attention": (
-        "Cross-attention shows, for one written token, how the part of the network that writes shared its attention "
-        "among the squares, as the mean over all blocks and heads. It says where it read; what the part that reads had "
-        "brought to a square from others before is not in it."
-    ),
-    "generic_attention": (
-        "Generic attention (Chefer, Gur and Wolf, 2021) weighs the attention of every block by how much the class's "
-        "score would react to it, keeps what raises the score, and adds it up over the blocks. It shows only what "
-        "speaks for the class, never what speaks against it, and it is a rule of thumb, not a sum that gives the score."
-    ),
-}
-
-
-@dataclass(frozen=True)
-class HeatView:
-    """One map over one picture.
-
-    Args:
-        method: Name of the method, such as `generic_attention`.
-        title: The same for people, such as `Generic attention`.
-        target: Name of the class whose score is explained.
-        logit: That class's score before softmax.
-        values: One number per patch, in the method's own unit.
-        signed: Whether the sign means for and against.
-        class_specific: Whether another class would give another map.
-        notes: Caveats that the method itself found.
-    """
-
-    method: str
-    title: str
-    target: str
-    logit: float
-    values: Float[np.ndarray, "rows columns"]
-    signed: bool
-    class_specific: bool
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ExplainedPicture:
-    """One picture, the model's answer, and the maps that explain it.
-
-    Args:
-        name: Where the picture comes from, such as a file name.
-        picture: (h, w) or (h, w, 3) uint8, as the model saw it, before normalisation.
-        true_label: Its true class, where known.
-        top: The likeliest classes with their probabilities in [0, 1], best first.
-        heats: The maps.
-    """
-
-    name: str
-    picture: UInt8[np.ndarray, "h w *channels"]
-    true_label: str | None
-    top: list[tuple[str, float]]
-    heats: list[HeatView]
-
-
-@dataclass(frozen=True)
-class ExplanationPage:
-    """Everything that an explanation page shows.
-
-    Args:
-        title: Headline of the page.
-        model: Name of the model.
-        command: The command line that made the page.
-        pictures: What is explained.
-        about_probabilities: What to know of the probabilities that the page shows, in a sentence; may be empty.
-    """
-
-    title: str
-    model: str
-    command: str
-    pictures: list[ExplainedPicture]
-    about_probabilities: str = ""
+__all__ = ["ExplainedPicture", "ExplanationPage", "HeatView", "explanation_page", "write_explanation_page"]
 
 
 def _defs() -> str:
@@ -131,91 +47,6 @@ def _picture(picture: np.ndarray, index: int, said: str) -> str:
     )
 
 
-def _grid(height: int, width: int, rows: int, columns: int) -> str:
-    """The lines between squares, as one path."""
-    across = "".join(f"M0 {height * i / rows:.4g}H{width}" for i in range(1, rows))
-    down = "".join(f"M{width * i / columns:.4g} 0V{height}" for i in range(1, columns))
-    return f'<path class="lines" d="{across}{down}"/>'
-
-
-def _legend(heat: HeatView, shown: Range) -> str:
-    """The colour scale with the values of its ends."""
-    if heat.signed:
-        ends = (f"{number(shown.low, 3)} against", "0", f"{number(shown.high, 3)} for")
-        below = f"Smallest value {number(shown.smallest, 3)}, largest {number(shown.largest, 3)}."
-    else:
-        ends = (f"{number(shown.smallest, 3)} smallest", "", f"{number(shown.largest, 3)} largest")
-        below = "Colours run from the smallest value of this map to its largest."
-        if shown.smallest > 0 and shown.largest < 2 * shown.smallest:
-            times = number(shown.largest / shown.smallest, 3)
-            below += f" They are close: the largest is only {times} times the smallest."
-    missing = f" {plural(shown.missing, 'square')} without a number, shown in grey." if shown.missing else ""
-    scale = "diverging" if heat.signed else "sequential"
-    named = "".join(f"<span>{end}</span>" for end in ends)
-    return (
-        f'<div class="scale"><svg aria-hidden="true" viewBox="0 0 100 6" preserveAspectRatio="none">'
-        f'<rect width="100" height="6" fill="url(#scale-{scale})"/></svg>'
-        f'<p class="ends">{named}</p><p class="range">{below}{missing}</p></div>'
-    )
-
-
-def _values_table(values: np.ndarray) -> str:
-    """The values, four digits each: what screen readers read and what the script takes its numbers from."""
-    head = "".join(f'<th scope="col">{column + 1}</th>' for column in range(values.shape[1]))
-    rows = "".join(
-        f'<tr><th scope="row">{row + 1}</th>{"".join(f"<td>{value:.4g}</td>" for value in line)}</tr>'
-        for row, line in enumerate(values.tolist())
-    )
-    return (
-        '<details><summary>Values as a table</summary><div class="scroll"><table class="values">'
-        f'<thead><tr><td class="corner">row \\ column</td>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-        "</details>"
-    )
-
-
-def _sentence(heat: HeatView, answer: str | None) -> str:
-    """What this map explains, in plain words, and what it cannot tell."""
-    method = escape(heat.method.replace("_", " "))
-    target = escape(heat.target)
-    if not heat.class_specific:
-        return (
-            f"<p>A map by {method}. <strong>This method cannot tell classes apart</strong>: it shows where information "
-            f"could flow from, not why it is <b>{target}</b>.</p>"
-        )
-    other = "" if answer is None or heat.target == answer else " This is not the class that the model chose."
-    return f"<p>This map explains the score of <b>{target}</b> (logit {number(heat.logit, 3)}) by {method}.{other}</p>"
-
-
-def _heat(heat: HeatView, explained: ExplainedPicture, index: int) -> str:
-    """One map over its picture, with its legend, its sentence, its caveats and its values."""
-    height, width = explained.picture.shape[:2]
-    rows, columns = heat.values.shape
-    shown = value_range(heat.values, heat.signed)
-    small = " small" if max(height, width) <= 96 else ""
-    layer = ""
-    if not shown.flat:
-        squares = data_uri(heat_colours(heat.values, heat.signed))
-        layer = f'<image class="heat" width="{width}" height="{height}" preserveAspectRatio="none" href="{squares}"/>'
-        legend = _legend(heat, shown)
-    elif shown.missing == heat.values.size:
-        legend = '<p class="no-signal"><strong>No signal.</strong> No square has a number.</p>'
-    else:
-        value = number(shown.smallest, 3)
-        legend = f'<p class="no-signal"><strong>No signal.</strong> Every square has the same value, {value}.</p>'
-    answer = explained.top[0][0] if explained.top else None
-    notes = "".join(f"<li>{escape(note)}</li>" for note in heat.notes)
-    notes = f'<ul class="notes">{notes}</ul>' if notes else ""
-    said = escape(f"{heat.title} of {explained.name}: {rows} rows by {columns} columns of squares")
-    return (
-        f'<figure class="map"><figcaption>{escape(heat.title)}</figcaption>'
-        f'<svg class="stage{small}" data-rows="{rows}" data-columns="{columns}" viewBox="0 0 {width} {height}" '
-        f'role="img" aria-label="{said}"><use class="photo" href="#grey-{index}"/>'
-        f"{layer}{_grid(height, width, rows, columns)}</svg>"
-        '<p class="readout" data-hint="Point at a square or use arrow keys." hidden></p>'
-        f"{legend}{_sentence(heat, answer)}{notes}{_values_table(heat.values)}</figure>"
-    )
-
-
 def _answer(explained: ExplainedPicture) -> str:
     """The model's answer in a sentence, and the likeliest classes as bars."""
     if not explained.top:
@@ -235,23 +66,26 @@ def _answer(explained: ExplainedPicture) -> str:
     return f'<p class="verdict">{verdict}</p><table class="top"><tbody>{bars}</tbody></table>'
 
 
-def _case(explained: ExplainedPicture, index: int) -> str:
+def _case(explained: ExplainedPicture, index: int, one_scale: bool) -> str:
     """One picture: what it is, what the model says, and its maps."""
     height, width = explained.picture.shape[:2]
-    maps = "".join(_heat(heat, explained, index) for heat in explained.heats)
+    largest = largest_share([heat.values for heat in explained.heats]) if one_scale else None
+    maps = "".join(map_figure(heat, explained, index, largest) for heat in explained.heats)
+    alone = " alone" if len(explained.heats) == 1 else ""
     said = f"{explained.name}, as the model saw it"
     return (
         f'<section class="case"><h2>{escape(explained.name)}</h2><div class="case-body"><div class="subject">'
         f"<figure><figcaption>The picture</figcaption>{_picture(explained.picture, index, said)}"
         f'<p class="note">{width} × {height} pixels, as the model saw it.</p></figure>{_answer(explained)}</div>'
-        f'<div class="maps">{maps}</div></div></section>'
+        f'<div class="maps{alone}">{maps}</div></div></section>'
     )
 
 
 def _trust(page: ExplanationPage) -> str:
     """What a reader may conclude, and what not."""
-    methods = {heat.method: heat for explained in page.pictures for heat in explained.heats}
-    about = "".join(f"<li>{escape(_ABOUT[name])}</li>" for name in methods if name in _ABOUT)
+    heats = [heat for explained in page.pictures for heat in explained.heats]
+    methods = {heat.method: heat for heat in heats}
+    about = "".join(f"<li>{escape(ABOUT[name])}</li>" for name in methods if name in ABOUT)
     some_blind = any(not heat.class_specific for heat in methods.values())
     blind = (
         "<li>A map by a method that cannot tell classes apart would look the same for every class. It is no reason "
@@ -260,14 +94,23 @@ def _trust(page: ExplanationPage) -> str:
         else ""
     )
     shares = f"<li>{escape(page.about_probabilities)}</li>" if page.about_probabilities else ""
+    trusts = [heat.trust for heat in heats if heat.trust is not None]
+    tested = (
+        tested_words(trusts)
+        if trusts
+        else "<li><strong>These maps were not tested.</strong> Nothing on this page measures whether the bright "
+        "squares are really the ones that decided; treat a map as a hint to look closer.</li>"
+    )
+    colours = (
+        "<li>All maps of a picture have one colour scale: each square's share of its map's total, without sign. An even "
+        "map is therefore dark everywhere.</li>"
+        if page.one_scale
+        else "<li>Colours are scaled for each map by itself. Compare numbers between maps, not colours.</li>"
+    )
     return (
-        '<section class="trust"><h2>How far to trust this</h2><ul class="notes">'
-        "<li><strong>No faithfulness score is computed yet in this version.</strong> Nothing on this page measures "
-        "whether the bright squares are really the ones that decided; treat a map as a hint to look closer.</li>"
-        f"{shares}{about}{blind}"
+        f'<section class="trust"><h2>How far to trust this</h2><ul class="notes">{tested}{shares}{about}{blind}'
         "<li>A map speaks about the model, not about the world: it can show what moved this score, not what is true, "
-        "and a plausible map does not make an answer right.</li>"
-        "<li>Colours are scaled for each map by itself. Compare numbers between maps, not colours.</li></ul></section>"
+        f"and a plausible map does not make an answer right.</li>{colours}</ul></section>"
     )
 
 
@@ -282,7 +125,7 @@ _CONTROLS = (
 def explanation_page(page: ExplanationPage) -> str:
     """The page of an explanation as text; the same values always give the same text."""
     count = plural(len(page.pictures), "picture")
-    cases = "".join(_case(explained, index) for index, explained in enumerate(page.pictures))
+    cases = "".join(_case(explained, index, page.one_scale) for index, explained in enumerate(page.pictures))
     cases = cases or '<p class="empty">No picture.</p>'
     command = f"<section><h2>How it was made</h2><pre>{escape(page.command)}</pre></section>" if page.command else ""
     body = (

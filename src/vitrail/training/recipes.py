@@ -80,7 +80,9 @@ RECIPES: dict[str, Recipe] = {
         says="the lab with known truth: 4x4 cells, one of which shows a digit",
         image_size=32,
         network={"patch_size": 4, "width": 64, "depth": 4, "heads": 4, "mlp_dim": 128},
-        optimization=Optimization(epochs=6, batch_size=64, learning_rate=2e-3, warmup_epochs=1.0, weight_decay=0.05),
+        optimization=Optimization(
+            epochs=2, batch_size=64, learning_rate=2e-3, warmup_epochs=0.5, weight_decay=0.05, average=0.998
+        ),
     ),
     "d0-mnist": Recipe(
         says="the network and schedule of the founding document D0: a 7x7 grid of 4x4 patches, 2 blocks of width 8",

@@ -7,8 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tests.explain import reference as explain_reference
 from tests.explain.scores import reference
 from tests.explain.scores.reference import CLASSES, GRID, PATCH, make_images, make_maps, make_network
+from vitrail.explain import Heat, generic_attention
+from vitrail.explain.target import Target
+from vitrail.nn import ViT
 
 TARGETS = [2, 0, 3]
 
@@ -283,6 +287,100 @@ def random_maps_lie_anywhere(scores: ModuleType) -> None:
     assert abs(np.mean(agreement)) < 0.02
 
 
+def make_masked(count: int = 40, grid: tuple[int, int] = (4, 5), seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Maps of both signs without equal values, and masks of 2 x 2 patches."""
+    generator = torch.Generator().manual_seed(seed)
+    masks = torch.zeros(count, *grid, dtype=torch.bool)
+    for mask in masks:
+        row, column = (int(torch.randint(side - 1, (), generator=generator)) for side in grid)
+        mask[row : row + 2, column : column + 2] = True
+    return torch.randn(count, *grid, generator=generator, dtype=torch.float64) + masks, masks
+
+
+def localisation_is_exact(scores: ModuleType) -> None:
+    values, masks = make_masked()
+    pointed, mass, rank = (
+        score(values, masks) for score in (scores.pointing_game, scores.relevance_mass, scores.relevance_rank)
+    )
+    for index, (value, mask) in enumerate(zip(values.numpy(), masks.numpy(), strict=True)):
+        order = reference.order_of(value)
+        assert pointed[index] == mask.flat[order[0]]
+        assert abs(rank[index] - np.mean([mask.flat[patch] for patch in order[: mask.sum()]])) <= 1e-6
+        inside = sum(max(number, 0) for number, is_in in zip(value.flat, mask.flat, strict=True) if is_in)
+        assert abs(mass[index] - inside / sum(max(number, 0) for number in value.flat)) <= 1e-12
+    assert 0 < pointed.mean() < 1
+
+
+def a_constant_map_points_by_chance(scores: ModuleType) -> None:
+    _, masks = make_masked()
+    flat = torch.full(masks.shape, 0.3)
+    for score in (scores.pointing_game, scores.relevance_mass, scores.relevance_rank):
+        assert (score(flat, masks) - 4 / 20).abs().max() <= 1e-6
+    assert abs(scores.segmentation(flat, masks).mean_average_precision - 0.5) <= 1e-12
+
+
+def segmentation_accumulates(scores: ModuleType) -> None:
+    """Of two pictures, in one of which all is inside: intersections and unions are added before they are divided."""
+    values = torch.tensor([[[5.0, 2.0], [0.0, 0.0]], [[2.0, 0.0], [0.0, 0.0]]])
+    masks = torch.tensor([[[True, True], [True, True]], [[True, True], [False, False]]])
+    # above the means 1.75 and 0.5: two pixels and one; inside 3 of 6, outside 2 of 5; right 2 and 3 of 8
+    found = scores.segmentation(values, masks)
+    assert (found.pixel_accuracy, found.mean_iou) == (5 / 8, (3 / 6 + 2 / 5) / 2)
+
+
+def a_blind_map_has_one_half(scores: ModuleType) -> None:
+    """T10, also where both objects get the same."""
+    generator = torch.Generator().manual_seed(0)
+    masks = torch.zeros(30, 2, 3, 5, dtype=torch.bool)
+    masks[:, 0, 0, :2] = masks[:, 1, 2, 3:] = True
+    values = torch.randn(30, 3, 5, generator=generator)
+    values[:5] = 0.0
+    found = scores.class_discrimination(values, values, masks)
+    assert (found.sum(dim=1) == 1).all()
+    one, two = masks[:, 0].double(), masks[:, 1].double()
+    assert (scores.class_discrimination(one, two, masks) == 1).all()
+    assert (scores.class_discrimination(two, one, masks) == 0).all()
+
+
+def scrambled_networks_have_maps_of_the_same_class(scores: ModuleType) -> None:
+    """A head of zeros would give maps of zeros, which are like nothing; another target would explain another thing."""
+    network, asked = explain_reference.make_network(explain_reference.PLAIN), []
+    images = explain_reference.make_images(explain_reference.PLAIN, 6)
+
+    def method(given: ViT, pictures: Tensor, target: Target) -> Heat:
+        heat = generic_attention(given, pictures, target)
+        asked.append(heat.target)
+        assert heat.notes == ((),) * 6
+        return heat
+
+    state = torch.get_rng_state()
+    found = scores.mprt(network, images, method)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(asked[0], asked[1])
+    assert found.signed.isfinite().all()
+    assert (found.signed < 0.999).all()
+    assert torch.equal(asked[0], network(images).argmax(dim=1))
+
+
+def the_largest_change_counts(scores: ModuleType) -> None:
+    """Max-sensitivity on a map that is linear in the picture: the noise itself, relative to the map."""
+    network = explain_reference.make_network(explain_reference.PLAIN)
+    images = torch.ones(2, 2, 12, 10, dtype=torch.float64)
+
+    def means(given: ViT, pictures: Tensor, target: Target) -> Heat:
+        values = pictures.mean(dim=1).unflatten(2, (5, 2)).unflatten(1, (3, 4)).mean(dim=(2, 4))
+        return Heat(values, torch.zeros(2, dtype=torch.long), torch.zeros(2), "means", True, True, ((), ()))
+
+    for seed in range(4):
+        found = scores.max_sensitivity(network, images, means, radius=0.5, samples=7, seed=seed)
+        generator, worst = torch.Generator().manual_seed(seed), 0.0
+        for _ in range(7):
+            noise = torch.rand(2, 12, 10, generator=generator, dtype=torch.float64).numpy() - 0.5
+            patches = noise.reshape(2, 3, 4, 5, 2).mean(axis=(0, 2, 4))
+            worst = max(worst, float(np.sqrt((patches**2).sum() / 15)))
+        close(found, [worst, worst])
+
+
 CHECKS = (
     donors_stand_where_they_stood,
     own_patches_come_from_elsewhere_in_the_picture,
@@ -298,4 +396,10 @@ CHECKS = (
     random_maps_hold_the_same_values,
     random_maps_are_as_smooth,
     random_maps_lie_anywhere,
+    localisation_is_exact,
+    a_constant_map_points_by_chance,
+    segmentation_accumulates,
+    a_blind_map_has_one_half,
+    scrambled_networks_have_maps_of_the_same_class,
+    the_largest_change_counts,
 )

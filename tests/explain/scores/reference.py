@@ -1,4 +1,4 @@
-"""What the scores are compared with: numpy loops over pictures, draws and patches, and networks whose answers are known.
+"""What the scores are compared with: numpy loops over pictures, draws and patches, and networks with known answers.
 
 Nothing here uses ranks, spans or chunks: a composite is made by copying one patch after the other.
 """

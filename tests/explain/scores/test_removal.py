@@ -72,12 +72,14 @@ def test_deletion_and_insertion_are_each_others_reverse() -> None:
     """What is left after deleting k by the map is what is shown after inserting P - k by the map's negative."""
     values = make_maps()
     assert torch.allclose(made(deletion, values).points, made(insertion, -values).points.flip(1), atol=1e-14)
+    pixels = torch.rand(3, 6, 12, generator=torch.Generator().manual_seed(0))
     covering = Covering(donor(references()), draws=3)
     positive, negative = (
         perturbation(make_network(), make_images(), maps, 1, covering, first=first).points
-        for maps, first in ((values, "most"), (-values, "least"))
+        for maps, first in ((pixels, "most"), (-pixels, "least"))
     )
     assert torch.equal(positive, negative)
+    assert positive.std() > 0
 
 
 def test_only_the_order_counts_but_for_saco() -> None:
@@ -108,14 +110,14 @@ def test_a_map_that_is_not_finite_has_no_score(score: Callable[..., Removal]) ->
 
 def test_a_constant_map_has_the_score_of_random_maps_and_no_saco() -> None:
     constant = torch.full((3, *GRID), 0.1, dtype=torch.float64)
-    random = torch.rand(300, *GRID, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    random = torch.rand(200, *GRID, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     network, images = make_network(), make_images()
     covering = Covering(donor(references()), draws=400, batch_size=4096)
     for score in (deletion, insertion, aopc):
         flat = score(network, images[:1], constant[:1], 1, covering).score
-        many = score(network, images[:1].expand(300, -1, -1, -1), random, 1, replace(covering, draws=4)).score
-        assert abs(float(flat - many.mean())) < 0.02
-        assert float(many.std()) > 0.02
+        many = score(network, images[:1].expand(200, -1, -1, -1), random, 1, replace(covering, draws=25)).score
+        assert abs(float(flat - many.mean())) < 0.03
+        assert float(many.std()) > 0.06
     assert made(saco, constant).score.isnan().all()
 
 
@@ -154,6 +156,7 @@ def test_the_network_sees_no_more_than_the_batch_size_at_a_time() -> None:
 
 
 @by_name
+@pytest.mark.usefixtures("as_a_user")
 def test_what_does_not_fit_is_refused(score: Callable[..., Removal]) -> None:
     network, images, values, covering = make_network(), make_images(), make_maps(), Covering(donor(references()))
     with pytest.raises(UsageError, match="2 maps of 3 pictures"):
@@ -168,7 +171,8 @@ def test_what_does_not_fit_is_refused(score: Callable[..., Removal]) -> None:
         score(make_network().train(), images, values, 1, covering)
 
 
-def test_options_that_do_not_exist_are_refused(as_a_user: None) -> None:
+@pytest.mark.usefixtures("as_a_user")
+def test_options_that_do_not_exist_are_refused() -> None:
     network, images, values, covering = make_network(), make_images(), make_maps(), Covering(donor(references()))
     for steps in (0, 13):
         with pytest.raises(UsageError, match="1 to 12 patches"):
@@ -194,7 +198,9 @@ def test_curves_run_from_the_picture_to_the_filler() -> None:
     covering = Covering(fill, draws=5, seed=2)
     deleted, inserted = (score(network, images, make_maps(), 1, covering) for score in (deletion, insertion))
     clean = network(images).softmax(dim=1)[:, 1]
-    filled = network(fill.make(images, (2, 3), 5, 2).flatten(0, 1)).softmax(dim=1)[:, 1].unflatten(0, (5, 3)).mean(dim=0)
+    filled = (
+        network(fill.make(images, (2, 3), 5, 2).flatten(0, 1)).softmax(dim=1)[:, 1].unflatten(0, (5, 3)).mean(dim=0)
+    )
     for curve, ends in ((deleted, (clean, filled)), (inserted, (filled, clean))):
         assert torch.allclose(curve.points[:, 0], ends[0], atol=1e-12)
         assert torch.allclose(curve.points[:, -1], ends[1], atol=1e-12)

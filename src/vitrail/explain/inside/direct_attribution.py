@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.explain.held import Counted, HeldNorm, check_rules
-from vitrail.explain.inside.reading import output_map, read
+from vitrail.explain.inside.reading import attention_at, output_map, read
+from vitrail.explain.pixels import gradients_of
 from vitrail.explain.readout import check, wide, without_autocast
 from vitrail.explain.target import Target, choose_target
 from vitrail.nn import ViT, twin
@@ -71,13 +72,15 @@ def direct_attribution(network: ViT, images: Images, target: Target = None) -> D
     check(network, images, gradients=True)
     check_rules(network, "norm", "pool", "head", "head_dist")
     depth = network.config.depth
+    for index in range(depth):
+        attention_at(network, index)
     record = read(network, images, "tokens", "blocks.*.attended", "blocks.*.mlp", f"blocks.{depth - 1}.output")
     last = record[f"blocks.{depth - 1}.output"].requires_grad_()
     share = torch.ones(len(last), dtype=wide(last).dtype, device=last.device, requires_grad=True)
     logits = _readout(network, share).readout(last)
     aim = choose_target(logits.detach(), target)
     logit = aim.of(logits)
-    arriving, constant = torch.autograd.grad(logit.sum(), [last, share], materialize_grads=True)
+    arriving, constant = gradients_of(logit, last, share)
     arriving = wide(arriving)
 
     with torch.no_grad(), without_autocast(arriving):

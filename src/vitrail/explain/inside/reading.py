@@ -127,4 +127,4 @@ def output_map(network: ViT, block: int) -> tuple[Float[Tensor, "d k e"], Float[
     with torch.no_grad():
         weight = attention.proj.weight.unflatten(1, (attention.heads, attention.head_dim))
         bias = attention.proj.bias if attention.proj.bias is not None else weight.new_zeros(weight.shape[0])
-        return scale(weight.permute(1, 2, 0)).permute(2, 0, 1), scale(bias)
+        return scale(weight.permute(1, 2, 0)).permute(2, 0, 1), scale(bias[None, None])[0, 0]

@@ -7,9 +7,10 @@ a sink behind a block when
 
     |h_l[i]| > median + threshold * MAD        over the patches of its picture,   MAD = median | |h| - median |
 
-and |h_l[i]| is at least twice the median. The first condition is a robust outlier; without the second, a picture whose
-patches are nearly all alike would have outliers of no size. The norms at which sinks stand out differ from network to
-network, so nothing is compared between networks.
+and |h_l[i]| is at least twice the median. The first condition is a robust outlier. Alone it calls 0.2 to 1.4 % of all
+patches of small networks sinks that have none (three networks, 400 pictures of planted digits: the largest norm is 1.05
+to 1.26 times the median); with the second it is 0.02 % at most. The norms at which sinks stand out differ from network
+to network, so nothing is compared between networks.
 """
 
 from dataclasses import dataclass, replace

@@ -206,9 +206,9 @@ def saco(
 
         w_ij = s_i - s_j if d_i >= d_j else -(s_i - s_j)          score = sum w_ij / sum |w_ij|
 
-    Unit: patches. Measured: probability or logit. Range: [-1, 1], 0 for random maps. Higher is better; it uses the
-    size of the values, so maps must not be rescaled picture by picture (adding a constant changes nothing, when groups
-    are of one size). Not a number for a constant map.
+    Unit: patches. Measured: probability or logit. Range: [-1, 1]. Higher is better. Random maps have 0 where all drops
+    differ, and more where many groups change nothing, because equal drops count as agreement. The size of the values
+    counts, so maps must not be rescaled picture by picture. Not a number for a constant map.
 
     Args:
         network: In eval mode; gives logits.

@@ -1,0 +1,169 @@
+"""All methods on the lab with known truth: `python -m benchmarks.explain --workers 4`, which writes the table.
+
+For each method, on three networks with a class token and three that read the mean (`benchmarks.planted_networks`):
+
+    pointing    pointing game: the largest value lies on the digit (4 of 64 patches)
+    mass        the share of the positive map on the digit
+    mIoU        the map as a segmentation of the digit, patches as pixels
+    classes     two digits: the class's own gets more than the other (three networks trained on two digits)
+    both        ... and that for both digits of a picture
+    seconds     for one picture, in batches of 50, one thread, with what else the machine was doing
+
+on pictures that are classified right. Beside them what no network is needed for: random maps, white and as smooth as
+those of generic attention, the distance from the centre, and the true mask.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.measure import machine
+from benchmarks.planted_networks import PLACE, SEEDS
+from vitrail.data.planted import planted_digits
+from vitrail.explain import METHODS
+from vitrail.explain.scores.localisation import pointing_game, relevance_mass, segmentation
+from vitrail.explain.scores.random_maps import random_maps
+from vitrail.explain.scores.sanity import class_discrimination
+from vitrail.model import Model, load
+
+BATCH = 50
+FEW = 100  # pictures, of methods that take thousands of passes
+CONTROLS = ("random", "random, smooth", "centre", "oracle")
+Maps = Callable[[Tensor, Tensor | None], Tensor]  # of pictures and classes
+
+
+def control(name: str, model: Model, masks: Tensor) -> Maps:
+    """Maps that ask no network: they are what a score is read against."""
+    rows, columns = masks.shape[-2:]
+
+    def maps(images: Tensor, classes: Tensor | None) -> Tensor:
+        count = len(images)
+        if name == "oracle":
+            return masks[:count].float()
+        if name == "centre":
+            down, across = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+            away = ((down - (rows - 1) / 2) ** 2 + (across - (columns - 1) / 2) ** 2).sqrt()
+            return (away.max() - away).expand(count, -1, -1)
+        white = torch.rand(count, rows, columns, generator=torch.Generator().manual_seed(5))
+        if name == "random":
+            return white
+        heat = METHODS["generic_attention"].function(model.network, images)
+        return random_maps(heat.values, 1, 5)[0].float()
+
+    return maps
+
+
+def explained(
+    name: str, model: Model, images: Tensor, masks: Tensor, classes: Tensor | None = None
+) -> tuple[Tensor, float]:
+    """Maps (b, rows, columns), and seconds for each picture."""
+    began, parts = time.perf_counter(), []
+    for first in range(0, len(images), BATCH):
+        place = slice(first, first + BATCH)
+        some, asked = images[place], None if classes is None else classes[place]
+        if name in CONTROLS:
+            parts.append(control(name, model, masks[place])(some, asked))
+        else:
+            parts.append(METHODS[name].function(model.network, some, asked).values)
+    return torch.cat(parts), (time.perf_counter() - began) / len(images)
+
+
+def measure(name: str, kind: str, seed: int, count: int, place: Path) -> dict[str, object]:
+    """One method on one network."""
+    torch.set_num_threads(1)
+    model = load(place / f"{kind}-{seed}")
+    patch = model.network.config.patch
+    if name not in CONTROLS and METHODS[name].costly:
+        count = min(count, FEW)
+    row: dict[str, object] = {"method": name, "kind": kind, "seed": seed}
+    if kind == "pairs":
+        made = planted_digits("test", count, "double", seed=21)
+        images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
+        masks, labels = torch.from_numpy(made.masks(patch)), torch.from_numpy(made.labels)
+        if name == "oracle":
+            found = [masks[:, 0].float(), masks[:, 1].float()]
+        else:
+            found = [explained(name, model, images, masks[:, which], labels[:, which])[0] for which in (0, 1)]
+        score = class_discrimination(found[0], found[1], masks)
+        return {
+            **row,
+            "n": count,
+            "classes": float(score.mean()),
+            "both": float((score.amin(dim=1) == 1).double().mean()),
+        }
+    made = planted_digits("test", count + count // 4, "single", seed=22)
+    images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
+    with torch.no_grad():
+        found = torch.cat([model.network(some) for some in images.split(500)]).argmax(dim=1)
+    right = (found == torch.from_numpy(made.labels[:, 0])).nonzero()[:count, 0]
+    images, masks = images[right], torch.from_numpy(made.masks(patch))[right, 0]
+    values, seconds = explained(name, model, images, masks)
+    return {
+        **row,
+        "n": len(images),
+        "pointing": float(pointing_game(values, masks).nanmean()),
+        "mass": float(relevance_mass(values, masks).nanmean()),
+        "mIoU": segmentation(values, masks).mean_iou,
+        "seconds": seconds,
+    }
+
+
+def cell(rows: list[dict], kind: str, score: str, places: int = 2) -> str:
+    """Mean and range over the three networks of a kind."""
+    found = [row[score] for row in rows if row["kind"] == kind and score in row]
+    mean = sum(found) / len(found)
+    low, high = f"{min(found):.{places}f}", f"{max(found):.{places}f}"
+    return f"{mean:.{places}f}" if low == high else f"{mean:.{places}f} ({low} to {high})"
+
+
+def table(rows: list[dict], names: list[str]) -> list[str]:
+    """In Markdown."""
+    lines = [
+        "| method | cost, passes | pointing, class token | mass | mIoU | pointing, mean | mass | mIoU | classes | both "
+        "| ms a picture |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name in names:
+        some = [row for row in rows if row["method"] == name]
+        method = METHODS.get(name)
+        title = name if method is None else f"`{name}`" + ("" if method.class_specific else ", class-blind")
+        cells = [cell(some, kind, score) for kind in ("class", "mean") for score in ("pointing", "mass", "mIoU")]
+        seconds = sum(row["seconds"] for row in some if "seconds" in row) / 6
+        cells += [cell(some, "pairs", "classes", 3), cell(some, "pairs", "both"), f"{1000 * seconds:.1f}"]
+        lines.append(f"| {title} | {'' if method is None else method.cost} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--methods", nargs="*", default=[*METHODS, *CONTROLS])
+    parser.add_argument("--place", type=Path, default=PLACE)
+    parser.add_argument("--out", type=Path, help="where all numbers go, as JSON")
+    given = parser.parse_args()
+    costly = [name for name in given.methods if name in METHODS and METHODS[name].costly]
+    tasks = [
+        (name, kind, seed, given.count, given.place)
+        for name in (*costly, *(name for name in given.methods if name not in costly))
+        for kind in ("class", "mean", "pairs")
+        for seed in SEEDS
+    ]
+    with ProcessPoolExecutor(given.workers) as pool:
+        rows = list(pool.map(measure, *zip(*tasks, strict=True)))
+    print("\n".join(table(rows, given.methods)))
+    few = f", {FEW} for {', '.join(costly)}" if costly else ""
+    print(f"\nn = {given.count} pictures for each network{few}; {machine()}")
+    if given.out:
+        given.out.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""How often is a verdict right? `python -m benchmarks.trust_power --workers 4`.
+
+On the lab with known truth (`benchmarks.planted_networks`), for each network and method, 1,000 pictures each of
+
+    single      one digit, classified correctly: "supported" is right
+    empty       no digit: "supported" is wrong
+    scrambled   one digit, a network with re-drawn or shuffled weights: "supported" is wrong
+    random      one digit, and instead of the map a random one of its smoothness: "supported" is wrong
+    shuffled    one digit, a network that learnt labels dealt out at random: "supported" is wrong
+
+and for every rule of a grid of limits, how often it says "supported".
+"""
+
+import argparse
+import copy
+import json
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import vitrail
+from benchmarks.measure import machine
+from benchmarks.planted_networks import PLACE
+from vitrail.data.planted import planted_digits
+from vitrail.explain import METHODS
+from vitrail.explain.scores.random_maps import random_maps
+from vitrail.explain.scores.sanity import scrambled
+from vitrail.explain.trusting import trust
+from vitrail.model import Model
+from vitrail.nn import ViT
+
+NETWORKS = tuple(f"{kind}-{seed}" for kind in ("class", "mean") for seed in (0, 1, 2))
+DEFAULT_METHODS = ("generic_attention", "conservative")
+CONDITIONS = ("single", "empty", "scrambled", "random", "shuffled")
+BATCH = 50
+SCRAMBLES = 10  # networks with other weights, for each trained one
+LIMITS = (0.02, 0.04, 0.05, 0.10, 0.20)
+
+
+def shuffled_weights(network: ViT, seed: int) -> ViT:
+    """The same network with the numbers of every parameter in random order: the same sizes, and nothing learnt."""
+    other, random = copy.deepcopy(network), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            mixed = parameter.flatten()[torch.randperm(parameter.numel(), generator=random)]
+            parameter.copy_(mixed.view_as(parameter))
+    return other
+
+
+def parts_of(name: str, condition: str, count: int, place: Path) -> list[tuple[Model, Tensor]]:
+    """The networks of a condition, each with its pictures."""
+    model = vitrail.load(place / ("shuffled-0" if condition == "shuffled" else name))
+    made = planted_digits("test", 2 * count, "empty" if condition == "empty" else "single", seed=11)
+    images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
+    if condition in ("single", "random"):
+        with torch.no_grad():
+            found = torch.cat([model.network(some) for some in images.split(500)]).argmax(dim=1)
+        images = images[found == torch.from_numpy(made.labels[:, 0])]
+    images = images[:count]
+    if condition != "scrambled":
+        return [(model, images)]
+    ways = (scrambled, shuffled_weights)
+    networks = [ways[number % 2](model.network, number) for number in range(SCRAMBLES)]
+    return [
+        (replace(model, network=network), some) for network, some in zip(networks, images.chunk(SCRAMBLES), strict=True)
+    ]
+
+
+def measure(name: str, condition: str, method: str, count: int, place: Path) -> dict[str, object]:
+    """p of evidence and of faithfulness, and the verdict, of every picture."""
+    torch.set_num_threads(1)
+    evidence, faithful, verdicts = [], [], Counter()
+    for number, (model, images) in enumerate(parts_of(name, condition, count, place)):
+        for first, some in enumerate(images.split(BATCH)):
+            seed = 1000 * number + first
+            heat = METHODS[method].function(model.network, some)
+            if condition == "random":
+                heat = replace(heat, values=random_maps(heat.values, 1, 77 + seed)[0].to(heat.values))
+            held = trust(model, some, heat, seed=seed)
+            evidence += held.evidence.tolist()
+            faithful += held.faithful.tolist()
+            verdicts.update(held.verdict)
+    row = {"network": name, "condition": condition, "method": method, "n": len(evidence), "verdicts": dict(verdicts)}
+    return {**row, "evidence": evidence, "faithful": faithful}
+
+
+def share(rows: list[dict], limits: tuple[float, float]) -> list[float]:
+    """For each network, how often both p are within the limits."""
+    shares = []
+    for row in rows:
+        pairs = zip(row["evidence"], row["faithful"], strict=True)
+        shares.append(sum(e <= limits[0] and f <= limits[1] for e, f in pairs) / row["n"])
+    return shares
+
+
+def main() -> None:
+    """Print, for every method and condition, how often each rule says "supported": mean and range over networks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--networks", nargs="*", default=NETWORKS)
+    parser.add_argument("--methods", nargs="*", default=DEFAULT_METHODS)
+    parser.add_argument("--conditions", nargs="*", default=CONDITIONS)
+    parser.add_argument("--place", type=Path, default=PLACE)
+    parser.add_argument("--out", type=Path, help="where the p of all pictures go, as JSON")
+    given = parser.parse_args()
+    tasks = [
+        (name, condition, method, given.count, given.place)
+        for condition in given.conditions
+        for method in given.methods
+        for name in (given.networks if condition != "shuffled" else given.networks[:1])
+    ]
+    with ProcessPoolExecutor(given.workers) as pool:
+        rows = list(pool.map(measure, *zip(*tasks, strict=True)))
+    for method in given.methods:
+        for condition in given.conditions:
+            some = [row for row in rows if (row["method"], row["condition"]) == (method, condition)]
+            print(f"\n{method}, {condition}: n = {[row['n'] for row in some]}")
+            print(f"  verdicts {dict(sum((Counter(row['verdicts']) for row in some), Counter()))}")
+            for evidence in (*LIMITS, 1.0):
+                cells = []
+                for faithful in (*LIMITS, 1.0):
+                    found = share(some, (evidence, faithful))
+                    cells.append(f"{sum(found) / len(found):.3f} ({min(found):.3f}-{max(found):.3f})")
+                print(f"  evidence <= {evidence:.2f}, faithful <= .02 .04 .05 .10 .20 1: " + "  ".join(cells))
+    print(machine())
+    if given.out:
+        given.out.write_text(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""From pictures to maps with their verdicts, as values that the page and the sheets show."""
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from vitrail.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitrail.cli.explain_pictures import Shown
+    from vitrail.explain import Heat, Method
+    from vitrail.explain.compare import Comparison
+    from vitrail.explain.trusting import Trust
+    from vitrail.model import Model, Prediction
+    from vitrail.pages.views import ExplainedPicture, TrustView
+
+DEFAULT_METHOD = "generic_attention"
+BATCH = 16
+SQUARES = 256  # with more of them, a comparison leaves out what covers one square after another
+SLOW_WITH_SQUARES = ("occlusion",)
+
+Result = tuple["Prediction", "ExplainedPicture"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is explained, and how.
+
+    Args:
+        methods: Which maps.
+        options: The layer and the head that were asked for.
+        target: Index of the class; each picture's top class when None.
+        rather_than: Index of the class that it is held against.
+        references: What covers squares, as the network reads pictures; the model's own when None.
+        scored: Whether each map is tested.
+    """
+
+    methods: tuple["Method", ...]
+    options: Mapping[str, Any]
+    target: int | None
+    rather_than: int | None
+    references: "Tensor | None"
+    scored: bool
+
+
+def choose_methods(
+    model: "Model", method: str, compare: bool, named: str | None, contrast: bool
+) -> tuple["Method", ...]:
+    """The methods that were asked for.
+
+    Args:
+        model: Whose number of squares decides what a comparison leaves out.
+        method: The name of one.
+        compare: Whether several are compared.
+        named: Their names, with commas between them; the ones that a comparison has by itself when None.
+        contrast: Whether a class is held against another, which not every method can say.
+
+    Raises:
+        UsageError: If a method is unknown; or cannot say why one class rather than another, and was named.
+    """
+    from vitrail.cli.output import warn
+    from vitrail.explain import METHODS
+
+    if named is not None and not compare:
+        raise UsageError("--methods chooses what --compare shows", f"--compare --methods {named}")
+    names = [method] if not compare else [part.strip() for part in (named or "").split(",") if part.strip()]
+    if compare and named is not None and not names:
+        raise UsageError(f"--methods '{named}' names no method", "--methods generic_attention,rollout")
+    for name in names:
+        if name not in METHODS:
+            guess = nearest(name, METHODS) or DEFAULT_METHOD
+            option = "--methods" if compare else "--method"
+            raise UsageError(f"unknown method '{name}', there are {', '.join(METHODS)}", f"{option} {guess}")
+    if names:
+        chosen = tuple(METHODS[name] for name in dict.fromkeys(names))
+        blind = [each.name for each in chosen if not each.class_specific]
+        if contrast and blind:
+            raise UsageError(
+                f"{', '.join(blind)} cannot tell classes apart, so not say why one class rather than another",
+                f"--method {DEFAULT_METHOD}",
+            )
+        return chosen
+    rows, columns = (
+        side // patch for side, patch in zip(model.preprocessing.size, model.network.config.patch, strict=True)
+    )
+    slow = SLOW_WITH_SQUARES if rows * columns > SQUARES else ()
+    costly = [each.name for each in METHODS.values() if each.costly or each.name in slow]
+    blind = [each.name for each in METHODS.values() if contrast and not each.class_specific]
+    if costly:
+        warn(f"left out, since they take long: {', '.join(costly)}; --methods {','.join(costly)} takes them")
+    if blind:
+        warn(f"left out, since they cannot tell classes apart: {', '.join(blind)}")
+    return tuple(each for each in METHODS.values() if each.name not in {*costly, *blind})
+
+
+def choose_options(methods: Sequence["Method"], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of one method that were typed, such as its layer.
+
+    Raises:
+        UsageError: If there are several methods, or this one does not have the option.
+    """
+    options = {name: value for name, value in given.items() if value is not None}
+    for name in options:
+        if len(methods) > 1:
+            raise UsageError(f"--{name} is for one method, not for a comparison", f"leave --{name} out")
+        known = [key for key in given if key in inspect.signature(methods[0].function).parameters]
+        if name not in known:
+            raise UsageError(f"{methods[0].name} has no --{name}", f"--{known[0]}" if known else f"leave --{name} out")
+    return options
+
+
+def class_index(model: "Model", name: str | None, option: str) -> int | None:
+    """The index of a class.
+
+    Raises:
+        UsageError: If the model does not have it; names those that there are, or the nearest of many.
+    """
+    if name is None:
+        return None
+    if name not in model.classes:
+        guess = nearest(name, model.classes) or model.classes[0]
+        few = f", it has {', '.join(model.classes)}" if len(model.classes) <= 10 else ""
+        raise UsageError(f"the model has no class '{name}'{few}", f"{option} {guess}")
+    return model.classes.index(name)
+
+
+def explain(model: "Model", shown: Sequence["Shown"], asked: Asked) -> list[Result]:
+    """What the model says of each picture, and the picture with its maps as values of a page.
+
+    Raises:
+        UsageError: If a picture's top class would be held against itself, or a method refuses its options.
+    """
+    with _waiting(asked.scored):
+        return [
+            result
+            for first in range(0, len(shown), BATCH)
+            for result in _explain(model, shown[first : first + BATCH], asked)
+        ]
+
+
+def _explain(model: "Model", shown: Sequence["Shown"], asked: Asked) -> list[Result]:
+    from vitrail.cli.explain_pictures import mask_patches
+    from vitrail.explain.compare import side_by_side
+    from vitrail.pages.views import ExplainedPicture
+    from vitrail.report import as_picture
+
+    pictures = [one.picture for one in shown]
+    images, predictions = model.tensor(pictures), model.predict(pictures)
+    functions: dict[str, Callable[..., Heat]] = {
+        method.name: partial(method.function, **asked.options) for method in asked.methods
+    }
+    compared = side_by_side(
+        model,
+        images,
+        functions,
+        _target(model, shown, predictions, asked),
+        references=asked.references,
+        masks=mask_patches(shown, model) if asked.scored else None,
+        scored=asked.scored,
+    )
+    results = []
+    for row, (one, prediction) in enumerate(zip(shown, predictions, strict=True)):
+        views = _views(model, compared, asked.methods, row)
+        picture = as_picture(model.preprocessing.to_uint8(one.picture))
+        results.append((prediction, ExplainedPicture(one.name, picture, one.true_label, list(prediction.top), views)))
+    return results
+
+
+def _target(
+    model: "Model", shown: Sequence["Shown"], predictions: Sequence["Prediction"], asked: Asked
+) -> int | tuple[list[int], list[int]] | None:
+    """The target of a batch; of a contrast, the two classes of each picture."""
+    if asked.rather_than is None:
+        return asked.target
+    tops = [model.classes.index(each.label) if asked.target is None else asked.target for each in predictions]
+    same = [one.name for one, top in zip(shown, tops, strict=True) if top == asked.rather_than]
+    if same:
+        name = model.classes[asked.rather_than]
+        what = "--target and --rather-than are both" if asked.target is not None else f"the model takes {same[0]} for"
+        others = [each for each in model.classes if each != name]
+        raise UsageError(f"{what} '{name}', which has nothing to be held against", f"--rather-than {others[0]}")
+    return tops, [asked.rather_than] * len(tops)
+
+
+def _views(model: "Model", compared: "Comparison", methods: Sequence["Method"], row: int) -> list[Any]:
+    """The maps of one picture."""
+    import numpy as np
+
+    from vitrail.pages.views import HeatView
+
+    views = []
+    for number, (method, heat) in enumerate(zip(methods, compared.heats, strict=True)):
+        target = model.classes[int(heat.target[row])]
+        against = None if heat.rather_than is None else model.classes[int(heat.rather_than[row])]
+        views.append(
+            HeatView(
+                method=method.name,
+                title=method.title,
+                target=target,
+                logit=float(heat.logit[row]),
+                values=np.asarray(heat.values[row].cpu().numpy(), dtype=np.float32),
+                signed=heat.signed,
+                class_specific=heat.class_specific,
+                notes=heat.notes[row],
+                rather_than=against,
+                trust=_trust_view(compared.trusts[number], row, target) if compared.trusts else None,
+            )
+        )
+    return views
+
+
+def _trust_view(trust: "Trust", row: int, target: str) -> "TrustView":
+    """How far to trust the map of one picture."""
+    from vitrail.pages.views import TrustView
+
+    low, high = trust.interval[row].tolist()
+    return TrustView(
+        verdict=trust.verdict[row],
+        reason=trust.reason[row],
+        sentence=trust.sentence(row, f"“{target}”"),
+        score=float(trust.score[row]),
+        interval=(low, high),
+        paired=float(trust.paired[row]),
+        random=tuple(trust.random[row].tolist()),
+        oracle=None if trust.oracle is None else float(trust.oracle[row]),
+        evidence=_known(float(trust.evidence[row])),
+        faithful=_known(float(trust.faithful[row])),
+        squares=trust.squares,
+        composites=trust.composites,
+        fill=trust.fill,
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if value != value else value
+
+
+@contextlib.contextmanager
+def _waiting(scored: bool) -> Iterator[None]:
+    """On a terminal, a line that says what takes so long."""
+    from vitrail.cli.output import console
+
+    on = console(to_stderr=True)
+    says = "explaining, and testing each map; --no-trust leaves the test out" if scored else "explaining"
+    if not on.is_terminal:
+        yield
+        return
+    with on.status(says):
+        yield

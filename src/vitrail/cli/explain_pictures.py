@@ -1,0 +1,184 @@
+"""The pictures that `vitrail explain` is given, and the masks that say where their evidence lies."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitrail.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from PIL import Image
+    from torch import Tensor
+
+    from vitrail.model import Model
+
+PLANTED = "planted"  # the set whose evidence is known
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A picture to explain.
+
+    Args:
+        name: Its file, or its name in a set.
+        picture: Decoded.
+        true_label: Where known.
+        mask: Not black where the evidence lies, of the picture's size; None where that is not known.
+    """
+
+    name: str
+    picture: "Image.Image"
+    true_label: str | None
+    mask: "Image.Image | None" = None
+
+
+def read_pictures(
+    model: "Model", run: str, given: Sequence[str], count: int, data_root: Path | None, problems: list[str]
+) -> list[Shown]:
+    """The pictures asked for that can be read; the others are named in `problems`.
+
+    Raises:
+        UsageError: If a set stands beside other pictures.
+        DataError: If there is no picture at all.
+    """
+    from vitrail.data.source import MANIFESTS, NAMED
+    from vitrail.jobs import is_own_data, open_for
+
+    first = given[0]
+    is_set = first in NAMED or is_own_data(run, first) or Path(first).suffix.lower() in MANIFESTS
+    if is_set and len(given) > 1:
+        raise UsageError(f"{first} is a whole set, and stands alone", f"vitrail explain {run} {first}")
+    if not is_set:
+        return list(read_files(given, count, problems))
+    split = open_for(model, run, first, data_root).split
+    shown = []
+    for i in spread(range(len(split)), count):
+        try:
+            shown.append(Shown(split.pictures.name(i), split.pictures.open(i), model.classes[split.labels[i]]))
+        except DataError as error:
+            problems.append(error.problem)
+    return _with_planted_masks(shown, model) if first == PLANTED and shown else shown
+
+
+def read_files(given: Sequence[str], count: int, problems: list[str]) -> Iterator[Shown]:
+    """Pictures that were named, and so many of those in the folders that were; see `read_pictures`."""
+    from vitrail.cli.models_on import files_of
+    from vitrail.data.decode import open_picture
+
+    files = files_of(given)
+    found = set(spread([file for file, named in files if not named], count))
+    for file in [file for file, named in files if named or file in found]:
+        try:
+            yield Shown(str(file), open_picture(file), None)
+        except DataError as error:
+            problems.append(error.problem)
+
+
+def spread(things: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of the things, evenly spread; says so when some are left out."""
+    if len(things) <= most:
+        return list(things)
+
+    from vitrail.cli.output import warn
+
+    warn(f"{most} of {len(things):,} pictures; --count {len(things)} takes all")
+    return [things[index * len(things) // most] for index in range(most)]
+
+
+def with_masks(shown: Sequence[Shown], folder: Path) -> list[Shown]:
+    """The pictures with their masks: DIR/NAME.png for a picture NAME.jpg, or DIR/FOLDER/NAME.png for FOLDER/NAME.jpg.
+
+    Raises:
+        DataError: If a mask is missing, cannot be read, is black all over, serves for two pictures, or has another
+            size than its picture.
+    """
+    from vitrail.data.decode import open_picture
+
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder} with masks", "--masks with a folder of PNG files")
+    found, of = [], dict[Path, str]()
+    for one in shown:
+        path = Path(one.name)
+        places = (folder / path.parent.name / f"{path.stem}.png", folder / f"{path.stem}.png")
+        mask = next((place for place in places if place.is_file()), None)
+        if mask is None:
+            raise DataError(
+                f"there is no mask for {one.name}: {places[1]} is missing", "one PNG for each picture, of the same name"
+            )
+        if mask in of:
+            raise DataError(
+                f"{of[mask]} and {one.name} would have the same mask, {mask}", f"masks in folders: {places[0]}"
+            )
+        of[mask] = one.name
+        flat = _flattened(open_picture(mask))
+        if flat.size != one.picture.size:
+            sizes = [f"{size[0]} x {size[1]}" for size in (flat.size, one.picture.size)]
+            raise DataError(
+                f"{mask} has {sizes[0]} pixels, and its picture {sizes[1]}", "a mask of the picture's own size"
+            )
+        if flat.getbbox() is None:
+            raise DataError(f"{mask} is black all over, so it names no evidence", "a mask that is not black somewhere")
+        found.append(dataclasses.replace(one, mask=flat))
+    return found
+
+
+def mask_patches(shown: Sequence[Shown], model: "Model") -> "Tensor | None":
+    """The masks on the grid of patches (b, rows, columns): True where most of a patch is evidence; None without masks.
+
+    Raises:
+        DataError: If the evidence of a picture fills the most of no patch.
+    """
+    import torch
+
+    if any(one.mask is None for one in shown):
+        return None
+    plain = dataclasses.replace(
+        model.preprocessing, channels=1, mean=(0.5,), std=(0.5,), background=(0, 0, 0), interpolation="bilinear"
+    )
+    height, width = model.network.config.patch
+    masks = []
+    for one in shown:
+        assert one.mask is not None
+        pixels = (plain.to_uint8(one.mask)[0] > 127).float()
+        rows, columns = pixels.shape[0] // height, pixels.shape[1] // width
+        masks.append(pixels.reshape(rows, height, columns, width).mean(dim=(1, 3)) > 0.5)
+        if not masks[-1].any():
+            raise DataError(
+                f"the evidence that the mask of {one.name} names fills the most of no square of {width} x {height} "
+                "pixels",
+                "leave --masks out, or masks with larger areas",
+            )
+    return torch.stack(masks).to(next(model.network.parameters()).device)
+
+
+def _flattened(mask: "Image.Image") -> "Image.Image":
+    """White where the mask is not zero, whatever its mode; how opaque it is does not count."""
+    import numpy as np
+    from PIL import Image
+
+    plain = mask if mask.mode in ("1", "L", "P", "I") or mask.mode.startswith("I;") else mask.convert("RGB")
+    values = np.asarray(plain)
+    there = values.any(axis=2) if values.ndim > 2 else values != 0
+    return Image.fromarray(np.where(there, 255, 0).astype(np.uint8))
+
+
+def _with_planted_masks(shown: list[Shown], model: "Model") -> list[Shown]:
+    """Pictures of the set `planted`, with the cell that shows the digit, where squares do not lie in two cells."""
+    import numpy as np
+    from PIL import Image
+
+    from vitrail.data.planted import COUNTS, GRID, planted_digits
+
+    places = [one.name.split("/")[-2:] for one in shown]
+    made = {split: planted_digits(split, COUNTS[split]) for split, _ in places}
+    sides = [each.side % side for each in made.values() for side in model.network.config.patch]
+    sizes = {(each.side * GRID[0], each.side * GRID[1]) for each in made.values()}
+    if any(sides) or sizes != {tuple(model.preprocessing.size)}:
+        return shown
+    found = []
+    for one, (split, index) in zip(shown, places, strict=True):
+        pixels = made[split].masks(1)[int(index)].any(axis=0)
+        found.append(dataclasses.replace(one, mask=Image.fromarray(np.where(pixels, 255, 0).astype(np.uint8))))
+    return found

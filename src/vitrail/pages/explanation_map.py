@@ -1,0 +1,138 @@
+"""One map of an explanation: the squares over the picture, what their colours mean, and how far to trust them.
+
+A map is shown as the model saw the picture: one colour per square, not blurred, with its range in the legend. A map
+that the evidence does not support is drawn pale, in a hatched frame. The values stand in the page once, as a table; the
+page's script reads them from there.
+"""
+
+import numpy as np
+
+from vitrail.pages.colour import Range, heat_colours, share_range, shares, value_range
+from vitrail.pages.html import data_uri, escape, number, percent, plural
+from vitrail.pages.trust import trust_block
+from vitrail.pages.views import ExplainedPicture, HeatView
+
+
+def map_figure(heat: HeatView, explained: ExplainedPicture, index: int, largest: float | None) -> str:
+    """One map over its picture, with its legend, its verdict, its sentence, its caveats and its values.
+
+    Args:
+        heat: The map.
+        explained: Its picture.
+        index: The number of the picture in the page.
+        largest: The share that the last colour stands for, where all maps have one scale; None where each has its own.
+    """
+    height, width = explained.picture.shape[:2]
+    rows, columns = heat.values.shape
+    shown, values = value_range(heat.values, heat.signed), heat.values
+    if largest is not None:
+        shown, values = share_range(heat.values, heat.signed, largest), shares(heat.values)
+    small = " small" if max(height, width) <= 96 else ""
+    layer = ""
+    if not shown.flat:
+        squares = data_uri(heat_colours(values, heat.signed, shown))
+        layer = f'<image class="heat" width="{width}" height="{height}" preserveAspectRatio="none" href="{squares}"/>'
+        layer = f'<g class="pale">{layer}</g>' if heat.pale else layer
+    answer = explained.top[0][0] if explained.top else None
+    notes = "".join(f"<li>{escape(note)}</li>" for note in heat.notes)
+    notes = f'<ul class="notes">{notes}</ul>' if notes else ""
+    said = escape(f"{heat.title} of {explained.name}: {rows} rows by {columns} columns of squares")
+    return (
+        f'<figure class="map"><figcaption>{escape(heat.title)}</figcaption><div class="look">'
+        f'<div class="frame{" hatched" if heat.pale else ""}">'
+        f'<svg class="stage{small}" data-rows="{rows}" data-columns="{columns}" viewBox="0 0 {width} {height}" '
+        f'role="img" aria-label="{said}"><use class="photo" href="#grey-{index}"/>'
+        f"{layer}{_grid(height, width, rows, columns)}</svg></div>"
+        '<p class="readout" data-hint="Point at a square or use arrow keys." hidden></p>'
+        f"{_legend(heat, shown, largest is not None)}</div>"
+        f'<div class="told">{trust_block(heat.trust) if heat.trust else ""}{_sentence(heat, answer)}{notes}'
+        f"{_values_table(heat.values)}</div></figure>"
+    )
+
+
+def _grid(height: int, width: int, rows: int, columns: int) -> str:
+    """The lines between squares, as one path."""
+    across = "".join(f"M0 {height * i / rows:.4g}H{width}" for i in range(1, rows))
+    down = "".join(f"M{width * i / columns:.4g} 0V{height}" for i in range(1, columns))
+    return f'<path class="lines" d="{across}{down}"/>'
+
+
+def _legend(heat: HeatView, shown: Range, as_shares: bool) -> str:
+    """The colour scale with the values of its ends, and why a map is pale."""
+    if shown.flat:
+        if shown.missing == heat.values.size:
+            return '<p class="no-signal"><strong>No signal.</strong> No square has a number.</p>'
+        value = number(value_range(heat.values, heat.signed).smallest, 3)
+        return f'<p class="no-signal"><strong>No signal.</strong> Every square has the same value, {value}.</p>'
+    ends, below = (_ends_of_shares if as_shares else _ends)(heat, shown)
+    missing = f" {plural(shown.missing, 'square')} without a number, shown in grey." if shown.missing else ""
+    scale = "diverging" if heat.signed else "sequential"
+    named = "".join(f"<span>{end}</span>" for end in ends)
+    pale = ""
+    if heat.pale and heat.trust:
+        pale = f'<p class="range"><b>Drawn pale: {escape(heat.trust.verdict)}.</b></p>'
+    return (
+        f'<div class="scale{" faint" if heat.pale else ""}"><svg aria-hidden="true" viewBox="0 0 100 6" '
+        f'preserveAspectRatio="none"><rect width="100" height="6" fill="url(#scale-{scale})"/></svg>'
+        f'<p class="ends">{named}</p>{pale}<p class="range">{below}{missing}</p></div>'
+    )
+
+
+def _ends(heat: HeatView, shown: Range) -> tuple[tuple[str, str, str], str]:
+    """What stands at the ends and in the middle of a map's own scale, and below it."""
+    if heat.signed:
+        ends = (f"{number(shown.low, 3)} against", "0", f"{number(shown.high, 3)} for")
+        return ends, f"Smallest value {number(shown.smallest, 3)}, largest {number(shown.largest, 3)}."
+    below = "Colours run from the smallest value of this map to its largest."
+    if shown.smallest > 0 and shown.largest < 2 * shown.smallest:
+        times = number(shown.largest / shown.smallest, 3)
+        below += f" They are close: the largest is only {times} times the smallest."
+    return (f"{number(shown.smallest, 3)} smallest", "", f"{number(shown.largest, 3)} largest"), below
+
+
+def _ends_of_shares(heat: HeatView, shown: Range) -> tuple[tuple[str, str, str], str]:
+    """The same for the scale that all maps of a picture have in common."""
+    high = percent(shown.high)
+    ends = (f"{high} against", "0", f"{high} for") if heat.signed else ("0", "", high)
+    own = value_range(heat.values, heat.signed)
+    return ends, (
+        "Share of the map's total; the same colours for all maps of this picture. "
+        f"Own values: {number(own.smallest, 3)} to {number(own.largest, 3)}."
+    )
+
+
+def _values_table(values: np.ndarray) -> str:
+    """The values, four digits each: what screen readers read and what the script takes its numbers from."""
+    head = "".join(f'<th scope="col">{column + 1}</th>' for column in range(values.shape[1]))
+    rows = "".join(
+        f'<tr><th scope="row">{row + 1}</th>{"".join(f"<td>{value:.4g}</td>" for value in line)}</tr>'
+        for row, line in enumerate(values.tolist())
+    )
+    return (
+        '<details><summary>Values as a table</summary><div class="scroll"><table class="values">'
+        f'<thead><tr><td class="corner">row \\ column</td>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+        "</details>"
+    )
+
+
+def _sentence(heat: HeatView, answer: str | None) -> str:
+    """What this map explains, in plain words, and what it cannot tell."""
+    method = escape(_within(heat.title))
+    target = escape(heat.target)
+    if not heat.class_specific:
+        return (
+            f"<p>A map by {method}. <strong>This method cannot tell classes apart</strong>: it shows where information "
+            f"could flow from, not why it is <b>{target}</b>.</p>"
+        )
+    if heat.rather_than is not None:
+        return (
+            f"<p>This map explains why <b>{target}</b> rather than <b>{escape(heat.rather_than)}</b> (difference of "
+            f"logits {number(heat.logit, 3)}) by {method}.</p>"
+        )
+    other = "" if answer is None or heat.target == answer else " This is not the class that the model chose."
+    return f"<p>This map explains the score of <b>{target}</b> (logit {number(heat.logit, 3)}) by {method}.{other}</p>"
+
+
+def _within(title: str) -> str:
+    """A title inside a sentence: `generic attention`, but `Grad-CAM`."""
+    return title[:1].lower() + title[1:] if title[1:] == title[1:].lower() else title

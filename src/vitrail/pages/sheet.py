@@ -1,0 +1,173 @@
+"""The sheet of one picture as a picture: what one shows to others.
+
+The picture, its maps in squares, what the colours mean, and for each map the verdict (a sign and words, never colour
+alone), the sentence, and the score on one line with random maps and, where it is known, the true place. All is drawn at
+about twice its size, so that it is sharp on any screen and on paper.
+"""
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from PIL import Image, ImageDraw
+
+from vitrail.pages.colour import PALE, STRENGTH, Range, heat_picture, largest_share, share_range, shares, value_range
+from vitrail.pages.html import number, percent
+from vitrail.pages.lettering import shorten, write
+from vitrail.pages.sheet_column import CARD, GREEN, INK, ORANGE, RULE, SMALL, SOFT, TEXT, Column
+from vitrail.pages.trust import scored_words
+from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView
+
+PAPER = (247, 245, 240)
+EDGE, GAP, PADDING = 56, 52, 44
+ALONE, BESIDE = 540, 420  # width of a column: with one map, with several
+ACROSS = 5  # columns in a row, at most
+HEADLINE, TITLE = 42, 29
+
+
+def draw_sheet(explained: ExplainedPicture, page: ExplanationPage) -> Image.Image:
+    """The sheet of one picture.
+
+    Args:
+        explained: The picture with its maps.
+        page: The page that it stands in, which says the model and whether the maps have one scale.
+
+    Returns:
+        An RGB picture; the same values always give the same pixels.
+    """
+    several = len(explained.heats) > 1
+    first = Column(BESIDE if several else ALONE)
+    _subject(first, explained)
+    columns = [first]
+    for heat in explained.heats:
+        columns.append(Column(first.width))
+        _map(columns[-1], heat, explained, page.one_scale)
+        if not several:
+            columns.append(Column(first.width))
+        _told(columns[-1], heat, SMALL if several else TEXT)
+    return _assembled([column.finished() for column in columns], explained, page)
+
+
+def _subject(column: Column, explained: ExplainedPicture) -> None:
+    """The picture, the model's answer and the likeliest classes."""
+    height, width = explained.picture.shape[:2]
+    column.line("The picture", TITLE, bold=True)
+    column.space(8)
+    column.picture(explained.picture)
+    column.space(12)
+    column.line(f"{width} x {height} pixels, as the model saw it", SMALL, SOFT)
+    column.space(16)
+    if not explained.top:
+        column.text("The model gave no answer.")
+        return
+    name, probability = explained.top[0]
+    column.text(f"The model says {name} ({percent(probability)}).", TEXT + 3, bold=True)
+    if explained.true_label is not None:
+        right = explained.true_label == name
+        said = "Right: that is its label." if right else f"Wrong: its label is {explained.true_label}."
+        column.text(said, TEXT, GREEN if right else ORANGE)
+    column.space(12)
+    for label, share in explained.top[1:4]:
+        column.line(label, SMALL, SOFT, right=percent(share))
+
+
+def draw_map(heat: HeatView, explained: ExplainedPicture, one_scale: bool) -> UInt8[np.ndarray, "h w 3"]:
+    """A map over its picture, pale where the evidence does not support it.
+
+    Args:
+        heat: One of the maps of the picture.
+        explained: The picture with all its maps.
+        one_scale: Whether they have one colour scale, of shares.
+    """
+    shown, values = _scaled(heat, explained, one_scale)
+    strength = STRENGTH * (PALE if heat.pale else 1.0)
+    return heat_picture(explained.picture, values, heat.signed, shown, strength)
+
+
+def _scaled(
+    heat: HeatView, explained: ExplainedPicture, one_scale: bool
+) -> tuple[Range, Float[np.ndarray, "rows columns"]]:
+    """The values that are coloured, and what the colours stand for."""
+    if not one_scale:
+        return value_range(heat.values, heat.signed), heat.values
+    largest = largest_share([each.values for each in explained.heats])
+    return share_range(heat.values, heat.signed, largest), shares(heat.values)
+
+
+def _map(column: Column, heat: HeatView, explained: ExplainedPicture, one_scale: bool) -> None:
+    """The map in squares, and what its colours mean."""
+    shown, _ = _scaled(heat, explained, one_scale)
+    column.line(heat.title, TITLE, bold=True)
+    column.space(8)
+    column.picture(draw_map(heat, explained, one_scale), hatched=heat.pale)
+    column.space(14)
+    if shown.flat:
+        column.text("No signal: the map prefers no square.", SMALL, ORANGE)
+    else:
+        column.scale(heat.signed, heat.pale)
+        _ends(column, heat, shown, one_scale)
+    if heat.pale and heat.trust:
+        column.text(f"Drawn pale: {heat.trust.verdict}.", SMALL, SOFT)
+    column.space(18)
+
+
+def _ends(column: Column, heat: HeatView, shown: Range, as_shares: bool) -> None:
+    low, high = number(shown.low, 3), number(shown.high, 3)
+    if as_shares:  # of the map's total, whatever the sign
+        low, high = percent(abs(shown.low)), percent(shown.high)
+    if heat.signed:
+        column.ends(f"{low} against", "0", f"{high} for")
+    else:
+        column.ends(low, "", high)
+
+
+def _told(column: Column, heat: HeatView, size: int) -> None:
+    """What the map explains, the verdict, the sentence and the score."""
+    if heat.trust is None:
+        column.text("Not tested.", size, SOFT, bold=True)
+        column.space(6)
+    else:
+        column.verdict(heat.trust.verdict)
+        column.text(heat.trust.sentence, size)
+        if heat.trust.reason not in heat.trust.sentence:
+            column.text(f"{heat.trust.reason[:1].upper()}{heat.trust.reason[1:]}.", SMALL, SOFT)
+        column.space(18)
+        column.text("Fall of the score when squares are covered", SMALL, SOFT)
+        column.score(heat.trust)
+        for kind, words in scored_words(heat.trust):
+            column.key(kind, words)
+        column.space(14)
+    if not heat.class_specific:
+        column.text("This method cannot tell classes apart.", size, bold=True)
+    elif heat.rather_than is not None:
+        column.text(f"Why {heat.target} rather than {heat.rather_than}.", size, SOFT)
+    else:
+        column.text(f"Explains the score of {heat.target} (logit {number(heat.logit, 3)}).", size, SOFT)
+    for note in heat.notes[:3]:
+        column.text(note, SMALL, SOFT)
+
+
+def _assembled(columns: list[Image.Image], explained: ExplainedPicture, page: ExplanationPage) -> Image.Image:
+    """Columns in rows on a card, with a headline above and a footnote below."""
+    across = min(len(columns), ACROSS)
+    if len(columns) > ACROSS:  # rows as even as they can be
+        across = -(-len(columns) // -(-len(columns) // ACROSS))
+    rows = [columns[first : first + across] for first in range(0, len(columns), across)]
+    heights = [max(column.height for column in row) for row in rows]
+    inside = across * columns[0].width + (across - 1) * GAP
+    width = inside + 2 * (EDGE + PADDING)
+    card_height = sum(heights) + (len(rows) - 1) * GAP + 2 * PADDING
+    top = EDGE + 2 * HEADLINE
+    sheet = Image.new("RGB", (width, top + card_height + 110), PAPER)
+    write(sheet, (EDGE, EDGE - 10), shorten(explained.name, HEADLINE, width - 2 * EDGE), HEADLINE, INK, bold=True)
+    box = (EDGE, top, width - EDGE, top + card_height)
+    ImageDraw.Draw(sheet).rounded_rectangle(box, 20, CARD, RULE, 2)
+    down = top + PADDING
+    for row, height in zip(rows, heights, strict=True):
+        for place, column in enumerate(row):
+            sheet.paste(column, (EDGE + PADDING + place * (column.width + GAP), down))
+        down += height + GAP
+    below = f"vitrail · model {page.model}"
+    if page.one_scale:
+        below += " · one colour scale for all maps: each square's share of its map's total"
+    place = (EDGE, top + card_height + 38)
+    write(sheet, place, shorten(below, SMALL, width - 2 * EDGE), SMALL, SOFT)
+    return sheet

@@ -1,0 +1,117 @@
+"""What the page and the sheet of an explanation show, as plain values."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+UNCERTAIN = ("cannot tell", "no better than random")  # verdicts whose maps are drawn pale
+
+
+@dataclass(frozen=True)
+class TrustView:
+    """How far to trust one map.
+
+    Args:
+        verdict: "supported", "weak", "no better than random" or "cannot tell".
+        reason: Why, in plain words.
+        sentence: What covering squares does, with the verdict, in plain words.
+        score: Mean fall of the explained number, in logits, when squares are covered in the map's order.
+        interval: 95 % interval of the score.
+        paired: The same fall under exactly the covers that the random maps met.
+        random: The fall for each random map.
+        oracle: The fall for the true mask; None where it is not known.
+        evidence: p of "is there evidence?"; None where it could not be asked.
+        faithful: p of "is the map faithful?"; None for a map without signal.
+        squares: How many squares the sentence speaks of.
+        composites: How many pictures without evidence the number was compared with.
+        fill: What covered squares: a key of `FILLS`.
+    """
+
+    verdict: str
+    reason: str
+    sentence: str
+    score: float
+    interval: tuple[float, float]
+    paired: float
+    random: tuple[float, ...]
+    oracle: float | None
+    evidence: float | None
+    faithful: float | None
+    squares: int
+    composites: int
+    fill: str
+
+
+@dataclass(frozen=True)
+class HeatView:
+    """One map over one picture.
+
+    Args:
+        method: Name of the method, such as `generic_attention`.
+        title: The same for people, such as `Generic attention`.
+        target: Name of the class whose score is explained.
+        logit: The number that is explained: that class's score before softmax, or its difference to the other's.
+        values: One number per patch, in the method's own unit.
+        signed: Whether the sign means for and against.
+        class_specific: Whether another class would give another map.
+        notes: Caveats that the method itself found.
+        rather_than: Name of the class that the target is held against; None where it stands alone.
+        trust: How far to trust it; None where that was not tested.
+    """
+
+    method: str
+    title: str
+    target: str
+    logit: float
+    values: Float[np.ndarray, "rows columns"]
+    signed: bool
+    class_specific: bool
+    notes: tuple[str, ...] = ()
+    rather_than: str | None = None
+    trust: TrustView | None = None
+
+    @property
+    def pale(self) -> bool:
+        """Whether its colours would say more than is known."""
+        return self.trust is not None and self.trust.verdict in UNCERTAIN
+
+
+@dataclass(frozen=True)
+class ExplainedPicture:
+    """One picture, the model's answer, and the maps that explain it.
+
+    Args:
+        name: Where the picture comes from, such as a file name.
+        picture: (h, w) or (h, w, 3) uint8, as the model saw it, before normalisation.
+        true_label: Its true class, where known.
+        top: The likeliest classes with their probabilities in [0, 1], best first.
+        heats: The maps.
+    """
+
+    name: str
+    picture: UInt8[np.ndarray, "h w *channels"]
+    true_label: str | None
+    top: list[tuple[str, float]]
+    heats: list[HeatView]
+
+
+@dataclass(frozen=True)
+class ExplanationPage:
+    """Everything that an explanation page shows.
+
+    Args:
+        title: Headline of the page.
+        model: Name of the model.
+        command: The command line that made the page.
+        pictures: What is explained.
+        about_probabilities: What to know of the probabilities that the page shows, in a sentence; may be empty.
+        one_scale: Whether all maps of a picture share one colour scale, of each square's share of its map's total.
+    """
+
+    title: str
+    model: str
+    command: str
+    pictures: list[ExplainedPicture]
+    about_probabilities: str = ""
+    one_scale: bool = False

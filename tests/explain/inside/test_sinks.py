@@ -1,0 +1,129 @@
+"""A token of outlying norm is found, said, and can be taken out (T19)."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.explain.reference import VARIANTS, make_images, make_network
+from vitrail.errors import UsageError
+from vitrail.explain import generic_attention, raw_attention
+from vitrail.explain.inside import find_sinks, with_sink_notes, without_sinks
+from vitrail.nn import Record, ViT, ViTConfig
+
+LARGE = ViTConfig(
+    image_size=(24, 28), patch_size=4, channels=2, classes=4, width=24, depth=3, heads=2, mlp_dim=32, registers=1
+)
+every_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+
+
+def with_sinks(config: ViTConfig, *patches: tuple[int, int]) -> ViT:
+    """A network in which the tokens of some patches have 20 times the usual norm, through their positions."""
+    network = make_network(config)
+    record = Record("tokens")
+    network(make_images(config, 8), record)
+    usual = record["tokens"][:, config.prefix :].norm(dim=-1).median()
+    with torch.no_grad():
+        for row, column in patches:
+            position = network.pos_embed[0, config.prefix + row * config.grid[1] + column]
+            position.mul_(20 * usual / position.norm())
+    return network
+
+
+def test_without_a_sink_nothing_is_found() -> None:
+    sinks = find_sinks(make_network(LARGE), make_images(LARGE, 16))
+    assert not sinks.found.any()
+    assert sinks.notes() == ((),) * 16
+    heat = generic_attention(make_network(LARGE), make_images(LARGE, 16))
+    assert with_sink_notes(make_network(LARGE), make_images(LARGE, 16), heat).notes == heat.notes
+
+
+@every_variant
+def test_a_planted_sink_is_found_where_it_is(config: ViTConfig) -> None:
+    network, images = with_sinks(config, (1, 3)), make_images(config, 4)
+    sinks = find_sinks(network, images)
+    assert sinks.norms.shape == sinks.found.shape == (3, 4, 3, 5)
+    assert sinks.count.tolist() == [[1] * 4] * 3
+    assert sinks.found[:, :, 1, 3].all()
+    assert sinks.anywhere.sum(dim=(1, 2)).tolist() == [1] * 4
+    assert sinks.notes()[2] == (
+        "1 patch is a sink (1, 3): tokens of outlying size behind blocks 0 to 2, whose heat says little about their "
+        "place",
+    )
+
+
+def test_the_map_carries_a_mark_and_differs_without_sinks() -> None:
+    network, images = with_sinks(LARGE, (5, 3), (0, 6)), make_images(LARGE, 3)
+    for method in (generic_attention, raw_attention):
+        heat = method(network, images)
+        marked = with_sink_notes(network, images, heat)
+        assert torch.equal(marked.values, heat.values)
+        for notes in marked.notes:
+            (note,) = notes
+            assert note.startswith("2 patches are sinks (0, 6), (5, 3): ")
+        without = without_sinks(find_sinks(network, images), heat)
+        assert not torch.equal(without.values, heat.values)
+        assert without.values[:, 5, 3].tolist() == without.values[:, 0, 6].tolist() == [0.0] * 3
+        kept = torch.ones(6, 7, dtype=torch.bool)
+        kept[5, 3] = kept[0, 6] = False
+        assert torch.equal(without.values[:, kept], heat.values[:, kept])
+        assert without.notes == (("sinks taken out: 2",),) * 3
+
+
+def test_norms_and_cut_off_are_those_of_the_formula() -> None:
+    network, images, record = with_sinks(LARGE, (2, 2)), make_images(LARGE, 2), Record()
+    network(images, record)
+    sinks = find_sinks(network, images, threshold=3.0)
+    for layer in range(3):
+        for picture in range(2):
+            tokens = record[f"blocks.{layer}.output"][picture, LARGE.prefix :]
+            norms = sorted(float(token.square().sum()) ** 0.5 for token in tokens)
+            assert torch.allclose(sinks.norms[layer, picture].flatten().sort().values, torch.tensor(norms), atol=1e-4)
+            middle = norms[(len(norms) - 1) // 2]
+            spread = sorted(abs(norm - middle) for norm in norms)[(len(norms) - 1) // 2]
+            wanted = max(middle + 3 * spread, 2 * middle)
+            assert float(sinks.cut_off[layer, picture]) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_registers_of_any_size_are_no_sinks() -> None:
+    network, images = make_network(LARGE), make_images(LARGE)
+    with torch.no_grad():
+        network.reg_token.mul_(100)
+    assert not find_sinks(network, images).found[0].any()
+
+
+def test_only_the_picture_that_has_one_gets_a_note() -> None:
+    network, images = make_network(replace(LARGE, positions="none")), make_images(LARGE, 3)
+    images[1, :, 8:12, 4:8] *= 60
+    sinks = find_sinks(network, images)
+    assert sinks.found[0, 1, 2, 1]
+    assert [len(note) for note in sinks.notes()] == [0, 1, 0]
+    flat = torch.full_like(images, 0.5)  # patches that are all alike differ by rounding, and none of them is a sink
+    assert not find_sinks(network, flat).found.any()
+
+
+def test_many_sinks_are_not_all_named() -> None:
+    network, images = with_sinks(LARGE, *((0, column) for column in range(7)), (3, 3)), make_images(LARGE)
+    assert (
+        "8 patches are sinks (0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (0, 5) and 2 more: "
+        in (find_sinks(network, images).notes()[0][0])
+    )
+
+
+def test_notes_are_added_to_those_that_are_there() -> None:
+    network, images = with_sinks(LARGE, (5, 3)), make_images(LARGE, 2)
+    heat = replace(generic_attention(network, images), notes=(("no signal",), ()))
+    marked = with_sink_notes(network, images, heat)
+    assert [len(notes) for notes in marked.notes] == [2, 1]
+    assert marked.notes[0][0] == "no signal"
+
+
+def test_what_does_not_fit_is_a_usage_error() -> None:
+    network, images = make_network(LARGE), make_images(LARGE, 3)
+    heat = generic_attention(network, images)
+    with pytest.raises(UsageError, match=r"heat of shape \(3, 6, 7\) is not of these pictures"):
+        with_sink_notes(network, images[:2], heat)
+    with pytest.raises(UsageError, match="is not of these pictures"):
+        without_sinks(find_sinks(network, images[:2]), heat)
+    with pytest.raises(UsageError, match="threshold must be above 0, got 0"):
+        find_sinks(network, images, threshold=0.0)

@@ -1,0 +1,89 @@
+"""What all views inside a network promise, whatever they show."""
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
+from tests.explain.test_conformance import same, state_of, with_gradients
+from vitrail.errors import UsageError
+from vitrail.explain.inside import (
+    attention_distance,
+    direct_attribution,
+    find_sinks,
+    head_ablation,
+    head_sources,
+    logit_lens,
+    patch_lens,
+)
+from vitrail.nn import ViT, ViTConfig
+
+View = Callable[[ViT, Tensor], Tensor]
+
+# what each view says of every picture, with the pictures first
+VIEWS: dict[str, View] = {
+    "logit lens": lambda network, images: logit_lens(network, images).transpose(0, 1),
+    "patch lens": lambda network, images: patch_lens(network, images, 1),
+    "head ablation": lambda network, images: head_ablation(
+        network, images, 1, references=images.new_zeros(1, *images.shape[1:])
+    ).change.movedim(2, 0),
+    "direct attribution": lambda network, images: direct_attribution(network, images, 1).heads.movedim(2, 0),
+    "head sources": lambda network, images: head_sources(network, images, 1, (0, 1)).vectors,
+    "attention distance": lambda network, images: attention_distance(network, images).pixels.movedim(2, 0),
+    "sinks": lambda network, images: find_sinks(network, images).norms.transpose(0, 1),
+}
+every_view = pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+
+
+@every_view
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+def test_a_batch_is_one_by_one_on_any_grid(view: View, config: ViTConfig) -> None:
+    network = make_network(config)
+    for size in ((12, 10), (4, 22)):
+        images = torch.randn(4, 2, *size, generator=torch.Generator().manual_seed(1))
+        together = view(network, images)
+        assert len(together) == 4
+        assert together.isfinite().all()
+        for picture in range(4):
+            alone = view(network, images[picture : picture + 1])[0]
+            assert (alone - together[picture]).abs().max() <= 1e-5 * max(1.0, float(alone.abs().max()))
+        assert (together[0] - together[1]).abs().max() > 1e-4
+
+
+@every_view
+def test_no_picture_at_all(view: View) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(view(make_network(PLAIN), make_images(PLAIN, 0))) == 0
+
+
+@every_view
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_the_network_and_the_mode_are_left_as_found(view: View, context: type) -> None:
+    network, images = with_gradients(make_network(PLAIN)), make_images(PLAIN)
+    before, plain = state_of(network), view(network, images)
+    with context():
+        found = view(network, make_images(PLAIN))
+    assert same(before, state_of(network))
+    assert torch.equal(found, plain)
+
+
+@every_view
+def test_training_mode_and_wrong_pictures_are_refused(view: View) -> None:
+    with pytest.raises(UsageError, match="training mode"):
+        view(make_network(PLAIN).train(), make_images(PLAIN))
+    with pytest.raises(UsageError, match=r"images must be \(b, 2, h, w\)"):
+        view(make_network(PLAIN), torch.zeros(1, 3, 12, 10))
+    with pytest.raises(UsageError, match="cannot be cut"):
+        view(make_network(PLAIN), torch.zeros(1, 2, 12, 11))
+
+
+@every_view
+def test_half_precision(view: View) -> None:
+    """The views work in bfloat16 and are about right."""
+    exact = view(make_network(PLAIN), make_images(PLAIN))
+    rough = view(make_network(PLAIN).bfloat16(), make_images(PLAIN).bfloat16())
+    assert (rough.float() - exact).abs().max() <= 0.1 * max(1.0, float(exact.abs().max()))

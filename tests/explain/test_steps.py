@@ -1,0 +1,97 @@
+"""Covering squares step by step: the right squares, the same covers for all, no preference among equals."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.explain.reference import PLAIN, make_images, make_network
+from vitrail.explain.evidence import explained
+from vitrail.explain.scores.fill import donor
+from vitrail.explain.steps import Covering, probability, steps_of
+from vitrail.explain.target import Aim
+
+
+def make(draws: int = 10, seed: int = 0, pictures: int = 3) -> Covering:
+    network, images = make_network(PLAIN).double(), make_images(PLAIN, pictures).double()
+    references = make_images(PLAIN, 5, seed=9).double()
+    return Covering(network, images, Aim(torch.arange(pictures)), donor(references), draws, seed)
+
+
+@pytest.mark.parametrize("squares", [1, 2, 4, 9, 49, 64, 196, 1024])
+@pytest.mark.parametrize("count", [10, 13])
+def test_steps_go_from_one_square_to_half_of_all(squares: int, count: int) -> None:
+    steps = steps_of(squares, count)
+    assert len(steps) == count
+    assert steps[0] == 1
+    assert steps[-1] == max(1, round(squares / 2))
+    assert list(steps) == sorted(steps)
+    assert steps_of(64, 10) == (1, 1, 2, 3, 5, 7, 10, 15, 22, 32)
+
+
+@torch.no_grad()
+def test_the_numbers_are_those_of_pictures_covered_by_hand() -> None:
+    covering, random = make(), np.random.default_rng(0)
+    rows, columns = covering.grid
+    down, across = covering.patch
+    maps = torch.from_numpy(random.permutation(3 * rows * columns).reshape(1, 3, rows, columns)).double()
+    numbers, told = covering.paired(maps)
+    assert numbers.shape == (10, 1, 3)
+    for step, squares in enumerate(covering.steps):
+        cover = covering.fill.make(covering.images, covering.patch, 1, step)[0]
+        covered = covering.images.clone()
+        for picture in range(3):
+            first = np.argsort(-maps[0, picture].flatten().numpy())[:squares]
+            for square in first:
+                row, column = square // columns, square % columns
+                place = (..., slice(row * down, (row + 1) * down), slice(column * across, (column + 1) * across))
+                covered[picture][place] = cover[picture][place]
+        logits = covering.network(covered)
+        assert (numbers[step, 0] - explained(logits, covering.aim)).abs().max() <= 1e-12
+        if step == covering.told:
+            assert (told[0] - logits.softmax(dim=1)[torch.arange(3), torch.arange(3)]).abs().max() <= 1e-12
+
+
+@torch.no_grad()
+def test_equal_maps_have_equal_numbers_and_others_the_same_covers() -> None:
+    covering = make()
+    one = torch.randn(3, *covering.grid, generator=torch.Generator().manual_seed(1))
+    numbers, _ = covering.paired(torch.stack([one, -one, one]))
+    assert torch.equal(numbers[:, 0], numbers[:, 2])
+    assert not torch.equal(numbers[:, 0], numbers[:, 1])
+    scaled, _ = covering.paired((3 * one + 1)[None])
+    assert torch.equal(numbers[:, :1], scaled)  # the order counts, not the unit
+
+
+@torch.no_grad()
+def test_among_equals_no_place_is_preferred() -> None:
+    rows, columns = make().grid
+    first = torch.zeros(rows, columns)
+    for seed in range(400):
+        covering = make(seed=seed, pictures=1)
+        order = covering._order(torch.zeros(1, 1, rows, columns))
+        first += covering._first(order, 1)[0, 0]
+    expected = 400 / (rows * columns)
+    assert float(((first - expected) ** 2 / expected).sum()) < 3 * rows * columns  # chi-square, p far below 1e-6
+
+
+@torch.no_grad()
+def test_draws_are_of_their_own_and_their_mean_is_over_all_steps() -> None:
+    covering = make()
+    maps = torch.randn(3, *covering.grid, generator=torch.Generator().manual_seed(1))
+    numbers, told = covering.by_draw(maps)
+    assert numbers.shape == told.shape == (10, 3)
+    assert len(numbers[:, 0].unique()) == 10
+    draw = 4
+    again = replace(covering, draws=10)
+    cover = covering.fill.make(covering.images, covering.patch, 1, len(covering.steps) + draw)[0]
+    order = covering._order(maps[None])
+    by_step = [explained(again._logits(cover, covering._first(order, k)), covering.aim)[0] for k in covering.steps]
+    assert (numbers[draw] - torch.stack(by_step).mean(dim=0)).abs().max() <= 1e-12
+
+
+def test_a_function_has_no_probability() -> None:
+    logits = torch.randn(2, 3, 5)
+    assert probability(logits, Aim(torch.full((3,), -1), function=lambda rows: rows[:, 0])).isnan().all()
+    assert torch.equal(probability(logits, Aim(torch.tensor([0, 1, 2])))[0, 1], logits[0, 1].softmax(dim=0)[1])

@@ -1,0 +1,184 @@
+"""Trust: right about maps whose worth is known, careful without references, and the same in every batch."""
+
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from tests.explain.planted_lab import load_planted
+from vitrail.data.planted import Variant, planted_digits
+from vitrail.errors import UsageError
+from vitrail.explain import Heat
+from vitrail.explain.attention_generic import generic_attention
+from vitrail.explain.conservative import conservative
+from vitrail.explain.scores.random_maps import random_maps
+from vitrail.explain.scores.sanity import scrambled
+from vitrail.explain.trusting import Trust, _t_97_5, trust
+from vitrail.model import Model
+from vitrail.nn import ViT
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A model with pictures whose truth is known."""
+
+    model: Model
+    images: Tensor
+    masks: Tensor
+
+    def heat(self, values: Tensor) -> Heat:
+        """Values as if a method had made them, for the top class."""
+        return replace(generic_attention(self.model.network, self.images), values=values)
+
+
+def make_lab(count: int, variant: Variant = "single", name: str = "mean-0") -> Lab:
+    """Pictures of the test digits, those of `single` classified correctly."""
+    model = load_planted(name)
+    made = planted_digits("test", count, variant, seed=3)
+    images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
+    masks = torch.from_numpy(made.masks(model.network.config.patch))
+    if variant == "empty":
+        return Lab(model, images, masks.any(dim=1))
+    with torch.no_grad():
+        right = model.network(images).argmax(dim=1) == torch.from_numpy(made.labels[:, 0])
+    return Lab(model, images[right], masks[right, 0])
+
+
+@pytest.fixture(scope="module")
+def lab() -> Lab:
+    return make_lab(40)
+
+
+def share(held: Trust, word: str) -> float:
+    return held.verdict.count(word) / len(held.verdict)
+
+
+def test_the_true_mask_is_faithful_and_its_opposite_is_not(lab: Lab) -> None:
+    true = trust(lab.model, lab.images, lab.heat(lab.masks.float()), masks=lab.masks)
+    assert share(true, "supported") >= 0.5
+    assert float((true.faithful <= 0.05).double().mean()) >= 0.85
+    assert true.oracle is not None
+    assert torch.equal(true.oracle, true.paired)  # the map is the mask
+    assert (true.score > true.random.mean(dim=1)).double().mean() >= 0.95
+    false = trust(lab.model, lab.images, lab.heat(-lab.masks.float()))
+    assert share(false, "supported") == 0
+    assert torch.equal(true.evidence, false.evidence)  # evidence is the picture's, not the map's
+
+
+def test_random_maps_are_faithful_as_often_as_chance_has_it(lab: Lab) -> None:
+    found = []
+    for seed in range(4):
+        heat = lab.heat(random_maps(lab.masks.float() + torch.rand(lab.masks.shape), 1, 50 + seed)[0])
+        found.append(trust(lab.model, lab.images, heat, seed=seed).faithful)
+    faithful = torch.cat(found)
+    assert float((faithful <= 0.05).double().mean()) <= 0.12
+    assert abs(float(faithful.mean()) - 0.5) <= 0.1
+
+
+@pytest.mark.parametrize("method", [generic_attention, conservative])
+def test_methods_on_pictures_with_and_without_evidence(lab: Lab, method: object) -> None:
+    assert callable(method)
+    held = trust(lab.model, lab.images, method(lab.model.network, lab.images), masks=lab.masks)
+    assert share(held, "supported") >= 0.5
+    assert (held.covered < held.before).double().mean() >= 0.9
+    assert (held.interval[:, 0] <= held.score).all()
+    assert (held.score <= held.interval[:, 1]).all()
+    empty = make_lab(40, "empty")
+    assert share(trust(empty.model, empty.images, method(empty.model.network, empty.images)), "supported") <= 0.1
+    other = replace(lab.model, network=scrambled(lab.model.network, 1))
+    assert share(trust(other, lab.images, method(other.network, lab.images)), "supported") <= 0.15
+
+
+def test_without_references_nothing_is_supported(lab: Lab) -> None:
+    bare = replace(lab.model, references=None)
+    held = trust(bare, lab.images[:4], generic_attention(bare.network, lab.images[:4]))
+    assert held.fill == "own patches"
+    assert set(held.verdict) == {"cannot tell"}
+    assert all("reference" in reason for reason in held.reason)
+    assert held.evidence.isnan().all()
+    assert not held.score.isnan().any()
+    lent = trust(bare, lab.images[:4], generic_attention(bare.network, lab.images[:4]), references=lab.model.donors)
+    assert lent.fill == "donor"
+    whole = trust(lab.model, lab.images[:4], generic_attention(bare.network, lab.images[:4]))
+    assert lent.verdict == whole.verdict
+
+
+def test_a_batch_is_one_by_one_and_the_seed_decides(lab: Lab) -> None:
+    images = lab.images[:3]
+    together = trust(lab.model, images, generic_attention(lab.model.network, images))
+    for index in range(3):
+        one = images[index : index + 1]
+        alone = trust(lab.model, one, generic_attention(lab.model.network, one))
+        for name in ("score", "random", "paired", "covered", "before", "covered_random"):
+            assert (getattr(together, name)[index] - getattr(alone, name)[0]).abs().max() <= 1e-4
+        assert together.verdict[index] == alone.verdict[0]
+    again = trust(lab.model, images, generic_attention(lab.model.network, images))
+    assert torch.equal(again.random, together.random)
+    other = trust(lab.model, images, generic_attention(lab.model.network, images), seed=1)
+    assert not torch.equal(other.random, together.random)
+
+
+def test_a_map_without_signal_is_not_judged(lab: Lab) -> None:
+    heat = lab.heat(torch.zeros_like(lab.masks, dtype=torch.float32))
+    heat = replace(heat, notes=(("no signal",),) * len(lab.images))
+    held = trust(lab.model, lab.images, heat)
+    assert set(held.verdict) == {"cannot tell"}
+    assert "prefers no square" in held.reason[0]
+    assert held.faithful.isnan().all()
+
+
+def test_contrasts_and_functions(lab: Lab) -> None:
+    images, network = lab.images[:3], lab.model.network
+    rather = trust(lab.model, images, conservative(network, images, (0, 1)))
+    with torch.no_grad():
+        logits = network(images)
+    assert not rather.score.isnan().any()
+
+    def third(rows: Tensor) -> Tensor:
+        return rows[:, 3] - rows.mean(dim=1)
+
+    held = trust(lab.model, images, conservative(network, images, third), function=third)
+    plain = trust(lab.model, images, conservative(network, images, 3))
+    assert held.before.isnan().all()
+    assert (plain.before - logits.softmax(dim=1)[:, 3]).abs().max() <= 1e-5
+    assert held.sentence(0, "3").startswith(held.verdict[0][0].upper())
+
+
+def test_sentences(lab: Lab) -> None:
+    held = trust(lab.model, lab.images, conservative(lab.model.network, lab.images))
+    index = held.verdict.index("supported")
+    sentence = held.sentence(index, "seven")
+    assert sentence.startswith(f"Covering the {held.squares} brightest squares drops seven from ")
+    assert sentence.endswith(": supported.")
+    assert f"{float(held.before[index]):.0%}" in sentence
+    one = replace(held, squares=1)
+    assert "the brightest square " in one.sentence(index, "seven")
+    assert "a random square " in one.sentence(index, "seven")
+
+
+@pytest.mark.parametrize("name", ["random_maps", "draws", "composites"])
+def test_too_few_is_a_usage_error(lab: Lab, name: str) -> None:
+    heat = generic_attention(lab.model.network, lab.images[:1])
+    with pytest.raises(UsageError, match=rf"{name} must be at least \d+, got 5\ntry: {name}="):
+        trust(lab.model, lab.images[:1], heat, **{name: 5})
+
+
+def test_what_does_not_fit_is_a_usage_error(lab: Lab) -> None:
+    network: ViT = lab.model.network
+    heat = generic_attention(network, lab.images[:2])
+    with pytest.raises(UsageError, match="these pictures have"):
+        trust(lab.model, lab.images[:1], heat)
+    with pytest.raises(UsageError, match="masks must be"):
+        trust(lab.model, lab.images[:2], heat, masks=lab.masks[:1])
+    with pytest.raises(UsageError, match="explains a class, and a function is given"):
+        trust(lab.model, lab.images[:2], heat, function=lambda rows: rows[:, 0])
+    with pytest.raises(UsageError, match="references must be"):
+        trust(lab.model, lab.images[:2], heat, references=torch.zeros(2, 1, 16, 16))
+
+
+def test_student_quantile() -> None:
+    for count in (10, 12, 20, 100):
+        assert math.isclose(_t_97_5(count), stats.t.ppf(0.975, count - 1), rel_tol=1e-3)
