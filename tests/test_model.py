@@ -17,6 +17,7 @@ from torch import nn
 
 import vitrail
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.references import REFERENCES
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, evaluating, load, load_weights, opened, save
 from vitrail.nn import PATCHIFIED, Parts, ViT, ViTConfig
@@ -301,6 +302,79 @@ def test_nothing_is_unpickled(folder: Path, tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(pickle, name, None)
     monkeypatch.setattr(torch, "load", None)
     load(save(model_of(), folder))
+
+
+# references
+
+
+def referenced() -> Model:
+    pixels = torch.randint(0, 256, (7, 3, 16, 24), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    return replace(model_of(), references=pixels)
+
+
+def test_references_come_back_to_the_bit(tmp_path: Path) -> None:
+    model = referenced()
+    place = save(model, tmp_path)
+    names = [WEIGHTS, CONFIG, PREPROCESSOR, CARD, REFERENCES]
+    assert sorted(path.name for path in place.iterdir()) == sorted(names)
+    donors = load(place).donors
+    assert torch.equal(donors, model.preprocessing.normalise(model.references))
+    assert donors.shape == (7, 3, 16, 24)
+    again = load(place).references
+    assert again.dtype == torch.uint8
+    assert torch.equal(again, model.references)
+    before = (place / REFERENCES).read_bytes()
+    assert (save(load(place), tmp_path / "again") / REFERENCES).read_bytes() == before
+    card = (place / CARD).read_text(encoding="utf-8")
+    assert "holds 7 pictures put together from patches of training pictures" in card
+    assert "--no-references" in card
+
+
+def test_references_of_a_former_model_do_not_stay(tmp_path: Path) -> None:
+    save(referenced(), tmp_path)
+    save(model_of(), tmp_path)
+    assert not (tmp_path / REFERENCES).exists()
+    assert load(tmp_path).references is None
+    assert load(tmp_path).donors is None
+    assert "references" not in (tmp_path / CARD).read_text(encoding="utf-8")
+
+
+def test_a_model_without_references_predicts_the_same(tmp_path: Path, files: list[Path]) -> None:
+    place = save(referenced(), tmp_path)
+    predictions = load(place).predict(files)
+    (place / REFERENCES).unlink()
+    assert load(place).references is None
+    assert load(place).predict(files) == predictions == model_of().predict(files)
+
+
+def test_references_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    pixels = referenced().references
+    for wrong in (pixels[..., :16], pixels[:, :1], pixels[:0]):
+        with pytest.raises(UsageError, match="reference") as caught:
+            replace(model_of(), references=wrong)
+        assert str(caught.value).count("\n") == 1
+    other = Model(ViT(replace(CONFIG_TINY, image_size=8)).eval(), Preprocessing((8, 8)), CLASSES)
+    place = save(other, tmp_path / "other")
+    shutil.copy(save(referenced(), tmp_path / "model") / REFERENCES, place)
+    refused(place, r"references are 7 x 3 x 16 x 24 of uint8, the model takes r x 3 x 8 x 8 of uint8")
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "folder"])
+def test_references_that_are_damaged_are_refused(tmp_path: Path, damage: str) -> None:
+    file = save(referenced(), tmp_path) / REFERENCES
+    content = bytearray(file.read_bytes())
+    file.unlink()
+    match damage:
+        case "empty":
+            file.write_bytes(b"")
+        case "cut":
+            file.write_bytes(content[: len(content) // 2])
+        case "flipped":
+            content[-1] ^= 1
+            file.write_bytes(content)
+        case "folder":
+            file.mkdir()
+    refused(tmp_path, r"references\.safetensors is damaged")
 
 
 # foreign parts

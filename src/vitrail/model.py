@@ -4,22 +4,25 @@
     model.predict(["photo.jpg"])[0].label
 
 The folder holds `model.safetensors` (tensors), `config.json` (the network and the class names),
-`preprocessor_config.json` (how a picture becomes a tensor) and `README.md`. Nothing in it is a pickle.
+`preprocessor_config.json` (how a picture becomes a tensor), `references.safetensors` (what explanations are tested
+with; it may be missing) and `README.md`. Nothing in it is a pickle.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
 from vitrail.data.hugging_face import from_hugging_face, to_hugging_face
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.references import REFERENCES, about_references, misfit, read_references
+from vitrail.data.tensor_files import with_checksum
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.model_files import (
     CARD,
@@ -33,7 +36,6 @@ from vitrail.model_files import (
     open_model,
     opened,
     read_json,
-    with_checksum,
     write,
 )
 from vitrail.nn import STANDARD, Parts, ViT, ViTConfig, grid_of
@@ -61,11 +63,14 @@ class Model:
         network: Gives logits, one for each class.
         preprocessing: What turns a file or picture into what the network expects.
         classes: The class names, in the order of the logits.
+        references: Pictures that explanations are tested with, put together from patches of training pictures; see
+            `vitrail.data.references`. None where there are none. Predictions do not need them.
     """
 
     network: ViT
     preprocessing: Preprocessing
     classes: tuple[str, ...]
+    references: UInt8[Tensor, "r c h w"] | None = None
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
@@ -81,6 +86,16 @@ class Model:
                 f"Preprocessing(channels={self.network.config.channels}, ...)",
             )
         grid_of(self.preprocessing.size, self.network.config.patch)
+        problem = "" if self.references is None else misfit(self.references, self.preprocessing)
+        if problem:
+            raise UsageError(problem, "references=None, or pictures that preprocessing.to_uint8 made")
+
+    @property
+    def donors(self) -> Float[Tensor, "r c h w"] | None:
+        """The references as the network expects them, on its device: they lend patches when a map is tested."""
+        if self.references is None:
+            return None
+        return self.preprocessing.normalise(self.references.to(next(self.network.parameters()).device))
 
     def tensor(self, pictures: Sequence[str | Path | Image.Image]) -> Float[Tensor, "b c h w"]:
         """Pictures as the network expects them, on its device."""
@@ -163,10 +178,19 @@ def save(model: Model | SequenceModel, folder: str | Path, *, card: str = "", pa
     }
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.network.state_dict().items()}
     write(folder / WEIGHTS, with_checksum(tensors))
+    _save_references(model, folder / REFERENCES)
     write(folder / CONFIG, json.dumps(config, indent=2, ensure_ascii=False).encode())
     write(folder / PREPROCESSOR, json.dumps(to_hugging_face(model.preprocessing), indent=2).encode())
     write(folder / CARD, (card or _card(model)).encode())
     return folder
+
+
+def _save_references(model: Model, file: Path) -> None:
+    """Write what explanations are tested with; those of a former model do not stay."""
+    if model.references is None:
+        file.unlink(missing_ok=True)
+    else:
+        write(file, with_checksum({"references": model.references.cpu().contiguous()}))
 
 
 def load(path: str | Path, *, parts: Parts = STANDARD, device: str | torch.device = "cpu") -> Model | SequenceModel:
@@ -206,16 +230,20 @@ def load(path: str | Path, *, parts: Parts = STANDARD, device: str | torch.devic
         raise DataError(f"{folder}: the configuration is damaged ({problem})", SAVED_AGAIN) from error
     load_weights(network, folder / WEIGHTS)
     network.to(device)
-    return model
+    if not (folder / REFERENCES).exists():
+        return model
+    return replace(model, references=read_references(folder / REFERENCES, preprocessing))
 
 
 def _card(model: Model) -> str:
     config = model.network.config
     names = ", ".join(model.classes[:20]) + (", ..." if len(model.classes) > 20 else "")
     height, width = config.image
+    about = "" if model.references is None else f"\n{about_references(model.references)}\n"
     return (
         f"# A Vision Transformer made with vitrail\n\n"
         f"{sum(p.numel() for p in model.network.parameters()):,} parameters; pictures of {height} x {width} pixels, "
         f"{config.channels} channel(s); {len(model.classes)} classes: {names}\n\n"
         '```python\nimport vitrail\n\nmodel = vitrail.load(".")\nmodel.predict(["picture.png"])\n```\n'
+        f"{about}"
     )

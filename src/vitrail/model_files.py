@@ -1,21 +1,20 @@
 """The files of a model folder, whatever the model is: written whole or not at all, read with every byte checked.
 
 The folder holds `model.safetensors` (tensors), `config.json` (the network, and the names of what it says),
-`preprocessor_config.json` where pictures go in, and `README.md`. Nothing in it is a pickle.
+`preprocessor_config.json` where pictures go in, `references.safetensors` where explanations have references, and
+`README.md`. Nothing in it is a pickle.
 """
 
-import hashlib
 import json
 import os
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 from PIL import Image
-from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import nn
 
 from vitrail.data.decode import open_picture
+from vitrail.data.tensor_files import read_tensors
 from vitrail.errors import DataError, UsageError, nearest
 
 FORMAT = 1
@@ -73,12 +72,7 @@ def load_weights(network: nn.Module, file: Path) -> None:
     Raises:
         DataError: If the file is missing or damaged, or its tensors are not exactly the network's.
     """
-    try:
-        tensors = safetensors.torch.load_file(file)
-        _check_sum(file)
-    except (OSError, ValueError, SafetensorError) as error:
-        what = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged ({error})"
-        raise DataError(f"{file} {what}", SAVED_AGAIN) from error
+    tensors = read_tensors(file, SAVED_AGAIN)
     wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if wanted != found:
@@ -89,30 +83,6 @@ def load_weights(network: nn.Module, file: Path) -> None:
     if bad:
         raise DataError(f"{file}: {len(bad)} tensors hold NaN or infinity, first {bad[0]}", SAVED_AGAIN)
     network.load_state_dict(tensors)
-
-
-def with_checksum(tensors: dict[str, Tensor]) -> bytes:
-    """A safetensors file that carries the SHA-256 of its numbers, since the format itself has none."""
-    plain = safetensors.torch.save(tensors, metadata={"format": "pt"})
-    start = 8 + int.from_bytes(plain[:8], "little")
-    header = json.loads(plain[8:start])
-    header["__metadata__"]["sha256"] = hashlib.sha256(memoryview(plain)[start:]).hexdigest()
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + plain[start:]
-
-
-def _check_sum(file: Path) -> None:
-    """Compare a file's numbers with its checksum; a file of another program has none and passes.
-
-    Raises:
-        ValueError: If they differ.
-    """
-    with open(file, "rb") as handle:
-        header = json.loads(handle.read(int.from_bytes(handle.read(8), "little")))
-        wanted = header.get("__metadata__", {}).get("sha256")
-        if wanted is not None and hashlib.file_digest(handle, "sha256").hexdigest() != wanted:
-            raise ValueError("its numbers do not have the checksum they were saved with")
 
 
 def _not_a_model(path: Path) -> DataError:

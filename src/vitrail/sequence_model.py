@@ -20,6 +20,7 @@ from torch import Tensor
 
 from vitrail.data.hugging_face import from_hugging_face, to_hugging_face
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.tensor_files import with_checksum
 from vitrail.data.vocabulary import BEGIN, END, PADDING, Vocabulary
 from vitrail.errors import DataError, UsageError, VitrailError, counted
 from vitrail.model_files import (
@@ -32,7 +33,6 @@ from vitrail.model_files import (
     load_weights,
     opened,
     read_json,
-    with_checksum,
     write,
 )
 from vitrail.nn import (

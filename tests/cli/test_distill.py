@@ -47,6 +47,17 @@ def test_a_run_teaches_and_is_needed_no_more(
     assert "the teacher cannot be loaded" in again.problem
 
 
+def test_a_student_carries_references_unless_that_is_refused(
+    vitrail_says: Says, digits_run: Path, tmp_path: Path
+) -> None:
+    for flags, there in (((), True), (("--no-references",), False)):
+        run = tmp_path / f"student{len(flags)}"
+        answer = vitrail_says("distill", "digits", "--teacher", digits_run, *SHORT, "--out", run, *flags)
+        assert answer.code == 0, answer.err
+        assert (run / "model" / "references.safetensors").exists() == there
+        assert ("references, shuffled patches of training pictures" in answer.out) == there
+
+
 def test_a_student_with_a_token_of_its_own(vitrail_says: Says, digits_run: Path, tmp_path: Path) -> None:
     run = tmp_path / "student"
     words = ("--kind", "hard", "--weight", 0.7, "--token", "yes", "--out", run, "--json")

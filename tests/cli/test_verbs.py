@@ -44,6 +44,41 @@ def test_strict_allows_no_unknown_class(vitrail_says: Says, photo_run: Path, pho
     assert vitrail_says("evaluate", photo_run, "--strict").code == 0
 
 
+def test_references_travel_with_the_model_unless_that_is_refused(
+    vitrail_says: Says, digits_run: Path, tmp_path: Path
+) -> None:
+    """`--no-references` leaves out the file and what is said of it, and is a choice that stays with the run."""
+    file = digits_run / "model" / "references.safetensors"
+    assert 0 < file.stat().st_size <= 300 * 1024
+    run = tmp_path / "run"
+    words = ("train", "digits", "--epochs", 1, "--batch-size", 400, "--threads", 1, "--out", run)
+    answer = vitrail_says(*words, "--no-references")
+    assert answer.code == 0, answer.err
+    assert "references, shuffled" not in answer.out
+    assert not (run / "model" / file.name).exists()
+    again = vitrail_says(*words, "--resume", "auto")
+    assert again.code == 0, again.err
+    assert not (run / "model" / file.name).exists()
+    answer = vitrail_says("train", "digits", "--resume", "auto", "--no-references", "--out", digits_run)
+    assert answer.code == 2
+    assert "references: yes -> no" in answer.problem
+    answer = vitrail_says("train", "digits", "--references")
+    assert answer.code == 2
+    assert "no option --references" in answer.problem
+    assert answer.hint == "try: --no-references"
+
+
+def test_damaged_references_are_two_lines(vitrail_says: Says, model_copy: Path) -> None:
+    file = model_copy / "references.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    answer = vitrail_says("evaluate", model_copy, "digits")
+    assert answer.code == 3
+    assert "references.safetensors is damaged" in answer.problem
+    assert "delete the file" in answer.hint
+    file.unlink()
+    assert vitrail_says("evaluate", model_copy, "digits").code == 0
+
+
 def test_a_run_remembers_its_data(
     vitrail_says: Says, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

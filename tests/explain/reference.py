@@ -52,7 +52,13 @@ def make_images(config: ViTConfig, count: int = 2, seed: int = 0) -> Tensor:
 
 def explicit(network: ViT, images: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Logits, and the attention weights (b, k, n, n) of every block inside the graph."""
-    config, attentions = network.config, []
+    logits, attentions, _ = explicit_run(network, images)
+    return logits, attentions
+
+
+def explicit_run(network: ViT, images: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Logits, and of every block, inside the graph, attention weights (b, k, n, n) and the tokens behind it."""
+    config, attentions, outputs = network.config, [], []
     patches = network.patch_embed(images)
     front = [getattr(network, name) for name in ("cls_token", "dist_token", "reg_token")]
     tokens = torch.cat([*(part.expand(len(images), -1, -1) for part in front if part is not None), patches], dim=1)
@@ -65,12 +71,19 @@ def explicit(network: ViT, images: Tensor) -> tuple[Tensor, list[Tensor]]:
         mixed = torch.einsum("bkij,bkje->bike", weights, v).flatten(2)
         tokens = tokens + block.attn.proj(mixed)
         tokens = tokens + block.mlp.fc2(block.mlp.act(block.mlp.fc1(block.norm2(tokens))))
+        outputs.append(tokens)
+    return explicit_logits(network, tokens), attentions, outputs
+
+
+def explicit_logits(network: ViT, tokens: Tensor) -> Tensor:
+    """Norm, pooling and heads."""
+    config = network.config
     tokens = network.norm(tokens)
     pooled = tokens[:, 0] if config.pooling == "class" else tokens[:, config.prefix :].mean(dim=1)
     logits = network.head(pooled)
     if network.head_dist is not None:
         logits = (logits + network.head_dist(tokens[:, 1 if config.class_token else 0])) / 2
-    return logits, attentions
+    return logits
 
 
 def explicit_gradients(network: ViT, images: Tensor, targets: list[int]) -> tuple[list[np.ndarray], list[np.ndarray]]:

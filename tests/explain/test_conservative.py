@@ -194,9 +194,18 @@ def test_input_times_gradient_has_no_such_sheet(config: ViTConfig) -> None:
 # fault: (file, text, text with the fault)
 FAULTS = {
     "attention weights not held": ("held.py", "attend(queries.detach(), keys.detach(),", "attend(queries, keys,"),
-    "deviation not held": ("held.py", ".sqrt().detach()", ".sqrt()"),
-    "gate not held": ("held.py", "full = wide(tokens.detach())", "full = wide(tokens)"),
-    "mean held too": ("held.py", "full - full.mean(dim=axes, keepdim=True)", "full - full.detach().mean(-1, True)"),
+    "deviation not held": ("held.py", "answering(norm, tokens, back)", "norm(tokens)"),
+    "gate not held": (
+        "held.py",
+        "answering(self.gelu, tokens, lambda gradient: gradient * self.gate(wide(held)))",
+        "self.gelu(tokens)",
+    ),
+    "mean held too": ("held.py", "gradient - gradient.mean(dim=axes, keepdim=True)", "gradient"),
+    "the other variance": (
+        "held.py",
+        "(full.var(dim=axes, correction=0, keepdim=True) + norm.eps)",
+        "full.var(-1, keepdim=True)",
+    ),
     "positions forgotten": ("conservative.py", "if network.pos_embed is not None:", "if False:"),
     "prefix tokens taken from the end": ("conservative.py", "by_tokens[:, start:end]", "by_tokens[:, -1:]"),
     "biases of norms forgotten": ("held.py", "count(HeldNorm(part), part.bias, names[part])", "HeldNorm(part)"),

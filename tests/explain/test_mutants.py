@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 import vitrail.explain
-from tests.explain import checks
+from tests.explain import attention_checks, checks
 from tests.explain.mutants import is_red, make_copy
 
 GENERIC, ROLLOUT, RAW, READOUT = "attention_generic.py", "attention_rollout.py", "attention_raw.py", "readout.py"
@@ -16,9 +16,15 @@ GENERIC, ROLLOUT, RAW, READOUT = "attention_generic.py", "attention_rollout.py",
 MUTANTS: dict[str, tuple[str, str, str, tuple[Callable[[ModuleType], None], ...]]] = {
     "gradients of the last layer first": (
         GENERIC,
-        "zip(reversed(attentions), reversed(gradients), strict=True)",
-        "zip(reversed(attentions), gradients, strict=True)",
-        (checks.generic_is_exact, checks.row_is_the_row_of_the_product),
+        "recorded(opened.record, at_attended)",
+        "recorded(opened.record, dict(zip(at_attended, reversed(at_attended.values()), strict=True)))",
+        (checks.generic_is_exact,),
+    ),
+    "the pure function, gradients of the last layer first": (
+        GENERIC,
+        "zip(attentions, gradients, strict=True)",
+        "zip(attentions, reversed(gradients), strict=True)",
+        (checks.row_is_the_row_of_the_product,),
     ),
     "columns divided, not rows (no keepdim)": (
         ROLLOUT,
@@ -78,39 +84,39 @@ MUTANTS: dict[str, tuple[str, str, str, tuple[Callable[[ModuleType], None], ...]
     ),
     "the two clamps exchanged": (
         GENERIC,
-        'if clamp == "mean" else',
-        'if clamp != "mean" else',
+        'if clamp == "head":',
+        'if clamp != "head":',
         (checks.generic_is_exact, checks.row_is_the_row_of_the_product),
     ),
     "no clamp": (
         GENERIC,
-        "raising.mean(dim=1).clamp(min=0)",
-        "raising.mean(dim=1)",
+        "(some, piece.clamp(min=0))",
+        "(some, piece)",
         (checks.generic_is_exact, checks.row_is_the_row_of_the_product),
     ),
     "gradient without attention": (
-        GENERIC,
-        "wide(gradient) * wide(attention)",
-        "wide(gradient)",
+        "layers.py",
+        "layer.gradient(heads, queries) * layer.weights(heads, queries)",
+        "layer.gradient(heads, queries)",
         (checks.generic_is_exact, checks.row_is_the_row_of_the_product),
     ),
     "rollout from the first layer to the last": (
         ROLLOUT,
-        "for attention in reversed(attentions):",
-        "for attention in attentions:",
+        "for layer in reversed(layers):",
+        "for layer in layers:",
         (checks.rollout_is_exact, checks.row_is_the_row_of_the_product),
     ),
     "the largest entries discarded": (
         ROLLOUT,
-        "joined * (joined >= smallest_kept)",
-        "joined * (joined <= smallest_kept)",
+        "whole * (whole >= smallest_kept)",
+        "whole * (whole <= smallest_kept)",
         (checks.rollout_options_are_exact, checks.row_is_the_row_of_the_product),
     ),
     "the first layer as the last": (RAW, "layer: int = -1,", "layer: int = 0,", (checks.raw_is_exact,)),
     "who looks at the readout, not where it looks": (
         RAW,
-        "wide(weights).mean(dim=1)",
-        "wide(opened.record.attention(place)).mean(dim=1).transpose(-2, -1)[:, read]",
+        "row = read_row(RecordedLayer(opened.record.kept(place)), attention, opened.readout, heads)",
+        "row = opened.record.attention(place).mean(dim=1) @ opened.readout",
         (checks.raw_is_exact,),
     ),
     "a constant map passes as a signal": (
@@ -121,15 +127,18 @@ MUTANTS: dict[str, tuple[str, str, str, tuple[Callable[[ModuleType], None], ...]
     ),
 }
 
+MUTANTS |= attention_checks.MUTANTS
+CHECKS = checks.CHECKS + attention_checks.CHECKS
 
-@pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_real_package_is_right(check: Callable[[ModuleType], None]) -> None:
     check(vitrail.explain)
 
 
 def test_a_copy_without_a_fault_is_right(tmp_path: Path) -> None:
     copy = make_copy(tmp_path)
-    assert [check.__name__ for check in checks.CHECKS if is_red(check, copy)] == []
+    assert [check.__name__ for check in CHECKS if is_red(check, copy)] == []
 
 
 @pytest.mark.parametrize("fault", MUTANTS)
@@ -140,4 +149,4 @@ def test_a_planted_fault_is_found(fault: str, tmp_path: Path) -> None:
 
 
 def test_every_check_finds_some_fault() -> None:
-    assert {check for *_, finders in MUTANTS.values() for check in finders} == set(checks.CHECKS)
+    assert {check for *_, finders in MUTANTS.values() for check in finders} == set(CHECKS)

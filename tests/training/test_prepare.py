@@ -139,6 +139,7 @@ CHANGES = {
     "threads": (2, "threads: 1 -> 2"),
     "precision": ("bf16", "precision: fp32 -> bf16"),
     "compile": ("on", "compile: off -> on"),
+    "references": (False, "references: yes -> no"),
 }
 
 

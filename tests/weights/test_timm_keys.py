@@ -44,7 +44,10 @@ def model_of(config: ViTConfig) -> Model:
 @pytest.mark.parametrize("form", FORMS)
 def test_timm_opens_it_and_says_the_same(form: str, tmp_path: Path) -> None:
     model = model_of(FORMS[form])
-    save(model, tmp_path)
+    config = model.network.config
+    references = torch.zeros(3, config.channels, *config.image, dtype=torch.uint8)  # a second file of tensors
+    save(replace(model, references=references), tmp_path)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2
     other = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
     images = torch.randn(4, model.network.config.channels, *model.network.config.image)
     with torch.no_grad():

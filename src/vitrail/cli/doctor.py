@@ -1,10 +1,10 @@
-"""`vitrail doctor`: what is installed, what this machine has, and whether a network runs on it."""
+"""`vitrail doctor`: what is installed, what this machine has, whether a network runs on it, and a model explains."""
 
 import importlib.util
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +21,18 @@ NETWORK = "Ti/16"
 class Doctor:
     """What can be typed behind `vitrail doctor`."""
 
+    model: str | None = None
+    """A run or model folder, whose explanations are checked: sums that must close, maps that must move with the
+    picture, weights and classes that must matter."""
     json: bool = False
     """Print one JSON object."""
 
 
 def run(words: Sequence[str]) -> int:
-    """Look, try, and print; exit code 1 when a device cannot run a network."""
+    """Look, try, and print; exit code 1 when a device cannot run a network, or a model fails a check."""
     typed = parse(Doctor, "doctor", words, "Versions, devices, and whether everything works here.")
+    if typed.model is not None:
+        return _examine_model(typed.model, typed.json)
 
     from vitrail.cli.output import print_json, print_table
 
@@ -42,6 +47,25 @@ def run(words: Sequence[str]) -> int:
         rows += [(device["name"], _verdict(device)) for device in report["devices"]]
         print_table(rows, left=2)
     return 0 if all(device["works"] for device in report["devices"]) else 1
+
+
+def _examine_model(path: str, as_json: bool) -> int:
+    """Check the explanations of a model; exit code 1 when a check fails."""
+    from vitrail.cli.models_on import classifier, load_on
+    from vitrail.cli.output import duration, print_json, print_table, say
+    from vitrail.explain import selftest
+
+    model = classifier(load_on(path, "cpu", None, 4), path, "doctor --model")
+    report = selftest(model)
+    if as_json:
+        print_json({"model": path, "passed": report.passed, "checks": [asdict(check) for check in report.checks]})
+    else:
+        rows = [("pass" if check.passed else "FAIL", check.name, check.saw) for check in report.checks]
+        print_table(rows, left=3)
+        failed = sum(not check.passed for check in report.checks)
+        verdict = f"{failed} of {len(rows)} checks fail" if failed else f"all {len(rows)} checks pass"
+        say(f"\n{verdict}, after {duration(report.seconds)}")
+    return 0 if report.passed else 1
 
 
 def examine() -> dict[str, Any]:

@@ -152,13 +152,18 @@ def _write(typed: Explain, page: Path, command: str, results: Sequence["Result"]
     if typed.json:
         print_json([explained_json(p, one, page, some) for (p, one), some in zip(results, files, strict=True)])
         return
-    rows = []
+    rows, sentences = [], []
     for prediction, one in results:
         truth = "" if one.true_label in (None, prediction.label) else f"(it is {one.true_label})"
         rows.append((one.name, prediction.label, share(prediction.probability, 1), truth))
-        rows += [(f"  {view.title}", view.trust.verdict) for view in one.heats if view.trust and typed.compare]
-        rows += [(f"  {view.trust.sentence}",) for view in one.heats if view.trust and not typed.compare]
+        tested = [(view.title, view.trust) for view in one.heats if view.trust is not None]
+        if typed.compare:
+            rows += [(f"  {title}", trust.verdict) for title, trust in tested]
+        else:
+            sentences += [f"{one.name}: {trust.sentence}" for _, trust in tested]
     print_table(rows, left=2)
+    for sentence in ["", *sentences] if sentences else []:
+        say(sentence)
     say("")
     say(f"the page      {page}")
     say(f"the pictures  {page.with_suffix('')}")

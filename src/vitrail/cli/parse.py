@@ -66,7 +66,7 @@ def _without_empty_defaults(kind: type[Options]) -> type[Options]:
     """The same dataclass, whose help does not say `(default: None)` where nothing is the default."""
     hints = get_type_hints(kind, include_extras=True)
     quiet = tyro.conf.arg(help_behavior_hint="")
-    empty = [field.name for field in fields(kind) if field.default in (None, "", ()) or field.default is False]  # pyrefly: ignore[bad-argument-type]
+    empty = [field.name for field in fields(kind) if field.default in (None, "", ()) or isinstance(field.default, bool)]  # pyrefly: ignore[bad-argument-type]
     shown = type(kind.__name__, (kind,), {"__annotations__": {name: Annotated[hints[name], quiet] for name in empty}})
     return dataclass(frozen=True, kw_only=True)(shown)
 
@@ -75,6 +75,7 @@ def _refuse_unknown(kind: type, verb: str, words: Sequence[str]) -> None:
     flags = {"--help"}
     for field in fields(kind):  # pyrefly: ignore[bad-argument-type]
         name = field.name.replace("_", "-")
+        name = f"no-{name}" if field.default is True else name
         flags |= set() if _is_no_flag(field.type) else {f"--{name}"}
     for word in words:
         flag = word.partition("=")[0].replace("_", "-")

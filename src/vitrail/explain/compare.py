@@ -1,14 +1,16 @@
 """Methods side by side: the same pictures, the same target, each map with how far to trust it."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from vitrail.errors import UsageError, nearest
 from vitrail.explain.heat import Heat
+from vitrail.explain.methods import METHODS
 from vitrail.explain.target import OfLogits, Target
 from vitrail.explain.trusting import Explainable, Trust, trust
 from vitrail.nn.vit import Images
@@ -41,10 +43,10 @@ class Comparison:
         return torch.where(total > 0, values / total, 0.0)
 
 
-def side_by_side(
+def compare(
     model: Explainable,
     images: Images,
-    methods: Mapping[str, Callable[..., Heat]],
+    methods: Sequence[str] | None = None,
     target: Target = None,
     *,
     references: Float[Tensor, "r c h w"] | None = None,
@@ -57,20 +59,37 @@ def side_by_side(
     Args:
         model: A network in eval mode with its references.
         images: (b, c, h, w), as the network reads them.
-        methods: By name, `function(network, images, target) -> Heat`.
+        methods: Names out of `METHODS`; all but those that take hundreds of passes when left out. Where one class is
+            held against another, those that cannot tell classes apart are left out too.
         target: What is explained, see `vitrail.explain.target`.
         references: See `trust`.
         masks: See `trust`.
         scored: Whether each map is also scored, which takes far longer than the maps.
         seed: Of the scores: all methods meet the same covers.
+
+    Raises:
+        UsageError: If a method is unknown, or one that was named cannot answer.
     """
+    names = methods_for(target) if methods is None else tuple(methods)
+    for name in names:
+        if name not in METHODS:
+            guess = nearest(name, METHODS) or "generic_attention"
+            raise UsageError(f"unknown method '{name}', there are {', '.join(METHODS)}", f"'{guess}'")
     heats, trusts, seconds = [], [], []
     function: OfLogits | None = target if callable(target) and not isinstance(target, Tensor) else None
-    for method in methods.values():
+    for name in names:
         began = time.perf_counter()
-        heats.append(method(model.network, images, target))
+        heats.append(METHODS[name].function(model.network, images, target))
         seconds.append(time.perf_counter() - began)
         if scored:
             found = trust(model, images, heats[-1], references=references, masks=masks, function=function, seed=seed)
             trusts.append(found)
-    return Comparison(tuple(methods), tuple(heats), tuple(trusts), tuple(seconds))
+    return Comparison(names, tuple(heats), tuple(trusts), tuple(seconds))
+
+
+def methods_for(target: Target) -> tuple[str, ...]:
+    """The methods that answer such a question within some tens of passes."""
+    contrast = isinstance(target, tuple)
+    return tuple(
+        name for name, method in METHODS.items() if not method.costly and (method.class_specific or not contrast)
+    )

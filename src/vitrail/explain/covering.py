@@ -59,7 +59,12 @@ def on_pixels(covers: Float[Tensor, "m rows columns"], images: Images) -> Tensor
 
 
 def answers(
-    network: ViT, images: Images, opened: Opened, covers: Float[Tensor, "m rows columns"], fill: Filling, batch_size: int
+    network: ViT,
+    images: Images,
+    opened: Opened,
+    covers: Float[Tensor, "m rows columns"],
+    fill: Filling,
+    batch_size: int,
 ) -> Float[Tensor, "m b"]:
     """The explained number of every picture under every cover, in float64.
 

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vitrail.explain.showing import Shown, heat_html
+
 NO_SIGNAL = "no signal"
 NOT_FINITE = "not finite"
 
@@ -39,6 +41,24 @@ class Heat:
     class_specific: bool
     notes: tuple[tuple[str, ...], ...]
     rather_than: Int[Tensor, "b"] | None = None
+
+    def _repr_html_(self) -> str:
+        """The maps in colours, for a notebook."""
+        shown = []
+        for picture, notes in enumerate(self.notes):
+            titles, values = self._titles(picture), self.values[picture].detach().float().cpu()
+            maps = values[None] if values.dim() == 2 else values
+            shown += [Shown(title, one.tolist(), notes) for title, one in zip(titles, maps, strict=True)]
+        return heat_html(self.method.replace("_", " "), shown, self.signed, self.class_specific)
+
+    def _titles(self, picture: int) -> list[str]:
+        """What each map of one picture is of; a network that writes has one for each token."""
+        targets, logits = self.target[picture].reshape(-1).tolist(), self.logit[picture].reshape(-1).tolist()
+        if self.target.dim() > 1:
+            return [f"picture {picture}, token {i}: {target}" for i, target in enumerate(targets)]
+        what = "a function of the logits" if targets[0] < 0 else f"class {targets[0]}"
+        against = "" if self.rather_than is None else f" rather than {int(self.rather_than[picture])}"
+        return [f"picture {picture}: {what}{against} ({logits[0]:.3g})"]
 
 
 def caveats(values: Float[Tensor, "b rows columns"]) -> tuple[tuple[str, ...], ...]:

@@ -15,6 +15,7 @@ part that it stands for; only its gradient differs. `held` puts them into a twin
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -103,9 +104,30 @@ def check_rules(network: ViT, *places: str) -> None:
             )
 
 
-def answering(answer: Tensor, rule: Tensor) -> Tensor:
-    """The bits of `answer` with the gradient of `rule`, which is the same number but for rounding."""
-    return answer.detach() + (rule - rule.detach()).to(answer.dtype)
+Back = Callable[[Tensor], Tensor]
+
+
+class Answer(torch.autograd.Function):
+    """Numbers that are there already, as a linear function of tokens that is known by its way back."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, answer: Tensor, back: Back) -> Tensor:
+        """The very numbers."""
+        ctx.back, ctx.dtype = back, tokens.dtype
+        return answer.view_as(answer)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        """What arrives at the tokens."""
+        with without_autocast(gradient):
+            return ctx.back(wide(gradient)).to(ctx.dtype), None, None
+
+
+def answering(part: nn.Module, tokens: Tensor, back: Back) -> Tensor:
+    """The bits that `part` gives, with another way back."""
+    with torch.no_grad():
+        answer = part(tokens)
+    return Answer.apply(tokens, answer, back)
 
 
 class HeldNorm(nn.Module):
@@ -120,17 +142,16 @@ class HeldNorm(nn.Module):
         self.norm = norm
 
     def forward(self, tokens: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        """The same bits; linear in tokens and bias."""
-        norm = self.norm
+        """The same bits; linear in the tokens."""
+        norm, full = self.norm, wide(tokens.detach())
         axes = tuple(range(-len(norm.normalized_shape), 0))
-        with without_autocast(tokens):
-            full = wide(tokens)
-            centred = full - full.mean(dim=axes, keepdim=True)
-            deviation = (centred.square().mean(dim=axes, keepdim=True) + norm.eps).sqrt().detach()
-            rule = centred / deviation
-            rule = rule if norm.weight is None else rule * norm.weight
-            rule = rule if norm.bias is None else rule + norm.bias
-        return answering(norm(tokens), rule)
+        scale = (full.var(dim=axes, correction=0, keepdim=True) + norm.eps).rsqrt()
+
+        def back(gradient: Tensor) -> Tensor:
+            gradient = (gradient if norm.weight is None else gradient * norm.weight.detach()) * scale
+            return gradient - gradient.mean(dim=axes, keepdim=True)
+
+        return answering(norm, tokens, back)
 
 
 class HeldGELU(nn.Module):
@@ -145,13 +166,15 @@ class HeldGELU(nn.Module):
         self.gelu = gelu
 
     def forward(self, tokens: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        """The same bits; linear in tokens."""
-        full = wide(tokens.detach())
+        """The same bits; linear in the tokens."""
+        held = tokens.detach()
+        return answering(self.gelu, tokens, lambda gradient: gradient * self.gate(wide(held)))
+
+    def gate(self, tokens: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+        """Phi(x), in [0, 1]."""
         if self.gelu.approximate == "tanh":
-            gate = 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (full + 0.044715 * full**3)))
-        else:
-            gate = 0.5 * (1 + torch.erf(full / math.sqrt(2)))
-        return answering(self.gelu(tokens), wide(tokens) * gate)
+            return 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (tokens + 0.044715 * tokens**3)))
+        return torch.special.ndtr(tokens)
 
 
 class HeldAttention(nn.Module):

@@ -1,4 +1,4 @@
-"""LeGrad: "An explainability method for Vision Transformers via feature formation sensitivity" (Bousselham, 2024).
+"""LeGrad: explainability via feature formation sensitivity (Bousselham et al., 2024), section 3.
 
     s_l   = the target's logit, read from the tokens behind block l
     map_j = mean over layers l of  mean over heads h and queries q of  pos(d s_l / d A_l[h, q, j])

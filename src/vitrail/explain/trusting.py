@@ -17,12 +17,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.steps import Covering, probability
 from vitrail.explain.evidence import BATCH, evidence_free, evidence_of, explained
 from vitrail.explain.heat import NO_SIGNAL, NOT_FINITE, Heat
 from vitrail.explain.readout import check
 from vitrail.explain.scores.fill import donor, logits_in_chunks, own_patches
 from vitrail.explain.scores.random_maps import random_maps as random_maps_like
+from vitrail.explain.steps import Covering, probability
 from vitrail.explain.target import FUNCTION, Aim, OfLogits
 from vitrail.explain.verdict import Verdict, verdict
 from vitrail.nn import ViT

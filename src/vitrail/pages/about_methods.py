@@ -38,9 +38,9 @@ ABOUT = {
         "is kept."
     ),
     "attcat": (
-        "AttCAT (Qiang and others, 2022) adds up, over all blocks, how much each token pushes the class's score, as far "
-        "as other tokens attend to it. It speaks of tokens inside the network, which hold more than their own square, "
-        "so its signs are to be read with care."
+        "AttCAT (Qiang and others, 2022) adds up, over all blocks, how much each token pushes the class's score, as "
+        "far as other tokens attend to it. It speaks of tokens inside the network, which hold more than their own "
+        "square, so its signs are to be read with care."
     ),
     "tam": (
         "TAM (Yuan and others, 2021) follows the attention back from the last block to the picture, as a walk from "
@@ -71,9 +71,9 @@ ABOUT = {
         "network; here it depends much on the block that is chosen."
     ),
     "hires_cam": (
-        "HiResCAM (Draelos and Carin, 2020) multiplies the features of each square in one block by how the score reacts "
-        "to them at that very square. It cannot point where that block had no effect; what happened in the blocks "
-        "before is left out."
+        "HiResCAM (Draelos and Carin, 2020) multiplies the features of each square in one block by how the score "
+        "reacts to them at that very square. It cannot point where that block had no effect; what happened in the "
+        "blocks before is left out."
     ),
     "occlusion": (
         "Occlusion (Zeiler and Fergus, 2014) covers one small window after another and looks how far the score falls. "

@@ -11,10 +11,12 @@ from vitrail.pages.about_methods import ABOUT
 from vitrail.pages.colour import DIVERGING, SEQUENTIAL, grey, largest_share
 from vitrail.pages.explanation_map import map_figure
 from vitrail.pages.html import data_uri, document, escape, percent, plural, write_page
-from vitrail.pages.trust import tested_words
+from vitrail.pages.trust import at_a_glance, tested_words
 from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView
 
 __all__ = ["ExplainedPicture", "ExplanationPage", "HeatView", "explanation_page", "write_explanation_page"]
+
+FEW = 3  # maps that stand beside the picture; more stand below it
 
 
 def _defs() -> str:
@@ -72,11 +74,14 @@ def _case(explained: ExplainedPicture, index: int, one_scale: bool) -> str:
     largest = largest_share([heat.values for heat in explained.heats]) if one_scale else None
     maps = "".join(map_figure(heat, explained, index, largest) for heat in explained.heats)
     alone = " alone" if len(explained.heats) == 1 else ""
+    many = len(explained.heats) > FEW
+    glance = at_a_glance(explained.heats) if many else ""
     said = f"{explained.name}, as the model saw it"
     return (
-        f'<section class="case"><h2>{escape(explained.name)}</h2><div class="case-body"><div class="subject">'
-        f"<figure><figcaption>The picture</figcaption>{_picture(explained.picture, index, said)}"
-        f'<p class="note">{width} × {height} pixels, as the model saw it.</p></figure>{_answer(explained)}</div>'
+        f'<section class="case"><h2>{escape(explained.name)}</h2><div class="case-body{" many" if many else ""}">'
+        f'<div class="subject"><figure><figcaption>The picture</figcaption>{_picture(explained.picture, index, said)}'
+        f'<p class="note">{width} × {height} pixels, as the model saw it.</p></figure><div>{_answer(explained)}</div>'
+        f"{glance}</div>"
         f'<div class="maps{alone}">{maps}</div></div></section>'
     )
 
@@ -102,8 +107,8 @@ def _trust(page: ExplanationPage) -> str:
         "squares are really the ones that decided; treat a map as a hint to look closer.</li>"
     )
     colours = (
-        "<li>All maps of a picture have one colour scale: each square's share of its map's total, without sign. An even "
-        "map is therefore dark everywhere.</li>"
+        "<li>All maps of a picture have one colour scale: each square's share of its map's total, without sign. An "
+        "even map is therefore dark everywhere.</li>"
         if page.one_scale
         else "<li>Colours are scaled for each map by itself. Compare numbers between maps, not colours.</li>"
     )

@@ -108,21 +108,20 @@ class Column:
                 draw.line((at(value), centre - 11 * FINE, at(value), centre + 11 * FINE), (150, 154, 164), FINE)
         if trust.oracle is not None:
             draw.polygon(_diamond(at(trust.oracle), centre, 14 * FINE), CARD, INK, 3 * FINE)
-        draw.line((at(trust.interval[0]), centre, at(trust.interval[1]), centre), INK, 4 * FINE)
         draw.ellipse(_round(at(trust.paired), centre, 10 * FINE), INK, CARD, 2 * FINE)
         self._paste(fine.resize((self.width, high), Image.Resampling.LANCZOS), 0)
         write(self.canvas, (at(0) / FINE, self.bottom + high), "0", 18, SOFT, anchor="ma")
         self.bottom += high + 26
 
     def key(self, kind: str, words: str) -> None:
-        """A mark of that line and what it says: kind is `map`, `random` or `oracle`."""
+        """A mark of that line and what it says: kind is `map`, `random`, `oracle` or `other`, which has no mark."""
         fine = Image.new("RGB", (28 * FINE, 24 * FINE), CARD)
         draw, (x, y) = ImageDraw.Draw(fine), (14 * FINE, 12 * FINE)
         if kind == "map":
             draw.ellipse(_round(x, y, 9 * FINE), INK)
         elif kind == "oracle":
             draw.polygon(_diamond(x, y, 11 * FINE), CARD, INK, 3 * FINE)
-        else:
+        elif kind == "random":
             draw.rectangle((2 * FINE, 2 * FINE, 26 * FINE, 22 * FINE), SUNK, RULE, FINE)
             for place in (8, 14, 18):
                 draw.line((place * FINE, 5 * FINE, place * FINE, 19 * FINE), (150, 154, 164), FINE)

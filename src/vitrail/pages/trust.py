@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vitrail.pages.html import escape, number, plural
-from vitrail.pages.views import TrustView
+from vitrail.pages.views import HeatView, TrustView
 
 # What covered squares, in words.
 FILLS = {
@@ -45,7 +45,7 @@ class Axis:
 def score_axis(trust: TrustView) -> Axis | None:
     """An axis that holds zero, the score and what it is compared with; None where the score is no number."""
     oracle = () if trust.oracle is None else (trust.oracle,)
-    values = [0.0, trust.paired, *trust.interval, *trust.random, *oracle]
+    values = [0.0, trust.paired, *trust.random, *oracle]
     if not all(math.isfinite(value) for value in values):
         return None
     low, high = min(values), max(values)
@@ -67,7 +67,8 @@ def scored_words(trust: TrustView) -> list[tuple[str, str]]:
         words.append(("random", f"{len(random)} random maps {span}, middle {number(middle(random), 3)}"))
     if trust.oracle is not None:
         words.append(("oracle", f"the true place {number(trust.oracle, 3)}"))
-    return words
+    low, high = (number(end, 3) for end in trust.interval)
+    return [*words, ("other", f"this map under other covers {number(trust.score, 3)} ({low} to {high})")]
 
 
 def verdict_icon(verdict: str) -> str:
@@ -100,8 +101,6 @@ def _line(trust: TrustView) -> str:
     if trust.oracle is not None:
         x = float(at(trust.oracle))
         parts.append(f'<path class="oracle" d="M{x:.1f} 11l6 7-6 7-6-7z"/>')
-    ends = (at(trust.interval[0]), at(trust.interval[1]))
-    parts.append(f'<line class="reach" x1="{ends[0]}" x2="{ends[1]}" y1="18" y2="18"/>')
     parts.append(f'<circle class="own" cx="{at(trust.paired)}" cy="18" r="5"/>')
     parts.append(
         f'<text x="{at(0)}" y="43" text-anchor="{"start" if axis.share(0) < 0.05 else "middle"}">0</text>'
@@ -119,6 +118,7 @@ def _key(trust: TrustView) -> str:
         "random": '<rect class="band" x="1" y="1" width="14" height="10" rx="2"/>'
         '<path class="random" d="M5 2v8M9 2v8M11 2v8"/>',
         "oracle": '<path class="oracle" d="M8 1l4.5 5-4.5 5-4.5-5z"/>',
+        "other": "",
     }
     items = "".join(
         f'<li><svg viewBox="0 0 16 12" aria-hidden="true">{marks[kind]}</svg>{escape(words)}</li>'
@@ -140,7 +140,8 @@ def _numbers(trust: TrustView) -> str:
             "Score",
             f"{number(trust.score, 3)} (95 % interval {number(trust.interval[0], 3)} to "
             f"{number(trust.interval[1], 3)}): the mean fall of the explained number, in logits, while squares are "
-            "covered in the map's order, from the first one to half of all",
+            "covered in the map's order, from the first one to half of all. On the line above, all maps meet the very "
+            "same covers, so that nothing but the squares differs",
         ),
         (
             "Is there evidence?",
@@ -169,6 +170,24 @@ def trust_block(trust: TrustView) -> str:
         f"<strong>{escape(_upper(trust.verdict))}</strong></p><p>{escape(trust.sentence)}</p>{why}"
         f'<figure class="score"><figcaption>Fall of the score when squares are covered</figcaption>{_line(trust)}'
         f"{_key(trust)}</figure>{_numbers(trust)}</div>"
+    )
+
+
+def at_a_glance(heats: Sequence[HeatView]) -> str:
+    """All maps of a picture in a table: the verdict, and the fall of the score beside that of random maps."""
+    tested = [(heat, heat.trust) for heat in heats if heat.trust is not None]
+    if not tested:
+        return ""
+    rows = "".join(
+        f'<tr class="trusted-row {verdict_class(trust.verdict)}"><th scope="row">{escape(heat.title)}</th>'
+        f"<td>{verdict_icon(trust.verdict)}{escape(trust.verdict)}</td><td>{number(trust.paired, 3)}</td>"
+        f"<td>{number(middle(trust.random), 3)}</td></tr>"
+        for heat, trust in tested
+    )
+    return (
+        '<div class="scroll glance"><table class="numbers"><caption>How far the score falls when squares are '
+        'covered in the order of each map</caption><thead><tr><th scope="col">Map</th><th scope="col">Verdict</th>'
+        f'<th scope="col">Fall</th><th scope="col">Random</th></tr></thead><tbody>{rows}</tbody></table></div>'
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from vitrail.data.references import about_references
 from vitrail.errors import counted
 from vitrail.model import Model
 from vitrail.sequence_model import SequenceModel
@@ -28,6 +29,7 @@ def model_card(model: Model, name: str, training: Mapping[str, Any], evaluated: 
         "picture size": " x ".join(str(side) for side in model.network.config.image) + " pixels",
     }
     rows = "\n".join(f"| {fact} | {value} |" for fact, value in facts.items())
+    about = "" if model.references is None else f"{about_references(model.references)}\n\n"
     return (
         f"# A Vision Transformer for {name}\n\n"
         f"{scores.accuracy:.2%} of {counted(scores.images, f'{evaluated.split} picture')} "
@@ -35,7 +37,7 @@ def model_card(model: Model, name: str, training: Mapping[str, Any], evaluated: 
         f"(95 % interval {low:.2%} to {high:.2%}).\n\n"
         f"| fact | value |\n|---|---|\n{rows}\n\n"
         '```python\nimport vitrail\n\nmodel = vitrail.load(".")\n'
-        'print(model.predict(["picture.png"])[0].label)\n```\n\n'
+        f'print(model.predict(["picture.png"])[0].label)\n```\n\n{about}'
         "The files hold tensors and plain text only. Preprocessing and class names are part of the model.\n"
     )
 

@@ -45,6 +45,9 @@ class TrainOptions:
     """torch.compile; auto uses it on CUDA for runs long enough to earn it back."""
     workers: int | None = None
     """Processes that decode pictures when the set does not fit in memory."""
+    references: bool = True
+    """At most 300 KB of patches of training pictures, shuffled by position, travel with a model of classes, to test its
+    explanations with; --no-references leaves them out."""
     data_root: Path | None = None
     """Where named sets lie (else $VITRAIL_DATA, else a cache folder)."""
     config: Path | None = None

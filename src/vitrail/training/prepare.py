@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import UInt8
+from torch import Tensor
 
 from vitrail.data.batches import TrainingSet
 from vitrail.data.feed import Feed, check_readable, open_feed
 from vitrail.data.pictures import Pictures
 from vitrail.data.preprocessing import Preprocessing, measure_statistics
+from vitrail.data.references import draw_references, said_of_references
 from vitrail.data.source import Source, Split
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.model import Model
@@ -61,6 +64,8 @@ def resolve(data: str, options: TrainOptions, given: dict[str, Any], source: Sou
     values["network"]["classes"] = len(source.classes)
     if options.size is not None:
         values["network"] = _of_size(options.size, values["network"])
+    if not options.references:
+        values["references"] = False
     if options.data_root is not None:
         values["data_root"] = str(options.data_root.resolve())
     settings = settings_from_dict(values, str(options.config or "the options"))
@@ -182,6 +187,8 @@ def differences(settings: Settings, data: str, options: TrainOptions, root: str)
         shapes = [(n.patch, n.width, n.depth, n.heads, n.mlp_width) for n in (size, settings.network)]
         if shapes[0] != shapes[1]:
             changed.append(f"size: another network -> {options.size}")
+    if settings.references and not options.references:
+        changed.append("references: yes -> no")
     return changed
 
 
@@ -246,8 +253,9 @@ def build(settings: Settings, source: Source, progress: Progress = lambda what, 
     sample = list(train.fetch(np.array_split(some, -(-len(some) // SAMPLED))))
     mean, std = measure_statistics(torch.cat([part.pixels[part.readable] for part in sample]))
     preprocessing = replace(shape, mean=mean, std=std)
+    references, said = _references(settings, source, preprocessing)
     torch.manual_seed(settings.seed)
-    model = Model(ViT(network).to(device), preprocessing, source.classes)
+    model = Model(ViT(network).to(device), preprocessing, source.classes, references)
     data = TrainingSet(
         train, source.train.labels, len(source.classes), preprocessing, settings.augmentation, settings.seed, device
     )
@@ -257,8 +265,19 @@ def build(settings: Settings, source: Source, progress: Progress = lambda what, 
         model=model,
         data=data,
         validation=validation,
-        notes=unreadable_notes(train, validation),
+        notes=(*said, *unreadable_notes(train, validation)),
     )
+
+
+def _references(
+    settings: Settings, source: Source, preprocessing: Preprocessing
+) -> tuple[UInt8[Tensor, "r c h w"] | None, tuple[str, ...]]:
+    """What the model's explanations will be tested with, drawn from the training pictures, and a sentence on it."""
+    if not settings.references:
+        return None, ()
+    patch, threads = settings.network.patch, max(1, settings.execution.workers)
+    references = draw_references(source.train.pictures, preprocessing, patch, settings.seed, threads)
+    return references, (said_of_references(references, preprocessing, patch),)
 
 
 def _feed(split: Split, preprocessing: Preprocessing, what: str, settings: Settings, progress: Progress) -> Feed:

@@ -159,6 +159,7 @@ class Settings(RunSettings):
         network: The ViT.
         augmentation: What may happen to a training picture.
         distillation: Who teaches, and how; None where only the labels do.
+        references: Whether the model carries shuffled patches of training pictures, to test explanations with.
     """
 
     fetch_size: int = 0
@@ -166,6 +167,7 @@ class Settings(RunSettings):
     network: ViTConfig
     augmentation: Augmentation = field(default_factory=Augmentation)
     distillation: Distillation | None = None
+    references: bool = True
 
     def __post_init__(self) -> None:
         """Refuse seeds and sizes that cannot be used."""

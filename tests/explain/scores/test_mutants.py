@@ -77,14 +77,26 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[ModuleType], None]]] = {
     ),
     "equal values in reading order": (
         COMPOSITES,
-        "torch.rand(draws, flat.shape[1], generator=generator).argsort(dim=1)",
-        "torch.arange(flat.shape[1]).expand(draws, -1)",
+        'torch.rand((draws + 1) // 2, flat.shape[1], generator=stream(seed, "order")).argsort(dim=1)',
+        "torch.arange(flat.shape[1]).expand((draws + 1) // 2, -1)",
         checks.equal_values_come_in_random_order,
+    ),
+    "no draw the reverse of another": (
+        COMPOSITES,
+        "torch.stack([drawn, drawn.flip(1)], dim=1)",
+        "torch.stack([drawn, drawn.roll(1, 0)], dim=1)",
+        checks.equal_values_come_in_random_order,
+    ),
+    "one stream for all uses": (
+        "streams.py",
+        'f"{use} {seed}"',
+        'f"{seed}"',
+        checks.orders_know_nothing_of_donors,
     ),
     "an order drawn for each batch": (
         COMPOSITES,
-        "generator = torch.Generator().manual_seed(seed)",
-        "generator = torch.Generator().manual_seed(seed + len(values))",
+        'stream(seed, "order")',
+        'stream(seed + len(values), "order")',
         checks.the_same_in_every_batch,
     ),
     "fillers drawn for each batch": (

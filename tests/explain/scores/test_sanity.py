@@ -23,6 +23,7 @@ from vitrail.explain.scores import (
     spearman,
 )
 from vitrail.explain.scores.sanity import same_target
+from vitrail.explain.scores.streams import stream
 from vitrail.explain.target import Contrast, Target
 from vitrail.nn import Parts, ViT
 
@@ -186,7 +187,7 @@ def test_maps_for_two_classes_of_a_blind_and_of_a_seeing_method() -> None:
 
 
 def noises(shape: tuple[int, ...], radius: float, samples: int, seed: int) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
+    generator = stream(seed, "max-sensitivity")
     return [radius * (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1) for _ in range(samples)]
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.explain.scores.fill import Fill, Pictures, check_eval, composite, logits_in_chunks
+from vitrail.explain.scores.streams import stream
 from vitrail.explain.target import Aim, Target, choose_target
 from vitrail.nn.embedding import Size
 
@@ -140,12 +141,13 @@ def opened(
 def ranks_of(values: Float[Tensor, "b rows columns"], draws: int, seed: int) -> Int[Tensor, "m b rows columns"]:
     """The place of each patch when patches are put in order, 0 for the largest value.
 
-    Patches of equal value come in random order, another for each draw, so that a constant map is a random one. The
-    order depends on the seed and the draw alone, and is the same for a picture in every batch.
+    Patches of equal value come in random order, so that a constant map is a random one: another order for every second
+    draw, and its reverse for the draw that follows, so that on average no patch comes before another. The order depends
+    on the seed and the draw alone, and is the same for a picture in every batch.
     """
     flat = values.flatten(1)
-    generator = torch.Generator().manual_seed(seed)
-    shuffles = torch.rand(draws, flat.shape[1], generator=generator).argsort(dim=1).to(flat.device)
+    drawn = torch.rand((draws + 1) // 2, flat.shape[1], generator=stream(seed, "order")).argsort(dim=1)
+    shuffles = torch.stack([drawn, drawn.flip(1)], dim=1).flatten(0, 1)[:draws].to(flat.device)
     order = flat[:, shuffles].transpose(0, 1).sort(dim=2, descending=True, stable=True).indices  # m b p
     order = shuffles[:, None].expand_as(order).gather(2, order)
     places = torch.arange(flat.shape[1], dtype=torch.int32, device=flat.device).expand_as(order)

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
+from vitrail.explain.scores.streams import stream
 from vitrail.nn.embedding import Size, grid_of
 
 Pictures = Float[Tensor, "b c h w"]
@@ -63,7 +64,7 @@ def donor(references: Float[Tensor, "r c h w"]) -> Fill:
                 "references that went through the model's preprocessing",
             )
         cut = _cut(references.to(images), patch)  # r p c ph pw
-        generator = torch.Generator().manual_seed(seed)
+        generator = stream(seed, "donor")
         chosen = torch.randint(cut.shape[0], (_positive(draws), cut.shape[1]), generator=generator).to(images.device)
         picked = cut[chosen, torch.arange(cut.shape[1], device=images.device)]
         return _joined(picked, images)[:, None].expand(-1, images.shape[0], -1, -1, -1)
@@ -83,7 +84,7 @@ def own_patches() -> Fill:
         positions = cut.shape[1]
         if positions < 2:
             raise UsageError("a picture of one patch has no other patches", "donor(references)")
-        generator = torch.Generator().manual_seed(seed)
+        generator = stream(seed, "own patches")
         away = torch.randint(1, positions, (_positive(draws), positions), generator=generator)
         source = ((torch.arange(positions) + away) % positions).to(images.device)
         return torch.stack([_joined(cut[:, one], images) for one in source])

@@ -22,6 +22,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.explain.scores.streams import stream
+
 REFINEMENTS = 10  # more change the autocorrelation by less than 0.01
 
 
@@ -46,7 +48,7 @@ def random_maps(
     """
     grid = values.shape[1:]
     shape = (count, 1, *grid)
-    noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(values.device)
+    noise = torch.randn(shape, generator=stream(seed, "random maps"), dtype=torch.float64).to(values.device)
     turn = torch.fft.fft2(noise).sgn()  # phases of a real map: opposite frequencies turn oppositely
     turn[..., 0, 0] = 1.0
     own = values.flatten(1).sort(dim=1).values.expand(count, -1, -1)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
 from vitrail.explain.readout import wide
+from vitrail.explain.scores.streams import stream
 from vitrail.explain.target import Contrast, Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
@@ -144,7 +145,7 @@ def max_sensitivity(
         )
     heat = method(network, images, target)
     wanted, still = same_target(heat, target), wide(heat.values).flatten(1)
-    generator = torch.Generator().manual_seed(seed)
+    generator = stream(seed, "max-sensitivity")
     worst = still.new_zeros(len(still))
     for _ in range(samples):
         noise = radius * (2 * torch.rand(images.shape[1:], generator=generator, dtype=torch.float64) - 1)

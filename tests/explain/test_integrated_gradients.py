@@ -1,0 +1,114 @@
+"""Integrated Gradients: what it must add up to (T5), and that it says when it does not."""
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.explain import lab
+from tests.explain.mutants import make_copy
+from tests.explain.reference import PLAIN, make_images, make_network
+from vitrail.errors import UsageError
+from vitrail.explain.integrated_gradients import gap_of, integrated_gradients, integrated_gradients_with_gap
+from vitrail.nn import ViT, ViTConfig
+
+
+@pytest.fixture(scope="module")
+def trained() -> ViT:
+    """A small network after 200 steps on the lab's digits: it has learnt something, and bends as trained ones do."""
+    config = ViTConfig(
+        image_size=32, patch_size=8, channels=1, classes=10, width=32, depth=2, heads=4, mlp_dim=64, pooling="mean"
+    )
+    return lab.train(config, steps=200, seed=0).double()
+
+
+def test_completeness_on_a_trained_network(trained: ViT) -> None:
+    """T5, in float64."""
+    images = lab.single(40, torch.Generator().manual_seed(1), test=True).images.double()
+    _, coarse = integrated_gradients_with_gap(trained, images, steps=20)
+    _, fine = integrated_gradients_with_gap(trained, images, steps=50)
+    assert coarse.median() <= 5e-3
+    assert fine.max() <= 1e-3
+    heat, alone = integrated_gradients_with_gap(trained, images[3:4], steps=20)
+    difference = heat.logit - trained(torch.zeros_like(images[:1]))[0, heat.target].detach()
+    assert float(alone) == pytest.approx(float(coarse[3]), rel=1e-6, abs=1e-12)
+    assert float((heat.values.sum() - difference).abs() / difference.abs()) == pytest.approx(float(alone), rel=1e-6)
+
+
+def test_a_gap_above_one_per_cent_is_noted_for_the_picture_that_has_it(trained: ViT) -> None:
+    images = lab.single(12, torch.Generator().manual_seed(1), test=True).images.double()
+    images[5] = 0.0
+    heat, gap = integrated_gradients_with_gap(trained, images, steps=2)
+    assert (gap > 0.01).sum() >= 3
+    for share, notes in zip(gap.tolist(), heat.notes, strict=True):
+        said = [note for note in notes if note.startswith("completeness gap")]
+        assert len(said) == (share > 0.01)
+    largest = int(gap.argmax())
+    assert f"completeness gap {float(gap[largest]):.1%}" in heat.notes[largest][-1]
+    assert gap[5] == 0  # the baseline itself: nothing to explain, and nothing missing
+    assert heat.notes[5] == ("no signal",)
+
+
+def test_a_forgotten_node_would_be_noticed(trained: ViT, tmp_path: Path) -> None:
+    images = lab.single(12, torch.Generator().manual_seed(1), test=True).images.double()
+    mutant = make_copy(tmp_path, "integrated_gradients.py", "nodes[some].view(shape)", "nodes[:1].view(shape)")
+    copy = import_module(f"{mutant.__name__}.integrated_gradients")
+    heat, gap = copy.integrated_gradients_with_gap(trained, images)
+    assert gap.median() > 0.1
+    assert sum("completeness gap" in str(notes) for notes in heat.notes) >= 10
+
+
+def test_steps_are_exact_for_polynomials() -> None:
+    """A logit that is a polynomial of degree 3 on the way: two nodes are exact, one is not."""
+    network, images = make_network(PLAIN).double(), make_images(PLAIN).double()
+
+    def cubed(logits: torch.Tensor) -> torch.Tensor:
+        return logits[:, 1] ** 3
+
+    network.blocks, network.norm = torch.nn.ModuleList(), torch.nn.Identity()
+    config = PLAIN.from_dict({**vars(PLAIN), "pooling": "mean", "class_token": False})
+    mean = make_network(config).double()
+    mean.blocks, mean.norm = torch.nn.ModuleList(), torch.nn.Identity()
+    _, two = integrated_gradients_with_gap(mean.eval(), images, cubed, steps=2)
+    _, one = integrated_gradients_with_gap(mean, images, cubed, steps=1)
+    assert two.max() <= 1e-12
+    assert one.min() > 1e-3
+
+
+def test_the_baseline_is_the_zero_of_the_answer() -> None:
+    network, images = make_network(PLAIN).double(), make_images(PLAIN, 3).double()
+    heat, gap = integrated_gradients_with_gap(network, images, 1, baseline=images.flip(0), steps=200)
+    assert gap[[0, 2]].max() <= 1e-4
+    there = network(images.flip(0))[:, 1].detach()
+    assert (heat.values.sum(dim=(1, 2)) - (heat.logit - there)).abs().max() <= 1e-4
+    assert not heat.values[1].any()  # the middle picture is its own baseline
+    back = integrated_gradients(network, images.flip(0), 1, baseline=images, steps=200).values
+    assert (heat.values + back.flip(0).flip(0)).abs().max() <= 1e-8  # the way back, from the same two ends
+
+
+def test_gap_of() -> None:
+    total, difference = torch.tensor([1.0, 0.0, 2.0, 1.0]), torch.tensor([1.0, 0.0, 4.0, 0.0])
+    assert gap_of(total, difference).tolist() == [0.0, 0.0, 0.5, float("inf")]
+
+
+def test_neither_place_in_the_batch_nor_chunks_matter() -> None:
+    network, images = make_network(PLAIN).double(), make_images(PLAIN, 5).double()
+    whole = integrated_gradients(network, images, 1, steps=9).values
+    for batch_size in (1, 2, 7, 1000):
+        turned = integrated_gradients(network, images.flip(0), 1, steps=9, batch_size=batch_size).values.flip(0)
+        assert (turned - whole).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 0}, "steps must be a whole number, at least 1, got 0\ntry: steps=50"),
+        ({"baseline": [0.0, 0.0, 0.0]}, r"baseline must be a number, one for each of 2 channels"),
+        ({"baseline": torch.zeros(3, 2, 12, 10)}, r"pictures' shape \(2, 2, 12, 10\), got \(3, 2, 12, 10\)"),
+        ({"baseline": "black"}, "got 'black'\ntry: baseline=0.0"),
+    ],
+)
+def test_wrong_options(options: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        integrated_gradients(make_network(PLAIN), make_images(PLAIN), **options)

@@ -1,0 +1,124 @@
+"""Occlusion, and what all methods share that cover patches (`covering`): fillings, chunks, and rounding."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from tests.explain.reference import PLAIN, make_images, make_network
+from vitrail.data.patches import Patchify
+from vitrail.errors import UsageError
+from vitrail.explain.covering import filling_of
+from vitrail.explain.occlusion import occlusion, windows
+from vitrail.nn import PATCHIFIED, ViT
+
+
+def test_windows_by_hand() -> None:
+    assert windows((2, 3), (1, 1), (1, 1)).flatten(1).equal(torch.eye(6))
+    assert windows((1, 5), (1, 2), (1, 2))[:, 0].tolist() == [[1, 1, 0, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize("grid", [(1, 1), (3, 5), (7, 2)])
+def test_windows_cover_every_patch(grid: tuple[int, int]) -> None:
+    for long in itertools.product(range(1, grid[0] + 1), range(1, grid[1] + 1)):
+        for far in itertools.product(range(1, long[0] + 1), range(1, long[1] + 1)):
+            found = windows(grid, long, far)
+            assert found.sum(dim=0).min() >= 1
+            assert found.flatten(1).sum(dim=1).max() == long[0] * long[1]
+            assert len({tuple(window.flatten().tolist()) for window in found}) == len(found)
+
+
+def test_a_filling_of_each_kind() -> None:
+    images = make_images(PLAIN, 3)
+    assert torch.equal(filling_of(images, 0.25), torch.full_like(images, 0.25))
+    channels = filling_of(images, [0.5, -1.0])
+    assert set(channels[:, 0].flatten().tolist()) == {0.5}
+    assert set(channels[:, 1].flatten().tolist()) == {-1.0}
+    assert torch.equal(filling_of(images, torch.tensor([0.5, -1.0])), channels)
+    assert torch.equal(filling_of(images, images.flip(0)), images.flip(0))
+    assert torch.equal(filling_of(images, images[0]), images[:1].expand(3, -1, -1, -1))
+    means = filling_of(images, "mean").numpy()
+    for picture, channel in itertools.product(range(3), range(2)):
+        assert np.allclose(means[picture, channel], images[picture, channel].numpy().mean(), atol=1e-6)
+    flat = torch.full_like(images, 0.3)  # a number that binary fractions cannot say
+    assert torch.equal(filling_of(flat, "mean"), flat)
+
+
+def test_what_covers_a_patch_is_not_mixed_with_it() -> None:
+    """Covered by a picture with the same patches nothing changes; by another, only the covered patch counts."""
+    network, images = make_network(PLAIN), make_images(PLAIN, 2)
+    heat = occlusion(network, images, 1, fill=images)
+    assert not heat.values.any()
+    assert heat.notes == (("no signal",), ("no signal",))
+    other = images.clone()
+    other[:, :, 4:8, 2:4] += 1.0  # one patch alone differs
+    values = occlusion(network, images, 1, fill=other).values
+    assert values[:, 1, 1].abs().min() > 1e-4
+    values[:, 1, 1] = 0
+    assert not values.any()
+
+
+def test_rounding_alone_is_no_signal() -> None:
+    """A head that hardly reads the picture: differences of the last digits are not drawn as a map."""
+    network, images = make_network(PLAIN), make_images(PLAIN, 2)
+    with torch.no_grad():
+        network.head.weight.mul_(1e-8)
+        network.head.bias.fill_(3.0)
+    heat = occlusion(network, images, 1)
+    assert heat.notes == (("no signal",), ("no signal",))
+    assert occlusion(make_network(PLAIN), images, 1).notes == ((), ())
+
+
+def test_chunks_do_not_matter() -> None:
+    network, images = make_network(PLAIN).double(), make_images(PLAIN, 5).double()
+    targets = [3, 1, 0, 2, 1]
+    whole = occlusion(network, images, targets, batch_size=10**6).values
+    for batch_size in (1, 2, 4, 7, 16):
+        assert (occlusion(network, images, targets, batch_size=batch_size).values - whole).abs().max() <= 1e-12
+    turned = occlusion(network, images.flip(0), targets[::-1], batch_size=7).values.flip(0)
+    assert (turned - whole).abs().max() <= 1e-12
+
+
+def test_at_most_a_batch_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, sizes = make_network(PLAIN), []
+    forward = ViT.forward
+    monkeypatch.setattr(
+        ViT, "forward", lambda self, images, *more: sizes.append(len(images)) or forward(self, images, *more)
+    )
+    occlusion(network, make_images(PLAIN, 3), batch_size=7)
+    assert sizes[0] == 3
+    assert max(sizes[1:]) <= 7
+    assert sum(sizes[1:]) == 45
+
+
+def test_patches_are_explained_as_pictures() -> None:
+    network, reader = make_network(PLAIN), ViT(PLAIN, PATCHIFIED).eval()
+    state = network.state_dict()
+    state["patch_embed.proj.weight"] = state["patch_embed.proj.weight"].flatten(1)
+    reader.load_state_dict(state)
+    images, cut = make_images(PLAIN, 3), Patchify(PLAIN.patch)
+    for ours, theirs in ((0.5, 0.5), (images.flip(0), cut(images.flip(0)))):
+        off = occlusion(reader, cut(images), 1, fill=theirs).values - occlusion(network, images, 1, fill=ours).values
+        assert off.abs().max() <= 1e-5
+    assert occlusion(reader, cut(images), 1).values.isfinite().all()
+    with pytest.raises(UsageError, match="fill must be a number"):
+        occlusion(reader, cut(images), 1, fill=[0.5, -1.0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 4}, "the window at most the grid 3x5, got window 4x4 and stride 1x1\ntry: window=1, stride=1"),
+        ({"window": 0}, "window and stride must be at least 1"),
+        ({"window": 2, "stride": 3}, "the stride at most the window"),
+        ({"window": (1, 2, 3)}, r"window must be patches, one number or \(rows, columns\), got \(1, 2, 3\)"),
+        ({"stride": 1.5, "window": 2}, "stride must be patches|cannot"),
+        ({"fill": "grey"}, "fill must be 'mean', numbers or a tensor, got 'grey'\ntry: fill='mean'"),
+        ({"fill": [1.0, 2.0, 3.0]}, "one for each of 2 channels"),
+        ({"batch_size": 0}, "batch_size must be a whole number, at least 1, got 0"),
+    ],
+)
+def test_wrong_options(options: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        occlusion(make_network(PLAIN), make_images(PLAIN), **options)

@@ -1,0 +1,67 @@
+"""Saliency and input x gradient: contrasts, functions of the logits, pictures that come as patches."""
+
+import pytest
+import torch
+
+from tests.explain.reference import PLAIN, make_images, make_network
+from vitrail.data.patches import Patchify
+from vitrail.errors import UsageError
+from vitrail.explain.input_x_gradient import input_x_gradient
+from vitrail.explain.saliency import saliency
+from vitrail.nn import PATCHIFIED, ViT
+
+
+def test_a_contrast_is_the_difference_of_two_signed_maps() -> None:
+    network, images = make_network(PLAIN).double(), make_images(PLAIN, 3).double()
+    both = input_x_gradient(network, images, (2, 0))
+    apart = input_x_gradient(network, images, 2).values - input_x_gradient(network, images, 0).values
+    assert (both.values - apart).abs().max() <= 1e-12
+    assert both.target.tolist() == [2, 2, 2]
+    turned = saliency(network, images, (0, 2)).values
+    assert (saliency(network, images, (2, 0)).values - turned).abs().max() <= 1e-12  # sizes know no sign
+
+
+def test_a_function_of_the_logits() -> None:
+    network, images = make_network(PLAIN).double(), make_images(PLAIN, 3).double()
+    for method in (saliency, input_x_gradient):
+        half = method(network, images, lambda logits: logits[:, 1] / 2)
+        assert (2 * half.values - method(network, images, 1).values).abs().max() <= 1e-12
+        with pytest.raises(UsageError, match="do not depend on the logits"):
+            method(network, images, lambda logits: torch.ones(len(logits)))
+
+
+def test_a_black_picture_has_no_input_x_gradient() -> None:
+    images = make_images(PLAIN)
+    images[1] = 0
+    heat = input_x_gradient(make_network(PLAIN), images)
+    assert heat.notes == ((), ("no signal",))
+    assert not heat.values[1].any()
+    assert saliency(make_network(PLAIN), images).notes == ((), ())
+
+
+def test_numbers_do_not_add_up_to_the_logit() -> None:
+    """What sets input x gradient apart from the methods that keep the sum."""
+    network, images = make_network(PLAIN), make_images(PLAIN, 16)
+    heat = input_x_gradient(network, images, 1)
+    at_zero = network(torch.zeros_like(images))[:, 1].detach()
+    missing = (heat.values.sum(dim=(1, 2)) - (heat.logit - at_zero)).abs() / (heat.logit - at_zero).abs()
+    assert missing.median() > 0.1
+
+
+def test_more_evidence_of_a_patch_is_not_more_than_its_pixels() -> None:
+    """A picture ten times as bright has another gradient, and ten times the pixels: nothing is rescaled."""
+    network = make_network(PLAIN.from_dict({**vars(PLAIN), "embed_bias": True}))
+    images = make_images(PLAIN)
+    assert not torch.allclose(saliency(network, images).values, saliency(network, 10 * images).values)
+
+
+def test_patches_are_explained_as_pictures() -> None:
+    network, reader = make_network(PLAIN), ViT(PLAIN, PATCHIFIED).eval()
+    state = network.state_dict()
+    state["patch_embed.proj.weight"] = state["patch_embed.proj.weight"].flatten(1)
+    reader.load_state_dict(state)
+    images = make_images(PLAIN, 3)
+    patches = Patchify(PLAIN.patch)(images)
+    for method in (saliency, input_x_gradient):
+        off = method(reader, patches, 1).values - method(network, images, 1).values
+        assert off.abs().max() <= 1e-5

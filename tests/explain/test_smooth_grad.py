@@ -1,0 +1,67 @@
+"""SmoothGrad: its noise is seeded, the same for every picture, and goes with the picture's range."""
+
+import pytest
+import torch
+
+from tests.explain.reference import PLAIN, make_images, make_network
+from vitrail.errors import UsageError
+from vitrail.explain.saliency import saliency
+from vitrail.explain.smooth_grad import smooth_grad
+
+
+def test_the_seed_decides() -> None:
+    network, images = make_network(PLAIN), make_images(PLAIN)
+    first = smooth_grad(network, images, samples=4).values
+    assert torch.equal(first, smooth_grad(network, images, samples=4).values)
+    assert not torch.allclose(first, smooth_grad(network, images, samples=4, seed=1).values)
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    assert torch.equal(first, smooth_grad(network, images, samples=4).values)
+    assert torch.equal(before, torch.get_rng_state())  # the caller's random numbers are not used up
+
+
+def test_neither_place_in_the_batch_nor_chunks_matter() -> None:
+    network, images = make_network(PLAIN).double(), make_images(PLAIN, 5).double()
+    whole = smooth_grad(network, images, 1, samples=6).values
+    for batch_size in (1, 2, 7, 1000):
+        turned = smooth_grad(network, images.flip(0), 1, samples=6, batch_size=batch_size).values.flip(0)
+        assert (turned - whole).abs().max() <= 1e-12
+
+
+def test_noise_is_a_share_of_the_range() -> None:
+    """A little noise hardly moves the map, and more moves it more; a picture of one colour has no range."""
+    network, images = make_network(PLAIN), make_images(PLAIN, 16)
+    plain = saliency(network, images, 1).values
+    moved = [
+        float((smooth_grad(network, images, 1, noise=noise, samples=8).values - plain).abs().mean())
+        for noise in (1e-4, 0.05, 0.3)
+    ]
+    assert moved[0] < 1e-3
+    assert moved[0] < moved[1] < moved[2]
+    flat = torch.full_like(images[:1], 0.7)
+    assert (smooth_grad(network, flat, 1).values - saliency(network, flat, 1).values).abs().max() <= 1e-5
+
+
+def test_more_samples_agree_better() -> None:
+    network, images = make_network(PLAIN), make_images(PLAIN, 8)
+
+    def apart(samples: int) -> float:
+        one, two = (smooth_grad(network, images, 1, samples=samples, seed=seed).values for seed in (1, 2))
+        return float((one - two).abs().mean())
+
+    assert apart(128) < 0.5 * apart(8)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 0}, "samples must be a whole number, at least 1, got 0"),
+        ({"samples": 2.5}, "samples must be a whole number, at least 1, got 2.5"),
+        ({"noise": -0.1}, "noise must be a share of the picture's range, at least 0, got -0.1"),
+        ({"noise": float("nan")}, "at least 0, got nan"),
+        ({"batch_size": 0}, "batch_size must be a whole number, at least 1, got 0"),
+    ],
+)
+def test_wrong_options(options: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        smooth_grad(make_network(PLAIN), make_images(PLAIN), **options)
