@@ -233,6 +233,6 @@ MUTANTS: dict[str, tuple[str, str, str, tuple[Callable[[ModuleType], None], ...]
         LAYERS,
         "heads_at_once = min(rows, len(heads))",
         "heads_at_once = min(rows, len(heads))\n    heads = heads[: max(1, len(heads) - 1)]",
-        (gradient_rollout_is_exact, attention_grad_cam_is_exact, attcat_is_exact, tam_is_exact, legrad_is_exact),
+        (gradient_rollout_is_exact, attcat_is_exact, tam_is_exact, legrad_is_exact),
     ),
 }

@@ -29,7 +29,7 @@ MUTANTS: dict[str, tuple[str, str, str, tuple[Callable[[ModuleType], None], ...]
     "columns divided, not rows (no keepdim)": (
         ROLLOUT,
         "mixed.sum(dim=-1, keepdim=True)",
-        "mixed.sum(dim=-1)[:, None]",
+        "mixed.sum(dim=-2, keepdim=True)",
         (checks.rollout_options_are_exact, checks.row_is_the_row_of_the_product, checks.rows_of_rollout_sum_to_one),
     ),
     "a register shown as the first patch": (

@@ -2,7 +2,15 @@
 
 import numpy as np
 
-from vitrail.pages import EvaluationSummary, Example, ExplainedPicture, ExplanationPage, HeatView, RunSummary
+from vitrail.pages import (
+    EvaluationSummary,
+    Example,
+    ExplainedPicture,
+    ExplanationPage,
+    HeatView,
+    RunSummary,
+    TrustView,
+)
 
 
 def picture(height: int = 12, width: int = 12, colour: bool = False) -> np.ndarray:
@@ -76,11 +84,41 @@ def run(text: str = "plain", k: int = 4, epochs: int = 5) -> RunSummary:
     )
 
 
+def trust(verdict: str = "supported", text: str = "plain") -> TrustView:
+    """What a test of a map says; its sentence and reason hold `text`."""
+    return TrustView(
+        verdict=verdict,
+        reason=f"because {text}",
+        sentence=f"Covering the 4 brightest squares drops {text} from 91% to 8%: {verdict}.",
+        score=2.25,
+        interval=(2.0, 2.5),
+        paired=2.125,
+        random=tuple(np.linspace(-0.5, 1.5, 39).tolist()),
+        oracle=3.0,
+        evidence=0.01,
+        faithful=0.025,
+        squares=4,
+        composites=99,
+        fill="donor",
+    )
+
+
 def heats(text: str = "plain", rows: int = 3, columns: int = 4) -> list[HeatView]:
     values = np.random.default_rng(2).normal(size=(rows, columns))
     return [
-        HeatView(text, text, text, 2.5, np.abs(values), signed=False, class_specific=True, notes=(text,)),
-        HeatView("rollout", "Rollout", text, 2.5, values, signed=True, class_specific=False),
+        HeatView(
+            text,
+            text,
+            text,
+            2.5,
+            np.abs(values),
+            signed=False,
+            class_specific=True,
+            notes=(text,),
+            rather_than=text,
+            trust=trust("supported", text),
+        ),
+        HeatView("rollout", "Rollout", text, 2.5, values, signed=True, class_specific=False, trust=trust(text, text)),
         HeatView("raw_attention", "Raw", text, 2.5, np.full((rows, columns), 0.25), False, False),
     ]
 

@@ -140,7 +140,7 @@ def _asked(model: "Model", typed: Explain) -> Asked:
 def _write(typed: Explain, page: Path, command: str, results: Sequence["Result"]) -> None:
     """The page, the pictures, and what is said of them."""
     from vitrail.cli.explain_json import explained_json
-    from vitrail.cli.output import print_json, print_table, say, share
+    from vitrail.cli.output import print_json, print_table, say, share, warn
     from vitrail.cli.pictures import write_pictures
     from vitrail.pages.explanation_page import write_explanation_page
     from vitrail.pages.views import ExplanationPage
@@ -164,6 +164,8 @@ def _write(typed: Explain, page: Path, command: str, results: Sequence["Result"]
     print_table(rows, left=2)
     for sentence in ["", *sentences] if sentences else []:
         say(sentence)
+    if any(view.trust is not None and view.trust.fill != "donor" for one in explained for view in one.heats):
+        warn(f"{typed.run} carries no reference pictures, so nothing can be told; --reference DIR names some")
     say("")
     say(f"the page      {page}")
     say(f"the pictures  {page.with_suffix('')}")

@@ -2,9 +2,8 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vitrail.errors import UsageError, nearest
@@ -13,18 +12,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitrail.cli.explain_pictures import Shown
-    from vitrail.explain import Heat, Method
-    from vitrail.explain.compare import Comparison
-    from vitrail.explain.trusting import Trust
+    from vitrail.explain import Comparison, Method, Trust
+    from vitrail.explain.inside import Sinks
     from vitrail.model import Model, Prediction
-    from vitrail.pages.views import ExplainedPicture, TrustView
+    from vitrail.pages.views import ExplainedPicture, HeatView, TrustView
 
 DEFAULT_METHOD = "generic_attention"
 BATCH = 16
 SQUARES = 256  # with more of them, a comparison leaves out what covers one square after another
 SLOW_WITH_SQUARES = ("occlusion",)
 
+NAMED = 6  # squares that a note names
+
 Result = tuple["Prediction", "ExplainedPicture"]
+Classes = int | tuple[list[int], list[int]] | None
 
 
 @dataclass(frozen=True)
@@ -145,35 +146,47 @@ def explain(model: "Model", shown: Sequence["Shown"], asked: Asked) -> list[Resu
 
 def _explain(model: "Model", shown: Sequence["Shown"], asked: Asked) -> list[Result]:
     from vitrail.cli.explain_pictures import mask_patches
-    from vitrail.explain.compare import side_by_side
+    from vitrail.explain.inside import find_sinks
     from vitrail.pages.views import ExplainedPicture
     from vitrail.report import as_picture
 
     pictures = [one.picture for one in shown]
     images, predictions = model.tensor(pictures), model.predict(pictures)
-    functions: dict[str, Callable[..., Heat]] = {
-        method.name: partial(method.function, **asked.options) for method in asked.methods
-    }
-    compared = side_by_side(
-        model,
-        images,
-        functions,
-        _target(model, shown, predictions, asked),
-        references=asked.references,
-        masks=mask_patches(shown, model) if asked.scored else None,
-        scored=asked.scored,
-    )
+    target, masks = _target(model, shown, predictions, asked), mask_patches(shown, model) if asked.scored else None
+    compared, sinks = _compared(model, images, target, masks, asked), find_sinks(model.network, images)
     results = []
     for row, (one, prediction) in enumerate(zip(shown, predictions, strict=True)):
-        views = _views(model, compared, asked.methods, row)
+        views = _views(model, compared, asked.methods, _sink_notes(sinks, row), row)
         picture = as_picture(model.preprocessing.to_uint8(one.picture))
         results.append((prediction, ExplainedPicture(one.name, picture, one.true_label, list(prediction.top), views)))
     return results
 
 
-def _target(
-    model: "Model", shown: Sequence["Shown"], predictions: Sequence["Prediction"], asked: Asked
-) -> int | tuple[list[int], list[int]] | None:
+def _compared(model: "Model", images: "Tensor", target: Classes, masks: "Tensor | None", asked: Asked) -> "Comparison":
+    """The maps, each with how far to trust it."""
+    from vitrail.explain import Comparison, compare, trust
+
+    names = tuple(method.name for method in asked.methods)
+    if not asked.options:
+        return compare(model, images, names, target, references=asked.references, masks=masks, scored=asked.scored)
+    heat = asked.methods[0].function(model.network, images, target, **asked.options)
+    tested = (trust(model, images, heat, references=asked.references, masks=masks),) if asked.scored else ()
+    return Comparison(names, (heat,), tested, (0.0,))
+
+
+def _sink_notes(sinks: "Sinks", row: int) -> tuple[str, ...]:
+    """A sentence for people on the sinks of one picture; rows and columns count from 1, as on the page."""
+    places = [f"row {y + 1} column {x + 1}" for y, x in sinks.anywhere[row].nonzero().tolist()]
+    if not places:
+        return ()
+    named = "; ".join(places[:NAMED]) + (f"; and {len(places) - NAMED} more" if len(places) > NAMED else "")
+    are = "1 square is a sink" if len(places) == 1 else f"{len(places)} squares are sinks"
+    return (
+        f"{are} ({named}): the network uses such tokens as scratch paper, so heat there says little about the place",
+    )
+
+
+def _target(model: "Model", shown: Sequence["Shown"], predictions: Sequence["Prediction"], asked: Asked) -> Classes:
     """The target of a batch; of a contrast, the two classes of each picture."""
     if asked.rather_than is None:
         return asked.target
@@ -187,8 +200,10 @@ def _target(
     return tops, [asked.rather_than] * len(tops)
 
 
-def _views(model: "Model", compared: "Comparison", methods: Sequence["Method"], row: int) -> list[Any]:
-    """The maps of one picture."""
+def _views(
+    model: "Model", compared: "Comparison", methods: Sequence["Method"], notes: tuple[str, ...], row: int
+) -> "list[HeatView]":
+    """The maps of one picture; `notes` stand with each."""
     import numpy as np
 
     from vitrail.pages.views import HeatView
@@ -206,7 +221,7 @@ def _views(model: "Model", compared: "Comparison", methods: Sequence["Method"], 
                 values=np.asarray(heat.values[row].cpu().numpy(), dtype=np.float32),
                 signed=heat.signed,
                 class_specific=heat.class_specific,
-                notes=heat.notes[row],
+                notes=(*heat.notes[row], *notes),
                 rather_than=against,
                 trust=_trust_view(compared.trusts[number], row, target) if compared.trusts else None,
             )

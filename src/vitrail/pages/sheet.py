@@ -13,7 +13,7 @@ from vitrail.pages.colour import PALE, STRENGTH, Range, heat_picture, largest_sh
 from vitrail.pages.html import number, percent
 from vitrail.pages.lettering import shorten, write
 from vitrail.pages.sheet_column import CARD, GREEN, INK, ORANGE, RULE, SMALL, SOFT, TEXT, Column
-from vitrail.pages.trust import scored_words
+from vitrail.pages.trust import scored_words, told_words
 from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView
 
 PAPER = (247, 245, 240)
@@ -126,9 +126,10 @@ def _told(column: Column, heat: HeatView, size: int) -> None:
         column.space(6)
     else:
         column.verdict(heat.trust.verdict)
-        column.text(heat.trust.sentence, size)
-        if heat.trust.reason not in heat.trust.sentence:
-            column.text(f"{heat.trust.reason[:1].upper()}{heat.trust.reason[1:]}.", SMALL, SOFT)
+        first, *more = told_words(heat.trust)
+        column.text(first, size)
+        for words in more:
+            column.text(words, SMALL, SOFT)
         column.space(18)
         column.text("Fall of the score when squares are covered", SMALL, SOFT)
         column.score(heat.trust)

@@ -100,7 +100,7 @@ class Column:
         centre = FINE * high / 2
         draw.line((FINE * margin, centre, FINE * (self.width - margin), centre), RULE, 2 * FINE)
         for y in range(0, high, 8):
-            draw.line((at(0), FINE * y, at(0), FINE * (y + 4)), SOFT, 2 * FINE)
+            draw.line((at(0.0), FINE * y, at(0.0), FINE * (y + 4)), SOFT, 2 * FINE)
         if trust.random:
             ends = at(min(trust.random)) - FINE, at(max(trust.random)) + FINE
             draw.rectangle((ends[0], centre - 15 * FINE, ends[1], centre + 15 * FINE), SUNK, RULE, FINE)
@@ -110,7 +110,7 @@ class Column:
             draw.polygon(_diamond(at(trust.oracle), centre, 14 * FINE), CARD, INK, 3 * FINE)
         draw.ellipse(_round(at(trust.paired), centre, 10 * FINE), INK, CARD, 2 * FINE)
         self._paste(fine.resize((self.width, high), Image.Resampling.LANCZOS), 0)
-        write(self.canvas, (at(0) / FINE, self.bottom + high), "0", 18, SOFT, anchor="ma")
+        write(self.canvas, (at(0.0) / FINE, self.bottom + high), "0", 18, SOFT, anchor="ma")
         self.bottom += high + 26
 
     def key(self, kind: str, words: str) -> None:

@@ -91,7 +91,7 @@ def _line(trust: TrustView) -> str:
     def at(value: float) -> str:
         return f"{MARGIN + axis.share(value) * (WIDTH - 2 * MARGIN):.1f}"
 
-    zero = f'<line class="zero" x1="{at(0)}" x2="{at(0)}" y1="4" y2="32"/>'
+    zero = f'<line class="zero" x1="{at(0.0)}" x2="{at(0.0)}" y1="4" y2="32"/>'
     parts = [f'<line class="base" x1="{MARGIN}" x2="{WIDTH - MARGIN}" y1="18" y2="18"/>', zero]
     if trust.random:
         left, right = at(min(trust.random)), at(max(trust.random))
@@ -103,9 +103,9 @@ def _line(trust: TrustView) -> str:
         parts.append(f'<path class="oracle" d="M{x:.1f} 11l6 7-6 7-6-7z"/>')
     parts.append(f'<circle class="own" cx="{at(trust.paired)}" cy="18" r="5"/>')
     parts.append(
-        f'<text x="{at(0)}" y="43" text-anchor="{"start" if axis.share(0) < 0.05 else "middle"}">0</text>'
-        if axis.share(0) < 0.95
-        else f'<text x="{at(0)}" y="43" text-anchor="end">0</text>'
+        f'<text x="{at(0.0)}" y="43" text-anchor="{"start" if axis.share(0.0) < 0.05 else "middle"}">0</text>'
+        if axis.share(0.0) < 0.95
+        else f'<text x="{at(0.0)}" y="43" text-anchor="end">0</text>'
     )
     said = escape(f"Fall of the explained number: {'; '.join(words for _, words in scored_words(trust))}")
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{said}">{"".join(parts)}</svg>'
@@ -162,12 +162,19 @@ def _numbers(trust: TrustView) -> str:
     return f'<details><summary>How the verdict came about</summary><dl class="asked">{shown}</dl></details>'
 
 
+def told_words(trust: TrustView) -> list[str]:
+    """The sentence, and the reason where the sentence does not hold it; below a headline that has the verdict."""
+    after = trust.sentence.removeprefix(f"{_upper(trust.verdict)}: ")
+    return [_upper(after)] if trust.reason in after else [_upper(after), _sentence(trust.reason)]
+
+
 def trust_block(trust: TrustView) -> str:
     """The verdict, the sentence, the score with its references, and how it came about."""
-    why = "" if trust.reason in trust.sentence else f'<p class="why">{escape(_sentence(trust.reason))}</p>'
+    first, *more = told_words(trust)
+    why = "".join(f'<p class="why">{escape(words)}</p>' for words in more)
     return (
         f'<div class="trusted {verdict_class(trust.verdict)}"><p class="says">{verdict_icon(trust.verdict)}'
-        f"<strong>{escape(_upper(trust.verdict))}</strong></p><p>{escape(trust.sentence)}</p>{why}"
+        f"<strong>{escape(_upper(trust.verdict))}</strong></p><p>{escape(first)}</p>{why}"
         f'<figure class="score"><figcaption>Fall of the score when squares are covered</figcaption>{_line(trust)}'
         f"{_key(trust)}</figure>{_numbers(trust)}</div>"
     )

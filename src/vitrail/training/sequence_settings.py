@@ -153,6 +153,7 @@ SEQUENCE_RECIPES: dict[str, SequenceRecipe] = {
     ),
     MNIST_STRINGS: SequenceRecipe(
         says="pictures of one to five of MNIST's digits side by side, to be read",
+        reached="97.9 and 97.6 % of 2,000 exactly, 2 seeds; two threads, 16 min. 60 epochs: 98.55 %, one seed, 50 min",
         pictures=True,
         network={
             "encoder": _reader((32, 160), (16, 8), 128, 4, 4),
