@@ -29,6 +29,7 @@ from vitrail.data.planted import planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.sanity import scrambled
+from vitrail.explain.scores.streams import keys_of
 from vitrail.explain.trusting import trust
 from vitrail.model import Model
 from vitrail.nn import ViT
@@ -79,7 +80,7 @@ def measure(name: str, condition: str, method: str, count: int, place: Path) -> 
             seed = 1000 * number + first
             heat = METHODS[method].function(model.network, some)
             if condition == "random":
-                heat = replace(heat, values=random_maps(heat.values, 1, 77 + seed)[0].to(heat.values))
+                heat = replace(heat, values=random_maps(heat.values, 1, 77 + seed, keys_of(some))[0].to(heat.values))
             held = trust(model, some, heat, seed=seed)
             evidence += held.evidence.tolist()
             faithful += held.faithful.tolist()

@@ -9,9 +9,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 import vitrail
 from tests.cli.command import Answer, call, hashes
@@ -64,6 +66,19 @@ CASES: list[Case] = [
     ("models s/16", USAGE, "unknown size 's/16'", "S/16"),
     ("explain {run} {photo} --method rolout", USAGE, "unknown method 'rolout'", "--method rollout"),
     ("explain {run} {photo} --method gradcam", USAGE, "unknown method 'gradcam'", "--method"),
+    ("explain {run} {photo} --methods rollout", USAGE, "--methods chooses", "--compare --methods rollout"),
+    ("explain {run} {photo} --compare --methods rolout", USAGE, "unknown method 'rolout'", "--methods rollout"),
+    ("explain {run} {photo} --compare --methods ,", USAGE, "names no method", "--methods generic_attention"),
+    ("explain {run} {photo} --compare --layer 1", USAGE, "--layer is for one method", "leave --layer out"),
+    ("explain {run} {photo} --method rollout --layer 1", USAGE, "rollout has no --layer", "leave --layer out"),
+    ("explain {run} {photo} --method raw_attention --layer 99", USAGE, "-6..5, got 99", "leave --layer out"),
+    ("explain {run} {photo} --method raw_attention --layer x", USAGE, "must be a number, got 'x'", "--layer -1"),
+    ("explain {run} {photo} --method raw_attention --head 99", USAGE, "0..3, got 99", "leave --head out"),
+    ("explain {run} {photo} --rather-than feild", USAGE, "no class 'feild', it has beach", "--rather-than field"),
+    ("explain {run} {photo} --target night --rather-than night", USAGE, "both 'night'", "--rather-than"),
+    ("explain {run} {photo} --method rollout --rather-than night", USAGE, "cannot tell classes apart", "--method"),
+    ("explain {run} {photo} --no-trust --masks {empty}", USAGE, "--masks is for the test", "one of the two"),
+    ("explain {run} {photo} --no-trust --reference {photos}", USAGE, "--reference is for the test", "one of the two"),
     ("explain {run} {photo} --target feild", USAGE, "no class 'feild'", "--target field"),
     ("evaluate {run} digits --split tset", USAGE, "no split tset", "--split test"),
     ("evaluate {run} --split vaildation", USAGE, "no split vaildation", "--split validation"),
@@ -116,6 +131,16 @@ CASES: list[Case] = [
     ("predict {run} {photo} {damaged}/night/night_000.jpg", DATA, "(1 other picture predicted)", "leave it out"),
     ("explain {run} {damaged}/beach/beach_000.jpg --out {new}/p.html", DATA, "beach_000.jpg: is not a JPEG", "another"),
     ("explain {run} {empty}", DATA, "holds no picture", "JPEG"),
+    ("explain {run} {root}/nan.tif", DATA, "nan.tif: holds floating-point values", "another picture"),
+    ("explain {run} {photo} --reference {empty}", DATA, "has no reference picture", "--reference with a folder"),
+    ("explain {run} {photo} --reference {root}/nowhere", DATA, "there is no folder", "--reference with a folder"),
+    ("explain {run} {photo} --reference {texts}/other.safetensors", DATA, "references are", "try: "),
+    ("explain {run} {photo} --masks {root}/nowhere", DATA, "there is no folder", "--masks with a folder"),
+    ("explain {run} {photo} --masks {empty}", DATA, "beach_001.png is missing", "one PNG for each picture"),
+    ("explain {run} {photo} --masks {masks}/small", DATA, "has 5 x 5 pixels, and its picture", "own size"),
+    ("explain {run} {photo} --masks {masks}/black", DATA, "is black all over", "not black"),
+    ("explain {run} {photo} --masks {masks}/broken", DATA, "beach_001.png: is not a", "readable"),
+    ("explain {run} {photo} --masks {masks}/thin --out {new}/p.html", DATA, "fills the most of no square", "leave"),
     ("explain {run} {photos} {photo}", USAGE, "is a whole set, and stands alone", "vitrail explain"),
     # runs and models
     ("evaluate {runs}/photo", DATA, "there is no run or model at {runs}/photo", "{run}"),
@@ -137,6 +162,19 @@ CASES: list[Case] = [
 ]
 
 
+def put_masks(root: Path, photo: Path) -> None:
+    """Folders with a mask of the photograph that cannot be used."""
+    with Image.open(photo) as picture:
+        black = Image.new("L", picture.size)
+    thin = black.copy()
+    thin.putpixel((0, 0), 255)
+    for name, mask in (("small", Image.new("L", (5, 5), 255)), ("black", black), ("thin", thin)):
+        (root / name).mkdir()
+        mask.save(root / name / f"{photo.stem}.png")
+    (root / "broken").mkdir()
+    (root / "broken" / f"{photo.stem}.png").write_text("no mask")
+
+
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folders in every bad state, and one good run."""
@@ -154,6 +192,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "half_mnist_m",
         "manifests",
         "configs",
+        "masks",
         "runs",
         "new",
     )
@@ -183,6 +222,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (place["configs"] / "broken.yaml").write_text("optimization: [\n")
     (place["configs"] / "type.yaml").write_text("optimization: {epochs: several}\n")
     (place["configs"] / "list.yaml").write_text("- a\n")
+    put_masks(place["masks"], place["photos"] / "beach" / "beach_001.jpg")
+    Image.fromarray(np.full((9, 9), np.nan, np.float32)).save(root / "nan.tif")
+    save_file({"references": torch.zeros(3, 3, 9, 9, dtype=torch.uint8)}, place["texts"] / "other.safetensors")
     (root / "mine.html").write_text("<p>my own page</p>")
     run = place["runs"] / "photos-1"
     vitrail.train(str(place["photos"]), run, vitrail.TrainOptions(epochs=1, image_size=16, threads=1))

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from vitrail.data.hugging_face import from_hugging_face, to_hugging_face
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.references import REFERENCES, about_references, misfit, read_references
+from vitrail.data.reference_files import REFERENCES, Compressed, misfit, read_references, references_file
+from vitrail.data.references import about_references
 from vitrail.data.tensor_files import with_checksum
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.model_files import (
@@ -65,12 +66,15 @@ class Model:
         classes: The class names, in the order of the logits.
         references: Pictures that explanations are tested with, put together from patches of training pictures; see
             `vitrail.data.references`. None where there are none. Predictions do not need them.
+        compressed_references: What these were decoded from, where they are stored as JPEG: `save` writes it again, so
+            that nothing is lost twice. It is passed over where `references` are others; nobody needs to give it.
     """
 
     network: ViT
     preprocessing: Preprocessing
     classes: tuple[str, ...]
     references: UInt8[Tensor, "r c h w"] | None = None
+    compressed_references: Compressed | None = None
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
@@ -190,7 +194,7 @@ def _save_references(model: Model, file: Path) -> None:
     if model.references is None:
         file.unlink(missing_ok=True)
     else:
-        write(file, with_checksum({"references": model.references.cpu().contiguous()}))
+        write(file, references_file(model.references, model.compressed_references))
 
 
 def load(path: str | Path, *, parts: Parts = STANDARD, device: str | torch.device = "cpu") -> Model | SequenceModel:
@@ -232,14 +236,17 @@ def load(path: str | Path, *, parts: Parts = STANDARD, device: str | torch.devic
     network.to(device)
     if not (folder / REFERENCES).exists():
         return model
-    return replace(model, references=read_references(folder / REFERENCES, preprocessing))
+    references, compressed = read_references(folder / REFERENCES, preprocessing)
+    return replace(model, references=references, compressed_references=compressed)
 
 
 def _card(model: Model) -> str:
     config = model.network.config
     names = ", ".join(model.classes[:20]) + (", ..." if len(model.classes) > 20 else "")
     height, width = config.image
-    about = "" if model.references is None else f"\n{about_references(model.references)}\n"
+    about = ""
+    if model.references is not None:
+        about = f"\n{about_references(model.references, model.compressed_references)}\n"
     return (
         f"# A Vision Transformer made with vitrail\n\n"
         f"{sum(p.numel() for p in model.network.parameters()):,} parameters; pictures of {height} x {width} pixels, "

@@ -69,7 +69,8 @@ def test_predict(vitrail_says: Says, one_bad: Path, photo_run: Path) -> None:
 
 def test_explain(vitrail_says: Says, one_bad: Path, photo_run: Path, tmp_path: Path) -> None:
     page = tmp_path / "deep" / "page.html"
-    words = (one_bad, "--count", 3, "--compare", "--target", "c", "--out", page, "--json")
+    some = "raw_attention,rollout,generic_attention"
+    words = (one_bad, "--count", 3, "--compare", "--methods", some, "--target", "c", "--out", page, "--json")
     answer = vitrail_says("explain", photo_run, *words)
     value = only_json(answer)
     assert answer.code == 3  # one of the three is no picture; the others are explained
@@ -82,6 +83,8 @@ def test_explain(vitrail_says: Says, one_bad: Path, photo_run: Path, tmp_path: P
             assert (len(heat["values"]), len(heat["values"][0])) == (4, 4)
             assert heat["target"] == "c"
             assert Path(heat["picture"]).is_file()
+            assert heat["trust"]["verdict"] in ("supported", "weak", "no better than random", "cannot tell")
+        assert Path(row["sheet"]).is_file()
     assert page.is_file()
 
 

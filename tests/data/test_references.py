@@ -15,15 +15,20 @@ from torch import Tensor
 from tests.photographs import make_photographs
 from vitrail.data.pictures import ArrayPictures, FilePictures
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.references import (
-    MOST_BYTES,
+from vitrail.data.reference_files import (
     REFERENCES,
+    References,
+    compress,
+    decompress,
+    misfit,
+    read_references,
+    references_file,
+)
+from vitrail.data.references import (
     about_references,
     draw_references,
     make_references,
-    misfit,
     open_references,
-    read_references,
     references_of,
     said_of_references,
 )
@@ -182,11 +187,12 @@ EIGHT = Preprocessing((8, 8), channels=1, mean=(0.4,), std=(0.5,))
     [
         (10_000, 1, 28, 7, 64),
         (10_000, 3, 32, 4, 64),
-        (10_000, 3, 64, 8, 24),
-        (10_000, 3, 224, 16, 2),
-        (10_000, 3, 316, 4, 1),
-        (10_000, 3, 320, 16, 0),  # 300 KB without the header
-        (10_000, 3, 384, 16, 0),
+        (10_000, 3, 64, 8, 64),
+        (10_000, 3, 224, 16, 64),
+        (10_000, 3, 384, 16, 28),  # 12 MB
+        (10_000, 3, 512, 16, 16),
+        (10_000, 3, 2048, 16, 1),
+        (10_000, 3, 2064, 16, 0),
         (255, 1, 8, 2, 63),
         (40, 1, 8, 2, 10),
         (4, 1, 8, 2, 1),
@@ -195,27 +201,26 @@ EIGHT = Preprocessing((8, 8), channels=1, mean=(0.4,), std=(0.5,))
         (10_000, 1, 28, 28, 0),  # the patch is the picture
     ],
 )
-def test_how_many_are_kept(count: int, channels: int, side: int, patch: int, kept: int) -> None:
+def test_how_many_are_put_together(count: int, channels: int, side: int, patch: int, kept: int) -> None:
     assert references_of(count, channels, (side, side), (patch, patch)) == kept
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.sampled_from([1, 3]), st.integers(8, 330), st.integers(8, 330), st.integers(4, 300))
-def test_the_file_is_never_above_300_kb(channels: int, height: int, width: int, count: int) -> None:
-    kept = references_of(count, channels, (height, width), (4, 4))
-    content = with_checksum({"references": torch.zeros(kept, channels, height, width, dtype=torch.uint8)})
-    assert len(content) <= MOST_BYTES == 307_200
 
 
 def test_what_is_said_of_them() -> None:
     for count, what in ((1, "1 reference, shuffled"), (9, "9 references, shuffled"), (10, "10 references, shuffled")):
-        said = said_of_references(torch.zeros(count, 1, 8, 8, dtype=torch.uint8), EIGHT, (2, 2))
+        drawn = References(torch.zeros(count, 1, 8, 8, dtype=torch.uint8))
+        said = said_of_references(drawn, EIGHT, (2, 2), 100)
         assert said.startswith(what)
+        assert "JPEG" not in said
         assert "--no-references" in said
         assert ("so few say little" in said) == (count < 10)
-    assert "384 x 384 pixels has more than 300 KB" in said_of_references(None, Preprocessing((384, 384)), (16, 16))
-    assert "in patches of 8 x 4" in said_of_references(None, EIGHT, (8, 4))
-    assert "from 4 training pictures or more" in said_of_references(None, EIGHT, (2, 2))
+        drawn = drawn._replace(compressed=compress(drawn.pixels, (2, 2)))
+        said = said_of_references(drawn, EIGHT, (2, 2), 100)
+        assert "training pictures (stored as JPEG of quality 95), will travel" in said
+    large = said_of_references(None, Preprocessing((384, 384)), (16, 16), 100)
+    assert "384 x 384 pixels has more than 300 KB, even as JPEG of quality 60" in large
+    assert "from 4 training pictures or more" in said_of_references(None, Preprocessing((384, 384)), (16, 16), 3)
+    assert "in patches of 8 x 4" in said_of_references(None, EIGHT, (8, 4), 100)
+    assert "from 4 training pictures or more" in said_of_references(None, EIGHT, (2, 2), 3)
 
 
 def test_what_a_card_says() -> None:
@@ -224,18 +229,34 @@ def test_what_a_card_says() -> None:
         assert what in text
         assert "--no-references" in text
         assert text.count(".") == 2, "one sentence, and the point in the file's name"
+        assert "JPEG" not in text
+
+
+def test_a_card_says_what_is_lost() -> None:
+    compressed = compress(noise(6, 1, 8, 8), (4, 4))
+    assert compressed is not None
+    pixels = decompress(compressed, 1, (8, 8))
+    text = about_references(pixels, compressed)
+    assert "holds 6 pictures (as JPEG of quality 95, with a small loss) put together" in text
+    assert text.count(".") == 2
+    assert "JPEG" not in about_references(255 - pixels, compressed), "others are stored as they are"
 
 
 # from the training pictures
 
 
+def drawn_pixels(drawn: References | None) -> Tensor:
+    assert drawn is not None
+    assert drawn.compressed is None
+    return drawn.pixels
+
+
 def test_they_are_drawn_from_all_pictures_by_the_seed() -> None:
     pictures = ArrayPictures(noise(1000, 1, 8, 8)[:, 0].numpy())
-    made = draw_references(pictures, EIGHT, (2, 2), 5)
-    assert made is not None
+    made = drawn_pixels(draw_references(pictures, EIGHT, (2, 2), 5))
     assert made.shape == (64, 1, 8, 8)
-    assert torch.equal(made, draw_references(pictures, EIGHT, (2, 2), 5, threads=3))
-    assert not torch.equal(made, draw_references(pictures, EIGHT, (2, 2), 6))
+    assert torch.equal(made, drawn_pixels(draw_references(pictures, EIGHT, (2, 2), 5, threads=3)))
+    assert not torch.equal(made, drawn_pixels(draw_references(pictures, EIGHT, (2, 2), 6)))
     corners = {one.tobytes(): number for number, one in enumerate(pictures.pixels[:, :2, :4])}
     patches = {one.tobytes(): number for number, one in enumerate(pictures.pixels[:, :2, :2])}
     drawn = [patches[one.numpy().tobytes()] for one in made[:, 0, :2, :2]]
@@ -250,8 +271,7 @@ def test_they_go_through_the_models_own_preprocessing(tmp_path: Path) -> None:
     make_photographs(tmp_path, ("a", "b"), per_class=12, seed=0)
     files = sorted(tmp_path.rglob("*.*"))
     shape = Preprocessing((32, 48), "crop", 0.8)
-    made = draw_references(FilePictures(files), shape, (8, 16), 0)
-    assert made is not None
+    made = drawn_pixels(draw_references(FilePictures(files), shape, (8, 16), 0))
     assert made.shape == (6, 3, 32, 48)
     seen = torch.stack([shape.to_uint8(FilePictures(files).open(number)) for number in range(len(files))])
     for row in range(0, 32, 8):
@@ -266,8 +286,7 @@ def test_pictures_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
     files = sorted(tmp_path.rglob("*.*"))
     for file in files[::2]:
         file.write_bytes(b"")
-    made = draw_references(FilePictures(files), Preprocessing((8, 8)), (2, 2), 0)
-    assert made is not None
+    made = drawn_pixels(draw_references(FilePictures(files), Preprocessing((8, 8)), (2, 2), 0))
     assert len(made) == 3
     assert (made.flatten(1).float().std(1) > 0).all(), "no black ones for those that are missing"
     for file in files:
@@ -280,7 +299,7 @@ def test_none_where_none_can_be_kept() -> None:
     assert draw_references(few, EIGHT, (2, 2), 0) is None
     many = ArrayPictures(noise(30, 1, 8, 8)[:, 0].numpy())
     assert draw_references(many, EIGHT, (8, 8), 0) is None
-    assert draw_references(many, Preprocessing((320, 320)), (16, 16), 0) is None
+    assert draw_references(many, Preprocessing((2064, 2064)), (16, 16), 0) is None
 
 
 # files
@@ -301,7 +320,16 @@ def refused(call: Callable[[], object], words: str) -> None:
 
 
 def test_a_file_gives_its_bits_back(tmp_path: Path) -> None:
-    assert torch.equal(read_references(saved(tmp_path), EIGHT), noise(5, 1, 8, 8))
+    read = read_references(saved(tmp_path), EIGHT)
+    assert torch.equal(read.pixels, noise(5, 1, 8, 8))
+    assert read.compressed is None
+
+
+def test_a_file_of_before_there_was_compression_is_read(tmp_path: Path) -> None:
+    """And what is stored as it is has the same bytes as then."""
+    (tmp_path / REFERENCES).write_bytes(with_checksum({"references": noise(5, 1, 8, 8)}))
+    assert torch.equal(read_references(tmp_path / REFERENCES, EIGHT).pixels, noise(5, 1, 8, 8))
+    assert (tmp_path / REFERENCES).read_bytes() == references_file(noise(5, 1, 8, 8))
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut", "flipped", "folder"])
@@ -341,6 +369,8 @@ def test_references_of_another_size_are_refused(tmp_path: Path, tensor: Tensor, 
 def test_another_file_of_tensors_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.safetensors").write_bytes(with_checksum({"weight": torch.zeros(2), "bias": torch.zeros(2)}))
     refused(lambda: read_references(tmp_path / "x.safetensors", EIGHT), "holds bias, weight, not references")
+    (tmp_path / "x.safetensors").write_bytes(with_checksum({"one\ntwo": torch.zeros(2)}))
+    refused(lambda: read_references(tmp_path / "x.safetensors", EIGHT), "holds one two, not references")
 
 
 def test_a_file_of_another_program_needs_no_checksum(tmp_path: Path) -> None:

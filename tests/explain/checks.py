@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network, oracle, relevance_matrix, rollout_matrix
-from tests.explain.suite import draws, quick
+from tests.explain.suite import draws, rough
 from vitrail.nn import ViT
 
 TARGETS = [2, 0]
@@ -91,14 +91,14 @@ def maps_roll_with_the_picture(package: ModuleType) -> None:
     """T15: without positions, rolling the picture by whole patches rolls the map, on a grid that is not square."""
     for config in VARIANTS.values():
         network = make_network(config.from_dict({**vars(config), "positions": "none"}))
-        images = make_images(config, 4)  # a method that cuts at zero leaves nothing of some
+        images, targets = make_images(config, 4), torch.arange(4)  # a method that cuts at zero leaves nothing of some
         for rows, columns in ((1, 0), (0, 1), (2, 3)):
             rolled = images.roll((rows * config.patch[0], columns * config.patch[1]), dims=(2, 3))
-            for method in map(quick, package.METHODS.values()):
+            for method in map(rough, package.METHODS.values()):
                 if draws(method):  # what is drawn does not roll with the picture; the files of these methods roll it
                     continue
-                before = method.function(network, images, 1).values
-                after = method.function(network, rolled, 1).values
+                before = method.function(network, images, targets).values
+                after = method.function(network, rolled, targets).values
                 assert before.std() > 0
                 off = (after - before.roll((rows, columns), dims=(1, 2))).abs().max()
                 assert off <= 1e-5 * max(1, before.abs().max())
@@ -122,10 +122,10 @@ def nothing_gives_no_signal(package: ModuleType) -> None:
     network = make_network(PLAIN.from_dict({**vars(PLAIN), "positions": "none"}))
     images = make_images(PLAIN, 3)
     images[1] = 0.5
-    for method in map(quick, package.METHODS.values()):
+    for method in map(rough, package.METHODS.values()):
         heat = method.function(network, images)
         cut = [not method.signed and not each.any() for each in heat.values]  # cut at zero, and nothing left
-        assert heat.notes[1] == ("no signal",)
+        assert "no signal" in heat.notes[1]
         assert ["no signal" in heat.notes[i] for i in (0, 2)] == [cut[0], cut[2]]
 
 

@@ -100,7 +100,10 @@ def mass(values: Tensor, cells: Tensor) -> float:
 
 
 def discrimination(maps: tuple[Tensor, Tensor], cells: Tensor) -> float:
-    """The share of (picture, class) whose own digit gets more than the other; 0.5 for maps that know no class."""
+    """The share of (picture, class) whose own digit gets more than the other; 0.5 for maps that know no class.
+
+    Where both get the same, which of them is first would be chance: that counts half.
+    """
     own = [by_cell(values).sum(dim=2).gather(1, cells) for values in maps]
-    hits = torch.stack([own[0][:, 0] > own[0][:, 1], own[1][:, 1] > own[1][:, 0]])
-    return float(hits.double().mean())
+    more = torch.stack([own[0][:, 0] - own[0][:, 1], own[1][:, 1] - own[1][:, 0]])
+    return float((more.sign().double() / 2 + 0.5).mean())

@@ -16,9 +16,12 @@ QUICK: dict[str, dict[str, Any]] = {
     "smooth_grad": {"samples": 4},
     "integrated_gradients": {"batch_size": 1024},
     "rise": {"masks": 60, "cells": 3, "batch_size": 1024},
-    "kernel_shap": {"samples": 60, "batch_size": 1024},
+    "kernel_shap": {"samples": 176, "batch_size": 1024},
     "occlusion": {"batch_size": 1024},
 }
+
+# where only the place of values counts, and not what they are worth
+ROUGH = QUICK | {"integrated_gradients": {"steps": 3}, "tam": {"steps": 2}}
 
 # they ask the network with pictures that are partly covered, and need no gradient
 BY_COVERING = {"occlusion", "rise", "kernel_shap"}
@@ -32,16 +35,24 @@ WITHOUT_WEIGHTS = BY_COVERING | {
     "hires_cam",
 }
 
+# they cut at zero after heads or channels are joined, so that nothing may be left of a picture
+CUT_AT_ZERO = {"attention_grad_cam", "grad_cam"}
+
 # they know rules for the standard parts only, and refuse any other
 STANDARD_PARTS = {"conservative"}
 
 # their maps differ from class to class, and yet do not find a class's own digit among two (test_digits_lab.py)
-UNSURE = {"saliency", "smooth_grad", "grad_cam", "hires_cam"}
+UNSURE = {"saliency", "smooth_grad", "grad_cam", "hires_cam", "attention_grad_cam", "attcat", "tam"}
 
 
-def quick(method: Method) -> Method:
+def quick(method: Method, options: dict[str, dict[str, Any]] = QUICK) -> Method:
     """The same method with cheap options."""
-    return replace(method, function=partial(method.function, **QUICK.get(method.name, {})))
+    return replace(method, function=partial(method.function, **options.get(method.name, {})))
+
+
+def rough(method: Method) -> Method:
+    """The same method with the cheapest options."""
+    return quick(method, ROUGH)
 
 
 def draws(method: Method) -> bool:

@@ -113,8 +113,14 @@ MUTANTS: dict[str, tuple[str, str, str, tuple[Check, ...]]] = {
     ),
     "masks are not shifted": (
         "rise.py",
-        "shift[:, None] + torch.arange(side)",
-        "0 * shift[:, None] + torch.arange(side)",
+        "side + torch.randint(side, (count,), generator=generator)",
+        "side + 0 * torch.randint(side, (count,), generator=generator)",
+        (checks.masks_are_as_in_the_paper,),
+    ),
+    "masks that are clamped at the border": (
+        "rise.py",
+        "side + torch.randint(side, (count,), generator=generator)",
+        "0 * side + torch.randint(side, (count,), generator=generator)",
         (checks.masks_are_as_in_the_paper,),
     ),
     "every set weighs the same": (

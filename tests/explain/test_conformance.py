@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
-from tests.explain.suite import BY_COVERING, STANDARD_PARTS, WITHOUT_WEIGHTS, quick
+from tests.explain.suite import BY_COVERING, CUT_AT_ZERO, STANDARD_PARTS, WITHOUT_WEIGHTS, quick
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS, Heat, Method
 from vitrail.nn import MLP, STANDARD, ViT, ViTConfig
@@ -85,7 +85,9 @@ def test_shape_finite_and_what_it_says_of_itself(method: Method, config: ViTConf
     assert heat.values.isfinite().all()
     assert heat.values.min() >= 0 or method.signed
     assert (heat.method, heat.signed, heat.class_specific) == (method.name, method.signed, method.class_specific)
-    assert heat.notes == ((), (), ())
+    nothing = [method.name in CUT_AT_ZERO and not each.any() for each in heat.values]
+    assert heat.notes == tuple(("no signal",) if one else () for one in nothing)
+    assert not all(nothing)
     logits = network(images)
     assert torch.equal(heat.target, logits.argmax(dim=1))
     assert (heat.logit - logits.amax(dim=1)).abs().max() <= 1e-6

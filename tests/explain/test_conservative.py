@@ -201,11 +201,7 @@ FAULTS = {
         "self.gelu(tokens)",
     ),
     "mean held too": ("held.py", "gradient - gradient.mean(dim=axes, keepdim=True)", "gradient"),
-    "the other variance": (
-        "held.py",
-        "(full.var(dim=axes, correction=0, keepdim=True) + norm.eps)",
-        "full.var(-1, keepdim=True)",
-    ),
+    "variance forgotten": ("held.py", "(variance + norm.eps).rsqrt()", "variance.new_ones(variance.shape)"),
     "positions forgotten": ("conservative.py", "if network.pos_embed is not None:", "if False:"),
     "prefix tokens taken from the end": ("conservative.py", "by_tokens[:, start:end]", "by_tokens[:, -1:]"),
     "biases of norms forgotten": ("held.py", "count(HeldNorm(part), part.bias, names[part])", "HeldNorm(part)"),

@@ -29,9 +29,9 @@ def test_a_class_counts_from_the_mean_of_all() -> None:
 def test_ranks_by_hand() -> None:
     without = torch.tensor([[0.0, 3.0], [2.0, 0.0], [0.0, 0.0], [0.0, 1.0]])  # less the mean: 1.5, 1, 0, 0.5 at best
     picture = torch.tensor([[1.0, -1.0]])
-    assert evidence_of(picture, Aim(torch.tensor([0])), without).item() == pytest.approx((1 + 2) / 5)
+    assert evidence_of(picture, Aim(torch.tensor([0])), without, 10**9).item() == pytest.approx((1 + 2) / 5)
     # class 1 is not the highest: its own numbers among the composites are 1.5, -1, 0, 0.5, all at least -1
-    assert evidence_of(picture, Aim(torch.tensor([1])), without).item() == pytest.approx(1.0)
+    assert evidence_of(picture, Aim(torch.tensor([1])), without, 10**9).item() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("kind", ["top", "fixed", "rather", "function"])
@@ -54,7 +54,7 @@ def test_without_evidence_p_is_uniform(kind: str) -> None:
             target = (some.argmax(dim=1), 0)
             without = torch.cat([without, logits(400, 9000 + seed)])
             without = without[without.argmax(dim=1) > 0][:99]
-        shares.append(evidence_of(some, choose_target(some, target), without))
+        shares.append(evidence_of(some, choose_target(some, target), without, 10**9))
     p = torch.cat(shares)
     for limit in (0.05, 0.2, 0.5):
         found = float((p <= limit).double().mean())
@@ -69,7 +69,7 @@ def test_a_class_chosen_as_the_highest_against_its_own_numbers_would_be_wrong() 
     theirs = explained(without[:, None].expand(-1, 2000, -1), Aim(top))
     wrong = (1 + (theirs >= explained(some, Aim(top))).sum(dim=0)) / 1000
     assert float((wrong <= 0.05).double().mean()) > 0.15
-    right = evidence_of(some, Aim(top), without)
+    right = evidence_of(some, Aim(top), without, 10**9)
     assert float((right <= 0.05).double().mean()) < 0.08
 
 
@@ -81,3 +81,20 @@ def test_composites_are_the_same_for_any_pictures() -> None:
     assert torch.equal(first, evidence_free(network, two, donor(references), 150, 0))
     assert not torch.equal(first, evidence_free(network, one, donor(references), 150, 1))
     assert len(first.unique(dim=0)) == 150  # chunks do not repeat each other
+
+
+@pytest.mark.parametrize("references", [10, 20, 64])
+def test_few_references_are_allowed_for(references: int) -> None:
+    """A network that adds up patches, pictures of new patches: without the correction p is too small too often."""
+    random, corrected, plain = torch.Generator().manual_seed(0), [], []
+    for _ in range(150):
+        lent = torch.randn(references, 40, CLASSES, generator=random, dtype=torch.float64)  # of 40 positions
+        chosen = torch.randint(references, (999, 40), generator=random)
+        without = lent[chosen, torch.arange(40)].sum(dim=1)
+        new = torch.randn(30, 40, CLASSES, generator=random, dtype=torch.float64).sum(dim=1)
+        aim = Aim(new.argmax(dim=1))
+        corrected.append(evidence_of(new, aim, without, references))
+        plain.append(evidence_of(new, aim, without, 10**9))
+    shares = [float((torch.cat(found) <= 0.05).double().mean()) for found in (corrected, plain)]
+    assert abs(shares[0] - 0.05) <= 0.02
+    assert shares[1] > shares[0] + (0.01 if references < 20 else 0.0)

@@ -28,11 +28,11 @@ def test_any_game_with_all_sets_gives_shapley_values(players: int, seed: int) ->
     assert len(sets) == max(0, 2**players - 2)
     found = torch.tensor([[value(tuple(row.nonzero()[:, 0].tolist()))] for row in sets], dtype=torch.float64)
     ours = shapley_fit(sets.double(), weights, found.view(-1, 1), answers[:1], answers[-1:])
-    assert (ours[0] - torch.tensor(brute_force(value, players))).abs().max() <= 1e-8
+    assert (ours[0] - torch.tensor(brute_force(value, players), dtype=torch.float64)).abs().max() <= 1e-8
 
 
 @settings(deadline=None, max_examples=25)
-@given(players=st.integers(8, 40), seed=st.integers(0, 10**6))
+@given(players=st.integers(8, 25), seed=st.integers(0, 10**6))
 def test_an_additive_game_is_exact_also_with_drawn_sets(players: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     adds = torch.randn(players, 3, generator=generator, dtype=torch.float64)
@@ -73,7 +73,7 @@ def test_all_sets_are_all_sets() -> None:
     sets, _ = coalitions(5, 30, 0)
     expected = {chosen for size in range(1, 5) for chosen in combinations(range(5), size)}
     assert {tuple(row.nonzero()[:, 0].tolist()) for row in sets} == expected
-    assert len(coalitions(5, 29, 0)[0]) == 28  # drawn, in pairs
+    assert len(coalitions(6, 61, 0)[0]) == 60  # drawn, in pairs
 
 
 def test_more_samples_come_closer() -> None:
@@ -94,14 +94,14 @@ def test_more_samples_come_closer() -> None:
         fits = [shapley_fit(sets.double(), weights, value(sets), *ends) for sets, weights in drawn]
         return float(torch.stack([(fit - exact).square().mean().sqrt() for fit in fits]).mean())
 
-    assert off(1000) < 0.6 * off(100) < 0.6 * off(30)
+    assert off(1000) < 0.6 * off(200) < 0.6 * off(80)
 
 
 def test_patches_that_cannot_be_told_apart() -> None:
     network, images = make_network(PLAIN), make_images(PLAIN)
-    says = "samples must be at least 2 x 15 to tell 15 patches apart, got 29\ntry: samples=2048"
+    says = "samples must be at least 8 x 15 to tell 15 patches apart, got 119\ntry: samples=2048"
     with pytest.raises(UsageError, match=says):
-        kernel_shap(network, images, samples=29)
+        kernel_shap(network, images, samples=119)
     sets = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)  # two always come together
     with pytest.raises(UsageError, match="2 sets of patches cannot tell 3 patches apart"):
         shapley_fit(sets, torch.ones(2).double(), torch.ones(2, 1).double(), torch.zeros(1), torch.ones(1))
@@ -118,8 +118,18 @@ def test_a_grid_of_one_patch() -> None:
 
 def test_seed_and_batch() -> None:
     network, images = make_network(PLAIN).double(), make_images(PLAIN, 5).double()
-    whole = kernel_shap(network, images, 1, samples=40).values
+    whole = kernel_shap(network, images, 1, samples=120).values
     for batch_size in (1, 7, 1000):
-        turned = kernel_shap(network, images.flip(0), 1, samples=40, batch_size=batch_size).values.flip(0)
+        turned = kernel_shap(network, images.flip(0), 1, samples=120, batch_size=batch_size).values.flip(0)
         assert (turned - whole).abs().max() <= 1e-12
-    assert (kernel_shap(network, images, 1, samples=40, seed=1).values - whole).abs().max() > 1e-3
+    assert (kernel_shap(network, images, 1, samples=120, seed=1).values - whole).abs().max() > 1e-3
+
+
+def test_the_fewest_samples_are_enough_for_every_seed() -> None:
+    for players in (9, 15, 40, 100):
+        for seed in range(30):
+            sets, weights = coalitions(players, 8 * players, seed)
+            found = sets.double().sum(dim=1, keepdim=True)
+            ends = torch.zeros(1, dtype=torch.float64), torch.full((1,), float(players), dtype=torch.float64)
+            fit = shapley_fit(sets.double(), weights, found, *ends)
+            assert (fit - 1).abs().max() <= 1e-6

@@ -1,8 +1,11 @@
 """SmoothGrad: its noise is seeded, the same for every picture, and goes with the picture's range."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from tests.explain.mutants import unchecked
 from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.errors import UsageError
 from vitrail.explain.saliency import saliency
@@ -62,6 +65,6 @@ def test_more_samples_agree_better() -> None:
         ({"batch_size": 0}, "batch_size must be a whole number, at least 1, got 0"),
     ],
 )
-def test_wrong_options(options: dict, message: str) -> None:
+def test_wrong_options(options: dict, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
-        smooth_grad(make_network(PLAIN), make_images(PLAIN), **options)
+        unchecked(tmp_path, "smooth_grad")(make_network(PLAIN), make_images(PLAIN), **options)

@@ -10,22 +10,23 @@ ORDER = ("cannot tell", "no better than random", "weak", "supported")
 
 
 @pytest.mark.parametrize(
-    ("evidence", "faithful", "in_distribution", "wanted", "why"),
+    ("evidence", "faithful", "references", "wanted", "why"),
     [
-        (0.01, 0.025, True, "supported", "carry it"),
-        (EVIDENCE, FAITHFUL, True, "supported", "carry it"),
-        (0.01, 0.075, True, "weak", "8% of random maps"),
-        (0.01, WEAK, True, "weak", "20% of random maps"),
-        (0.01, 0.5, True, "no better than random", "50% of random maps"),
-        (0.06, 0.025, True, "cannot tell", "no evidence found"),
-        (1.0, 1.0, True, "cannot tell", "no evidence found"),
-        (0.01, None, True, "cannot tell", "prefers no square"),
-        (None, 0.025, True, "cannot tell", "no reference pictures"),
-        (0.01, 0.025, False, "cannot tell", "no reference pictures"),
+        (0.01, 0.025, 64, "supported", "carry it"),
+        (EVIDENCE, FAITHFUL, 64, "supported", "carry it"),
+        (0.01, 0.075, 64, "weak", "8% of random maps"),
+        (0.01, WEAK, 64, "weak", "20% of random maps"),
+        (0.01, 0.5, 64, "no better than random", "50% of random maps"),
+        (0.06, 0.025, 64, "cannot tell", "no evidence found"),
+        (1.0, 1.0, 64, "cannot tell", "no evidence found"),
+        (0.01, None, 64, "cannot tell", "prefers no square"),
+        (None, 0.025, 0, "cannot tell", "no reference pictures"),
+        (None, 0.025, 1, "cannot tell", "1 reference picture is too few"),
+        (None, 0.025, 9, "cannot tell", "9 reference pictures are too few"),
     ],
 )
-def test_cases(evidence: float | None, faithful: float | None, in_distribution: bool, wanted: str, why: str) -> None:
-    says, reason = verdict(evidence, faithful, in_distribution)
+def test_cases(evidence: float | None, faithful: float | None, references: int, wanted: str, why: str) -> None:
+    says, reason = verdict(evidence, faithful, references)
     assert says == wanted
     assert why in reason
 
@@ -36,14 +37,14 @@ p = st.integers(1, 100).map(lambda count: count / 100)
 @settings(deadline=None)
 @given(evidence=p, faithful=p, less=st.floats(0.1, 1.0))
 def test_a_smaller_p_is_never_worse(evidence: float, faithful: float, less: float) -> None:
-    here = ORDER.index(verdict(evidence, faithful)[0])
-    assert ORDER.index(verdict(evidence * less, faithful)[0]) >= here
-    assert ORDER.index(verdict(evidence, faithful * less)[0]) >= here
+    here = ORDER.index(verdict(evidence, faithful, 64)[0])
+    assert ORDER.index(verdict(evidence * less, faithful, 64)[0]) >= here
+    assert ORDER.index(verdict(evidence, faithful * less, 64)[0]) >= here
 
 
 @settings(deadline=None)
 @given(evidence=p, faithful=p)
 def test_nothing_is_supported_without_both(evidence: float, faithful: float) -> None:
-    supported = verdict(evidence, faithful)[0] == "supported"
+    supported = verdict(evidence, faithful, 64)[0] == "supported"
     assert supported == (evidence <= 0.05 and faithful <= 0.05)
-    assert verdict(evidence, faithful, in_distribution=False)[0] == "cannot tell"
+    assert verdict(None, faithful, 0)[0] == "cannot tell"

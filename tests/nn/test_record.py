@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.nn.reference import explicit_vit, explicit_weights, pictures, redraw
 from vitrail.errors import UsageError
 from vitrail.nn import SILENT, Attention, Parts, Record, Silent, ViT, ViTConfig, causal_mask
+from vitrail.nn.record import weights_gradient
 
 PLAIN = ViTConfig(image_size=(16, 24), patch_size=8, classes=7, width=24, depth=3, heads=3)
 FORMS = {
@@ -220,6 +221,24 @@ def test_a_gradient_touches_no_parameter_and_can_be_taken_again(run):
     assert torch.equal(first["blocks.1"], again["blocks.1"])
     assert all(parameter.grad is None for parameter in network.parameters())
     assert not any(gradient.requires_grad for gradient in again.values())
+
+
+def test_the_gradient_can_be_made_of_some_heads_and_rows(run):
+    """From what arrives at the output of attention, which is all that has to be held."""
+    network, images, _, _ = run
+    record = Record(gradients=True)
+    logits = network(images, record)
+    number = logits[:, 2].sum()
+    whole = record.gradient(number, keep_graph=True)
+    arriving = record.attended_gradient(number)
+    assert list(arriving) == list(whole)
+    for place, at_attended in arriving.items():
+        kept = record.kept(place)
+        assert at_attended.shape == kept.attended.shape
+        some = weights_gradient(at_attended[:, [2, 0]][:, :, [3, 1]], kept.values[:, [2, 0]])
+        torch.testing.assert_close(some, whole[place][:, [2, 0]][:, :, [3, 1]])
+        torch.testing.assert_close(kept.weights([2, 0], [3, 1]), record[f"{place}.attention"][:, [2, 0]][:, :, [3, 1]])
+    assert all(parameter.grad is None for parameter in network.parameters())
 
 
 def test_a_gradient_of_something_earlier_is_zero(run):

@@ -85,12 +85,64 @@ def test_notes_are_shown():
     assert "<li>a caveat</li>" in page_of(dataclasses.replace(HEAT, notes=("a caveat",)))
 
 
-def test_the_closing_section_admits_that_nothing_is_scored():
+def test_the_closing_section_admits_that_nothing_was_tested():
     shown = text_of(page_of(HEAT))
     assert "How far to trust this" in shown
-    assert "No faithfulness score is computed yet in this version." in shown
+    assert "These maps were not tested." in shown
+    assert "Every map was tested" not in shown
     assert "Generic attention (Chefer, Gur and Wolf, 2021)" in shown
     assert "Rollout" not in shown
+
+
+def test_the_closing_section_says_how_it_was_tested():
+    shown = text_of(page_of(dataclasses.replace(HEAT, trust=samples.trust())))
+    assert "Every map was tested on the model itself." in shown
+    assert "by what stands in the same place in reference pictures" in shown
+    assert "39 random maps of the same smoothness" in shown
+    assert "not tested" not in shown
+
+
+def test_one_class_rather_than_another():
+    shown = text_of(page_of(dataclasses.replace(HEAT, rather_than="1", logit=3.5)))
+    assert "This map explains why 7 rather than 1 (difference of logits 3.5) by generic attention." in shown
+
+
+@pytest.mark.parametrize(
+    ("verdict", "pale"), [("supported", 0), ("weak", 0), ("no better than random", 1), ("cannot tell", 1)]
+)
+def test_a_map_that_the_evidence_does_not_support_is_pale_and_says_why(verdict, pale):
+    page = page_of(dataclasses.replace(HEAT, trust=samples.trust(verdict)))
+    assert page.count('<g class="pale"><image class="heat"') == pale
+    assert page.count('class="frame hatched"') == pale
+    assert page.count('class="scale faint"') == pale
+    assert text_of(page).count(f"Drawn pale: {verdict}.") == pale
+
+
+def test_one_scale_for_all_maps_of_a_picture():
+    """The map with the largest share reaches the last colour; the legend of all says which share that is."""
+    even = dataclasses.replace(HEAT, values=np.ones((2, 2)) + np.array([[0, 0.1], [0, 0]]))
+    sharp = dataclasses.replace(HEAT, values=np.array([[0.0, 3.0], [1.0, 0.0]]))
+    signed = dataclasses.replace(HEAT, values=np.array([[1.0, -1.0], [1.0, -1.0]]), signed=True)
+    explained = ExplainedPicture("a.png", samples.picture(), "7", [("7", 0.9)], [even, sharp, signed])
+    page = explanation_page(ExplanationPage("Why", "model", "c", [explained], one_scale=True))
+    shown = text_of(page)
+    assert shown.count("75.0 %") == 4  # two ends, and both ends of the map with signs
+    assert shown.count("the same colours for all maps of this picture") == 3
+    assert "Own values: 1 to 1.1." in shown
+    assert "All maps of a picture have one colour scale" in shown
+    assert "Colours are scaled for each map by itself" not in shown
+    assert "3" in re.search(r'<table class="values">.*?</table>', page.split("<figcaption>")[3]).group()
+
+
+def test_many_maps_come_with_a_table():
+    heats = [dataclasses.replace(HEAT, trust=samples.trust(v)) for v in ("supported", "weak", "cannot tell", "weak")]
+    explained = ExplainedPicture("a.png", samples.picture(), "7", [("7", 0.9)], heats)
+    page = explanation_page(ExplanationPage("Why", "model", "c", [explained], one_scale=True))
+    table = re.search(r'<div class="scroll glance">.*?</table>', page).group()
+    assert re.findall(r"</svg>([a-z ]+)</td><td>(.*?)</td><td>(.*?)</td>", table) == [
+        (verdict, "2.12", "0.5") for verdict in ("supported", "weak", "cannot tell", "weak")
+    ]
+    assert "glance" not in page_of(heats[0]).split("</style>")[1]
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 9), (7, 7), (5, 11)])

@@ -13,14 +13,15 @@ import yaml
 
 import vitrail
 from vitrail.data.pictures import ArrayPictures
-from vitrail.data.references import REFERENCES, draw_references
+from vitrail.data.reference_files import REFERENCES, References
+from vitrail.data.references import draw_references
 from vitrail.data.source import Source, Split, open_source
 from vitrail.errors import UsageError
 from vitrail.training.events import Event, Finished, Stopped
 from vitrail.training.loop import StepDone
 from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.prepare import build, resolve
-from vitrail.training.settings import read_yaml, settings_from_dict
+from vitrail.training.settings import Settings, read_yaml, settings_from_dict
 
 SHORT = TrainOptions(epochs=1, batch_size=200, threads=1, workers=1, device="cpu", seed=3)
 AGAIN = TrainOptions(resume="auto")
@@ -43,7 +44,9 @@ def test_a_run_leaves_references_of_its_training_pictures(finished: Finished) ->
     references, pictures = model.references, open_source("digits").train.pictures
     assert references is not None
     assert references.shape == (64, 1, 8, 8)
-    assert torch.equal(references, draw_references(pictures, model.preprocessing, model.network.config.patch, 3))
+    drawn = draw_references(pictures, model.preprocessing, model.network.config.patch, 3)
+    assert drawn is not None
+    assert torch.equal(references, drawn.pixels)
     seen = torch.stack([model.preprocessing.to_uint8(pictures.open(number)) for number in range(len(pictures))])
     down, across = model.network.config.patch
     for row in range(0, 8, down):
@@ -180,7 +183,7 @@ def test_planted_pictures_of_validation_would_be_noticed(monkeypatch: pytest.Mon
     source = grey_source()
     made = resolve("grey", replace(SHORT, recipe="small-pictures"), GIVEN, source)[0]
 
-    def leaking(pictures: object, *others: object) -> torch.Tensor | None:
+    def leaking(pictures: object, *others: object) -> References | None:
         return draw_references(source.validation.pictures, *others)
 
     monkeypatch.setattr("vitrail.training.prepare.draw_references", leaking)
@@ -189,15 +192,40 @@ def test_planted_pictures_of_validation_would_be_noticed(monkeypatch: pytest.Mon
     assert int(references.max()) >= 100
 
 
+def colour_source(pixels: np.ndarray) -> Source:
+    split = Split(ArrayPictures(pixels), np.arange(len(pixels)) % 2)
+    return Source("colour", "nowhere", ("a", "b"), split, split, None, (), {}, None, "print")
+
+
+def settings_of(side: int, patch: int, source: Source) -> Settings:
+    network = {"image_size": side, "patch_size": patch, "width": 16, "depth": 1, "heads": 2, "mlp_dim": 16}
+    return resolve(source.name, replace(SHORT, recipe="small-pictures"), {"network": network}, source)[0]
+
+
 def test_pictures_too_large_for_references_are_said() -> None:
-    pixels = np.zeros((12, 8, 8), np.uint8)
-    split = Split(ArrayPictures(pixels), np.arange(12) % 2)
-    source = Source("black", "nowhere", ("a", "b"), split, split, None, (), {}, None, "print")
-    given = {"network": {"image_size": 640, "patch_size": 64, "width": 16, "depth": 1, "heads": 2, "mlp_dim": 16}}
-    made = resolve("black", replace(SHORT, recipe="small-pictures"), given, source)[0]
-    prepared = build(made, source)
+    source = colour_source(np.random.default_rng(0).integers(0, 256, (4, 1024, 1024, 3), dtype=np.uint8))
+    prepared = build(settings_of(1024, 256, source), source)
     assert prepared.model.references is None
-    assert [note for note in prepared.notes if "640 x 640 pixels has more than 300 KB" in note]
+    assert [note for note in prepared.notes if "1024 x 1024 pixels has more than 300 KB, even as JPEG" in note]
+
+
+def test_large_pictures_are_compressed_and_that_is_said(tmp_path: Path) -> None:
+    """A model of colour pictures of 224 pixels carries the same references before it is saved, after, and again."""
+    small = np.random.default_rng(0).integers(0, 256, (80, 14, 14, 3), dtype=np.uint8)
+    source = colour_source(small.repeat(16, axis=1).repeat(16, axis=2))
+    prepared = build(settings_of(224, 16, source), source)
+    references = prepared.model.references
+    assert references is not None
+    assert len(references) == 20
+    said = [note for note in prepared.notes if "references" in note]
+    assert said[0].startswith("20 references, shuffled patches of training pictures (stored as JPEG of quality 95)")
+    one = vitrail.save(prepared.model, tmp_path / "one")
+    again = vitrail.save(vitrail.load(one), tmp_path / "again")
+    assert (one / REFERENCES).stat().st_size <= 300 * 1024
+    assert (again / REFERENCES).read_bytes() == (one / REFERENCES).read_bytes()
+    for place in (one, again):
+        assert torch.equal(vitrail.load(place).references, references)
+        assert "(as JPEG of quality 95, with a small loss)" in (place / "README.md").read_text(encoding="utf-8")
 
 
 def test_students_carry_them_too(finished: Finished, tmp_path: Path) -> None:

@@ -116,8 +116,6 @@ def _asked(model: "Model", typed: Explain) -> Asked:
 
     contrast = typed.rather_than is not None
     methods = choose_methods(model, typed.method, typed.compare, typed.methods, contrast)
-    number = typed.layer is not None and typed.layer.lstrip("-").isdecimal()
-    layer = int(typed.layer) if typed.layer is not None and number else typed.layer
     references = None
     if typed.no_trust and (typed.reference or typed.masks):
         option = "--reference" if typed.reference else "--masks"
@@ -129,7 +127,7 @@ def _asked(model: "Model", typed: Explain) -> Asked:
         references = references.to(next(model.network.parameters()).device)
     return Asked(
         methods=methods,
-        options=choose_options(methods, {"layer": layer, "head": typed.head}),
+        options=choose_options(methods, {"layer": typed.layer, "head": typed.head}),
         target=class_index(model, typed.target, "--target"),
         rather_than=class_index(model, typed.rather_than, "--rather-than"),
         references=references,
@@ -158,10 +156,10 @@ def _write(typed: Explain, page: Path, command: str, results: Sequence["Result"]
         rows.append((one.name, prediction.label, share(prediction.probability, 1), truth))
         tested = [(view.title, view.trust) for view in one.heats if view.trust is not None]
         if typed.compare:
-            rows += [(f"  {title}", trust.verdict) for title, trust in tested]
+            rows += [("", title, trust.verdict) for title, trust in tested]
         else:
             sentences += [f"{one.name}: {trust.sentence}" for _, trust in tested]
-    print_table(rows, left=2)
+    print_table(rows, left=3 if typed.compare else 2)
     for sentence in ["", *sentences] if sentences else []:
         say(sentence)
     if any(view.trust is not None and view.trust.fill != "donor" for one in explained for view in one.heats):

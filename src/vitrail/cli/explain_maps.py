@@ -99,19 +99,25 @@ def choose_methods(
     return tuple(each for each in METHODS.values() if each.name not in {*costly, *blind})
 
 
-def choose_options(methods: Sequence["Method"], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of one method that were typed, such as its layer.
+def choose_options(methods: Sequence["Method"], given: Mapping[str, str | int | None]) -> dict[str, Any]:
+    """The options of one method that were typed, such as its layer, each of the kind that the method wants.
 
     Raises:
-        UsageError: If there are several methods, or this one does not have the option.
+        UsageError: If there are several methods, or this one does not have the option or wants a number.
     """
-    options = {name: value for name, value in given.items() if value is not None}
-    for name in options:
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is None:
+            continue
         if len(methods) > 1:
             raise UsageError(f"--{name} is for one method, not for a comparison", f"leave --{name} out")
-        known = [key for key in given if key in inspect.signature(methods[0].function).parameters]
+        method, known = methods[0].name, inspect.signature(methods[0].function).parameters
         if name not in known:
-            raise UsageError(f"{methods[0].name} has no --{name}", f"--{known[0]}" if known else f"leave --{name} out")
+            raise UsageError(f"{method} has no --{name}", f"leave --{name} out")
+        wants_number = known[name].annotation in (int, int | None)
+        if wants_number and not str(value).removeprefix("-").isdecimal():
+            raise UsageError(f"--{name} of {method} must be a number, got '{value}'", f"--{name} -1")
+        options[name] = int(value) if wants_number else value
     return options
 
 
@@ -169,7 +175,10 @@ def _compared(model: "Model", images: "Tensor", target: Classes, masks: "Tensor 
     names = tuple(method.name for method in asked.methods)
     if not asked.options:
         return compare(model, images, names, target, references=asked.references, masks=masks, scored=asked.scored)
-    heat = asked.methods[0].function(model.network, images, target, **asked.options)
+    try:
+        heat = asked.methods[0].function(model.network, images, target, **asked.options)
+    except UsageError as error:  # its hint speaks Python
+        raise UsageError(error.problem, f"leave --{' and --'.join(asked.options)} out, or one that there is") from error
     tested = (trust(model, images, heat, references=asked.references, masks=masks),) if asked.scored else ()
     return Comparison(names, (heat,), tested, (0.0,))
 

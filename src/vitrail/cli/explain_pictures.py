@@ -59,7 +59,7 @@ def read_pictures(
             shown.append(Shown(split.pictures.name(i), split.pictures.open(i), model.classes[split.labels[i]]))
         except DataError as error:
             problems.append(error.problem)
-    return _with_planted_masks(shown, model) if first == PLANTED and shown else shown
+    return with_planted_masks(shown, model) if first == PLANTED and shown else shown
 
 
 def read_files(given: Sequence[str], count: int, problems: list[str]) -> Iterator[Shown]:
@@ -164,7 +164,7 @@ def _flattened(mask: "Image.Image") -> "Image.Image":
     return Image.fromarray(np.where(there, 255, 0).astype(np.uint8))
 
 
-def _with_planted_masks(shown: list[Shown], model: "Model") -> list[Shown]:
+def with_planted_masks(shown: list[Shown], model: "Model") -> list[Shown]:
     """Pictures of the set `planted`, with the cell that shows the digit, where squares do not lie in two cells."""
     import numpy as np
     from PIL import Image

@@ -4,6 +4,7 @@ A patch that is painted grey is unlike anything the network has learnt. A patch 
 is not. So a trained model carries references, which are put together from patches of training pictures: the patch at
 position p of reference j comes from picture pi_p(j), and every position has a permutation pi_p of its own. Two patches
 of a reference belong together no more than by chance, and most patches of a picture are in no reference at all.
+How they are stored, and at which loss, is in `reference_files.py`.
 """
 
 from collections.abc import Callable
@@ -20,20 +21,28 @@ from vitrail.data.folder import picture_files
 from vitrail.data.order import uniforms
 from vitrail.data.pictures import Pictures
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.tensor_files import read_tensors
+from vitrail.data.reference_files import (
+    ENOUGH_AT,
+    MOST,
+    MOST_BYTES,
+    MOST_VALUES,
+    REFERENCES,
+    Compressed,
+    Patch,
+    References,
+    compress,
+    decompress,
+    most_uncompressed,
+    read_references,
+    still_of,
+)
 from vitrail.errors import DataError, UsageError
 
-REFERENCES = "references.safetensors"
-MOST = 64
-MOST_BYTES = 300 * 1024  # of the whole file
-HEADER_BYTES = 1024  # more than the header of the file ever has
 SOURCES = 4  # pictures that a reference is drawn from, at least: a picture gives a quarter of its patches, on average
 FEW = 10  # with fewer, pictures put together of them are too much alike to say what is exceptional
 LEAST_PATCHES = 4  # where a picture has fewer, a patch shows too much of it
 
 _CHOICE, _PLACES = 20, 21  # streams of random numbers, see `order.py`
-
-Patch = tuple[int, int]
 
 
 def make_references(pictures: UInt8[Tensor, "k c h w"], patch: Patch, seed: int) -> UInt8[Tensor, "r c h w"]:
@@ -48,8 +57,8 @@ def make_references(pictures: UInt8[Tensor, "k c h w"], patch: Patch, seed: int)
         seed: Of the permutations.
 
     Returns:
-        r = min(64, 300 KB / bytes of a picture, k / 4) references, rounded down; none where there are fewer than four
-        patches in a picture.
+        r = min(64, k / 4) references, rounded down; fewer where pictures have more than 192 KB, since no more could be
+        stored; none where there are fewer than four patches in a picture.
 
     Raises:
         UsageError: The patches do not divide the pictures.
@@ -71,7 +80,7 @@ def make_references(pictures: UInt8[Tensor, "k c h w"], patch: Patch, seed: int)
 
 
 def references_of(count: int, channels: int, size: tuple[int, int], patch: Patch) -> int:
-    """How many references are kept.
+    """How many references are put together; as many as can be stored are kept.
 
     Args:
         count: Pictures that they may be drawn from.
@@ -81,40 +90,58 @@ def references_of(count: int, channels: int, size: tuple[int, int], patch: Patch
     """
     if (size[0] // patch[0]) * (size[1] // patch[1]) < LEAST_PATCHES:
         return 0
-    return min(MOST, (MOST_BYTES - HEADER_BYTES) // (channels * size[0] * size[1]), count // SOURCES)
+    return min(MOST, MOST_VALUES // (channels * size[0] * size[1]), count // SOURCES)
 
 
-def said_of_references(references: UInt8[Tensor, "r c h w"] | None, preprocessing: Preprocessing, patch: Patch) -> str:
-    """What a training says of the references that its model will carry, or why `draw_references` found none."""
+def said_of_references(references: References | None, preprocessing: Preprocessing, patch: Patch, count: int) -> str:
+    """What a training says of the references that its model will carry, or why `draw_references` found none.
+
+    Args:
+        references: What was drawn.
+        preprocessing: The model's.
+        patch: Height and width of the network's patches, in pixels.
+        count: Of the training pictures.
+    """
     if references is not None:
-        what = "1 reference" if len(references) == 1 else f"{len(references)} references"
-        few = "" if len(references) >= FEW else "; so few say little: test explanations with a folder of pictures too"
+        kept, compressed = len(references.pixels), references.compressed
+        what = "1 reference" if kept == 1 else f"{kept} references"
+        how = "" if compressed is None else f" (stored as JPEG of quality {compressed.quality})"
+        few = "" if kept >= FEW else "; so few say little: test explanations with a folder of pictures too"
         return (
-            f"{what}, shuffled patches of training pictures, will travel with the model; --no-references for none{few}"
+            f"{what}, shuffled patches of training pictures{how}, will travel with the model; "
+            f"--no-references for none{few}"
         )
-    height, width = preprocessing.size
-    if not references_of(SOURCES, preprocessing.channels, (height, width), (1, 1)):
-        why = f"one of {height} x {width} pixels has more than {MOST_BYTES // 1024} KB"
-    elif not references_of(SOURCES, preprocessing.channels, (height, width), patch):
+    (height, width), channels = preprocessing.size, preprocessing.channels
+    if (height // patch[0]) * (width // patch[1]) < LEAST_PATCHES:
         why = f"in patches of {patch[0]} x {patch[1]}, one of {height} x {width} pixels would show too much"
+    elif count >= SOURCES and not most_uncompressed(channels, (height, width)):
+        worst, limit = min(ENOUGH_AT), MOST_BYTES // 1024
+        why = f"one of {height} x {width} pixels has more than {limit} KB, even as JPEG of quality {worst}"
     else:
         why = f"they are drawn from {SOURCES} training pictures or more"
     return f"no references: {why}; explanations can be tested with a folder of pictures"
 
 
-def about_references(references: UInt8[Tensor, "r c h w"]) -> str:
-    """What a model card says of the references that lie beside it, and how to leave them out."""
+def about_references(references: UInt8[Tensor, "r c h w"], compressed: Compressed | None = None) -> str:
+    """What a model card says of the references that lie beside it, and how to leave them out.
+
+    Args:
+        references: The model's.
+        compressed: What they were decoded from, if anything.
+    """
     holds = "a picture" if len(references) == 1 else f"{len(references)} pictures"
+    compressed = still_of(compressed, references)
+    how = "" if compressed is None else f" (as JPEG of quality {compressed.quality}, with a small loss)"
     return (
-        f"`{REFERENCES}` holds {holds} put together from patches of training pictures, each patch from a picture drawn "
-        "at random, against which explanations are tested; delete the file, or train with `--no-references`, to leave "
-        "them out."
+        f"`{REFERENCES}` holds {holds}{how} put together from patches of training pictures, each patch from a picture "
+        "drawn at random, against which explanations are tested; delete the file, or train with `--no-references`, to "
+        "leave them out."
     )
 
 
 def draw_references(
     pictures: Pictures, preprocessing: Preprocessing, patch: Patch, seed: int, threads: int = 1
-) -> UInt8[Tensor, "r c h w"] | None:
+) -> References | None:
     """References for a model, from pictures that it is trained on, as it sees them and without augmentation.
 
     Args:
@@ -125,47 +152,24 @@ def draw_references(
         threads: Pictures decoded at the same time.
 
     Returns:
-        The references; None where not one can be kept. Pictures that cannot be read are passed over.
+        The references as they can be stored in 300 KB: as they are where all fit so, else compressed where that keeps
+        more of them, with the values that are decoded again. None where not one can be kept. Pictures that cannot be
+        read are passed over.
     """
-    kept = references_of(len(pictures), preprocessing.channels, preprocessing.size, patch)
-    if not kept:
+    wanted = references_of(len(pictures), preprocessing.channels, preprocessing.size, patch)
+    if not wanted:
         return None
     order = uniforms(np.arange(len(pictures), dtype=np.int64), 1, seed=seed, epoch=0, stream=_CHOICE)[:, 0]
-    drawn = np.argsort(order, kind="stable")[: SOURCES * kept]
+    drawn = np.argsort(order, kind="stable")[: SOURCES * wanted]
     feed = resident_pixels(pictures.select(drawn.tolist()), preprocessing, threads)
     readable = [row for row in range(len(drawn)) if row not in feed.unreadable]
     made = make_references(feed.pixels[readable], patch, seed)
-    return made if len(made) else None
-
-
-def read_references(file: Path, preprocessing: Preprocessing) -> UInt8[Tensor, "r c h w"]:
-    """The references in a file that a model was saved with.
-
-    Args:
-        file: Its `references.safetensors`.
-        preprocessing: The model's, which says the size.
-
-    Raises:
-        DataError: The file is missing or damaged, or its pictures are of another size.
-    """
-    hint = "delete the file (the model works without it), or the folder of another run"
-    tensors = read_tensors(file, hint)
-    found = tensors.get("references")
-    if found is None or len(tensors) != 1:
-        raise DataError(f"{file} holds {', '.join(sorted(tensors)) or 'nothing'}, not references", hint)
-    problem = misfit(found, preprocessing)
-    if problem:
-        raise DataError(f"{file}: {problem}", hint)
-    return found
-
-
-def misfit(references: Tensor, preprocessing: Preprocessing) -> str:
-    """Why these are no references for a model with this preprocessing; empty where they are."""
-    wanted = (preprocessing.channels, *preprocessing.size)
-    if references.dtype == torch.uint8 and references.dim() == 4 and tuple(references.shape[1:]) == wanted:
-        return "" if len(references) else "there is not one reference"
-    shape, kind = " x ".join(map(str, references.shape)), str(references.dtype).removeprefix("torch.")
-    return f"references are {shape} of {kind}, the model takes r x {' x '.join(map(str, wanted))} of uint8"
+    uncompressed = most_uncompressed(preprocessing.channels, preprocessing.size)
+    compressed = compress(made, patch) if len(made) > uncompressed else None
+    if compressed is not None and len(compressed.pictures) > uncompressed:
+        return References(decompress(compressed, preprocessing.channels, preprocessing.size), compressed)
+    kept = made[:uncompressed].clone()
+    return References(kept) if len(kept) else None
 
 
 def open_references(
@@ -188,7 +192,7 @@ def open_references(
     """
     for saved in (place, place / REFERENCES, place / "model" / REFERENCES):
         if saved.suffix == ".safetensors" and saved.is_file():
-            return preprocessing.normalise(read_references(saved, preprocessing))
+            return preprocessing.normalise(read_references(saved, preprocessing).pixels)
     files = _spread(_files(place))
     pixels, problems, small = [], [], 0
     for file in files:

@@ -20,12 +20,21 @@ from vitrail.explain.attention_rollout import rollout, rollout_of
 from vitrail.explain.compare import Comparison, compare
 from vitrail.explain.conservative import Balance, balance_sheet, conservative
 from vitrail.explain.cross_attention import cross_attention
+from vitrail.explain.grad_cam import grad_cam
 from vitrail.explain.gradient_rollout import gradient_rollout, gradient_rollout_of
 from vitrail.explain.head_view import head_view, head_views
 from vitrail.explain.heat import Heat
+from vitrail.explain.hires_cam import hires_cam
+from vitrail.explain.input_x_gradient import input_x_gradient
+from vitrail.explain.integrated_gradients import integrated_gradients, integrated_gradients_with_gap
+from vitrail.explain.kernel_shap import kernel_shap
 from vitrail.explain.legrad import legrad
 from vitrail.explain.methods import METHODS, Method
+from vitrail.explain.occlusion import occlusion
+from vitrail.explain.rise import rise
+from vitrail.explain.saliency import saliency
 from vitrail.explain.selftest import SelfTest, selftest
+from vitrail.explain.smooth_grad import smooth_grad
 from vitrail.explain.tam import tam
 from vitrail.explain.target import Contrast, Target
 from vitrail.explain.trusting import Trust, trust
@@ -48,17 +57,27 @@ __all__ = [
     "cross_attention",
     "generic_attention",
     "generic_relevance_of",
+    "grad_cam",
     "gradient_rollout",
     "gradient_rollout_of",
     "head_view",
     "head_views",
+    "hires_cam",
+    "input_x_gradient",
     "inside",
+    "integrated_gradients",
+    "integrated_gradients_with_gap",
+    "kernel_shap",
     "legrad",
+    "occlusion",
     "raw_attention",
+    "rise",
     "rollout",
     "rollout_of",
+    "saliency",
     "scores",
     "selftest",
+    "smooth_grad",
     "tam",
     "trust",
 ]

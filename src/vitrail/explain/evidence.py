@@ -4,6 +4,11 @@ A picture put together of patches of many others, each at its own place, looks l
 shows nothing. What the network says of such composites is what it says of nothing; a picture holds evidence when the
 explained number is exceptional among theirs. When the class is the picture's highest, it was chosen among all classes,
 so it is compared with the highest class of each composite: a fair comparison for any network, trained or not.
+
+References are few, and a new picture is like none of them. If every patch adds its own to the number, with variance s
+over all pictures, then composites of r references have s (r - 1) / r around their mean, and a new picture has
+s (r + 1) / r around it. So the composites' numbers are spread out by the root of (r + 1) / (r - 1) before they are
+compared. Below ten references that correction is larger than a tenth, and too rough to build on.
 """
 
 import torch
@@ -16,6 +21,7 @@ from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
 BATCH = 64
+FEWEST = 10  # references
 
 
 def explained(logits: Float[Tensor, "*m b v"], aim: Aim) -> Float[Tensor, "*m b"]:
@@ -49,13 +55,16 @@ def evidence_free(network: ViT, images: Images, fill: Fill, count: int, seed: in
     return torch.cat(parts)
 
 
-def evidence_of(logits: Float[Tensor, "b v"], aim: Aim, without: Float[Tensor, "count v"]) -> Float[Tensor, "b"]:
+def evidence_of(
+    logits: Float[Tensor, "b v"], aim: Aim, without: Float[Tensor, "count v"], references: int
+) -> Float[Tensor, "b"]:
     """p for each picture: (1 + composites whose number is as high) / (1 + composites).
 
     Args:
         logits: Of the pictures.
         aim: What is explained of them.
         without: Logits of pictures that hold no evidence.
+        references: Of how many pictures they are put together.
     """
     own = explained(logits, aim)
     count, pictures = len(without), len(logits)
@@ -68,4 +77,6 @@ def evidence_of(logits: Float[Tensor, "b v"], aim: Aim, without: Float[Tensor, "
         else:  # the highest of the composites, held against the same class
             best = chosen.of(without)[:, None] - without[:, aim.rather_than]
         theirs = torch.where(highest, best, theirs)
+    mean = theirs.mean(dim=0)
+    theirs = mean + (theirs - mean) * ((references + 1) / (references - 1)) ** 0.5
     return (1 + (theirs >= own).sum(dim=0)) / (1 + count)

@@ -14,7 +14,7 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.heat import ROUNDING, Heat
 from vitrail.explain.layers import RecordedLayer, attention, block_of, heads_of, read_heads, read_row
-from vitrail.explain.readout import on_grid, open_run
+from vitrail.explain.readout import open_run
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
@@ -79,11 +79,13 @@ def head_views(
     _check(mass)
     opened = open_run(network, images, None, f"{place}.attention")
     rows = read_heads(RecordedLayer(opened.record.kept(place)), attention, opened.readout)
-    return on_grid(most_of(rows[:, :, opened.prefix :], mass), 0, opened.grid)
+    return most_of(rows[:, :, opened.prefix :], mass).unflatten(2, opened.grid)
 
 
 def most_of(shares: Float[Tensor, "*b p"], mass: float) -> Float[Tensor, "*b p"]:
     """Each row's largest entries that together hold `mass` of it, with their ties; 0 in place of the others."""
+    if mass == 1:
+        return shares  # what is lost in the sum's rounding belongs to it
     largest = shares.sort(dim=-1, descending=True).values
     held = largest.cumsum(dim=-1)
     enough = (held >= mass * held[..., -1:] * (1 - torch.finfo(held.dtype).eps * shares.shape[-1])).long()

@@ -117,8 +117,9 @@ class Answer(torch.autograd.Function):
         return answer.view_as(answer)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         """What arrives at the tokens."""
+        (gradient,) = gradients
         with without_autocast(gradient):
             return ctx.back(wide(gradient)).to(ctx.dtype), None, None
 
@@ -145,7 +146,8 @@ class HeldNorm(nn.Module):
         """The same bits; linear in the tokens."""
         norm, full = self.norm, wide(tokens.detach())
         axes = tuple(range(-len(norm.normalized_shape), 0))
-        scale = (full.var(dim=axes, correction=0, keepdim=True) + norm.eps).rsqrt()
+        variance = (full - full.mean(dim=axes, keepdim=True)).square().mean(dim=axes, keepdim=True)
+        scale = (variance + norm.eps).rsqrt()
 
         def back(gradient: Tensor) -> Tensor:
             gradient = (gradient if norm.weight is None else gradient * norm.weight.detach()) * scale

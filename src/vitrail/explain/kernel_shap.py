@@ -29,6 +29,8 @@ from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
+FEWEST = 8  # sets for each patch: of so many enough differ, also where many hold one patch alone
+
 
 @torch.inference_mode(False)
 def kernel_shap(
@@ -47,7 +49,7 @@ def kernel_shap(
         network: In eval mode; left as it is.
         images: (b, c, h, w), any size that the patches divide.
         target: What to explain, see `vitrail.explain.target`; None for each picture's top class, as it is uncovered.
-        samples: How many sets of patches are tried, at least two for each patch; all sets when they fit.
+        samples: How many sets of patches are tried, at least eight for each patch; all sets when they fit.
         fill: What covers patches, in normalised pixels: `"mean"` for the picture's own mean colour, a number, one for
             each channel, or a tensor that broadcasts to the pictures.
         seed: Of the sets; every picture gets the same ones, whatever the batch.
@@ -85,10 +87,10 @@ def coalitions(players: int, samples: int, seed: int) -> tuple[Bool[Tensor, "m p
         numbers = torch.arange(1, 2**players - 1)
         sets = (numbers[:, None] >> torch.arange(players) & 1).bool()
         return sets, torch.tensor([kernel(players, size) for size in sets.sum(dim=1).tolist()], dtype=torch.float64)
-    if samples < 2 * players:
+    if samples < FEWEST * players:
         raise UsageError(
-            f"samples must be at least 2 x {players} to tell {players} patches apart, got {samples}",
-            f"samples={max(2048, 8 * players)}",
+            f"samples must be at least {FEWEST} x {players} to tell {players} patches apart, got {samples}",
+            f"samples={max(2048, FEWEST * players)}",
         )
     generator = torch.Generator().manual_seed(seed)
     sizes = torch.arange(1, players)

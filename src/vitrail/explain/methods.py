@@ -9,10 +9,19 @@ from vitrail.explain.attention_grad_cam import attention_grad_cam
 from vitrail.explain.attention_raw import raw_attention
 from vitrail.explain.attention_rollout import rollout
 from vitrail.explain.conservative import conservative
+from vitrail.explain.grad_cam import grad_cam
 from vitrail.explain.gradient_rollout import gradient_rollout
 from vitrail.explain.head_view import head_view
 from vitrail.explain.heat import Heat
+from vitrail.explain.hires_cam import hires_cam
+from vitrail.explain.input_x_gradient import input_x_gradient
+from vitrail.explain.integrated_gradients import integrated_gradients
+from vitrail.explain.kernel_shap import kernel_shap
 from vitrail.explain.legrad import legrad
+from vitrail.explain.occlusion import occlusion
+from vitrail.explain.rise import rise
+from vitrail.explain.saliency import saliency
+from vitrail.explain.smooth_grad import smooth_grad
 from vitrail.explain.tam import tam
 
 
@@ -132,6 +141,98 @@ METHODS: dict[str, Method] = {
             says="attention walked back through the layers, weighed by the last layer's gradient on the way from black",
             paper="Explaining information flow inside vision transformers using Markov chain (Yuan et al., 2021)",
             cost="1 + steps (21)",
+        ),
+        Method(
+            function=saliency,
+            name="saliency",
+            title="Saliency",
+            signed=False,
+            class_specific=True,
+            says="how fast the class's logit would change with the pixels of each patch",
+            paper="Deep inside convolutional networks (Simonyan, Vedaldi and Zisserman, 2013), section 3",
+            cost="3",
+        ),
+        Method(
+            function=input_x_gradient,
+            name="input_x_gradient",
+            title="Input x gradient",
+            signed=True,
+            class_specific=True,
+            says="the pixels of each patch times the gradient that reaches them; the parts do not sum to the logit",
+            paper="Not just a black box: learning important features (Shrikumar et al., 2016), section 2",
+            cost="3",
+        ),
+        Method(
+            function=smooth_grad,
+            name="smooth_grad",
+            title="SmoothGrad",
+            signed=False,
+            class_specific=True,
+            says="saliency, averaged over noisy copies of the picture",
+            paper="SmoothGrad: removing noise by adding noise (Smilkov et al., 2017), section 2",
+            cost="1 + 3 x samples (76)",
+        ),
+        Method(
+            function=integrated_gradients,
+            name="integrated_gradients",
+            title="Integrated Gradients",
+            signed=True,
+            class_specific=True,
+            says="what each patch adds to the class's logit on the way from a picture of one colour to this one",
+            paper="Axiomatic attribution for deep networks (Sundararajan, Taly and Yan, 2017), section 3",
+            cost="2 + 3 x steps (152)",
+        ),
+        Method(
+            function=grad_cam,
+            name="grad_cam",
+            title="Grad-CAM",
+            signed=False,
+            class_specific=True,
+            says="patch tokens of one layer, each channel weighed by how the class's logit reacts to it",
+            paper="Grad-CAM: visual explanations from deep networks (Selvaraju et al., ICCV 2017), equations 1 and 2",
+            cost="3",
+        ),
+        Method(
+            function=hires_cam,
+            name="hires_cam",
+            title="HiResCAM",
+            signed=True,
+            class_specific=True,
+            says="patch tokens of one layer times the gradient that reaches each",
+            paper="Use HiResCAM instead of Grad-CAM (Draelos and Carin, 2020), section 3",
+            cost="3",
+        ),
+        Method(
+            function=occlusion,
+            name="occlusion",
+            title="Occlusion",
+            signed=True,
+            class_specific=True,
+            says="how far the class's logit falls when a patch is covered by the picture's mean colour",
+            paper="Visualizing and understanding convolutional networks (Zeiler and Fergus, 2014), section 4.2",
+            cost="1 + the number of patches",
+        ),
+        Method(
+            function=rise,
+            name="rise",
+            title="RISE",
+            signed=True,
+            class_specific=True,
+            says="how much higher the class's logit is while a patch is seen, on average over random masks",
+            paper="RISE: randomized input sampling for explanation (Petsiuk, Das and Saenko, 2018), section 3",
+            cost="1 + masks (2001)",
+            costly=True,
+        ),
+        Method(
+            function=kernel_shap,
+            name="kernel_shap",
+            title="KernelSHAP",
+            signed=True,
+            class_specific=True,
+            says="what a patch adds to the class's logit, averaged over the sets of patches that may be seen with it",
+            paper="A unified approach to interpreting model predictions (Lundberg and Lee, 2017), section 4.1",
+            cost="3 + samples (2051)",
+            costly=True,
         ),
         Method(
             function=conservative,

@@ -83,7 +83,7 @@ def windows(grid: Size, window: Size, stride: Size) -> Float[Tensor, "m rows col
 
 
 def _pair(name: str, given: int | Size) -> Size:
-    pair = (given, given) if isinstance(given, int) else tuple(given)
+    pair = tuple(given) if isinstance(given, tuple | list) else (given, given)
     if len(pair) != 2 or any(type(side) is not int for side in pair):
         raise UsageError(f"{name} must be patches, one number or (rows, columns), got {given!r}", f"{name}=1")
     return pair[0], pair[1]

@@ -7,9 +7,11 @@ helps or hurts, and a network that does not look gives zero. The paper's map is 
 number per picture; its Monte Carlo sum (equation 6) divides by N E[M] where here the masks that were drawn are summed,
 which takes out the part that chance alone would put on the patches that were seen more often.
 
-A mask is made as in the paper: a small grid of cells, each seen with probability `seen`, stretched bilinearly to one
-cell more than is needed and cut out at a random place. Its values stand on the patches, not on the pixels: a patch is
-seen, covered, or a mixture as a whole. Noisy by nature; it takes thousands of masks.
+A mask is made as in the paper: a small grid of cells, each seen with probability `seen`, stretched bilinearly and cut
+out at a random place. Its values stand on the patches, not on the pixels: a patch is seen, covered, or a mixture as a
+whole. The paper's grid ends where the picture does, so that its border is mixed less and the largest values of noise
+lie in the corners; here the grid goes on beyond, and all patches have the same chances. Noisy by nature: it takes
+thousands of masks.
 """
 
 import math
@@ -92,9 +94,10 @@ def random_masks(grid: Size, count: int, cells: int, seen: float, seed: int) -> 
     generator = torch.Generator().manual_seed(seed)
     small = [min(cells, side) for side in grid]
     patches = [math.ceil(side / few) for side, few in zip(grid, small, strict=True)]  # along a cell
-    drawn = (torch.rand(count, *small, generator=generator) < seen).float()
-    large = spread(drawn, ((small[0] + 1) * patches[0], (small[1] + 1) * patches[1]))
-    shifts = [torch.randint(side, (count,), generator=generator) for side in patches]
+    beyond = [few + 3 for few in small]  # one cell before the picture, and as far behind it as it is shifted
+    drawn = (torch.rand(count, *beyond, generator=generator) < seen).float()
+    large = spread(drawn, (drawn.shape[1] * patches[0], drawn.shape[2] * patches[1]))
+    shifts = [side + torch.randint(side, (count,), generator=generator) for side in patches]
     rows, columns = (
         shift[:, None] + torch.arange(side) for shift, side in zip(shifts, grid, strict=True)
     )  # (m, rows), (m, columns)

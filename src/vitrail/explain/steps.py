@@ -13,6 +13,7 @@ from torch import Tensor
 from vitrail.explain.evidence import BATCH, explained
 from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import Fill
+from vitrail.explain.scores.streams import keys_of, stream
 from vitrail.explain.target import FUNCTION, Aim
 from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
@@ -98,11 +99,13 @@ class Covering:
         return self.fill.make(self.images, self.patch, 1, self.seed * 104_729 + number)[0]
 
     def _order(self, maps: Float[Tensor, "m b rows columns"]) -> Tensor:
-        """(m, b, squares), highest value first; among equal values the order is random, not from the top left."""
+        """(m, b, squares), highest value first; equal values come in an order of the picture's own, at random."""
         flat = maps.flatten(2)
-        generator = torch.Generator().manual_seed(self.seed)
-        mixed = torch.randperm(flat.shape[2], generator=generator).to(flat.device)
-        return mixed[flat[..., mixed].argsort(dim=2, descending=True, stable=True)]
+        shuffles = torch.stack(
+            [torch.randperm(flat.shape[2], generator=stream(self.seed, "equals", key)) for key in keys_of(self.images)]
+        )
+        mixed = shuffles.to(flat.device).expand_as(flat)
+        return mixed.gather(2, flat.gather(2, mixed).argsort(dim=2, descending=True, stable=True))
 
     def _first(self, order: Tensor, squares: int) -> Bool[Tensor, "m b rows columns"]:
         masks = torch.zeros(order.shape, dtype=torch.bool, device=order.device)

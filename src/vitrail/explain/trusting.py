@@ -10,18 +10,19 @@ is averaged over the steps. The map, its random twins and the true mask go throu
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.evidence import BATCH, evidence_free, evidence_of, explained
+from vitrail.explain.evidence import BATCH, FEWEST, evidence_free, evidence_of, explained
 from vitrail.explain.heat import NO_SIGNAL, NOT_FINITE, Heat
 from vitrail.explain.readout import check
 from vitrail.explain.scores.fill import donor, logits_in_chunks, own_patches
 from vitrail.explain.scores.random_maps import random_maps as random_maps_like
+from vitrail.explain.scores.streams import keys_of
 from vitrail.explain.steps import Covering, probability
 from vitrail.explain.target import FUNCTION, Aim, OfLogits
 from vitrail.explain.verdict import Verdict, verdict
@@ -31,6 +32,7 @@ from vitrail.nn.vit import Images
 LEAST = {"random_maps": 39, "draws": 10, "composites": 99}
 
 
+@runtime_checkable
 class Explainable(Protocol):
     """A network, and pictures that lend their patches; `vitrail.Model` is one."""
 
@@ -123,8 +125,8 @@ def trust(
         model: A network in eval mode with its references.
         images: (b, c, h, w), the pictures that the heat explains, as the network reads them.
         heat: What a method returned for these pictures.
-        references: Pictures that lend their patches, as the network reads them; the model's own when None. Where there
-            are none, patches of the same picture cover squares, and the verdict is "cannot tell".
+        references: Pictures that lend their patches, as the network reads them; the model's own when None. With
+            fewer than ten the verdict is "cannot tell"; with none, patches of the same picture cover squares.
         masks: True on the patches that hold the evidence, where that is known.
         function: The function that was explained, for a heat whose target is one.
         random_maps: Random maps for each map, at least 39.
@@ -145,7 +147,7 @@ def trust(
     covering = Covering(network, images, aim, fill, draws, seed)
     logits = logits_in_chunks(network, images[None], BATCH)[0]
     before = explained(logits, aim)
-    twins = random_maps_like(heat.values, random_maps, seed)
+    twins = random_maps_like(heat.values, random_maps, seed, keys_of(images))
     numbers, told = covering.paired(torch.cat([heat.values[None], twins.to(heat.values)]))
     falls = (before - numbers).mean(dim=0)  # (1 + maps, b)
     by_draw, covered = covering.by_draw(heat.values)
@@ -155,9 +157,10 @@ def trust(
     silent = [bool({NO_SIGNAL, NOT_FINITE} & set(notes)) for notes in heat.notes]
     faithful = faithful.masked_fill(torch.tensor(silent, device=faithful.device), torch.nan)
     evidence = torch.full_like(before, torch.nan)
-    if fill.in_distribution:
-        evidence = evidence_of(logits, aim, evidence_free(network, images, fill, composites, seed))
-    said = [verdict(*numbers, fill.in_distribution) for numbers in zip(_known(evidence), _known(faithful), strict=True)]
+    count = 0 if lent is None else len(lent)
+    if count >= FEWEST:
+        evidence = evidence_of(logits, aim, evidence_free(network, images, fill, composites, seed), count)
+    said = [verdict(*numbers, count) for numbers in zip(_known(evidence), _known(faithful), strict=True)]
     half = _t_97_5(draws) * spread / draws**0.5
     return Trust(
         verdict=tuple(word for word, _ in said),

@@ -21,22 +21,23 @@ FAITHFUL = 0.05
 WEAK = 0.20
 
 
-def verdict(evidence: float | None, faithful: float | None, in_distribution: bool = True) -> tuple[Verdict, str]:
+def verdict(evidence: float | None, faithful: float | None, references: int) -> tuple[Verdict, str]:
     """The verdict and the reason for it, in plain words.
 
     Args:
         evidence: p of the first question; None where it could not be asked.
         faithful: p of the second; None for a map without signal, which names nothing.
-        in_distribution: Whether squares were covered by what stands there in other pictures. Otherwise a change may
-            come from the cover itself, and the verdict is at most "cannot tell".
+        references: Pictures whose patches covered squares. With none, a change may come from the cover itself; with
+            few, it is not known what is exceptional: the verdict is "cannot tell".
     """
     if faithful is None:
         return "cannot tell", "the map prefers no square"
-    if not in_distribution or evidence is None:
-        return (
-            "cannot tell",
-            "there are no reference pictures to cover squares with, so a change may come from the cover",
-        )
+    if references == 0:
+        why = "there are no reference pictures to cover squares with, so a change may come from the cover"
+        return "cannot tell", why
+    if evidence is None:
+        few = f"{references} reference picture{'s are' if references > 1 else ' is'} too few"
+        return "cannot tell", f"{few} to know what the network says of pictures without evidence"
     if evidence > EVIDENCE:
         high = f"pictures put together of other pictures' patches reach as much in {evidence:.0%} of cases"
         return "cannot tell", f"no evidence found: {high}"

@@ -11,11 +11,12 @@ from vitrail.pages.about_methods import ABOUT
 from vitrail.pages.colour import DIVERGING, SEQUENTIAL, grey, largest_share
 from vitrail.pages.explanation_map import map_figure
 from vitrail.pages.html import data_uri, document, escape, percent, plural, write_page
-from vitrail.pages.trust import at_a_glance, tested_words
+from vitrail.pages.trust import at_a_glance, how_tested
 from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView
 
 __all__ = ["ExplainedPicture", "ExplanationPage", "HeatView", "explanation_page", "write_explanation_page"]
 
+NO_BREAK = "&nbsp;"
 FEW = 3  # maps that stand beside the picture; more stand below it
 
 
@@ -54,7 +55,7 @@ def _answer(explained: ExplainedPicture) -> str:
     if not explained.top:
         return '<p class="verdict">The model gave no answer.</p>'
     name, probability = explained.top[0]
-    verdict = f"The model says <b>{escape(name)}</b> ({percent(probability)})."
+    verdict = f"The model says <b>{escape(name)}</b> ({percent(probability).replace(' ', NO_BREAK)})."
     if explained.true_label is not None:
         right = explained.true_label == name
         mark = "✓ That is its label." if right else f"✗ Its label is <b>{escape(explained.true_label)}</b>."
@@ -101,7 +102,7 @@ def _trust(page: ExplanationPage) -> str:
     shares = f"<li>{escape(page.about_probabilities)}</li>" if page.about_probabilities else ""
     trusts = [heat.trust for heat in heats if heat.trust is not None]
     tested = (
-        tested_words(trusts)
+        how_tested(trusts)
         if trusts
         else "<li><strong>These maps were not tested.</strong> Nothing on this page measures whether the bright "
         "squares are really the ones that decided; treat a map as a hint to look closer.</li>"

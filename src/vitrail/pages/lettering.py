@@ -5,6 +5,7 @@ nearest thing that it has; what has no likeness at all is written as its escape,
 empty box.
 """
 
+import re
 import unicodedata
 from functools import cache
 
@@ -36,10 +37,13 @@ def drawable(text: str) -> str:
 
 
 def wrap(text: str, size: int, width: int) -> list[str]:
-    """The text in lines that are no wider than so many pixels; a word that is too long is broken."""
+    """The text in lines that are no wider than so many pixels; a word that is too long is broken.
+
+    Lines do not end at a no-break space.
+    """
     lines, line = [], ""
-    for word in drawable(text).split():
-        for piece in _broken(word, size, width):
+    for word in re.split("[ \t\r\n]+", text.strip(" \t\r\n")):
+        for piece in _broken(drawable(word), size, width):
             longer = f"{line} {piece}" if line else piece
             if line and font(size).getlength(longer) > width:
                 lines.append(line)
@@ -61,7 +65,7 @@ def shorten(text: str, size: int, width: int) -> str:
 
 def write(
     canvas: Image.Image,
-    at: tuple[float, float],
+    at: tuple[float | int, float | int],
     text: str,
     size: int,
     colour: tuple[int, int, int],
@@ -82,11 +86,14 @@ def write(
 
 @cache
 def _has(letter: str) -> bool:
-    small = font(16)
-    if not letter.isprintable():
-        return False
-    mask, missing = small.getmask(letter), small.getmask("\uffff")
-    return letter == " " or (mask.size, bytes(mask)) != (missing.size, bytes(missing))
+    return letter == " " or (letter.isprintable() and _shape(letter) != _shape("\uffff"))
+
+
+def _shape(letter: str) -> bytes:
+    """What is drawn of a letter; that of one which is in no font is an empty box."""
+    small = Image.new("L", (32, 32))
+    ImageDraw.Draw(small).text((4, 4), letter, fill=255, font=font(16))
+    return small.tobytes()
 
 
 @cache

@@ -21,6 +21,7 @@ EDGE, GAP, PADDING = 56, 52, 44
 ALONE, BESIDE = 540, 420  # width of a column: with one map, with several
 ACROSS = 5  # columns in a row, at most
 HEADLINE, TITLE = 42, 29
+NO_BREAK = "\u00a0"
 
 
 def draw_sheet(explained: ExplainedPicture, page: ExplanationPage) -> Image.Image:
@@ -59,7 +60,7 @@ def _subject(column: Column, explained: ExplainedPicture) -> None:
         column.text("The model gave no answer.")
         return
     name, probability = explained.top[0]
-    column.text(f"The model says {name} ({percent(probability)}).", TEXT + 3, bold=True)
+    column.text(f"The model says {name} ({percent(probability).replace(' ', NO_BREAK)}).", TEXT + 3, bold=True)
     if explained.true_label is not None:
         right = explained.true_label == name
         said = "Right: that is its label." if right else f"Wrong: its label is {explained.true_label}."

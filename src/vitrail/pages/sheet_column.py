@@ -12,6 +12,7 @@ from vitrail.pages.trust import score_axis
 from vitrail.pages.views import TrustView
 
 Colour = tuple[int, int, int]
+Number = float | int
 
 CARD, INK, SOFT, RULE, SUNK = (255, 255, 255), (28, 34, 48), (89, 96, 113), (212, 207, 196), (232, 228, 218)
 GREEN, BLUE, ORANGE = (29, 107, 75), (33, 88, 168), (163, 72, 12)
@@ -136,11 +137,11 @@ class Column:
         self.canvas.paste(part, (left, self.bottom + down))
 
 
-def _round(x: float, y: float, radius: float) -> tuple[float, float, float, float]:
+def _round(x: Number, y: Number, radius: Number) -> tuple[Number, Number, Number, Number]:
     return x - radius, y - radius, x + radius, y + radius
 
 
-def _diamond(x: float, y: float, radius: float) -> list[tuple[float, float]]:
+def _diamond(x: Number, y: Number, radius: Number) -> list[tuple[Number, Number]]:
     return [(x, y - radius), (x + 0.8 * radius, y), (x, y + radius), (x - 0.8 * radius, y)]
 
 
@@ -157,7 +158,7 @@ def _sign(verdict: str, tone: Colour, side: int) -> Image.Image:
     draw, pen = ImageDraw.Draw(fine), round(1.5 * unit)
     draw.ellipse(_round(8 * unit, 8 * unit, 7.4 * unit), CARD, tone, pen)
 
-    def stroke(*points: tuple[float, float]) -> None:
+    def stroke(*points: tuple[Number, Number]) -> None:
         places = [(x * unit, y * unit) for x, y in points]
         draw.line(places, tone, pen, joint="curve")
         for x, y in (places[0], places[-1]):

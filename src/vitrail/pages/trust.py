@@ -148,7 +148,7 @@ def _numbers(trust: TrustView) -> str:
             f"{p_words(trust.evidence)}: how often {trust.composites} pictures put together of other pictures' squares "
             "reach as much"
             if trust.evidence is not None
-            else "not known: there are no reference pictures to ask with",
+            else "not known: it takes reference pictures to ask, and there are none or too few",
         ),
         (
             "Is the map faithful?",
@@ -198,7 +198,7 @@ def at_a_glance(heats: Sequence[HeatView]) -> str:
     )
 
 
-def tested_words(trusts: Sequence[TrustView]) -> str:
+def how_tested(trusts: Sequence[TrustView]) -> str:
     """How the maps of a page were tested, as items of a list."""
     fills = " and ".join(dict.fromkeys(FILLS.get(trust.fill, trust.fill) for trust in trusts))
     maps = plural(max(len(trust.random) for trust in trusts), "random map")

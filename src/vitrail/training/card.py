@@ -29,7 +29,9 @@ def model_card(model: Model, name: str, training: Mapping[str, Any], evaluated: 
         "picture size": " x ".join(str(side) for side in model.network.config.image) + " pixels",
     }
     rows = "\n".join(f"| {fact} | {value} |" for fact, value in facts.items())
-    about = "" if model.references is None else f"{about_references(model.references)}\n\n"
+    about = ""
+    if model.references is not None:
+        about = f"{about_references(model.references, model.compressed_references)}\n\n"
     return (
         f"# A Vision Transformer for {name}\n\n"
         f"{scores.accuracy:.2%} of {counted(scores.images, f'{evaluated.split} picture')} "

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
-from torch import Tensor
 
 from vitrail.data.batches import TrainingSet
 from vitrail.data.feed import Feed, check_readable, open_feed
 from vitrail.data.pictures import Pictures
 from vitrail.data.preprocessing import Preprocessing, measure_statistics
+from vitrail.data.reference_files import References
 from vitrail.data.references import draw_references, said_of_references
 from vitrail.data.source import Source, Split
 from vitrail.errors import DataError, UsageError, counted
@@ -255,7 +254,8 @@ def build(settings: Settings, source: Source, progress: Progress = lambda what, 
     preprocessing = replace(shape, mean=mean, std=std)
     references, said = _references(settings, source, preprocessing)
     torch.manual_seed(settings.seed)
-    model = Model(ViT(network).to(device), preprocessing, source.classes, references)
+    pixels, compressed = references or (None, None)
+    model = Model(ViT(network).to(device), preprocessing, source.classes, pixels, compressed)
     data = TrainingSet(
         train, source.train.labels, len(source.classes), preprocessing, settings.augmentation, settings.seed, device
     )
@@ -271,13 +271,13 @@ def build(settings: Settings, source: Source, progress: Progress = lambda what, 
 
 def _references(
     settings: Settings, source: Source, preprocessing: Preprocessing
-) -> tuple[UInt8[Tensor, "r c h w"] | None, tuple[str, ...]]:
+) -> tuple[References | None, tuple[str, ...]]:
     """What the model's explanations will be tested with, drawn from the training pictures, and a sentence on it."""
     if not settings.references:
         return None, ()
     patch, threads = settings.network.patch, max(1, settings.execution.workers)
     references = draw_references(source.train.pictures, preprocessing, patch, settings.seed, threads)
-    return references, (said_of_references(references, preprocessing, patch),)
+    return references, (said_of_references(references, preprocessing, patch, len(source.train)),)
 
 
 def _feed(split: Split, preprocessing: Preprocessing, what: str, settings: Settings, progress: Progress) -> Feed:

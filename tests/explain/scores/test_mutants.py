@@ -77,26 +77,20 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[ModuleType], None]]] = {
     ),
     "equal values in reading order": (
         COMPOSITES,
-        'torch.rand((draws + 1) // 2, flat.shape[1], generator=stream(seed, "order")).argsort(dim=1)',
-        "torch.arange(flat.shape[1]).expand((draws + 1) // 2, -1)",
+        'torch.rand(shape, generator=stream(seed, "order", key))',
+        "torch.arange(shape[1]).expand(shape)",
         checks.equal_values_come_in_random_order,
     ),
-    "no draw the reverse of another": (
+    "one order for all pictures": (
         COMPOSITES,
-        "torch.stack([drawn, drawn.flip(1)], dim=1)",
-        "torch.stack([drawn, drawn.roll(1, 0)], dim=1)",
+        'stream(seed, "order", key)',
+        'stream(seed, "order")',
         checks.equal_values_come_in_random_order,
-    ),
-    "one stream for all uses": (
-        "streams.py",
-        'f"{use} {seed}"',
-        'f"{seed}"',
-        checks.orders_know_nothing_of_donors,
     ),
     "an order drawn for each batch": (
         COMPOSITES,
-        'stream(seed, "order")',
-        'stream(seed + len(values), "order")',
+        'stream(seed, "order", key)',
+        'stream(seed + len(values), "order", key)',
         checks.the_same_in_every_batch,
     ),
     "fillers drawn for each batch": (

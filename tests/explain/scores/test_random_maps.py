@@ -16,6 +16,7 @@ def test_the_same_seed_gives_the_same_maps_in_every_batch() -> None:
     assert torch.equal(found, random_maps(values, 7, 3))
     for one in range(6):
         assert torch.equal(found[:, one : one + 1], random_maps(values[one : one + 1], 7, 3))
+        assert torch.equal(random_maps(values, 7, 3, range(6))[:, one], random_maps(values[[one]], 7, 3, [one])[:, 0])
     torch.manual_seed(0)
     before = torch.get_rng_state()
     random_maps(values, 2, 0)
@@ -24,13 +25,16 @@ def test_the_same_seed_gives_the_same_maps_in_every_batch() -> None:
 
 def test_maps_differ_by_seed_by_number_and_by_picture() -> None:
     values = spots(40, (8, 8), 0.1)
-    found, other = random_maps(values, 20, 0), random_maps(values, 20, 1)
+    found, other = random_maps(values, 20, 0, range(40)), random_maps(values, 20, 1, range(40))
     assert (found != other).flatten(2).any(dim=2).all()
     assert len(found[:, 0].flatten(1).unique(dim=0)) == 20
+    same = random_maps(values[:1].expand(40, -1, -1), 20, 0, range(40)).flatten(2)
+    assert all(len(one.unique(dim=0)) == 40 for one in same), "even one map has other random maps under other keys"
+    assert len(random_maps(values[:1].expand(40, -1, -1), 1, 0)[0].unique(dim=0)) == 1
     tops = found.flatten(2).argmax(dim=2)
     assert all(len(one.unique()) > 20 for one in tops), "40 pictures have their spots at different places"
     own = values.flatten(1).argmax(dim=1)
-    assert (tops == own).float().mean() < 0.04  # 1 / 64 by chance, of 800
+    assert (tops == own).float().mean() < 0.04  # 1 / 64 by chance, of 800, and 5 standard deviations more
 
 
 def test_a_constant_map_stays() -> None:

@@ -38,6 +38,7 @@ from vitrail.explain.scores.sanity import (
     scrambled,
     spearman,
 )
+from vitrail.explain.scores.streams import keys_of
 
 __all__ = [
     "Covering",
@@ -55,6 +56,7 @@ __all__ = [
     "donor",
     "grey",
     "insertion",
+    "keys_of",
     "logits_in_chunks",
     "max_sensitivity",
     "mean_of_picture",

@@ -31,6 +31,7 @@ from vitrail.explain.scores.composites import (
     ranks_of,
 )
 from vitrail.explain.scores.fill import Pictures
+from vitrail.explain.scores.streams import keys_of
 from vitrail.explain.target import Target
 from vitrail.nn.embedding import Size
 
@@ -144,10 +145,10 @@ def perturbation(
     counts = [total * tenth // 10 for tenth in TENTHS]
     spans = [(0, count) if first == "most" else (total - count, total) for count in counts]
     smooth = F.interpolate(wide(values)[:, None], images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
-    hits = []
+    hits, keys = [], keys_of(images)
     for index in range(len(images)):  # the ranks of all pixels in all draws are many: one picture at a time
         one = slice(index, index + 1)
-        ranks = ranks_of(smooth[one], setting.draws, covering.seed)
+        ranks = ranks_of(smooth[one], setting.draws, covering.seed, keys[one])
         hits.append(measured(network, setting.select(one), ranks, spans).mean(dim=0))
     points = torch.cat(hits)
     points[~finite_maps(values)] = torch.nan
@@ -290,7 +291,7 @@ def _points(
 ) -> tuple[Float[Tensor, "b s"], int]:
     """What is measured with each span of ranks covered, and the number of draws that it is the mean of."""
     setting = opened(network, images, _grid(images, values), target, covering, covering.measure)
-    ranks = ranks_of(values, setting.draws, covering.seed)
+    ranks = ranks_of(values, setting.draws, covering.seed, keys_of(images))
     points = measured(network, setting, ranks, spans).mean(dim=0)
     points[~finite_maps(values)] = torch.nan
     return points, setting.draws

@@ -1,15 +1,20 @@
-"""Random numbers of one seed for several uses.
+"""Random numbers of one seed for several uses and for single pictures.
 
-Two generators with the same seed give the same bits. If donors and the order of equal values came from them, the first
-patches to be covered would be those that a certain reference fills: a constant map was then up to 0.12 better than
-random maps (where the truth is at 1). So every use draws from a stream of its own.
+Two generators with the same seed give the same bits, so every use of a seed draws from a stream of its own.
 """
 
 import zlib
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 
-def stream(seed: int, use: str) -> torch.Generator:
-    """A generator that depends on the seed and on the use, on the CPU, so that all devices see the same numbers."""
-    return torch.Generator().manual_seed(zlib.crc32(f"{use} {seed}".encode()))
+def stream(seed: int, use: str, key: int = 0) -> torch.Generator:
+    """A generator that depends on the seed, the use and a key; on the CPU, so that all devices see the same numbers."""
+    return torch.Generator().manual_seed(zlib.crc32(f"{use} {seed} {key}".encode()))
+
+
+def keys_of(images: Float[Tensor, "b c h w"]) -> list[int]:
+    """A number made of each picture's pixels: the same for a picture in every batch, another for another picture."""
+    return [zlib.crc32(image.contiguous().view(torch.uint8).numpy().tobytes()) for image in images.detach().cpu()]

@@ -1,0 +1,276 @@
+"""`vitrail explain`: maps with verdicts, side by side or alone, with masks and references of a person's own."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from tests.cli.command import Answer
+from tests.pages.structure import Structure
+from tests.photographs import make_photographs
+from vitrail.cli.explain_maps import choose_methods
+from vitrail.cli.explain_pictures import Shown, mask_patches, read_pictures, with_masks, with_planted_masks
+from vitrail.data.planted import planted_digits
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import DataError, UsageError
+from vitrail.explain import METHODS
+from vitrail.nn import ViT, ViTConfig
+
+Says = Callable[..., Answer]
+
+VERDICTS = ("supported", "weak", "no better than random", "cannot tell")
+
+
+def planted_model(references: bool = False, image: int = 32, patch: int = 4) -> vitrail.Model:
+    """An untrained model for pictures of the set `planted`."""
+    torch.manual_seed(0)
+    config = ViTConfig(
+        image_size=image, patch_size=patch, channels=1, classes=10, width=16, depth=2, heads=2, mlp_dim=32
+    )
+    preprocessing = Preprocessing((image, image), channels=1, mean=(0.5,), std=(0.5,))
+    network = ViT(config).eval()
+    torch.nn.init.normal_(network.head.weight)  # zero as it is made: then no class differs from another
+    lent = torch.from_numpy(planted_digits("validation", 40).pixels)[:, None] if references else None
+    return vitrail.Model(network, preprocessing, tuple("0123456789"), references=lent)
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """An untrained model that carries references, in a folder."""
+    return vitrail.save(planted_model(references=True), tmp_path / "planted")
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two pictures of the set `planted`; the set itself takes seconds to make."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for number, pixels in enumerate(planted_digits("test", 2).pixels):
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return folder
+
+
+def rows(answer: Answer) -> list[dict[str, Any]]:
+    assert answer.code == 0, answer.err
+    return json.loads(answer.out)
+
+
+def test_a_verdict_stands_with_every_map(vitrail_says: Says, planted: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    words = ("explain", planted, "planted", "--count", 2, "--out", page)
+    for row in rows(vitrail_says(*words, "--json")):
+        (heat,) = row["heats"]
+        trust = heat["trust"]
+        assert trust["verdict"] in VERDICTS
+        assert trust["reason"]
+        assert trust["verdict"] in trust["sentence"].lower()
+        assert trust["interval"][0] <= trust["score"] <= trust["interval"][1]
+        assert trust["random_maps"] == 39
+        assert trust["oracle"] is not None  # the place of a planted digit is known
+        assert 0.01 <= trust["evidence_p"] <= 1
+        assert 1 / 40 <= trust["faithful_p"] <= 1
+        assert trust["fill"] == "donor"
+        assert trust["squares"] == 3 or trust["squares"] == 4  # of 64
+        with Image.open(row["sheet"]) as sheet:
+            assert sheet.width > 1500
+    text = page.read_text()
+    assert text.count('class="trusted ') == 2
+    assert "the true place" in text
+
+
+def test_the_same_command_says_the_same(vitrail_says: Says, planted: Path, pictures: Path, tmp_path: Path) -> None:
+    words = ("explain", planted, pictures, "--out", tmp_path / "p.html")
+    shown = vitrail_says(*words)
+    assert f"{pictures / '0.png'}: " in shown.out
+    assert "the page" in shown.out
+    assert rows(vitrail_says(*words, "--json")) == rows(vitrail_says(*words, "--json"))
+
+
+def test_without_references_nothing_can_be_told(vitrail_says: Says, pictures: Path, tmp_path: Path) -> None:
+    run = vitrail.save(planted_model(), tmp_path / "model")
+    words = ("explain", run, pictures / "0.png", "--out", tmp_path / "p.html")
+    (row,) = rows(vitrail_says(*words, "--json"))
+    trust = row["heats"][0]["trust"]
+    assert trust["verdict"] == "cannot tell"
+    assert trust["evidence_p"] is None
+    assert trust["fill"] == "own patches"
+    answer = vitrail_says(*words)
+    assert "--reference DIR names some" in answer.err
+    assert 'class="frame hatched"' in (tmp_path / "p.html").read_text()
+
+
+def test_references_of_a_persons_own(vitrail_says: Says, planted: Path, pictures: Path, tmp_path: Path) -> None:
+    run, folder = vitrail.save(planted_model(), tmp_path / "model"), tmp_path / "references"
+    folder.mkdir()
+    for number, pixels in enumerate(planted_digits("validation", 40).pixels):
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    for place in (folder, planted):  # pictures, or another model that carries some
+        out = tmp_path / f"by-{place.name}.html"
+        words = ("--reference", place, "--out", out, "--json")
+        (row,) = rows(vitrail_says("explain", run, pictures / "0.png", *words))
+        assert row["heats"][0]["trust"]["fill"] == "donor"
+        assert row["heats"][0]["trust"]["evidence_p"] is not None
+
+
+def test_references_of_another_size(vitrail_says: Says, planted: Path, photo_run: Path, photo: Path) -> None:
+    answer = vitrail_says("explain", photo_run, photo, "--reference", planted)
+    assert answer.code == 3
+    assert "references are" in answer.problem
+    assert "32 x 32" in answer.problem
+
+
+def test_no_trust_leaves_only_the_maps(vitrail_says: Says, planted: Path, pictures: Path, tmp_path: Path) -> None:
+    page = tmp_path / "p.html"
+    (row,) = rows(vitrail_says("explain", planted, pictures / "0.png", "--no-trust", "--out", page, "--json"))
+    assert row["heats"][0]["trust"] is None
+    assert "These maps were not tested." in page.read_text()
+    assert Path(row["sheet"]).is_file()
+
+
+def test_methods_side_by_side_on_one_scale(vitrail_says: Says, planted: Path, pictures: Path, tmp_path: Path) -> None:
+    page, some = tmp_path / "p.html", "generic_attention, rollout,generic_attention"
+    words = ("--compare", "--methods", some, "--out", page, "--json")
+    (row,) = rows(vitrail_says("explain", planted, pictures / "0.png", *words))
+    assert [heat["method"] for heat in row["heats"]] == ["generic_attention", "rollout"]
+    assert all(heat["trust"]["verdict"] in VERDICTS for heat in row["heats"])
+    text = page.read_text()
+    assert text.count("the same colours for all maps of this picture") == 2
+    assert text.count("This method cannot tell classes apart") == 1
+    answer = vitrail_says("explain", planted, pictures / "0.png", *words[:-3], "--out", page)
+    assert "  Generic attention  " in answer.out
+    assert any(verdict in answer.out for verdict in VERDICTS)
+
+
+def test_what_a_comparison_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    model = planted_model()
+    plain = choose_methods(model, "generic_attention", True, None, False)
+    assert {each.name for each in METHODS.values() if not each.costly} == {each.name for each in plain}
+    many = choose_methods(planted_model(image=32, patch=1), "generic_attention", True, None, False)
+    assert {each.name for each in plain} - {each.name for each in many} <= {"occlusion"}
+    contrast = choose_methods(model, "generic_attention", True, None, True)
+    assert [each for each in contrast if not each.class_specific] == []
+    assert "cannot tell classes apart: raw_attention" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="rollout, raw_attention cannot tell"):
+        choose_methods(model, "", True, "rollout,generic_attention,raw_attention", True)
+
+
+def test_one_class_rather_than_another(vitrail_says: Says, photo_run: Path, photo: Path, tmp_path: Path) -> None:
+    def heat(*words: object) -> dict[str, Any]:
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        answer = vitrail_says("explain", photo_run, photo, "--no-trust", "--out", tmp_path / "out", "--json", *words)
+        return rows(answer)[0]["heats"][0]
+
+    a, c, contrast = heat("--target", "a"), heat("--target", "c"), heat("--rather-than", "c")
+    assert (contrast["target"], contrast["rather_than"]) == ("a", "c")
+    assert contrast["logit"] == pytest.approx(a["logit"] - c["logit"], abs=1e-4)
+    assert contrast["values"] != a["values"]
+    assert "why <b>a</b> rather than <b>c</b>" in next((tmp_path / "out").glob("*.html")).read_text()
+    answer = vitrail_says("explain", photo_run, photo, "--rather-than", "a", "--out", tmp_path / "other")
+    assert answer.code == 2
+    assert "a_000.jpg for 'a', which has nothing to be held against" in answer.problem
+
+
+def test_the_layer_and_the_head_asked_for(vitrail_says: Says, planted: Path, pictures: Path, tmp_path: Path) -> None:
+    def values(*words: object) -> list[list[float]]:
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        words = ("--method", "raw_attention", "--no-trust", "--out", tmp_path / "out", "--json", *words)
+        return rows(vitrail_says("explain", planted, pictures / "0.png", *words))[0]["heats"][0]["values"]
+
+    assert values() == values("--layer", -1) == values("--layer", 1) != values("--layer", 0)
+    assert values("--head", 0) != values("--head", 1)
+    mean = (np.array(values("--head", 0)) + np.array(values("--head", 1))) / 2
+    np.testing.assert_allclose(values(), mean, atol=1e-6)
+
+
+def test_the_masks_of_planted_pictures_are_where_the_digits_are() -> None:
+    model = planted_model()
+    shown = read_pictures(model, "run", ("planted",), 5, None, [])
+    made = planted_digits("test", 2000)
+    indices = [int(one.name.rpartition("/")[2]) for one in shown]
+    np.testing.assert_array_equal(np.stack([np.asarray(one.picture) for one in shown]), made.pixels[indices])
+    masks = mask_patches(shown, model)
+    assert masks is not None
+    np.testing.assert_array_equal(masks.numpy(), made.masks(4)[indices, 0])
+    wide = planted_model(patch=16)  # a square would lie in four cells
+    bare = [dataclasses.replace(one, mask=None) for one in shown]
+    assert with_planted_masks(bare, wide) == bare
+    assert mask_patches(bare, wide) is None
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "I;16"])
+def test_a_mask_of_any_mode_counts_where_it_is_not_zero(mode: str, tmp_path: Path) -> None:
+    plain = np.zeros((32, 32), np.uint8)
+    plain[4:8, 8:16], plain[20:23, 20:24] = 1, 1  # two squares, and three quarters of one
+    plain[28:30, 28:32] = 1  # half of one is not the most of it
+    values = {"1": plain * 255, "I;16": plain.astype(np.uint16)}.get(mode, plain)
+    mask = Image.fromarray(values)
+    if mode == "P":
+        mask = mask.convert("P")
+        mask.putdata(plain.flatten().tolist())
+        mask.putpalette([0, 0, 0, 128, 0, 0])
+    elif mode in ("1", "RGB", "RGBA"):
+        mask = mask.convert(mode)
+    mask.save(tmp_path / "a.png")
+    (one,) = with_masks([Shown("x/a.jpg", Image.new("L", (32, 32)), None)], tmp_path)
+    masks = mask_patches([one], planted_model())
+    assert masks is not None
+    assert masks[0].nonzero().tolist() == [[1, 2], [1, 3], [5, 5]]
+
+
+def test_a_mask_goes_where_its_picture_goes(tmp_path: Path) -> None:
+    """Cut and scaled like the picture: here the middle of a wide one, at half its size."""
+    Image.fromarray(np.kron(np.eye(1, 12, 5), np.full((64, 16), 255)).astype(np.uint8)).save(tmp_path / "a.png")
+    shown = with_masks([Shown("a.jpg", Image.new("L", (192, 64)), None)], tmp_path)
+    masks = mask_patches(shown, planted_model())
+    assert masks is not None
+    assert masks[0].any(dim=0).nonzero().flatten().tolist() == [2, 3]
+    assert masks[0].all(dim=0).sum() == 2
+
+
+def test_masks_by_folder_and_masks_that_would_serve_twice(tmp_path: Path) -> None:
+    pictures = [Shown(f"{folder}/1.jpg", Image.new("L", (8, 8)), None) for folder in "ab"]
+    Image.new("L", (8, 8), 255).save(tmp_path / "1.png")
+    with pytest.raises(DataError, match=r"a/1\.jpg and b/1\.jpg would have the same mask"):
+        with_masks(pictures, tmp_path)
+    (tmp_path / "a").mkdir()
+    Image.new("L", (8, 8), 255).save(tmp_path / "a" / "1.png")
+    assert all(one.mask is not None for one in with_masks(pictures, tmp_path))
+
+
+def test_a_mask_gives_the_score_of_the_true_place(
+    vitrail_says: Says, photo_run: Path, photo: Path, tmp_path: Path
+) -> None:
+    with Image.open(photo) as picture:
+        width, height = picture.size
+    mask = Image.new("L", (width, height))
+    mask.paste(255, (0, 0, width, height // 2))
+    mask.save(tmp_path / f"{photo.stem}.png")
+    words = ("--reference", photo.parent, "--out", tmp_path / "p.html", "--json")
+    (without,) = rows(vitrail_says("explain", photo_run, photo, *words))
+    (row,) = rows(vitrail_says("explain", photo_run, photo, "--masks", tmp_path, *words))
+    assert without["heats"][0]["trust"]["oracle"] is None
+    assert row["heats"][0]["trust"]["oracle"] is not None
+
+
+def test_names_with_markup_appear_as_text(vitrail_says: Says, tmp_path: Path) -> None:
+    data, bad = tmp_path / "data", "<img src=x onerror=alert(1)>"
+    make_photographs(data, (bad, "b & c"), per_class=10, seed=0)
+    vitrail.train(str(data), tmp_path / "run", vitrail.TrainOptions(epochs=1, image_size=16, threads=1))
+    photo = tmp_path / "<script>alert(2)<_script> & '\".jpg"
+    shutil.copy(next((data / bad).iterdir()), photo)
+    page = tmp_path / "page.html"
+    for more in ((), ("--rather-than", "b & c", "--target", bad, "--compare", "--methods", "generic_attention")):
+        answer = vitrail_says("explain", tmp_path / "run", photo, "--out", page, *more)
+        assert answer.code == 0, answer.err
+        structure = Structure(page.read_text())
+        assert structure.elements["script", ()] == 1
+        assert not any(tag == "img" for tag, _ in structure.elements)
+        assert any(bad in text for text in structure.text)
+        assert any("<script>alert(2)" in text for text in structure.text)

@@ -1,0 +1,149 @@
+"""Layers in pieces: the same numbers as in one piece, never more than the budget, and layers and heads that exist."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
+from vitrail.errors import UsageError
+from vitrail.explain import (
+    METHODS,
+    Heat,
+    attention_grad_cam,
+    gradient_rollout,
+    head_view,
+    head_views,
+    layers,
+    legrad,
+    raw_attention,
+    rollout,
+    tam,
+)
+from vitrail.nn import Record, ViT, ViTConfig, causal_mask
+
+NAMES = (
+    *("raw_attention", "rollout", "head_view", "gradient_rollout", "attention_grad_cam", "generic_attention"),
+    *("legrad", "attcat", "tam"),
+)
+ALIVE = layers.ALIVE
+OPTIONS: dict[str, list[dict[str, object]]] = {
+    "rollout": [{}, {"fusion": "max"}, {"fusion": "min"}, {"discard": 0.4}],
+    "generic_attention": [{}, {"clamp": "mean"}],
+    "gradient_rollout": [{}, {"discard": 0.4}],
+    "tam": [{"steps": 2}],
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize("budget", [1, 8 * ALIVE * 2 * 20 * 3])  # one head of one row; three rows of a head
+def test_a_tiny_budget_changes_nothing(
+    name: str, config: ViTConfig, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, images = make_network(config).double(), make_images(config).double()
+    for options in OPTIONS.get(name, [{}]):
+        whole = METHODS[name].function(network, images, 1, **options).values
+        with monkeypatch.context() as patch:
+            patch.setattr(layers, "BUDGET", budget)
+            pieces = METHODS[name].function(network, images, 1, **options).values
+        assert (pieces - whole).abs().max() <= 1e-12 * whole.abs().max()
+
+
+def test_pieces_keep_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every piece that any method asks for, and no layer is ever made whole."""
+    network, images, seen = make_network(PLAIN), make_images(PLAIN, 3), []
+
+    def spy(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def watched(self: layers.Layer, heads: layers.Indices, queries: layers.Indices) -> Tensor:
+            piece = method(self, heads, queries)
+            seen.append(piece.numel() * piece.element_size())
+            return piece
+
+        return watched
+
+    for name in ("weights", "gradient"):
+        monkeypatch.setattr(layers.RecordedLayer, name, spy(getattr(layers.RecordedLayer, name)))
+    monkeypatch.setattr(Record, "__getitem__", _refuse_weights(Record.__getitem__))
+    one_row = 3 * 2 * 16 * 4  # pictures, heads, tokens, bytes
+    for rows in (0.5, 1, 2, 5, 100):
+        monkeypatch.setattr(layers, "BUDGET", int(ALIVE * rows * one_row))
+        for name in NAMES:
+            seen.clear()
+            METHODS[name].function(network, images, 1)
+            assert 0 < max(seen) <= rows * one_row
+
+
+def _refuse_weights(get: Callable[[Record, str], Tensor]) -> Callable[[Record, str], Tensor]:
+    def watched(record: Record, name: str) -> Tensor:
+        assert not name.endswith(".attention"), f"{name} is made whole"
+        return get(record, name)
+
+    return watched
+
+
+def test_a_budget_that_is_not_kept_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "ALIVE", 1)
+    with pytest.raises(AssertionError):
+        test_pieces_keep_to_the_budget(monkeypatch)
+
+
+def test_only_rows_that_are_read_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class token reads one row of the last layer, and every row of the others."""
+    asked: list[int] = []
+    weights = layers.RecordedLayer.weights
+
+    def watched(self: layers.Layer, heads: layers.Indices, queries: layers.Indices) -> Tensor:
+        asked.append(len(queries))
+        return weights(self, heads, queries)
+
+    monkeypatch.setattr(layers.RecordedLayer, "weights", watched)
+    rollout(make_network(PLAIN), make_images(PLAIN))
+    assert asked == [1, 16, 16]
+
+
+def test_recorded_layers_with_a_mask() -> None:
+    """Chosen heads and rows of a masked attention, with the gradient that reaches them."""
+    generator = torch.Generator().manual_seed(0)
+    queries, keys, values = torch.randn(3, 2, 3, 5, 4, generator=generator, dtype=torch.float64)
+    record = Record()
+    record.at("here").keep_attention(queries, keys, values, values, causal_mask(5, 5))
+    arriving = torch.randn(2, 3, 5, 4, generator=generator, dtype=torch.float64)
+    (layer,) = layers.recorded(record, {"here": arriving})
+    scores = (queries @ keys.mT / 2).masked_fill(~causal_mask(5, 5), -torch.inf)
+    assert layer.extent[:3] == (2, 3, 5)
+    assert layer.extent.like.dtype == torch.float64
+    wanted = scores.softmax(dim=-1)[:, [2, 0]][:, :, [4, 1]]
+    assert (layer.weights([2, 0], [4, 1]) - wanted).abs().max() <= 1e-15
+    wanted = (arriving @ values.mT)[:, [1]][:, :, [3]]
+    assert (layer.gradient([1], [3]) - wanted).abs().max() <= 1e-15
+
+
+WRONG: dict[str, tuple[Callable[[ViT, Tensor], Heat | Tensor], str]] = {
+    "raw layer": (lambda net, x: raw_attention(net, x, layer=3), r"layer must be one of -3\.\.2, got 3\ntry: layer=-1"),
+    "raw head": (lambda net, x: raw_attention(net, x, head=2), r"head must be one of 0\.\.1, got 2\ntry: head=None"),
+    "view layer": (lambda net, x: head_view(net, x, layer=-4), r"layer must be one of -3\.\.2, got -4"),
+    "view head": (lambda net, x: head_view(net, x, head=-1), r"head must be one of 0\.\.1, got -1"),
+    "views layer": (lambda net, x: head_views(net, x, layer=9), r"layer must be one of -3\.\.2, got 9"),
+    "view mass": (lambda net, x: head_view(net, x, mass=0.0), "mass must be above 0 and at most 1, got 0.0"),
+    "views mass": (lambda net, x: head_views(net, x, mass=float("nan")), "mass must be above 0 and at most 1, got nan"),
+    "Grad-CAM layer": (lambda net, x: attention_grad_cam(net, x, layer=3), r"layer must be one of -3\.\.2, got 3"),
+    "LeGrad layer": (lambda net, x: legrad(net, x, first_layer=3), r"layer must be one of -3\.\.2, got 3"),
+    "TAM layer": (lambda net, x: tam(net, x, first_layer=-4), r"layer must be one of -3\.\.2, got -4"),
+    "TAM steps": (lambda net, x: tam(net, x, steps=0), "steps must be at least 1, got 0\ntry: steps=20"),
+    "discard": (lambda net, x: gradient_rollout(net, x, discard=1.0), "at least 0 and below 1, got 1.0"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_does_not_exist_is_an_error_that_names_what_does(case: str) -> None:
+    call, message = WRONG[case]
+    with pytest.raises(UsageError, match=message):
+        call(make_network(PLAIN), make_images(PLAIN))
+
+
+@pytest.mark.parametrize("name", ["rollout", "raw_attention", "head_view"])
+def test_a_contrast_is_refused_by_what_cannot_tell_classes_apart(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} cannot tell classes apart"):
+        METHODS[name].function(make_network(PLAIN), make_images(PLAIN), (1, 2))

@@ -1,0 +1,116 @@
+"""The sheet of a picture as a picture: everything is on it, and it says no more than is known."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.pages import samples
+from tests.pages.structure import PAYLOADS
+from vitrail.pages import ExplainedPicture, ExplanationPage, HeatView
+from vitrail.pages.colour import heat_picture
+from vitrail.pages.lettering import drawable, font, shorten, wrap
+from vitrail.pages.sheet import ACROSS, ALONE, BESIDE, draw_map, draw_sheet
+from vitrail.pages.sheet_column import TONES, Column
+
+HEAT = HeatView("generic_attention", "Generic attention", "7", 8.2, np.eye(4), False, True, (), None, samples.trust())
+
+
+def sheet_of(*heats: HeatView, picture: np.ndarray | None = None, name: str = "a.png", one_scale: bool = False):
+    shown = samples.picture() if picture is None else picture
+    explained = ExplainedPicture(name, shown, "7", [("7", 0.9), ("1", 0.1)], list(heats))
+    return draw_sheet(explained, ExplanationPage("Why", "model", "c", [explained], one_scale=one_scale))
+
+
+def has(sheet: Image.Image, colour: tuple[int, int, int]) -> bool:
+    return bool((np.asarray(sheet) == colour).all(axis=2).any())
+
+
+def test_the_same_values_give_the_same_pixels() -> None:
+    assert sheet_of(HEAT).tobytes() == sheet_of(HEAT).tobytes()
+    assert sheet_of(HEAT).tobytes() != sheet_of(dataclasses.replace(HEAT, title="Another")).tobytes()
+
+
+@pytest.mark.parametrize("verdict", ["supported", "weak", "no better than random"])
+def test_the_verdict_has_its_colour_and_a_shape_of_its_own(verdict: str) -> None:
+    heat = dataclasses.replace(HEAT, trust=samples.trust(verdict), class_specific=False)
+    explained = ExplainedPicture("a", samples.picture(), None, [("7", 0.9)], [heat])
+    assert has(draw_sheet(explained, ExplanationPage("t", "m", "c", [explained])), TONES[verdict])
+    signs = []
+    for each in ("supported", "weak", "no better than random", "cannot tell"):
+        column = Column(60)
+        column.verdict(each)
+        signs.append((np.asarray(column.finished().crop((0, 0, 44, 40)).convert("L")) < 200).tobytes())
+    assert len(set(signs)) == 4
+
+
+def test_a_map_without_evidence_is_pale_and_framed() -> None:
+    """Its colours stay nearer to the grey picture, both on the sheet and in its own file."""
+    explained = ExplainedPicture("a", samples.picture(), None, [], [HEAT])
+    plain = heat_picture(explained.picture, np.zeros((4, 4)), False)
+    distances = [
+        np.abs(draw_map(dataclasses.replace(HEAT, trust=samples.trust(verdict)), explained, False) - 1.0 * plain).mean()
+        for verdict in ("supported", "weak", "no better than random", "cannot tell")
+    ]
+    assert distances[0] == distances[1] > 2.5 * distances[2] == 2.5 * distances[3] > 0
+    untested = dataclasses.replace(HEAT, trust=None)
+    assert np.abs(draw_map(untested, explained, False) - 1.0 * plain).mean() == distances[0]
+    pale, bold = (sheet_of(dataclasses.replace(HEAT, trust=samples.trust(v))) for v in ("cannot tell", "supported"))
+    assert pale.tobytes() != bold.tobytes()
+
+
+def test_one_scale_gives_the_same_share_the_same_colour() -> None:
+    one, other = np.array([[1.0, 3.0]]), np.array([[50.0, 150.0]])
+    heats = [dataclasses.replace(HEAT, values=values) for values in (one, other, np.array([[0.0, 1.0]]))]
+    explained = ExplainedPicture("a", samples.picture(), None, [], heats)
+    same = [draw_map(heat, explained, True).tobytes() for heat in heats]
+    assert same[0] == same[1] != same[2]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5, 10, 17])
+def test_the_maps_stand_in_even_rows(count: int) -> None:
+    heats = [dataclasses.replace(HEAT, title=str(i)) for i in range(count)]
+    sheet = sheet_of(*heats, one_scale=True)
+    width = ALONE if count == 1 else BESIDE
+    columns = 3 if count == 1 else -(-(count + 1) // -(-(count + 1) // ACROSS))
+    assert columns * width < sheet.width < columns * (width + 60) + 250
+    assert sheet.height < 6000
+
+
+@pytest.mark.parametrize(
+    ("picture", "values", "signed"),
+    [
+        (samples.picture(9, 40, colour=True), np.array([[np.nan, 1.0, 2.0]]), False),
+        (samples.picture(300, 200, colour=True), np.array([[-1.0], [2.0]]), True),
+        (samples.picture(200, 4), np.full((3, 1), np.nan), False),
+        (samples.picture(), np.zeros((1, 1)), True),
+    ],
+)
+def test_odd_pictures_and_maps(picture: np.ndarray, values: np.ndarray, signed: bool) -> None:
+    for trust in (None, samples.trust("cannot tell")):
+        heat = dataclasses.replace(HEAT, values=values, signed=signed, trust=trust, notes=("not finite",))
+        assert sheet_of(heat, picture=picture).width > 3 * ALONE
+        assert sheet_of(heat, heat, picture=picture, one_scale=True).width > 3 * BESIDE
+    assert sheet_of(picture=picture).width > 300
+
+
+@pytest.mark.parametrize("text", [*PAYLOADS, "", " ", "長い名前", "x" * 3000, "Größe café naïve Łódź", "\u0301"])
+def test_any_text_is_written_and_never_as_an_empty_box(text: str) -> None:
+    missing = font(40).getmask("\uffff")
+    for letter in set(drawable(text)) - {" "}:
+        assert bytes(font(40).getmask(letter)) != bytes(missing), letter
+    assert all(font(25).getlength(line) <= 300 for line in wrap(text, 25, 300))
+    assert font(25).getlength(shorten(text, 25, 300)) <= 300
+    heat = dataclasses.replace(HEAT, title=text, target=text, trust=samples.trust("weak", text), notes=(text,))
+    assert sheet_of(heat, name=text).size == sheet_of(heat, name=text).size
+
+
+def test_letters_that_the_font_lacks() -> None:
+    assert drawable("Größe −3 × café") == "Grosse -3 x cafe"
+    assert drawable("数") == "\\u6570"
+    assert drawable("a\nb\tc") == "a b c"
+    assert shorten("abcdefghijklmnop", 25, 100).count("…") == 1
+    assert shorten("abc", 25, 100) == "abc"
+    assert wrap("one 93.1\u00a0% two", 25, 95) == ["one", "93.1 %", "two"]
+    assert " ".join(wrap("one two three four five", 25, 120)) == "one two three four five"

@@ -1,0 +1,65 @@
+"""How much memory explaining a large picture takes: B/16 at 1,024 pixels, 4,097 tokens, on CPU.
+
+Each method runs in a process of its own, because the peak of a process never falls. The weights of a single layer take
+0.8 GB, those of all twelve 9.7 GB, and as much again for their gradients.
+"""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.cli.command import environment
+
+MOST = 6e9  # bytes
+
+CHILD = """
+import json, resource, sys, time
+import torch
+import vitrail.explain.layers
+from vitrail.explain import METHODS
+from vitrail.nn import ViT, ViTConfig
+
+method, budget = sys.argv[1], int(sys.argv[2])
+vitrail.explain.layers.BUDGET = budget or vitrail.explain.layers.BUDGET
+torch.manual_seed(0)
+network = ViT(ViTConfig.from_size("B/16", image_size=1024)).eval()
+torch.nn.init.normal_(network.head.weight, std=0.02)  # an untrained head is zero, and nothing would be propagated
+began = time.perf_counter()
+heat = METHODS[method].function(network, torch.randn(1, 3, 1024, 1024), 3)
+print(json.dumps({
+    "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+    "seconds": time.perf_counter() - began,
+    "shape": list(heat.values.shape),
+    "distinct": heat.values.unique().numel(),
+    "notes": heat.notes[0],
+}))
+"""
+
+
+def measured(method: str, budget: int = 0) -> dict[str, Any]:
+    """Peak resident memory in bytes, and what came out; another budget for the pieces than the library's, if given."""
+    command = [sys.executable, "-c", CHILD, method, str(budget)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=1800)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("method", ["generic_attention", "gradient_rollout", "rollout", "raw_attention"])
+def test_a_large_picture_is_explained_within_six_gigabytes(method: str) -> None:
+    run = measured(method)
+    print(f"{method}: {run['peak'] / 1e9:.2f} GB, {run['seconds']:.0f} s")
+    assert run["shape"] == [1, 64, 64]
+    assert run["distinct"] > 3000
+    assert run["notes"] == []
+    assert run["peak"] < MOST
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_layer_held_whole_would_be_noticed() -> None:
+    """With a budget that no layer reaches, the weights of one of them and their gradient are there at once."""
+    assert measured("generic_attention", budget=2**40)["peak"] > measured("generic_attention")["peak"] + 0.8e9
