@@ -1,8 +1,8 @@
 """What attention costs beside the fused kernel: `python -m benchmarks.attention_cost`.
 
-S/16 at 224 pixels, one thread count, one batch. A plain forward pass; the same with a record and the weights of the
-last layer for the row that is read out (raw attention); and with the weights of all layers, for rollout. The three run
-in turn, so that a change of load meets them all; the ratio is that of one turn, and its median is what counts.
+S/16 at 224 pixels. A plain forward pass, the same with a record, with the weights of the last layer for the row that is
+read out (raw attention) and with those of all layers (rollout); beside them the default explanation, which also goes
+back. They run in turn, so that a change of load meets them all; the ratio is that of one turn, its median what counts.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main() -> None:
     """Print medians and ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=TURNS)
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)

@@ -974,11 +974,43 @@ show("heads_of_64.student", count(EIGHT), "numbers of the document's student in 
 # %% [markdown]
 # ### Fault c5: three classes of student
 #
-# The document's wrapper asks whether the student is one of three classes of its own library, and refuses everything
-# else. vitrail's objective is a function of network and batch: whatever gives logits can learn.
+# The document's wrapper asserts that the student is one of three classes of its own library, and refuses everything
+# else: a plain ViT, too. Here it is, with three classes that stand for its own. The question is put to a class name,
+# not to what the network can do: a network built from the same numbers is let in under one of the three names.
+# vitrail's objective is a function of network and batch: whatever gives logits can learn.
 
 
 # %%
+class PlainKind(ViT):
+    """The first of the three."""
+
+
+class OverlappingKind(ViT):
+    """The second."""
+
+
+class EfficientKind(ViT):
+    """The third."""
+
+
+class Wrapper(nn.Module):
+    """Holds teacher and student, as the document's does, and looks at the student's class first."""
+
+    def __init__(self, teacher: nn.Module, student: nn.Module) -> None:
+        super().__init__()
+        assert isinstance(student, (PlainKind, OverlappingKind, EfficientKind)), f"no {type(student).__name__}, please"
+        self.teacher, self.student = teacher, student
+
+
+def let_in(network: nn.Module) -> bool:
+    try:
+        Wrapper(nn.Flatten(), network)
+    except AssertionError as refusal:
+        print(f"refused: {refusal}")
+        return False
+    return True
+
+
 def learns(network: nn.Module, token: bool) -> bool:
     part = Batch(images[:8], labels[:8], labels[:8], np.arange(8), 0, 0, 0)
     loss = taught_by(teacher, token)(network, part)
@@ -997,14 +1029,10 @@ class Linear(nn.Module):
         return self.map(pictures.flatten(1))
 
 
-class Distillable(ViT):
-    """Stands for the three classes that the document's wrapper lets in."""
-
-
 students = [(build(STUDENT), True), (build(QUICK), False), (Linear(), False)]
-let_in = sum(isinstance(network, Distillable) for network, _ in students)
+show("three_students", sum(let_in(network) for network, _ in students), "of three students let in by the wrapper")
+show("three_students.renamed", int(let_in(PlainKind(STUDENT))), "of one let in: the first student, by another name")
 taught = sum(learns(network, token) for network, token in students)
-show("three_students", let_in, "of three students let in by a list of classes")
 show("three_students.right", taught, "of three students taught by vitrail's objective")
 
 # %% [markdown]

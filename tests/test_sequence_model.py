@@ -222,6 +222,17 @@ def test_parts_of_one_s_own_are_not_saved(tmp_path: Path) -> None:
     assert not (tmp_path / "model").exists()
 
 
+def test_parts_that_files_do_not_hold_are_not_dropped_silently(tmp_path: Path) -> None:
+    model, folder = text_model(), tmp_path / "model"
+    with pytest.raises(UsageError, match=r"hold no parts of its own, and parts='mine' names some\ntry: save\(model, fo"):
+        save(model, folder, parts="mine")
+    assert not folder.exists()
+    save(model, folder)
+    with pytest.raises(UsageError, match=r"standard parts only\ntry: load\(path\) without parts"):
+        load(folder, parts=PATCHIFIED)
+    assert load(folder).vocabulary == model.vocabulary
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -161,9 +161,14 @@ def save(model: Model | SequenceModel, folder: str | Path, *, card: str = "", pa
         parts: The name of the foreign parts, for a network that was built with `Parts` of its own.
 
     Raises:
-        UsageError: If the network has foreign parts and `parts` does not name them.
+        UsageError: If the network has foreign parts and `parts` does not name them, or it writes and has any.
     """
     if isinstance(model, SequenceModel):
+        if parts:
+            raise UsageError(
+                f"the files of a model that writes hold no parts of its own, and parts='{parts}' names some",
+                "save(model, folder), for a network of the standard parts",
+            )
         return save_sequence_model(model, folder, card=card)
     if model.network.parts != STANDARD and not parts:
         raise UsageError(
@@ -210,10 +215,14 @@ def load(path: str | Path, *, parts: Parts = STANDARD, device: str | torch.devic
 
     Raises:
         DataError: If the folder is missing, or a file in it is missing, damaged or does not fit the others.
-        UsageError: If the model was saved with foreign parts and `parts` is not given.
+        UsageError: If the model was saved with foreign parts and `parts` is not given, or it writes and `parts` is.
     """
     folder, config = open_model(path)
     if kind_of(config) in KINDS:
+        if parts != STANDARD:
+            raise UsageError(
+                f"{folder} is a model that writes, whose files know the standard parts only", "load(path) without parts"
+            )
         return load_sequence_model(folder, config, device)
     if config.get("parts") and parts == STANDARD:
         raise UsageError(

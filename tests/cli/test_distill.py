@@ -35,6 +35,7 @@ def test_a_run_teaches_and_is_needed_no_more(
     assert "% of 180 validation pictures right" in answer.out
     assert "distillation: soft (temperature 3), weight 0.5, on the class head" in answer.out
     assert "test accuracy" in answer.out
+    assert "enlarged to its" not in answer.out  # both see 8 x 8
     assert (run / "command.txt").read_text().startswith("vitrail distill digits --teacher ")
     assert "temperature 3" in (run / "run.html").read_text()
     assert hashes(teacher) == before
@@ -88,6 +89,8 @@ def test_a_foreign_teacher_gets_a_new_head(vitrail_says: Says, tmp_path: Path) -
     assert line.startswith("teacher torchvision:resnet18 with a new head for the 10 classes here: ")
     assert float(line.rpartition(": ")[2].partition("%")[0]) > 70  # random features, a fitted head
     assert "warning: the teacher has random weights" in answer.out
+    assert "is shown the student's pictures of 8 x 8, enlarged to its 32 x 32: it sees no more than" in answer.out
+    assert "--image-size makes them larger for both" in answer.out
     assert stored(run).fit_head
     assert vitrail_says("distill", "digits", *words, "--resume", "auto").code == 0
 

@@ -53,7 +53,7 @@ def test_texts(vitrail_says: Says, place: dict[str, Path]) -> None:
     assert [line.split()[0] for line in answer.out.splitlines()] == ["312", "9"]
     assert all(line.endswith(" %") for line in answer.out.splitlines())
     rows = json.loads(vitrail_says("generate", place["texts"], "312", "9", "--json").out)
-    assert [set(row) for row in rows] == [{"input", "text", "probability", "ended", "notes"}] * 2
+    assert [set(row) for row in rows] == [{"input", "text", "probability", "ended", "notes", "about_probabilities"}] * 2
     model = vitrail.load(place["texts"])
     assert [row["text"] for row in rows] == [written.text for written in model.generate(["312", "9"])]
 
@@ -256,6 +256,13 @@ def test_probabilities_of_texts_are_explained(vitrail_says: Says, place: dict[st
     answer = vitrail_says("explain", place["pictures"], place["picture"], "--out", tmp_path / "page.html")
     assert said in answer.out
     assert said in (tmp_path / "page.html").read_text()
+    answer = vitrail_says("generate", place["pictures"], place["picture"])
+    assert said in answer.err
+    assert "smoothing" not in answer.out
+    (row,) = json.loads(vitrail_says("generate", place["pictures"], place["picture"], "--json").out)
+    assert said in row["about_probabilities"]
+    assert "smoothing" not in vitrail_says("generate", place["texts"], "12").err
+    assert json.loads(vitrail_says("generate", place["texts"], "12", "--json").out)[0]["about_probabilities"] == ""
     for file in ("run.html", "model/README.md"):  # sort-digits is learnt without
         text = (place["texts"] / file).read_text()
         assert "so even a certain token" not in text

@@ -1,4 +1,4 @@
-"""Compressed references: nothing of a neighbouring patch, nothing lost twice, at most 300 KB, and no trust in a file."""
+"""Compressed references: nothing of a neighbouring patch, nothing lost twice, at most 300 KB, no trust in a file."""
 
 import importlib.util
 import io
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tests.photographs import make_photographs
 from vitrail.data import reference_files
+from vitrail.data.order import uniforms
 from vitrail.data.photographs import PACKAGED_TEST, PACKAGED_TRAIN
 from vitrail.data.pictures import ArrayPictures, FilePictures
 from vitrail.data.preprocessing import Preprocessing
@@ -158,9 +159,10 @@ def ordered(count: int, side: int, amount: float) -> Tensor:
         (224, 8, 85),
         (224, 11, 80),
         (224, 14, 75),
-        (224, 18, 70),
-        (224, 24, 65),
-        (224, 27, 60),
+        (224, 20, 75),
+        (224, 24, 70),
+        (224, 30, 65),
+        (224, 35, 60),
         (224, 60, 60),
     ],
 )
@@ -254,8 +256,6 @@ def test_what_is_drawn_is_what_is_stored(tmp_path: Path) -> None:
 
 def shaped(files: list[Path], shape: Preprocessing, seed: int) -> Tensor:
     """All pictures in the order in which they are drawn."""
-    from vitrail.data.order import uniforms
-
     order = np.argsort(uniforms(np.arange(len(files)), 1, seed=seed, epoch=0, stream=20)[:, 0], kind="stable")
     return torch.stack([shape.to_uint8(FilePictures(files).open(int(number))) for number in order])
 
@@ -362,7 +362,16 @@ def parts(*pictures: bytes) -> dict[str, Tensor]:
 
 
 GOOD = jpeg((24, 16))
-TRUNCATED = GOOD[: len(GOOD) - 20]
+
+
+def noisy(height: int, width: int) -> bytes:
+    return compressed_of(noise(1, 1, height, width), (8, 8)).pictures[0]
+
+
+def said_to_be(height: int, width: int) -> bytes:
+    """A JPEG picture of a few bytes whose header promises that many pixels."""
+    start = GOOD.index(b"\xff\xc0") + 5
+    return GOOD[:start] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + GOOD[start + 4 :]
 
 
 def changed(**tensors: Tensor) -> Callable[[], dict[str, Tensor]]:
@@ -386,18 +395,20 @@ def refused(file: Path, shape: Preprocessing, words: str) -> None:
 @pytest.mark.parametrize(
     ("tensors", "words"),
     [
-        (lambda: parts(GOOD, TRUNCATED), "picture 2 cannot be used: .*truncated"),
+        (lambda: parts(GOOD, noisy(16, 24)[:-80]), "picture 2 cannot be used: image file is truncated"),
+        (lambda: parts(GOOD, GOOD[:-20]), "picture 2 cannot be used"),
         (lambda: parts(GOOD, GOOD[:30]), "picture 2 cannot be used"),
         (lambda: parts(b"\xff\xd8\xff", GOOD), "picture 1 cannot be used"),
-        (lambda: parts(b"no picture at all"), "picture 1 cannot be used: cannot identify"),
-        (lambda: parts(GOOD, jpeg((24, 16), kind="PNG")), "picture 2 cannot be used: cannot identify"),
+        (lambda: parts(b"no picture at all"), "picture 1 cannot be used: not a JPEG file"),
+        (lambda: parts(GOOD, jpeg((24, 16), kind="PNG")), "picture 2 cannot be used: not a JPEG file"),
         (lambda: parts(jpeg((24, 24))), "24 x 24 pixels of mode L, the model takes 16 x 24 of mode L"),
         (lambda: parts(jpeg((16, 24))), "24 x 16 pixels of mode L"),
         (lambda: parts(jpeg((24, 16), "RGB")), "mode RGB, the model takes 16 x 24 of mode L"),
         (lambda: parts(jpeg((24, 16), "CMYK")), "mode CMYK"),
-        (lambda: parts(jpeg((9000, 9000))), "9000 x 9000 pixels"),
-        (lambda: parts(jpeg((9600, 9600))), "picture 1 cannot be used: .*decompression bomb"),
-        (lambda: parts(jpeg((14000, 14000))), "picture 1 cannot be used: .*decompression bomb"),
+        (lambda: parts(said_to_be(9600, 9600)), "picture 1 cannot be used: it has 9600 x 9600 pixels"),
+        (lambda: parts(said_to_be(65500, 65500)), "picture 1 cannot be used: it has 65500 x 65500 pixels"),
+        (lambda: parts(said_to_be(16, 0)), "picture 1 cannot be used"),
+        (lambda: parts(jpeg((3000, 3000))), "it has 3000 x 3000 pixels"),
         (lambda: parts(*[GOOD] * 65), "it holds 65 pictures"),
         (lambda: parts(GOOD + bytes(MOST_BYTES)), "more than a model has"),
         (lambda: parts(), "its 0 pictures do not have the 1 bytes"),
@@ -440,7 +451,7 @@ def test_a_model_of_huge_pictures_does_not_decode_more_than_any_model_has(tmp_pa
     assert MOST_VALUES == 2048 * 2048 * 3
     refused(tmp_path / REFERENCES, Preprocessing((2048, 2048)), "there are 2 references of 2048 x 2048 pixels")
     refused(tmp_path / REFERENCES, Preprocessing((4096, 4096)), "4096 x 4096 pixels is too large")
-    refused(tmp_path / REFERENCES, Preprocessing((80_000, 8)), "80000 x 8 pixels is too large")
+    refused(tmp_path / REFERENCES, Preprocessing((65_520, 8)), "65520 x 8 pixels is too large")
 
 
 def test_damage_is_noticed_by_the_checksum(tmp_path: Path) -> None:
@@ -454,14 +465,17 @@ def test_damage_is_noticed_by_the_checksum(tmp_path: Path) -> None:
 @given(data=st.data())
 def test_random_damage_under_a_right_checksum_never_crashes(data: st.DataObject, tmp_path_factory) -> None:
     """Bytes changed anywhere in the pictures give other pictures or two lines; nothing else."""
-    content = bytearray(GOOD)
-    for place, value in data.draw(
-        st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=5)
-    ):
+    content = bytearray(data.draw(st.sampled_from([GOOD, noisy(16, 24)])))  # mostly tables, and mostly values
+    damage = st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255))
+    for place, value in data.draw(st.lists(damage, min_size=1, max_size=5)):
         content[place] = value
     file = tmp_path_factory.mktemp("damage") / REFERENCES
     file.write_bytes(with_checksum(parts(GOOD, bytes(content))))
     try:
-        assert read_references(file, SIXTEEN).pixels.shape == (2, 1, 16, 24)
+        found = read_references(file, SIXTEEN).pixels
     except DataError as error:
-        assert str(error).count("\n") == 1
+        lines = str(error).splitlines()
+    else:
+        lines = ["good", "good"]
+        assert found.shape == (2, 1, 16, 24)
+    assert len(lines) == 2

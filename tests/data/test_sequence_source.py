@@ -1,6 +1,9 @@
 """Sequences from names and files: what is held out is held out, and what is odd is said."""
 
+import gzip
+import hashlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,7 @@ from vitrail.data.sequence_source import (
     is_sequences,
     open_sequences,
     reopen_sequences,
+    string_makers,
 )
 from vitrail.data.sort_digits import in_order, make_strings, split_of
 from vitrail.errors import DataError, UsageError
@@ -106,7 +110,7 @@ def test_lengths_are_uniform_and_epochs_differ(maker: StringMaker) -> None:
     np.testing.assert_array_equal(some.pixels, made.pixels[[17, 4]])  # a function of the id alone
 
 
-def test_strings_of_mnist_have_digits_of_their_own_in_each_split(mnist_root: Path) -> None:
+def test_strings_of_mnist_are_made_and_opened_again(mnist_root: Path) -> None:
     source = open_sequences("mnist-strings", mnist_root, counts=FEW)
     assert {name: len(samples) for name, samples in source.splits.items()} == {
         "train": 300,
@@ -123,6 +127,80 @@ def test_strings_of_mnist_have_digits_of_their_own_in_each_split(mnist_root: Pat
     assert moved.test is not None
     assert moved.test.texts(np.arange(60)) == source.test.texts(np.arange(60))  # the test never moves
     assert moved.train.texts(np.arange(60)) != source.train.texts(np.arange(60))
+
+
+def hashes(pixels: np.ndarray) -> set[bytes]:
+    """One for each picture; those of MNIST all differ within its files."""
+    return {hashlib.sha256(np.ascontiguousarray(picture)).digest() for picture in pixels}
+
+
+def ink(picture: np.ndarray) -> np.ndarray:
+    """The smallest rectangle with all that is not black."""
+    rows, columns = np.flatnonzero(picture.any(axis=1)), np.flatnonzero(picture.any(axis=0))
+    return picture[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+
+
+def published(root: Path, name: str) -> np.ndarray:
+    """The pictures of one of MNIST's files, read by hand."""
+    (file,) = [path for path in root.rglob(f"{name}-images*") if path.is_file()]
+    raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    return np.frombuffer(raw, np.uint8, offset=16).reshape(-1, 28, 28)
+
+
+def check_held_out(root: Path) -> None:
+    """The digits that strings are made of, against MNIST's own files: what is tested was never learnt from."""
+    train, test = (hashes(published(root, name)) for name in ("train", "t10k"))
+    makers, _, _ = string_makers(root, seed=0)
+    ours = {name: hashes(maker.pixels) for name, maker in makers.items()}
+    assert not ours["train"] & ours["validation"], "validation digits are learnt from"
+    assert not ours["train"] & ours["test"], "test digits are learnt from"
+    assert not ours["validation"] & ours["test"], "test digits are chosen on"
+    assert ours["test"] == test, "the test has other digits than MNIST's test"
+    assert ours["train"] | ours["validation"] == train
+    assert [len(makers[name].labels) for name in SPLITS] == [55_000, 5_000, 10_000]
+
+
+def check_made_of_their_own(root: Path) -> None:
+    """Pictures of a single digit, of which there are some in each split: their ink is that of a digit of the split."""
+    makers, _, _ = string_makers(root, seed=0)
+    inks = {name: hashes_of_ink(maker.pixels) for name, maker in makers.items()}
+    source = open_sequences("mnist-strings", root, counts=FEW)
+    for name, other in (("validation", "train"), ("test", "train"), ("test", "validation")):
+        samples = source.splits[name]
+        single = [row for row, text in enumerate(samples.texts(np.arange(len(samples)))) if len(text) == 1]
+        found = hashes_of_ink([np.asarray(samples.pictures.open(row).convert("L")) for row in single])
+        assert len(single) > 5
+        assert found <= inks[name]
+        assert not found & inks[other]
+
+
+def hashes_of_ink(pictures: Iterable[np.ndarray]) -> set[bytes]:
+    """One for each, of its ink and the shape of it."""
+    cut = (ink(picture) for picture in pictures)
+    return {hashlib.sha256(f"{part.shape}".encode() + part.tobytes()).digest() for part in cut}
+
+
+def test_no_digit_of_mnist_stands_in_two_splits(mnist_root: Path) -> None:
+    check_held_out(mnist_root)
+    check_made_of_their_own(mnist_root)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_digits_in_two_splits_would_be_seen(split: str, mnist_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted faults: validation, or the test, made of what is learnt from."""
+
+    class Mixed(StringMaker):
+        """A maker that takes the digits of the training split, whichever it is asked for."""
+
+        def __init__(self, pixels: np.ndarray, labels: np.ndarray, seed: int, number: int) -> None:
+            learnt.setdefault("train", (pixels, labels))
+            mine = learnt["train"] if SPLITS[number] == split else (pixels, labels)
+            super().__init__(*mine, seed, number)
+
+    learnt: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    monkeypatch.setattr("vitrail.data.sequence_source.StringMaker", Mixed)
+    with pytest.raises(AssertionError, match="are learnt from"):
+        check_held_out(mnist_root)
 
 
 def test_pairs_from_a_file(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ The methods that look at pixels and tokens or cover patches, measured for seed 0
 with a class token and with mean pooling, and the two digits.
 
     saliency 0.99, 1.00 and 0.50, 0.49                     occlusion 1.00, 1.00 and 1.00, 1.00
-    SmoothGrad 0.98, 0.97 and 0.51, 0.52 (4 samples)       RISE 0.99, 0.98 and 1.00, 1.00 (300 masks)
+    SmoothGrad 0.98, 0.97 and 0.51, 0.52 (4 samples)       RISE 1.00, 1.00 and 1.00, 1.00 (300 masks)
     input x gradient 0.51, 0.57 and 0.86, 0.94             KernelSHAP 1.00, 1.00 and 1.00, 1.00 (300 samples)
     integrated gradients 0.87, 0.96 and 0.96, 0.97         Grad-CAM 0.15, 0.37 and 0.38, 0.66
                                                            HiResCAM 0.27, 0.50 and 0.59, 0.72

@@ -13,7 +13,7 @@ from tests.explain.planted_lab import load_planted
 from tests.explain.reference import VARIANTS, make_images, make_network
 from vitrail.errors import UsageError
 from vitrail.explain.selftest import Check, SelfTest, selftest
-from vitrail.nn import ViT, ViTConfig
+from vitrail.nn import STANDARD, ViT, ViTConfig
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def test_a_copy_without_fault_passes(tmp_path: Path) -> None:
 
 
 def test_a_network_with_another_part_is_refused() -> None:
-    network = make_network(next(iter(VARIANTS.values())))
-    network.norm = nn.BatchNorm1d(network.config.width).eval()
-    with pytest.raises(UsageError):
-        selftest(Bare(network), make_images(network.config))
+    config = next(iter(VARIANTS.values()))
+    network = make_network(config, parts=replace(STANDARD, activation=lambda _: nn.SiLU()))
+    with pytest.raises(UsageError, match="SiLU"):
+        selftest(Bare(network), make_images(config))

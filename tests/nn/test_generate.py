@@ -2,17 +2,19 @@
 
 import itertools
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.nn.sequences import BEGIN, END, PADDING, PICTURES, SMALL, image_to_sequence, sources, transformer, words
 from vitrail.errors import UsageError
 from vitrail.nn import Beam, Cache, Generated, Greedy, Sampling, Search, Transformer, generate
+from vitrail.nn.decoder import Memory
+from vitrail.nn.generate import Choose, Hypotheses
 
 TINY = replace(SMALL, target_vocabulary=5, max_length=5)  # padding, begin, end and two words
 SEARCHES = [Greedy(), Beam(width=3), Beam(width=2, length_penalty=0.0), Sampling(seed=4), Sampling(top_k=3, top_p=0.8)]
@@ -74,9 +76,8 @@ def test_a_beam_of_one_is_greedy(seed: int, steps: int, penalty: float):
 
 
 def every_sequence(steps: int) -> list[list[int]]:
-    """All that can be written over the words 3 and 4: ended within `steps` ids, or cut there."""
-    ended = [[*ids, END] for length in range(steps) for ids in itertools.product((3, 4), repeat=length)]
-    return ended + [list(ids) for ids in itertools.product((3, 4), repeat=steps)]
+    """All that can be written over the words 3 and 4 and ends within `steps` ids."""
+    return [[*ids, END] for length in range(steps) for ids in itertools.product((3, 4), repeat=length)]
 
 
 def best_of_all(network: Transformer, source: Tensor, steps: int, penalty: float) -> tuple[list[int], float]:
@@ -92,7 +93,8 @@ def best_of_all(network: Transformer, source: Tensor, steps: int, penalty: float
 @pytest.mark.parametrize("seed", range(3))
 def test_a_wide_beam_finds_the_best_of_all_sequences(seed: int, penalty: float):
     network, source, steps = lively(TINY, seed), sources(2, 4, seed), 4
-    found = generate(network, source, Beam(width=31, length_penalty=penalty), steps)
+    found = generate(network, source, Beam(width=31, length_penalty=penalty), steps)  # 15 that end, 16 that are cut
+    assert found.ended.all()
     for row in range(2):
         ids, _ = best_of_all(network, source[row : row + 1], steps, penalty)
         assert written(found, row, steps) == ids
@@ -120,6 +122,7 @@ def beam_by_hand(network: Transformer, source: Tensor, search: Beam, steps: int)
         return one[1] / ((5 + len(one[0])) / 6) ** search.length_penalty
 
     live: list[tuple[list[int], float]] = [([], 0.0)]
+    done: list[tuple[list[int], float]] = []
     for _ in range(steps):
         grown = [one for one in live if END in one[0]]
         for ids, total in live:
@@ -127,7 +130,106 @@ def beam_by_hand(network: Transformer, source: Tensor, search: Beam, steps: int)
                 ahead = network(source, torch.tensor([[BEGIN, *ids]]))[0, -1].log_softmax(-1).tolist()
                 grown += [([*ids, token], total + ahead[token]) for token in range(2, len(ahead))]
         live = sorted(grown, key=worth, reverse=True)[: search.width]
-    return live[0]
+        done += [one for one in live if END in one[0]]
+    return max(done or live[:1], key=worth)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched(Search):
+    """A beam search that notes, for each row, every hypothesis that ended among its best: log-probability, length."""
+
+    width: int
+    beam: Beam
+    held: list[tuple[int, float, int]] = field(default_factory=list)
+
+    def worth(self, log_probability: Tensor, lengths: Tensor) -> Tensor:
+        return self.beam.worth(log_probability, lengths)
+
+    def chooser(self, rows: int, steps: int) -> Choose:
+        choose = self.beam.chooser(rows, steps)
+
+        def watched(ahead: Tensor, found: Hypotheses) -> tuple[Tensor, Tensor]:
+            parents, tokens = choose(ahead, found)
+            for row, (places, ids) in enumerate(zip(parents.tolist(), tokens.tolist(), strict=True)):
+                for place, token in zip(places, ids, strict=True):
+                    total = (found.log_probability[row, place] + ahead[row, place, token]).item()
+                    if token == END and math.isfinite(total):
+                        self.held.append((row, total, int(found.lengths[row, place]) + 1))
+            return parents, tokens
+
+        return watched
+
+
+def watched(width: int, penalty: float) -> Watched:
+    return Watched(width=width, beam=Beam(width=width, length_penalty=penalty))
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    seed=st.integers(0, 200),
+    width=st.integers(1, 4),
+    steps=st.integers(1, 10),
+    penalty=st.sampled_from([0.0, 0.6, 2.0]),
+)
+def test_what_is_returned_is_never_worse_than_what_was_held(seed: int, width: int, steps: int, penalty: float):
+    network, source, search = turning(seed % 20), sources(3, 6, seed), watched(width, penalty)
+    found = generate(network, source, search, steps)
+    for row in range(3):
+        held = [total / ((5 + length) / 6) ** penalty for own, total, length in search.held if own == row]
+        assert bool(found.ended[row]) == bool(held)  # one that was cut only where none ended
+        if held:
+            length = int(found.lengths[row]) + 1
+            mine = found.log_probability[row].item() / ((5 + length) / 6) ** penalty
+            assert mine == pytest.approx(max(held), abs=1e-5)
+
+
+class Scripted(nn.Module):
+    """A network whose next id has the same probabilities whatever was read and written: one table for each step."""
+
+    def __init__(self, *steps: dict[int, float], vocabulary: int = 7) -> None:
+        super().__init__()
+        self.config = replace(SMALL, target_vocabulary=vocabulary, max_length=len(steps))
+        self.steps, self.at = steps, 0
+
+    def encode(self, inputs: Tensor, /) -> Memory:
+        self.at = 0
+        return Memory(torch.zeros(len(inputs), 1, 1), None)
+
+    def decode(self, target: Tensor, memory: Memory, *, cache: Cache) -> Tensor:
+        logits = torch.full((len(target), 1, self.config.target_vocabulary), -torch.inf)
+        for token, share in self.steps[self.at].items():
+            logits[..., token] = math.log(share)
+        self.at += 1
+        return logits
+
+
+ONE_INPUT = torch.zeros(1, 1)
+UNIFORM = {END: 0.25, 3: 0.25, 4: 0.25, 5: 0.25}
+HALVES = {3: 0.5, 4: 0.5}
+
+
+def test_a_sentence_that_was_pushed_out_is_not_lost():
+    """END with 0.25 leaves the beam for 3 3 and 3 4, with 0.3 each; these then come to nothing good."""
+    network = Scripted({3: 0.6, END: 0.25, 4: 0.15}, HALVES, *[UNIFORM] * 4)
+    search = watched(2, 0.0)
+    found = generate(network, ONE_INPUT, search)
+    assert max(total for _, total, _ in search.held) == pytest.approx(math.log(0.25))
+    assert (found.tokens.tolist(), found.ended.tolist()) == ([[]], [True])
+    assert found.log_probability.item() == pytest.approx(math.log(0.25))
+    # where lengths pay, 3 3 END with 0.18 is worth more: log 0.18 / (8/6)^6 = -0.31 against log 0.25
+    network = Scripted({3: 0.6, END: 0.25, 4: 0.15}, HALVES, {END: 0.6, 3: 0.4})
+    assert generate(network, ONE_INPUT, Beam(width=2, length_penalty=6.0)).lengths.tolist() == [2]
+    assert generate(network, ONE_INPUT, Beam(width=2, length_penalty=0.0)).lengths.tolist() == [0]
+
+
+def test_one_that_has_ended_is_preferred_to_one_that_was_cut():
+    """END with 0.1 against 3 3 3 with 0.9: the second is no sentence of this network."""
+    network = Scripted({3: 0.9, END: 0.1}, {3: 1.0}, {3: 1.0})
+    found = generate(network, ONE_INPUT, Beam(width=2, length_penalty=0.0))
+    assert (found.tokens.tolist(), found.ended.tolist()) == ([[]], [True])
+    cut = generate(network, ONE_INPUT, Beam(width=1))  # which never held one that ended
+    assert (cut.tokens.tolist(), cut.ended.tolist()) == ([[3, 3, 3]], [False])
+    assert cut.log_probability.item() == pytest.approx(math.log(0.9))
 
 
 def beams_differ(steps: int = 8) -> float:

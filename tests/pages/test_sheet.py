@@ -10,7 +10,7 @@ from tests.pages import samples
 from tests.pages.structure import PAYLOADS
 from vitrail.pages import ExplainedPicture, ExplanationPage, HeatView
 from vitrail.pages.colour import heat_picture
-from vitrail.pages.lettering import drawable, font, shorten, wrap
+from vitrail.pages.lettering import _without_middle, drawable, font, shorten, wrap
 from vitrail.pages.sheet import ACROSS, ALONE, BESIDE, draw_map, draw_sheet
 from vitrail.pages.sheet_column import TONES, Column
 
@@ -112,5 +112,7 @@ def test_letters_that_the_font_lacks() -> None:
     assert drawable("a\nb\tc") == "a b c"
     assert shorten("abcdefghijklmnop", 25, 100).count("…") == 1
     assert shorten("abc", 25, 100) == "abc"
+    longest = next(kept for kept in range(40, 2, -1) if font(25).getlength(_without_middle("w" * 40, kept)) <= 300)
+    assert shorten("w" * 40, 25, 300) == _without_middle("w" * 40, longest)
     assert wrap("one 93.1\u00a0% two", 25, 95) == ["one", "93.1 %", "two"]
     assert " ".join(wrap("one two three four five", 25, 120)) == "one two three four five"

@@ -4,7 +4,6 @@ import json
 import math
 import shutil
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -410,9 +409,7 @@ def test_the_founding_document_takes_a_step(kind: Kind, token: bool) -> None:
 
     objective = distillation(lambda asked: teacher.answer(asked.images, student_sees), kind, 3.0, 0.5, token)
     choices = replace(CHOICES, epochs=1, average=0.0, warmup_epochs=0.0)
-    began = time.perf_counter()
     (step, _) = train_loop(start(network, choices), Once(), objective, choices, EXECUTION)
-    assert time.perf_counter() - began < 60
     assert isinstance(step, StepDone)
     assert math.isfinite(float(step.loss))
     moved = [name for name, parameter in network.named_parameters() if not torch.equal(parameter, first[name])]

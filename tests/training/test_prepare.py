@@ -43,6 +43,7 @@ def test_a_recipe_is_the_base(digits: Source, photos: Source) -> None:
     assert (made.optimization, made.augmentation) == (recipe.optimization, recipe.augmentation)
     assert (made.network.channels, made.network.classes, made.network.image) == (1, 10, (8, 8))
     assert notes[0].startswith("recipe digits: the recipe of this set")
+    assert "; unchanged, it reached 98.55 % of the test" in notes[0]
     of_photos = settle(photos)
     assert (of_photos.recipe, of_photos.network.channels, of_photos.network.classes) == ("few-photos", 3, 3)
     assert of_photos.fetch_size == RECIPES["few-photos"].fetch_size

@@ -1,6 +1,8 @@
 """Recipes: each one builds, trains, and says what it is for; the choice follows the set, its size and its pictures."""
 
-from dataclasses import asdict, replace
+import re
+from dataclasses import MISSING, asdict, fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,8 @@ from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.cost import flops
 from vitrail.training.loop import start, train_loop
 from vitrail.training.objectives import classification
-from vitrail.training.recipes import RECIPES, choose
+from vitrail.training.recipes import NOT_MEASURED, RECIPES, Recipe, announced, choose
+from vitrail.training.sequence_settings import SEQUENCE_RECIPES, SequenceRecipe
 from vitrail.training.settings import Settings, settings_from_dict
 
 MOST_FLOPS = 2e8
@@ -118,6 +121,38 @@ def test_the_choice_follows_the_data(data: str, count: int, side: int, expected:
     assert (name, recipe) == (expected, RECIPES[expected])
     assert recipe.says in reason
     assert choose(expected, data, count, side) == (recipe, name, "asked for")
+
+
+REPORT = (Path(__file__).parents[2] / "benchmarks" / "README.md").read_text()
+
+
+def measured() -> set[str]:
+    """The recipes of the commands in `benchmarks/README.md`."""
+    commands = re.findall(r"vitrail train ([a-z0-9-]+)(?: --recipe ([a-z0-9-]+))?", REPORT)
+    commands += [(data, "") for data in re.findall(r"benchmarks\.no_flags ([a-z0-9-]+)", REPORT)]
+    return {recipe or data for data, recipe in commands}
+
+
+def test_every_recipe_that_was_measured_says_what_it_reached() -> None:
+    reached = {name: recipe.reached for name, recipe in {**RECIPES, **SEQUENCE_RECIPES}.items()}
+    assert measured() >= {"digits", "mnist", "d0-mnist", "d2-lab", "d4-mnist-m", "mnist-m", "sort-digits"}
+    assert {name for name, said in reached.items() if said != NOT_MEASURED} == measured()
+    for name in measured():
+        figures = re.findall(r"\d+\.\d\d", reached[name]) or re.findall(r"\d[\d,]+", reached[name])
+        assert figures
+        assert all(figure in REPORT for figure in figures), name
+
+
+def test_a_result_is_said_where_the_recipe_is_announced() -> None:
+    said = announced("mnist-m", "asked for", RECIPES["mnist-m"].reached)
+    assert said.startswith("recipe mnist-m: asked for; unchanged, it reached 96.33 % of the test, mean of 3 seeds")
+    assert announced("photos", "asked for", RECIPES["photos"].reached) == "recipe photos: asked for; not measured yet"
+
+
+@pytest.mark.parametrize("kind", [Recipe, SequenceRecipe])
+def test_no_default_hides_that_nothing_was_measured(kind: type) -> None:
+    (field,) = [field for field in fields(kind) if field.name == "reached"]
+    assert field.default is MISSING
 
 
 def test_an_unknown_recipe_offers_the_nearest() -> None:

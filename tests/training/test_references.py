@@ -226,6 +226,10 @@ def test_large_pictures_are_compressed_and_that_is_said(tmp_path: Path) -> None:
     for place in (one, again):
         assert torch.equal(vitrail.load(place).references, references)
         assert "(as JPEG of quality 95, with a small loss)" in (place / "README.md").read_text(encoding="utf-8")
+    others = replace(vitrail.load(one), references=255 - references)
+    place = vitrail.save(others, tmp_path / "others")
+    assert torch.equal(vitrail.load(place).references, 255 - references), "a person's own are stored as they are"
+    assert "JPEG" not in (place / "README.md").read_text(encoding="utf-8")
 
 
 def test_students_carry_them_too(finished: Finished, tmp_path: Path) -> None:

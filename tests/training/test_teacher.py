@@ -1,8 +1,9 @@
 """A teacher is frozen whatever is called on it, sees in its own way, and is matched by name."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -177,6 +178,41 @@ def test_pictures_that_it_cannot_read_are_refused() -> None:
     error = broken(cnn(), GREY)
     assert "broken cannot answer: RuntimeError" in error.problem
     assert "1 channel(s) of 12 x 12" in error.hint
+
+
+@dataclass
+class Output:
+    """What networks of other libraries give: logits among other things."""
+
+    logits: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    ("wrap", "said"),
+    [
+        (Output, "broken gives an Output, which is no tensor of logits"),
+        (lambda logits: {"logits": logits}, "broken gives a dict, which is no tensor of logits"),
+        (lambda logits: (logits, logits), "broken gives a tuple, which is no tensor of logits"),
+        (lambda logits: {"logits": logits}["logit"], "broken cannot answer: KeyError: 'logit'"),
+        (lambda logits: logits.logits, "broken cannot answer: AttributeError: 'Tensor' object has no attribute"),
+    ],
+    ids=["an object", "a dict", "a tuple", "a key that is missing", "an attribute that is missing"],
+)
+def test_what_is_no_tensor_of_logits_is_refused(wrap: Callable[[torch.Tensor], Any], said: str) -> None:
+    network = cnn().eval()
+    error = broken(lambda images: wrap(network(images)))
+    assert said in error.problem
+    assert "\n" not in error.problem
+    assert "lambda x: model(x).logits" in error.hint
+
+
+def test_the_way_out_that_is_named_is_one() -> None:
+    network = cnn().eval()
+
+    def model(images: torch.Tensor) -> Output:
+        return Output(network(images))
+
+    distilling._check_answers(Teacher(lambda x: model(x).logits, RGB, CLASSES), tiny_set())
 
 
 def test_numbers_that_are_not_finite_are_refused() -> None:

@@ -107,7 +107,7 @@ def with_masks(shown: Sequence[Shown], folder: Path) -> list[Shown]:
             raise DataError(
                 f"there is no mask for {one.name}: {places[1]} is missing", "one PNG for each picture, of the same name"
             )
-        if mask in of:
+        if of.get(mask, one.name) != one.name:
             raise DataError(
                 f"{of[mask]} and {one.name} would have the same mask, {mask}", f"masks in folders: {places[0]}"
             )

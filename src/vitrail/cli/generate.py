@@ -36,7 +36,7 @@ class Generate:
     threads: int | None = None
     """Processor threads; chosen by the size of the work when left out."""
     json: bool = False
-    """Print a JSON list: input, text, probability, ended, notes."""
+    """Print a JSON list: input, text, probability, ended, notes, about_probabilities."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -58,10 +58,12 @@ def run(words: Sequence[str]) -> int:
     problems: list[DataError] = []
     found = _written(model, inputs, _search(typed), problems)
     if typed.json:
-        facts = ("text", "probability", "ended", "notes")
-        print_json([{"input": each.name, **{fact: getattr(each, fact) for fact in facts}} for each in found])
+        facts, about = ("text", "probability", "ended", "notes"), {"about_probabilities": model.about_probabilities}
+        print_json([{"input": each.name, **{fact: getattr(each, fact) for fact in facts}, **about} for each in found])
     else:
         print_table([(each.name, each.shown, share(each.probability, 1)) for each in found], left=2)
+        if found and model.about_probabilities:
+            warn(model.about_probabilities)
     for each in found:
         for note in each.notes:
             warn(f"{each.name}: {note}")

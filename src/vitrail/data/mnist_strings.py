@@ -17,7 +17,18 @@ HEIGHT, WIDTH = 32, 160
 LONGEST = 5
 GAP = 4  # pixels between two boxes, from minus this to this
 RAISED = 2  # pixels up or down from the middle
+SIDE = 28  # pixels of a digit's box, as in MNIST
 STREAM = 120
+
+LAYOUT: dict[str, int | list[int] | str] = {
+    "canvas": [HEIGHT, WIDTH],
+    "digit": [SIDE, SIDE],
+    "digits": [1, LONGEST],
+    "gap": [-GAP, GAP],
+    "raised": [-RAISED, RAISED],
+    "drawn": "uniformly",
+}
+"""How every picture is laid out, in pixels, each pair from least to most: a part of the recipe that runs state."""
 
 
 @dataclass(frozen=True, eq=False)

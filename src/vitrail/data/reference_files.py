@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
 from vitrail.data.preprocessing import Preprocessing
@@ -171,7 +172,7 @@ def _decoded(file: bytes, size: tuple[int, int], channels: int) -> Sheet:
         ValueError: It is of another size or mode. Pillow may raise other errors.
     """
     mode = "L" if channels == 1 else "RGB"
-    with Image.open(io.BytesIO(file), formats=("JPEG",)) as picture:
+    with JpegImageFile(io.BytesIO(file)) as picture:
         if (picture.height, picture.width, picture.mode) != (*size, mode):
             raise ValueError(
                 f"it has {picture.height} x {picture.width} pixels of mode {picture.mode}, "

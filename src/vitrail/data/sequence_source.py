@@ -20,7 +20,7 @@ from jaxtyping import Int64
 
 from vitrail.data.idx import read_idx
 from vitrail.data.manifest import part_named, read_rows, read_text
-from vitrail.data.mnist_strings import StringMaker
+from vitrail.data.mnist_strings import SIDE, StringMaker
 from vitrail.data.parts import ALL, TEST, TRAIN, VALIDATION, hold_out
 from vitrail.data.pictures import ArrayPictures, FilePictures, Pictures
 from vitrail.data.sort_digits import in_order, make_strings
@@ -289,8 +289,20 @@ def _source(
     )
 
 
-def _mnist_strings(data_root: Path | None, seed: int, counts: Counts) -> SequenceSource:
-    """Strings of MNIST's digits; validation has training digits of its own, the test has MNIST's test digits."""
+def string_makers(data_root: Path | None, seed: int) -> tuple[dict[str, StringMaker], str, tuple[str, ...]]:
+    """What makes the strings of each split: no two of them have a digit in common.
+
+    Args:
+        data_root: Where MNIST lies.
+        seed: Of the training strings; the others are always the same.
+
+    Returns:
+        A maker for each split: `train` and `validation` share out MNIST's training digits, `test` has its test digits.
+        Then the place that MNIST was read from, and what was odd there.
+
+    Raises:
+        DataError: MNIST is missing, damaged, or of another size.
+    """
     found = read_idx("mnist", data_root)
     kept, held = hold_out(found.parts[TRAIN], MOST_HELD_OUT, 0)
     makers = {}
@@ -298,14 +310,20 @@ def _mnist_strings(data_root: Path | None, seed: int, counts: Counts) -> Sequenc
         pictures = part.pictures
         assert isinstance(pictures, ArrayPictures)
         makers[name] = StringMaker(pictures.pixels, part.labels, seed if name == TRAIN else 0, number)
-    if makers[TRAIN].pixels.shape[1:] != (28, 28):
-        sides = makers[TRAIN].pixels.shape[1:]
+    sides = makers[TRAIN].pixels.shape[1:]
+    if sides != (SIDE, SIDE):
         raise DataError(f"the pictures in {found.root} have {sides} pixels", "MNIST's files, of 28 x 28")
+    return makers, found.root, found.notes
+
+
+def _mnist_strings(data_root: Path | None, seed: int, counts: Counts) -> SequenceSource:
+    """Strings of MNIST's digits: new ones in every epoch for training, the same ones always for the rest."""
+    makers, root, notes = string_makers(data_root, seed)
     splits: dict[str, Samples] = {TRAIN: MadeSamples(makers[TRAIN], counts.train)}
     for name, number in ((VALIDATION, counts.validation), (TEST, counts.test)):
         made = makers[name].make(np.arange(number, dtype=np.int64))
         splits[name] = PictureSamples(ArrayPictures(made.pixels, f"{MNIST_STRINGS}/{name}"), made.texts)
-    return _source(MNIST_STRINGS, found.root, splits, seed, found.notes)
+    return _source(MNIST_STRINGS, root, splits, seed, notes)
 
 
 def _pairs(path: Path) -> tuple[dict[str, Samples], tuple[str, ...]]:

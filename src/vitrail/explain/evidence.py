@@ -79,4 +79,4 @@ def evidence_of(
         theirs = torch.where(highest, best, theirs)
     mean = theirs.mean(dim=0)
     theirs = mean + (theirs - mean) * ((references + 1) / (references - 1)) ** 0.5
-    return (1 + (theirs >= own).sum(dim=0)) / (1 + count)
+    return (1 + (theirs >= own).sum(dim=0)).double() / (1 + count)

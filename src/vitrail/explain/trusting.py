@@ -153,10 +153,10 @@ def trust(
     by_draw, covered = covering.by_draw(heat.values)
     score, spread = (before - by_draw).mean(dim=0), by_draw.std(dim=0)
     oracle = None if masks is None else (before - covering.paired(masks.to(before)[None])[0]).mean(dim=0)[0]
-    faithful = (1 + (falls[1:] >= falls[0]).sum(dim=0)) / (1 + random_maps)
+    faithful = (1 + (falls[1:] >= falls[0]).sum(dim=0)).double() / (1 + random_maps)
     silent = [bool({NO_SIGNAL, NOT_FINITE} & set(notes)) for notes in heat.notes]
     faithful = faithful.masked_fill(torch.tensor(silent, device=faithful.device), torch.nan)
-    evidence = torch.full_like(before, torch.nan)
+    evidence = torch.full_like(before, torch.nan, dtype=torch.float64)
     count = 0 if lent is None else len(lent)
     if count >= FEWEST:
         evidence = evidence_of(logits, aim, evidence_free(network, images, fill, composites, seed), count)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -70,6 +71,10 @@ class Search(ABC):
     def chooser(self, rows: int, steps: int) -> Choose:
         """What decides at each step, for a batch of `rows` and at most `steps` steps."""
 
+    def worth(self, log_probability: Float[Tensor, "*b"], lengths: Int[Tensor, "*#b"]) -> Float[Tensor, "*b"]:
+        """By what hypotheses are compared."""
+        return log_probability
+
     def from_row(self, row: int) -> "Search":
         """The same search for a later batch, whose first row is `row`; only drawing depends on it."""
         return self
@@ -96,10 +101,12 @@ class Greedy(Search):
 
 @dataclass(frozen=True, kw_only=True)
 class Beam(Search):
-    """The `width` best hypotheses at each step; the best at the end.
+    """The `width` best hypotheses at each step; at the end, the best of all that ever ended among them.
 
     A hypothesis Y is worth  log P(Y) / ((5 + |Y|) / 6)^length_penalty  ("Google's neural machine translation system",
-    2016, equation 14); |Y| counts `end`. One that has ended keeps its place until better ones push it out.
+    2016, equation 14); |Y| counts `end`. The best that has ended is kept aside ("Sequence to sequence learning with
+    neural networks", 2014, section 3.2), whether or not better ones push it out of its place and then come to a bad
+    end themselves. One that was cut is taken only where none has ended.
 
     Attributes:
         width: Number of hypotheses of each row.
@@ -114,7 +121,7 @@ class Beam(Search):
         check(self, {"width": whole(1), "length_penalty": number()})
 
     def worth(self, log_probability: Float[Tensor, "*b"], lengths: Int[Tensor, "*#b"]) -> Float[Tensor, "*b"]:
-        """By what hypotheses are compared."""
+        """By what hypotheses are compared: the log-probability over the length penalty."""
         return log_probability / ((5.0 + lengths) / 6.0) ** self.length_penalty
 
     def chooser(self, rows: int, steps: int) -> Choose:
@@ -273,6 +280,8 @@ def generate(
         memory = memory.rows(torch.arange(rows, device=device).repeat_interleave(search.width))
         choose = search.chooser(rows, config.max_length)
         found = _nothing_yet(rows, search.width, config.begin, device)
+        kept = _nothing_yet(rows, 1, config.padding, device)
+        kept = kept._replace(log_probability=torch.full_like(kept.log_probability, -torch.inf))
         for _ in range(steps):
             newest = found.tokens[..., -1].flatten()[:, None]
             logits = network.decode(newest, memory, cache=cache)[:, -1]
@@ -282,9 +291,10 @@ def generate(
             if search.width > 1:
                 cache.reorder((parent + torch.arange(rows, device=device)[:, None] * search.width).flatten())
             found = _continued(found, log_probabilities, parent, token, config.end)
+            kept = _kept(kept, found, search, config.padding)
             if bool(found.ended.all()):
                 break
-    return _best(found, config)
+    return _best(kept, found, config)
 
 
 def _nothing_yet(rows: int, width: int, begin: int, device: torch.device) -> Hypotheses:
@@ -322,10 +332,28 @@ def _continued(
     )
 
 
-def _best(found: Hypotheses, config: SequenceConfig) -> Generated:
-    """The first hypothesis of each row, which is the best, without `begin` and `end`."""
-    tokens = found.tokens[:, 0, 1:]
+def _kept(kept: Hypotheses, found: Hypotheses, search: Search, padding: int) -> Hypotheses:
+    """The best hypothesis of each row that has ended so far, one a row; minus infinity where none has."""
+    ended = found.log_probability.masked_fill(~found.ended, -torch.inf)
+    log_probability = torch.cat([kept.log_probability, ended], dim=1)
+    lengths = torch.cat([kept.lengths, found.lengths], dim=1)
+    tokens = torch.cat([F.pad(kept.tokens, (0, 1), value=padding), found.tokens], dim=1)
+    best = search.worth(log_probability, lengths).argmax(dim=1, keepdim=True)
+    chosen = log_probability.gather(1, best)
+    return Hypotheses(
+        tokens=tokens.gather(1, best[..., None].expand(-1, -1, tokens.shape[2])),
+        lengths=lengths.gather(1, best),
+        log_probability=chosen,
+        ended=chosen.isfinite(),
+    )
+
+
+def _best(kept: Hypotheses, found: Hypotheses, config: SequenceConfig) -> Generated:
+    """The best hypothesis of each row that ended, else the first, without `begin` and `end`."""
+    ended = kept.ended[:, 0]
+    tokens = torch.where(ended[:, None], kept.tokens[:, 0], found.tokens[:, 0])[:, 1:]
     tokens = tokens.masked_fill(tokens == config.end, config.padding)
     lengths = (tokens != config.padding).sum(dim=1)
     longest = int(lengths.max()) if len(lengths) else 0
-    return Generated(tokens[:, :longest], lengths, found.log_probability[:, 0], found.ended[:, 0])
+    log_probability = torch.where(ended, kept.log_probability[:, 0], found.log_probability[:, 0])
+    return Generated(tokens[:, :longest], lengths, log_probability, ended)

@@ -7,6 +7,7 @@ empty box.
 
 import re
 import unicodedata
+from bisect import bisect_left
 from functools import cache
 
 from PIL import Image, ImageDraw, ImageFont
@@ -57,10 +58,8 @@ def shorten(text: str, size: int, width: int) -> str:
     letters = drawable(text)
     if font(size).getlength(letters) <= width:
         return letters
-    kept = len(letters)
-    while kept > 2 and font(size).getlength(_without_middle(letters, kept)) > width:
-        kept -= 1
-    return _without_middle(letters, kept)
+    fits = bisect_left(range(3, len(letters)), True, key=lambda kept: _too_wide(letters, kept, size, width))
+    return _without_middle(letters, 2 + fits)
 
 
 def write(
@@ -116,6 +115,10 @@ def _broken(word: str, size: int, width: int) -> list[str]:
             piece = ""
         piece += letter
     return [*pieces, piece]
+
+
+def _too_wide(letters: str, kept: int, size: int, width: int) -> bool:
+    return font(size).getlength(_without_middle(letters, kept)) > width
 
 
 def _without_middle(letters: str, kept: int) -> str:

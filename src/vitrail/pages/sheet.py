@@ -35,16 +35,19 @@ def draw_sheet(explained: ExplainedPicture, page: ExplanationPage) -> Image.Imag
         An RGB picture; the same values always give the same pixels.
     """
     several = len(explained.heats) > 1
-    first = Column(BESIDE if several else ALONE)
-    _subject(first, explained)
-    columns = [first]
+    width = BESIDE if several else ALONE
+    column = Column(width)
+    _subject(column, explained)
+    columns = [column.finished()]
     for heat in explained.heats:
-        columns.append(Column(first.width))
-        _map(columns[-1], heat, explained, page.one_scale)
+        column = Column(width)
+        _map(column, heat, explained, page.one_scale)
         if not several:
-            columns.append(Column(first.width))
-        _told(columns[-1], heat, SMALL if several else TEXT)
-    return _assembled([column.finished() for column in columns], explained, page)
+            columns.append(column.finished())
+            column = Column(width)
+        _told(column, heat, SMALL if several else TEXT)
+        columns.append(column.finished())
+    return _assembled(columns, explained, page)
 
 
 def _subject(column: Column, explained: ExplainedPicture) -> None:

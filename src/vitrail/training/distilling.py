@@ -16,7 +16,8 @@ from torch import Tensor
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch, TrainingSet
-from vitrail.errors import DataError, UsageError
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.training.classifier import Prepared
 from vitrail.training.distillation import Ask, distillation
 from vitrail.training.execution import ALONE
@@ -224,10 +225,13 @@ def _check_answers(teacher: Teacher, data: TrainingSet) -> None:
     images = next(unchanged(data).batches(0, 8)).images
     try:
         together, apart = (teacher.answer(some, data.preprocessing) for some in (images, images[: len(images) // 2]))
-    except (RuntimeError, ValueError, AssertionError, IndexError, TypeError) as error:
+    except VitrailError:
+        raise
+    except Exception as error:  # a function of strangers may raise anything
         raise UsageError(
-            f"{teacher.name} cannot answer: {type(error).__name__}: {error}",
-            f"a Preprocessing that is its network's; now it is shown {_shape(teacher)}",
+            f"{teacher.name} cannot answer: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
+            f"a Preprocessing that is its network's (now it is shown {_shape(teacher)}), and a network that takes such "
+            "pictures and gives logits, such as lambda x: model(x).logits",
         ) from error
     if teacher.classes and tuple(together.shape) != (len(images), len(teacher.classes)):
         raise UsageError(
@@ -267,6 +271,12 @@ def _said(how: Distillation, teacher: Teacher, prepared: Prepared) -> list[str]:
     part = f"temperature {how.temperature:g}" if how.kind == "soft" else "its first choice"
     where = "the head of a distillation token" if prepared.settings.network.distillation_token else "the class head"
     kept = "; its answers are stored, one for each unchanged picture" if how.cache else ""
+    own, student = teacher.preprocessing, prepared.model.preprocessing
+    if max(own.size) > max(student.size):
+        notes.append(
+            f"the teacher is shown the student's pictures of {_size(student)}, enlarged to its {_size(own)}: it sees "
+            "no more than the student does; --image-size makes them larger for both"
+        )
     return [*notes, f"distillation: {how.kind} ({part}), weight {how.weight:g}, on {where}{kept}"]
 
 
@@ -282,5 +292,9 @@ def _plain(how: Distillation) -> dict[str, Any]:
 
 
 def _shape(teacher: Teacher) -> str:
-    own = teacher.preprocessing
-    return f"{own.channels} channel(s) of {own.size[0]} x {own.size[1]}"
+    return f"{teacher.preprocessing.channels} channel(s) of {_size(teacher.preprocessing)}"
+
+
+def _size(preprocessing: Preprocessing) -> str:
+    height, width = preprocessing.size
+    return f"{height} x {width}"

@@ -13,7 +13,7 @@ class TrainOptions:
     """Options of `vitrail train`; None leaves the choice to the recipe."""
 
     recipe: str = "auto"
-    """A named set of training choices: digits, mnist, d0-mnist, mnist-m, d2-lab, d4-mnist-m, planted,
+    """A named set of training choices: digits, mnist, planted, d0-mnist, mnist-m, d2-lab, d4-mnist-m,
     small-pictures, few-photos, photos, many-photos; auto picks by set and picture size and says why. For sequences:
     sort-digits, mnist-strings, texts, picture-texts."""
     size: str | None = None
@@ -61,7 +61,7 @@ class DistillOptions(TrainOptions):
     """Options of `vitrail distill`; None leaves the choice to the configuration file, then to the default."""
 
     recipe: str = "auto"
-    """A named set of training choices: digits, mnist, d0-mnist, mnist-m, d2-lab, d4-mnist-m, planted,
+    """A named set of training choices: digits, mnist, planted, d0-mnist, mnist-m, d2-lab, d4-mnist-m,
     small-pictures, few-photos, photos, many-photos; auto picks by set and picture size and says why."""
     kind: Literal["auto", "soft", "hard"] = "auto"
     """soft learns the teacher's probabilities, hard its first choice; auto is soft."""
@@ -81,4 +81,6 @@ class DistillOptions(TrainOptions):
     teacher_weights: str | None = None
     """Of a torchvision or timm teacher: pretrained (the default), random, or a file with its state dict."""
     teacher_size: int | None = None
-    """Side in pixels of the pictures that the teacher is shown; its own when left out."""
+    """Side in pixels of the pictures that the teacher is shown; its own when left out. They are the student's pictures,
+    brought to that size: where the student's are smaller, the teacher sees no more than they hold, and --image-size
+    makes them larger for both."""

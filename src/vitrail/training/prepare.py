@@ -26,7 +26,7 @@ from vitrail.training.classifier import Prepared
 from vitrail.training.execution import pick_execution, pick_parts
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.options import TrainOptions
-from vitrail.training.recipes import Recipe, choose
+from vitrail.training.recipes import Recipe, announced, choose
 from vitrail.training.settings import Execution, RunSettings, Settings, settings_from_dict
 
 SAMPLED = 64  # pictures opened to see their size and channels
@@ -73,7 +73,7 @@ def resolve(data: str, options: TrainOptions, given: dict[str, Any], source: Sou
     execution, notes = pick_execution(asked, settings.network, settings.optimization, steps)
     if "attention_kernel" in given.get("execution", {}):
         execution = replace(execution, attention_kernel=settings.execution.attention_kernel)
-    return replace(settings, execution=execution), [f"recipe {name}: {reason}", *notes]
+    return replace(settings, execution=execution), [announced(name, reason, recipe.reached), *notes]
 
 
 def in_parts(

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from vitrail.data.feed import Feed, check_readable
+from vitrail.data.mnist_strings import LAYOUT
 from vitrail.data.pictures import Pictures
 from vitrail.data.preprocessing import Preprocessing, measure_statistics
 from vitrail.data.sequence_batches import SequenceSet, feed_of
@@ -36,6 +37,7 @@ from vitrail.training.objectives import teacher_forcing
 from vitrail.training.options import TrainOptions
 from vitrail.training.preparation import Preparation
 from vitrail.training.prepare import asked_for, laid_over, look, replayed, unreadable_notes
+from vitrail.training.recipes import announced
 from vitrail.training.sequence_metrics import SequenceOutcome
 from vitrail.training.sequence_settings import SequenceSettings, choose_sequences, sequence_settings_from_dict
 
@@ -127,6 +129,7 @@ class PreparedSequences(Preparation):
             "images": {name: len(samples) for name, samples in source.splits.items()},
             "split_seed": source.split_seed,
             "fingerprint": source.fingerprint,
+            **({"layout": LAYOUT} if source.name == MNIST_STRINGS else {}),
         }
 
     def score(self, network: nn.Module) -> Mapping[str, float]:
@@ -248,7 +251,7 @@ def resolve_sequences(
     steps = steps_per_epoch(len(source.train), choices) * choices.epochs
     work = 3.0 * forward_flops(settings.network, source) * part_size(choices)
     execution, notes = execution_for(replayed(options, settings.execution, given), work, steps)
-    return replace(settings, execution=execution), [f"recipe {name}: {reason}", *notes]
+    return replace(settings, execution=execution), [announced(name, reason, recipe.reached), *notes]
 
 
 def refuse_picture_options(options: TrainOptions) -> None:

@@ -11,6 +11,8 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.errors import UsageError, nearest
 from vitrail.training.settings import Optimization, RunSettings
 
+NOT_MEASURED = "not measured yet"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -18,7 +20,7 @@ class Recipe:
 
     Attributes:
         says: What it is for.
-        reached: Its result, with command, hardware and seeds.
+        reached: Its result unchanged, with hardware and seeds, or that there is none; said where it is announced.
         beside: What a founding document states, to be shown beside the result; empty when it states no figure.
         image_size: Side in pixels that pictures are brought to.
         fetch_size: Side at which they are read for training, before random crops; 0 for the same.
@@ -28,7 +30,7 @@ class Recipe:
     """
 
     says: str
-    reached: str = "not measured yet"
+    reached: str
     beside: str = ""
     image_size: int
     fetch_size: int = 0
@@ -78,6 +80,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "planted": Recipe(
         says="the lab with known truth: 4x4 cells, one of which shows a digit",
+        reached=NOT_MEASURED,
         image_size=32,
         network={"patch_size": 4, "width": 64, "depth": 4, "heads": 4, "mlp_dim": 128},
         optimization=Optimization(
@@ -101,6 +104,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "mnist-m": Recipe(
         says="28x28 coloured digits on photographs: MNIST-M",
+        reached="96.33 % of the test, mean of 3 seeds (96.02 to 96.89); made of the packaged photographs, one thread",
         image_size=28,
         network=_shape(4, 64, 4, 4),
         optimization=Optimization(epochs=10, batch_size=128, learning_rate=3e-3, warmup_epochs=0.5, average=0.999),
@@ -129,6 +133,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "small-pictures": Recipe(
         says="pictures up to 40 pixels, such as CIFAR",
+        reached=NOT_MEASURED,
         image_size=32,
         network=_shape(4, 192, 6, 3),
         optimization=Optimization(epochs=100, batch_size=128, learning_rate=1e-3, warmup_epochs=5.0, average=0.999),
@@ -136,6 +141,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "few-photos": Recipe(
         says="up to 5,000 photographs, from scratch",
+        reached=NOT_MEASURED,
         image_size=64,
         fetch_size=72,
         network=_shape(8, 128, 6, 4, stochastic_depth=0.1),
@@ -144,6 +150,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "photos": Recipe(
         says="5,000 to 100,000 photographs, from scratch",
+        reached=NOT_MEASURED,
         image_size=128,
         fetch_size=144,
         network=_shape(16, 192, 12, 3, mlp_dim=768, stochastic_depth=0.1),
@@ -152,6 +159,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "many-photos": Recipe(
         says="more than 100,000 photographs: S/16 as in 'Better plain ViT baselines for ImageNet-1k' (2022)",
+        reached=NOT_MEASURED,
         image_size=224,
         fetch_size=256,
         network=_shape(16, 384, 12, 6, mlp_dim=1536),
@@ -161,6 +169,12 @@ RECIPES: dict[str, Recipe] = {
         augmentation=Augmentation(crop_area=(0.05, 1.0), mixup=0.2, **_PHOTOS),
     ),
 }
+
+
+def announced(name: str, reason: str, reached: str) -> str:
+    """What a run says of its recipe: why this one, and what it reached where it was measured."""
+    result = reached if reached == NOT_MEASURED else f"unchanged, it reached {reached}"
+    return f"recipe {name}: {reason}; {result}"
 
 
 def document_figure(settings: RunSettings) -> str:

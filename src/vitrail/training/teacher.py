@@ -82,9 +82,19 @@ class Teacher:
         Args:
             images: The very pictures that the student sees, augmented as they are.
             student: The student's preprocessing, by which they were normalised.
+
+        Raises:
+            UsageError: If it gives anything but a tensor; says how to hand over one that does.
         """
         with evaluating(self.module), torch.autocast(images.device.type, enabled=False):
-            return self.network(self.view(images.float(), student)).float()
+            found: object = self.network(self.view(images.float(), student))
+        if not isinstance(found, Tensor):
+            raise UsageError(
+                f"{self.name} gives {_kind(found)}, which is no tensor of logits",
+                "lambda x: model(x).logits as the teacher's network, with model in eval mode; "
+                'model(x)["logits"] where it gives a dict',
+            )
+        return found.float()
 
     def view(self, images: Float[Tensor, "b c h w"], student: Preprocessing) -> Float[Tensor, "b e x y"]:
         """The student's pictures as the teacher expects them: its channels, its size, its mean and deviation.
@@ -200,6 +210,12 @@ def _loaded(folder: Path) -> Model:
     if not isinstance(model, Model):
         raise UsageError(f"{folder} is no classifier of pictures, so it cannot teach one", "the run of a classifier")
     return model
+
+
+def _kind(found: object) -> str:
+    """What an object is, in two words."""
+    name = type(found).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 def _column(values: Sequence[float], like: Tensor) -> Tensor:
