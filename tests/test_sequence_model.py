@@ -16,6 +16,7 @@ from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
 from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, load, save
 from vitrail.nn import (
+    PATCHIFIED,
     Beam,
     ImageToSequence,
     ImageToSequenceConfig,
@@ -224,7 +225,9 @@ def test_parts_of_one_s_own_are_not_saved(tmp_path: Path) -> None:
 
 def test_parts_that_files_do_not_hold_are_not_dropped_silently(tmp_path: Path) -> None:
     model, folder = text_model(), tmp_path / "model"
-    with pytest.raises(UsageError, match=r"hold no parts of its own, and parts='mine' names some\ntry: save\(model, fo"):
+    with pytest.raises(
+        UsageError, match=r"hold no parts of its own, and parts='mine' names some\ntry: save\(model, fo"
+    ):
         save(model, folder, parts="mine")
     assert not folder.exists()
     save(model, folder)

@@ -158,8 +158,12 @@ def open_for(
         return open_evaluation(data, model.classes, data_root, split)
     remembered = remembered_data(run)
     if not remembered:
-        who = "this model" if run is None else run
-        raise UsageError(f"{who} does not remember any data", "a named set, a folder or a manifest, such as mnist")
+        if run is None:
+            raise UsageError("this model does not remember any data", "a named set, a folder or a manifest")
+        raise UsageError(
+            f"{run} does not remember any data",
+            f"vitrail evaluate {run} DATA, where DATA is a named set, a folder or a manifest",
+        )
     root = Path(remembered["root"])
     what = remembered["name"] if remembered["name"] in NAMED else str(root)
     chosen = split or ("test" if "test" in remembered["images"] else "validation")

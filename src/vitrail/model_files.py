@@ -63,6 +63,7 @@ def opened(picture: object) -> Image.Image:
     )
 
 
+FIRST_RUN = "vitrail train digits, or for a model that writes: vitrail train sort-digits"
 SAVED_AGAIN = "the folder of another run, or train again"
 
 
@@ -89,7 +90,7 @@ def _not_a_model(path: Path) -> DataError:
     if not path.exists():
         siblings = [p.name for p in path.parent.iterdir() if _is_model(p)] if path.parent.is_dir() else []
         close = nearest(path.name, siblings)
-        some = f"one of {', '.join(sorted(siblings)[-4:])} in {path.parent}" if siblings else "vitrail train digits"
+        some = f"one of {', '.join(sorted(siblings)[-4:])} in {path.parent}" if siblings else FIRST_RUN
         return DataError(f"there is no run or model at {path}", str(path.with_name(close)) if close else some)
     if (path / "config.yaml").is_file():
         return DataError(

@@ -89,7 +89,7 @@ FLAGS = {
         "--json",
     },
     "models": {"--image-size", "--channels", "--classes", "--json"},
-    "doctor": {"--json"},
+    "doctor": {"--model", "--json"},
 }
 POSITIONALS = {
     "train": ["[DATA]"],
@@ -136,7 +136,7 @@ def test_help_names_every_recipe_and_every_method(vitrail_says: Says) -> None:
 
     assert f"{', '.join(RECIPES)}; auto" in words("train")
     assert f"For sequences: {', '.join(SEQUENCE_RECIPES)}." in words("train")
-    named = words("explain").partition("How to explain: ")[2].partition(". (default")[0].split(", ")
+    named = words("explain").partition("How to explain: ")[2].partition("; generic_attention when left out.")[0].split(", ")
     assert set(METHODS) <= set(named)
 
 

@@ -115,6 +115,8 @@ def test_explain_shows_where_each_token_was_read(vitrail_says: Says, place: dict
     assert all(Path(heat["picture"]).is_file() for heat in row["heats"])
     page = (tmp_path / "p.html").read_text()
     assert f"The model says <b>{written.text}</b>" in page
+    assert "<p>A map by cross attention. <strong>This method cannot tell" in page
+    assert "A map by token" not in page
     own = vitrail_says(
         "explain", place["pictures"], place["root"] / "labels.csv", "--count", 2, "--out", tmp_path / "o.html"
     )
@@ -126,6 +128,7 @@ def test_explain_shows_where_each_token_was_read(vitrail_says: Says, place: dict
     ("words", "code", "problem", "hint"),
     [
         ("generate", USAGE, "vitrail generate needs RUN", "vitrail generate --help"),
+        ("generate nothere 12", DATA, "there is no run or model at nothere", "vitrail train sort-digits"),
         ("generate {texts}", USAGE, "nothing to read", "vitrail generate {texts} picture.png"),
         ("generate {texts} 12x", DATA, "'12x' has the unknown token 'x' at place 3", "a text of 0 1 2"),
         (
@@ -164,6 +167,7 @@ def test_explain_shows_where_each_token_was_read(vitrail_says: Says, place: dict
             "vitrail generate {texts}",
         ),
         ("explain {pictures} {picture} --method rollout", USAGE, "explains classes", "--method cross_attention"),
+        ("explain {pictures} {picture} --method generic_attention", USAGE, "explains classes", "cross_attention"),
         ("explain {pictures} {picture} --target a", USAGE, "--target a is for models that say classes", "leave"),
         ("evaluate {texts} {root}/labels.csv", DATA, "holds pictures, this model reads texts", "data with texts"),
         ("evaluate {texts} {root}/notes.txt", DATA, "holds no sequences", ".tsv"),

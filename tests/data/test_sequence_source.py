@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from vitrail.data.mnist_strings import GAP, HEIGHT, LONGEST, RAISED, WIDTH, StringMaker
+from vitrail.data.mnist_strings import GAP, HEIGHT, LAYOUT, LONGEST, RAISED, WIDTH, StringMaker
 from vitrail.data.sequence_source import (
     Counts,
     MadeSamples,
@@ -127,6 +127,21 @@ def test_strings_of_mnist_are_made_and_opened_again(mnist_root: Path) -> None:
     assert moved.test is not None
     assert moved.test.texts(np.arange(60)) == source.test.texts(np.arange(60))  # the test never moves
     assert moved.train.texts(np.arange(60)) != source.train.texts(np.arange(60))
+
+
+def test_the_layout_that_runs_state_is_that_of_the_pictures(maker: StringMaker) -> None:
+    made = maker.make(np.arange(4000))
+    lengths = [len(text) for text in made.texts]
+    gaps = [gap - 28 for row in made.lefts for gap in np.diff(row[row >= 0])]
+    tops = [int(np.flatnonzero(made.pixels[row, :, left + 14])[0]) - 6 for row, left in enumerate(made.lefts[:, 0])]
+    assert {
+        "canvas": list(made.pixels.shape[1:]),
+        "digit": [28, 28],
+        "digits": [min(lengths), max(lengths)],
+        "gap": [min(gaps), max(gaps)],
+        "raised": [min(tops), max(tops)],
+        "drawn": "uniformly",
+    } == LAYOUT
 
 
 def hashes(pixels: np.ndarray) -> set[bytes]:

@@ -9,14 +9,14 @@ import torch
 from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.explain.evidence import explained
 from vitrail.explain.scores.fill import donor
-from vitrail.explain.steps import Covering, probability, steps_of
+from vitrail.explain.steps import CoveredPictures, probability, steps_of
 from vitrail.explain.target import Aim
 
 
-def make(draws: int = 10, seed: int = 0, pictures: int = 3) -> Covering:
+def make(draws: int = 10, seed: int = 0, pictures: int = 3) -> CoveredPictures:
     network, images = make_network(PLAIN).double(), make_images(PLAIN, pictures).double()
     references = make_images(PLAIN, 5, seed=9).double()
-    return Covering(network, images, Aim(torch.arange(pictures)), donor(references), draws, seed)
+    return CoveredPictures(network, images, Aim(torch.arange(pictures)), donor(references), draws, seed)
 
 
 @pytest.mark.parametrize("squares", [1, 2, 4, 9, 49, 64, 196, 1024])

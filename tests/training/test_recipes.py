@@ -128,7 +128,7 @@ REPORT = (Path(__file__).parents[2] / "benchmarks" / "README.md").read_text()
 
 def measured() -> set[str]:
     """The recipes of the commands in `benchmarks/README.md`."""
-    commands = re.findall(r"vitrail train ([a-z0-9-]+)(?: --recipe ([a-z0-9-]+))?", REPORT)
+    commands = re.findall(r"vitrail train ([a-z][a-z0-9-]+)(?: --recipe ([a-z0-9-]+))?", REPORT)
     commands += [(data, "") for data in re.findall(r"benchmarks\.no_flags ([a-z0-9-]+)", REPORT)]
     return {recipe or data for data, recipe in commands}
 

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 import vitrail
+from vitrail.data.mnist_strings import LAYOUT
 from vitrail.data.sequence_batches import SequenceBatch, SequenceSet, feed_of
 from vitrail.data.sequence_source import Counts, TextSamples, open_sequences
 from vitrail.data.vocabulary import Vocabulary
@@ -23,6 +24,7 @@ from vitrail.training.events import Event, Finished
 from vitrail.training.loop import EpochDone, StepDone, start, train_loop
 from vitrail.training.objectives import teacher_forcing
 from vitrail.training.options import TrainOptions
+from vitrail.training.prepare_sequences import build_sequences, resolve_sequences
 from vitrail.training.run import RunFolder
 from vitrail.training.sequence_metrics import SequenceOutcome, edits
 from vitrail.training.sequence_settings import SequenceSettings, sequence_settings_from_dict
@@ -191,6 +193,16 @@ def test_a_run_leaves_a_whole_folder(finished: Finished) -> None:
     assert stored["exact"] == sum(row["exact"] for row in stored["by_length"])
     assert "exactly right" not in (folder / "model" / "README.md").read_text()
     assert "of 40 sequences" in (folder / "model" / "README.md").read_text()
+
+
+def test_how_strings_are_laid_out_is_stated(mnist_root: Path, finished: Finished) -> None:
+    """Canvas, gaps and lengths are a part of the recipe, so a run says which they were."""
+    source = open_sequences("mnist-strings", mnist_root, counts=Counts(40, 20, 20))
+    settings, notes = resolve_sequences("mnist-strings", TrainOptions(threads=1, device="cpu"), {}, source)
+    facts = build_sequences(settings, source).data_facts()
+    assert json.loads(json.dumps(facts))["layout"] == LAYOUT
+    assert "unchanged, it reached 97.90" in notes[0]
+    assert "layout" not in json.loads((finished.folder / "data.json").read_text())  # no pictures are made
 
 
 def test_the_model_of_a_run_says_what_the_run_says(finished: Finished) -> None:

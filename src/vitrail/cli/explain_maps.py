@@ -2,9 +2,10 @@
 
 import contextlib
 import inspect
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from vitrail.errors import UsageError, nearest
 
@@ -39,6 +40,7 @@ class Asked:
         rather_than: Index of the class that it is held against.
         references: What covers squares, as the network reads pictures; the model's own when None.
         scored: Whether each map is tested.
+        precision: Of the passes that test a map: "fp32", "bf16", or "auto" for the faster.
     """
 
     methods: tuple["Method", ...]
@@ -47,6 +49,7 @@ class Asked:
     rather_than: int | None
     references: "Tensor | None"
     scored: bool
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
 
 
 def choose_methods(
@@ -173,14 +176,47 @@ def _compared(model: "Model", images: "Tensor", target: Classes, masks: "Tensor 
     from vitrail.explain import Comparison, compare, trust
 
     names = tuple(method.name for method in asked.methods)
+    precision = _precision(model, images, asked.precision) if asked.scored else "fp32"
     if not asked.options:
-        return compare(model, images, names, target, references=asked.references, masks=masks, scored=asked.scored)
+        return compare(
+            model,
+            images,
+            names,
+            target,
+            references=asked.references,
+            masks=masks,
+            scored=asked.scored,
+            precision=precision,
+        )
     try:
         heat = asked.methods[0].function(model.network, images, target, **asked.options)
     except UsageError as error:  # its hint speaks Python
         raise UsageError(error.problem, f"leave --{' and --'.join(asked.options)} out, or one that there is") from error
-    tested = (trust(model, images, heat, references=asked.references, masks=masks),) if asked.scored else ()
+    lent = asked.references
+    tested = (trust(model, images, heat, references=lent, masks=masks, precision=precision),) if asked.scored else ()
     return Comparison(names, (heat,), tested, (0.0,))
+
+
+def _precision(model: "Model", images: "Tensor", asked: str) -> Literal["fp32", "bf16"]:
+    """What was asked for, or the faster of both, timed on a few passes of a network that is wide enough to gain."""
+    import torch
+
+    from vitrail.training.execution import BF16_LEAST_WIDTH
+
+    if asked == "fp32" or (asked == "auto" and model.network.config.width < BF16_LEAST_WIDTH):
+        return "fp32"
+    if asked == "bf16":
+        return "bf16"
+    seconds = []
+    for half in (False, True):
+        with torch.no_grad(), torch.autocast(images.device.type, torch.bfloat16, enabled=half):
+            taken = []
+            for _ in range(2):  # the first warms up
+                began = time.perf_counter()
+                model.network(images[:1].expand(4, -1, -1, -1)).float().sum().item()
+                taken.append(time.perf_counter() - began)
+        seconds.append(taken[-1])
+    return "bf16" if seconds[1] < 0.8 * seconds[0] else "fp32"
 
 
 def _sink_notes(sinks: "Sinks", row: int) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.explain import Explain, leave_out
 from vitrail.cli.explain_json import heats_json
-from vitrail.cli.explain_maps import DEFAULT_METHOD
 from vitrail.cli.explain_pictures import Shown, read_files, spread
 from vitrail.errors import DataError, UsageError
 
@@ -74,7 +73,7 @@ def _refuse(model: "SequenceModel", typed: Explain) -> None:
             f"the model in {typed.run} reads texts, and only pictures are explained",
             f"vitrail generate {typed.run} {model.example}",
         )
-    if typed.method not in (DEFAULT_METHOD, METHOD):
+    if typed.method not in (None, METHOD):
         raise UsageError(f"method '{typed.method}' explains classes, and this model writes", f"--method {METHOD}")
     given = {
         "--compare": typed.compare,

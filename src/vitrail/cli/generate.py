@@ -50,9 +50,8 @@ def run(words: Sequence[str]) -> int:
     from vitrail.cli.models_on import check_sources, files_of, load_on, writer
     from vitrail.cli.output import count, print_json, print_table, share, warn
 
-    model = writer(
-        load_on(typed.run, typed.device, typed.threads, min(BATCH, len(typed.inputs))), typed.run, "generate"
-    )
+    batch = min(BATCH, len(typed.inputs))
+    model = writer(load_on(typed.run, typed.device, typed.threads, batch), typed.run, "generate")
     check_sources(model, typed.run, typed.inputs)
     inputs = [str(file) for file, _ in files_of(typed.inputs)] if model.reads_pictures else list(typed.inputs)
     problems: list[DataError] = []

@@ -199,13 +199,13 @@ def open_evaluation(
         DataError: The data is missing or damaged, or shares no class with the model.
     """
     found = _find(what, data_root)
-    parts = dict(found.parts)
+    parts = found.parts  # some are made when they are asked for: only the one that is wanted is touched
     if TEST not in parts and VALIDATION not in parts:
-        parts[ALL] = found.parts[ALL if ALL in parts else TRAIN]
+        parts = {**parts, ALL: parts[ALL if ALL in parts else TRAIN]}
     if split is None:
         split = next(name for name in (TEST, VALIDATION, ALL) if name in parts)
-    else:
-        parts.update(_divide(found, split_seed)[0])
+    elif VALIDATION not in parts:
+        parts = {**parts, **_divide(found, split_seed)[0]}
     if split not in parts:
         guess = nearest(split, parts) or next(iter(parts))
         raise UsageError(f"{what} has no split {split}, it has {', '.join(parts)}", f"--split {guess}")

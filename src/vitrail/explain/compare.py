@@ -12,7 +12,7 @@ from vitrail.errors import UsageError, nearest
 from vitrail.explain.heat import Heat
 from vitrail.explain.methods import METHODS
 from vitrail.explain.target import OfLogits, Target
-from vitrail.explain.trusting import Explainable, Trust, trust
+from vitrail.explain.trusting import Explainable, Precision, Trust, trust
 from vitrail.nn.vit import Images
 
 
@@ -52,6 +52,7 @@ def compare(
     references: Float[Tensor, "r c h w"] | None = None,
     masks: Bool[Tensor, "b rows columns"] | None = None,
     scored: bool = True,
+    precision: Precision = "fp32",
     seed: int = 0,
 ) -> Comparison:
     """Explain the same pictures by each of the methods.
@@ -65,6 +66,7 @@ def compare(
         references: See `trust`.
         masks: See `trust`.
         scored: Whether each map is also scored, which takes far longer than the maps.
+        precision: Of the scores' passes, see `trust`.
         seed: Of the scores: all methods meet the same covers.
 
     Raises:
@@ -82,7 +84,16 @@ def compare(
         heats.append(METHODS[name].function(model.network, images, target))
         seconds.append(time.perf_counter() - began)
         if scored:
-            found = trust(model, images, heats[-1], references=references, masks=masks, function=function, seed=seed)
+            found = trust(
+                model,
+                images,
+                heats[-1],
+                references=references,
+                masks=masks,
+                function=function,
+                precision=precision,
+                seed=seed,
+            )
             trusts.append(found)
     return Comparison(names, tuple(heats), tuple(trusts), tuple(seconds))
 

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import Fill, logits_in_chunks
 from vitrail.explain.target import Aim
 from vitrail.nn import ViT
@@ -51,7 +52,7 @@ def evidence_free(network: ViT, images: Images, fill: Fill, count: int, seed: in
     parts = []
     for first in range(0, count, BATCH):
         some = fill.make(images[:1], patch, min(BATCH, count - first), seed + 7919 * (1 + first))
-        parts.append(logits_in_chunks(network, some, BATCH)[:, 0])
+        parts.append(wide(logits_in_chunks(network, some, BATCH)[:, 0]))
     return torch.cat(parts)
 
 

@@ -236,15 +236,18 @@ def block_of(network: ViT, layer: int) -> int:
     return layer % depth
 
 
-def heads_of(network: ViT, head: int | None) -> list[int]:
-    """One head, or all when None.
+def head_of(network: ViT, head: int) -> int:
+    """The number of a head, counted from 0.
 
     Raises:
         UsageError: If there is no such head; names those that there are.
     """
     heads = network.config.heads
-    if head is None:
-        return list(range(heads))
     if not 0 <= head < heads:
-        raise UsageError(f"head must be one of 0..{heads - 1}, got {head}", "head=None for the mean over all heads")
-    return [head]
+        raise UsageError(f"head must be one of 0..{heads - 1}, got {head}", "head=0 for the first")
+    return head
+
+
+def heads_of(network: ViT, head: int | None) -> list[int]:
+    """One head, or all when None; refuses what `head_of` refuses."""
+    return list(range(network.config.heads)) if head is None else [head_of(network, head)]

@@ -141,9 +141,10 @@ def _balance_closes(network: ViT, images: Images) -> Check:
 
 
 def _contrast_is_a_difference(network: ViT, images: Images) -> Check:
-    first, second = _two_classes(network, images)
-    if first is None:
+    found = _two_classes(network, images)
+    if found is None:
         return Check("one class rather than another", True, "there is one class only")
+    first, second = found
     both = conservative(network, images, Contrast(first, second)).values
     apart = conservative(network, images, first).values - conservative(network, images, second).values
     off = _off(both, apart)
@@ -188,10 +189,10 @@ def _logits_not_probabilities(network: ViT, images: Images) -> Check:
 
 
 def _classes_have_their_own(network: ViT, images: Images) -> Check:
-    first, second = _two_classes(network, images)
-    if first is None:
+    found = _two_classes(network, images)
+    if found is None:
         return Check("classes have maps of their own", True, "there is one class only")
-    alike = 0.0
+    (first, second), alike = found, 0.0
     for method in (generic_attention, conservative):
         maps = [method(network, images, one).values for one in (first, second)]
         alike = max(alike, float(similarity(*maps).signed.nanmean()))
@@ -219,10 +220,10 @@ def _pictures(model: Explainable, seed: int) -> Images:
 
 
 @torch.no_grad()
-def _two_classes(network: ViT, images: Images) -> tuple[Tensor, Tensor] | tuple[None, None]:
+def _two_classes(network: ViT, images: Images) -> tuple[Tensor, Tensor] | None:
     logits = network(images)
     if logits.shape[1] < 2:
-        return None, None
+        return None
     first, second = logits.topk(2, dim=1).indices.T
     return first, second
 

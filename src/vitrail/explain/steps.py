@@ -29,7 +29,7 @@ def steps_of(squares: int, count: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Covering:
+class CoveredPictures:
     """Pictures whose squares are covered step by step.
 
     Attributes:
@@ -121,7 +121,7 @@ class Covering:
             picture = some % pictures
             pixels = masks.flatten(0, 1)[some].repeat_interleave(down, 1).repeat_interleave(across, 2)[:, None]
             parts.append(self.network(torch.where(pixels, cover[picture], self.images[picture])))
-        return torch.cat(parts).unflatten(0, (maps, pictures))
+        return wide(torch.cat(parts)).unflatten(0, (maps, pictures))
 
 
 def probability(logits: Float[Tensor, "*m b v"], aim: Aim) -> Float[Tensor, "*m b"]:

@@ -119,10 +119,10 @@ def _sentence(heat: HeatView, answer: str | None) -> str:
     """What this map explains, in plain words, and what it cannot tell."""
     method = escape(_within(heat.title))
     target = escape(heat.target)
-    if not heat.class_specific:
+    if not heat.class_specific:  # such a map's title may be that of a token
         return (
-            f"<p>A map by {method}. <strong>This method cannot tell classes apart</strong>: it shows where information "
-            f"could flow from, not why it is <b>{target}</b>.</p>"
+            f"<p>A map by {escape(heat.method.replace('_', ' '))}. <strong>This method cannot tell classes apart"
+            f"</strong>: it shows where information could flow from, not why it is <b>{target}</b>.</p>"
         )
     if heat.rather_than is not None:
         return (

@@ -13,7 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
-from vitrail.explain.inside.reading import attention_at, block_of, head_of, read
+from vitrail.explain.inside.reading import attention_at, read
+from vitrail.explain.layers import block_of, head_of
 from vitrail.explain.target import Target, choose_target
 from vitrail.nn import SILENT, AnyRecord, Attention, ViT, attend, twin
 from vitrail.nn.vit import Images

@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.explain.inside.reading import Place, block_of, names_of, output_map, read, token_of, written
+from vitrail.explain.inside.reading import Place, names_of, output_map, read, token_of, written
+from vitrail.explain.layers import block_of
 from vitrail.explain.readout import wide, without_autocast
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images

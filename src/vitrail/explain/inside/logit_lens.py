@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.explain.inside.reading import block_of, read
+from vitrail.explain.inside.reading import read
+from vitrail.explain.layers import block_of
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 

@@ -34,30 +34,6 @@ def read(network: ViT, images: Images, *names: str) -> Record:
     return record
 
 
-def block_of(network: ViT, layer: int) -> int:
-    """The number of a block, counted from 0; -1 is the last.
-
-    Raises:
-        UsageError: If there is no such block; names those that there are.
-    """
-    depth = network.config.depth
-    if not -depth <= layer < depth:
-        raise UsageError(f"layer must be one of {-depth}..{depth - 1}, got {layer}", "layer=-1 for the last")
-    return layer % depth
-
-
-def head_of(network: ViT, head: int) -> int:
-    """The number of a head, counted from 0.
-
-    Raises:
-        UsageError: If there is no such head; names those that there are.
-    """
-    heads = network.config.heads
-    if not 0 <= head < heads:
-        raise UsageError(f"head must be one of 0..{heads - 1}, got {head}", "head=0 for the first")
-    return head
-
-
 def token_of(network: ViT, grid: Size, place: Place) -> int:
     """The number of a token, prefix tokens first.
 

@@ -1,0 +1,58 @@
+"""One picture explained and scored: `python -m benchmarks.explain_speed [--threads 4]`.
+
+A B/16 at 224 pixels with random weights (they change no timing), generic attention, then the whole of `trust`: 39
+random maps, 10 draws, 99 composites. In float32, and with the scores' passes in bfloat16.
+"""
+
+import argparse
+import statistics
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from benchmarks.measure import machine
+from vitrail.explain import generic_attention, trust
+from vitrail.nn import ViT, ViTConfig
+
+
+@dataclass(frozen=True)
+class Lent:
+    """A network with reference pictures."""
+
+    network: ViT
+    donors: Tensor
+
+
+def main() -> None:
+    """Print the seconds of each part."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    torch.manual_seed(0)
+    network = ViT(ViTConfig.from_size("B/16")).eval()
+    torch.nn.init.normal_(network.get_parameter("head.weight"), std=0.02)
+    picture, donors = torch.randn(1, 3, 224, 224), torch.randn(16, 3, 224, 224)
+    seconds: dict[str, list[float]] = {}
+    for _ in range(given.rounds):
+        began = time.perf_counter()
+        heat = generic_attention(network, picture)
+        seconds.setdefault("map, fp32", []).append(time.perf_counter() - began)
+        for name, on in (("score, bf16", True), ("score, fp32", False)):
+            if not on and given.rounds > 1 and "score, fp32" in seconds:
+                continue  # once: it takes minutes
+            began = time.perf_counter()
+            with torch.autocast("cpu", torch.bfloat16, enabled=on):
+                trust(Lent(network, donors), picture, heat)
+            seconds.setdefault(name, []).append(time.perf_counter() - began)
+    for name, found in seconds.items():
+        low, high = min(found), max(found)
+        print(f"{name}: {statistics.median(found):.1f} s ({low:.1f} to {high:.1f}, n={len(found)})")
+    print(machine())
+
+
+if __name__ == "__main__":
+    main()
