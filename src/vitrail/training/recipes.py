@@ -80,7 +80,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "planted": Recipe(
         says="the lab with known truth: 4x4 cells, one of which shows a digit",
-        reached=NOT_MEASURED,
+        reached="96.77 % of the test, mean of 3 seeds (96.55 to 97.10); one thread, 7 to 13 min under load",
         image_size=32,
         network={"patch_size": 4, "width": 64, "depth": 4, "heads": 4, "mlp_dim": 128},
         optimization=Optimization(
