@@ -81,6 +81,7 @@ FLAGS = {
         "--no-trust",
         "--reference",
         "--masks",
+        "--precision",
         "--count",
         "--out",
         "--data-root",

@@ -1,4 +1,19 @@
-"""The checks are green for the real package and red for copies of it with a planted fault (T22)."""
+"""The checks are green for the real package and red for copies of it with a planted fault (T22).
+
+The faults that explanations are known for, and the names under which they are planted here (`KNOWN` holds them):
+
+    reversed gradients              gradients of the last layer first: generic attention, gradient rollout, and both of
+                                    their pure functions
+    no keepdim                      columns divided, not rows: rollout, gradient rollout
+    register off by one             a register shown as the first patch
+    swapped rows and columns        rows and columns swapped
+    probability for logit, p > .999 a probability differentiated; TAM: a probability
+    min-max hidden in the values    every map stretched to 0..1
+
+The self-test finds six of them on a user's model (test_selftest.py). Other copies with other faults: methods that look
+at pixels (test_checks_pixels.py), conservative propagation (test_conservative.py), scores (scores/test_mutants.py), and
+the views inside (inside/test_planted_faults.py).
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -146,6 +161,30 @@ def test_a_planted_fault_is_found(fault: str, tmp_path: Path) -> None:
     file, old, new, finders = MUTANTS[fault]
     mutant = make_copy(tmp_path, file, old, new)
     assert [check.__name__ for check in finders if not is_red(check, mutant)] == []
+
+
+# what is known to go wrong, and the mutants that plant it
+KNOWN: dict[str, tuple[str, ...]] = {
+    "reversed gradients": (
+        "gradients of the last layer first",
+        "the pure function, gradients of the last layer first",
+        "gradient rollout: gradients of the last layer first",
+        "gradient rollout: the pure function, gradients of the last layer first",
+    ),
+    "no keepdim": (
+        "columns divided, not rows (no keepdim)",
+        "gradient rollout: columns divided, not rows (no keepdim)",
+    ),
+    "register off by one": ("a register shown as the first patch",),
+    "swapped rows and columns": ("rows and columns swapped",),
+    "probability for logit where p > 0.999": ("a probability differentiated", "TAM: a probability"),
+    "min-max hidden in the values": ("every map stretched to 0..1",),
+}
+
+
+def test_every_known_fault_is_planted() -> None:
+    assert {fault for faults in KNOWN.values() for fault in faults} <= set(MUTANTS)
+    assert checks.generic_is_exact_when_sure in MUTANTS["a probability differentiated"][3]
 
 
 def test_every_check_finds_some_fault() -> None:

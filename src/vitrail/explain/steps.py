@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitrail.explain.evidence import BATCH, explained
 from vitrail.explain.readout import wide
-from vitrail.explain.scores.fill import Fill
+from vitrail.explain.scores.fill import Fill, composite
 from vitrail.explain.scores.streams import keys_of, stream
 from vitrail.explain.target import FUNCTION, Aim
 from vitrail.nn import ViT
@@ -115,12 +115,12 @@ class CoveredPictures:
         self, cover: Float[Tensor, "b c h w"], masks: Bool[Tensor, "m b rows columns"]
     ) -> Float[Tensor, "m b v"]:
         """Of the pictures with these squares covered, `BATCH` at a time."""
-        (down, across), (maps, pictures) = self.patch, masks.shape[:2]
+        maps, pictures = masks.shape[:2]
         parts = []
         for some in torch.arange(maps * pictures, device=masks.device).split(BATCH):
             picture = some % pictures
-            pixels = masks.flatten(0, 1)[some].repeat_interleave(down, 1).repeat_interleave(across, 2)[:, None]
-            parts.append(self.network(torch.where(pixels, cover[picture], self.images[picture])))
+            covered = masks.flatten(0, 1)[some]
+            parts.append(self.network(composite(self.images[picture], cover[None, picture], covered, self.patch)[0]))
         return wide(torch.cat(parts)).unflatten(0, (maps, pictures))
 
 
