@@ -137,8 +137,8 @@ def test_help_names_every_recipe_and_every_method(vitrail_says: Says) -> None:
 
     assert f"{', '.join(RECIPES)}; auto" in words("train")
     assert f"For sequences: {', '.join(SEQUENCE_RECIPES)}." in words("train")
-    named = words("explain").partition("How to explain: ")[2].partition("; generic_attention when left out.")[0].split(", ")
-    assert set(METHODS) <= set(named)
+    named = words("explain").partition("How to explain: ")[2].partition("; generic_attention when left out.")[0]
+    assert set(METHODS) <= set(named.split(", "))
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])

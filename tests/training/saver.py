@@ -47,12 +47,15 @@ def main(folder: Path, rounds: int) -> None:
     """Kill and look, `rounds` times."""
     torch.set_num_threads(1)
     moments, reached = random.Random(0), 0
-    save_state(at_step(0), folder, {"metrics_bytes": 0})
+    for _ in range(2):  # the first warms up
+        began = time.perf_counter()
+        save_state(at_step(0), folder, {"metrics_bytes": 0})
+        one = time.perf_counter() - began  # seconds of a save, on this machine and under its load
     for _ in range(rounds):
         child = os.fork()
         if child == 0:
             save_for_ever(folder, reached + 1)
-        time.sleep(moments.uniform(0.01, 0.15))
+        time.sleep(moments.uniform(0.2, 8.0) * one)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         state = at_step(10**6)
