@@ -1,40 +1,45 @@
 """Integrated Gradients: what it must add up to (T5), and that it says when it does not."""
 
+import copy
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
-from tests.explain import lab
 from tests.explain.mutants import make_copy, unchecked
+from tests.explain.planted_lab import load_planted
 from tests.explain.reference import PLAIN, make_images, make_network
+from vitrail.data.planted import planted_digits
 from vitrail.errors import UsageError
 from vitrail.explain.integrated_gradients import gap_of, integrated_gradients, integrated_gradients_with_gap
-from vitrail.nn import ViT, ViTConfig
+from vitrail.nn import ViT
 
 
 @pytest.fixture(scope="module")
 def trained() -> ViT:
-    """A small network after 200 steps on the lab's digits: it has learnt something, and bends as trained ones do."""
-    config = ViTConfig(
-        image_size=32, patch_size=8, channels=1, classes=10, width=32, depth=2, heads=4, mlp_dim=64, pooling="mean"
-    )
-    return lab.train(config, steps=200, seed=0).double()
+    """A committed network in float64: it has learnt for minutes, and bends as trained ones do."""
+    return copy.deepcopy(load_planted("mean-0").network).double()
+
+
+def pictures(count: int) -> Tensor:
+    made = planted_digits("test", count, seed=34)
+    return load_planted("mean-0").preprocessing.normalise(torch.from_numpy(made.pixels)[:, None]).double()
 
 
 def test_completeness_on_a_trained_network(trained: ViT) -> None:
     """T5, in float64: the gap falls exponentially with the nodes.
 
-    A network that has learnt for some seconds bends sharply near a picture of one colour, and takes more nodes than one
-    that has learnt for minutes (`test_digits_lab.py` trains it for 500 steps: median 4e-4 to 5e-3 at 50, 1e-11 at 200).
+    Measured on 10 pictures, median: 6e-2 with 20 nodes, 7e-3 with 50, 1e-3 with 100, 1e-5 with 200. The largest falls
+    more slowly, to 8e-3 with 200: a few pictures have a sharp bend on the way from grey.
     """
-    images = lab.single(40, torch.Generator().manual_seed(1), test=True).images.double()
-    gaps = {steps: integrated_gradients_with_gap(trained, images, steps=steps)[1] for steps in (20, 50, 200, 400)}
-    assert gaps[50].median() <= 5e-3
-    assert gaps[200].median() <= 1e-5
-    assert gaps[400].max() <= 1e-3
-    assert gaps[50].median() < 0.2 * gaps[20].median()
+    images = pictures(8)
+    gaps = {steps: integrated_gradients_with_gap(trained, images, steps=steps)[1] for steps in (20, 50, 200)}
+    assert gaps[50].median() <= 2e-2
+    assert gaps[200].median() <= 5e-5
+    assert gaps[200].max() <= 3e-2
+    assert gaps[50].median() < 0.3 * gaps[20].median()
     heat, alone = integrated_gradients_with_gap(trained, images[3:4], steps=20)
     difference = heat.logit - trained(torch.zeros_like(images[:1]))[0, heat.target].detach()
     assert float(alone) == pytest.approx(float(gaps[20][3]), rel=1e-6, abs=1e-12)
@@ -42,7 +47,7 @@ def test_completeness_on_a_trained_network(trained: ViT) -> None:
 
 
 def test_a_gap_above_one_per_cent_is_noted_for_the_picture_that_has_it(trained: ViT) -> None:
-    images = lab.single(12, torch.Generator().manual_seed(1), test=True).images.double()
+    images = pictures(12)
     images[5] = 0.0
     heat, gap = integrated_gradients_with_gap(trained, images, steps=2)
     assert (gap > 0.01).sum() >= 3
@@ -56,7 +61,7 @@ def test_a_gap_above_one_per_cent_is_noted_for_the_picture_that_has_it(trained: 
 
 
 def test_a_forgotten_node_would_be_noticed(trained: ViT, tmp_path: Path) -> None:
-    images = lab.single(12, torch.Generator().manual_seed(1), test=True).images.double()
+    images = pictures(12)
     mutant = make_copy(tmp_path, "integrated_gradients.py", "nodes[some].view(shape)", "nodes[:1].view(shape)")
     copy = import_module(f"{mutant.__name__}.integrated_gradients")
     heat, gap = copy.integrated_gradients_with_gap(trained, images)

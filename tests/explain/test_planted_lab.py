@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.explain.planted_lab import load_planted
+from tests.explain.suite import quick
 from vitrail.data.planted import planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.scores.localisation import pointing_game, relevance_mass
@@ -20,6 +21,7 @@ from vitrail.explain.trusting import trust
 SEEDS = (0, 1, 2)
 CLASS_BLIND = [name for name, method in METHODS.items() if not method.class_specific]
 CHANCE = 4 / 64
+FEW = {"integrated_gradients": {"steps": 15}}  # where the highest squares lie is found with fewer nodes
 
 
 @cache
@@ -38,7 +40,7 @@ def maps(name: str, network: str, images: Tensor, target: Tensor | None = None) 
     """In batches of 50."""
     targets = [None] * len(images.split(50)) if target is None else target.split(50)
     parts = zip(images.split(50), targets, strict=True)
-    return torch.cat([METHODS[name].function(load_planted(network).network, *one).values for one in parts])
+    return torch.cat([quick(METHODS[name], FEW).function(load_planted(network).network, *one).values for one in parts])
 
 
 def located(method: str, kind: str, count: int) -> tuple[float, float]:
@@ -101,7 +103,8 @@ def test_relevance_turns_its_sign_for_an_absent_class() -> None:
     present = maps("conservative", "class-0", images, labels).sum(dim=(1, 2))
     absent = maps("conservative", "class-0", images, (labels + 5) % 10).sum(dim=(1, 2))
     assert present.mean() > 2
-    assert absent.mean() < 0
+    assert (present > 0).double().mean() > 0.95
+    assert absent.mean() < -0.1
     assert (maps("generic_attention", "class-0", images, (labels + 5) % 10) >= 0).all()  # it cannot say "against"
 
 

@@ -123,13 +123,14 @@ def test_the_choice_follows_the_data(data: str, count: int, side: int, expected:
     assert choose(expected, data, count, side) == (recipe, name, "asked for")
 
 
-REPORT = (Path(__file__).parents[2] / "benchmarks" / "README.md").read_text()
+REPORT = "".join((Path(__file__).parents[2] / "benchmarks" / name).read_text() for name in ("README.md", "explain.md"))
 
 
 def measured() -> set[str]:
-    """The recipes of the commands in `benchmarks/README.md`."""
+    """The recipes of the commands in the reports of benchmarks."""
     commands = re.findall(r"vitrail train ([a-z][a-z0-9-]+)(?: --recipe ([a-z0-9-]+))?", REPORT)
     commands += [(data, "") for data in re.findall(r"benchmarks\.no_flags ([a-z0-9-]+)", REPORT)]
+    commands += [(data, "") for data in re.findall(r"benchmarks\.([a-z0-9-]+)_networks", REPORT)]
     return {recipe or data for data, recipe in commands}
 
 

@@ -10,7 +10,7 @@ patches and hide the rest. The method tells classes apart; it cannot show eviden
 
 Where heads disagree, the order of pos and E_h matters. The paper's equation 5 and its authors' code clamp each head
 before the mean. With `clamp="mean"`, pos(E_h(G_l * A_l)), a head that speaks against the class weakens those that speak
-for it; on digits with a known place that pointed less well (tests/explain/test_digits_lab.py has the figures).
+for it; on digits with a known place that pointed no better (tests/explain/test_digits_lab.py has the figures).
 """
 
 from collections.abc import Iterator, Sequence
