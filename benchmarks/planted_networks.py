@@ -28,6 +28,7 @@ from vitrail.data.pictures import ArrayPictures
 from vitrail.data.planted import CLASSES, COUNTS, planted_digits
 from vitrail.data.references import make_references
 from vitrail.data.source import Source, Split, open_source
+from vitrail.explain.lending import without_evidence
 from vitrail.model import Model
 from vitrail.training.loop import EpochDone, start, train_loop
 from vitrail.training.objectives import Network, Objective, classification
@@ -87,6 +88,8 @@ def train(name: str) -> tuple[Model, float]:
     some = planted_digits("train", 256, seed=1).pixels
     references = make_references(torch.from_numpy(some)[:, None], settings.network.patch, int(seed))
     model = replace(prepared.model, network=network, references=references)
+    assert model.donors is not None
+    model = replace(model, references=without_evidence(network, model.donors, references))
     assert source.test is not None
     pictures = source.test.pictures
     assert isinstance(pictures, ArrayPictures)

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any, overload
 
 from vitrail.data.feed import open_feed
+from vitrail.data.reference_files import compress, decompress
 from vitrail.data.source import NAMED, Evaluation, open_evaluation, open_source
 from vitrail.errors import DataError, UsageError
-from vitrail.model import Model, load
+from vitrail.explain.lending import without_evidence
+from vitrail.model import Model, load, save_references
 from vitrail.report import write_report
 from vitrail.sequence_jobs import evaluate_written, open_sequences_for
 from vitrail.sequence_model import SequenceModel
@@ -53,7 +55,7 @@ def train(
         RunError: If the training fails (a loss that is not finite).
         Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
     """
-    return job.train(data, out, options, _reporting(listen), command)
+    return _lending(job.train(data, out, options, _reporting(listen), command))
 
 
 def distill(
@@ -100,7 +102,23 @@ def distill(
     name = f"{HANDED}{handed.name}" if handed is not None else str(teacher)
     lesson = Lesson(teacher=name, options=options, handed=handed)
     command = command or f"vitrail.distill({data!r}, {name!r}, {None if out is None else str(out)!r}, {options!r})"
-    return job.train(data, out, options, _reporting(listen), command, lesson)
+    return _lending(job.train(data, out, options, _reporting(listen), command, lesson))
+
+
+def _lending(finished: Finished) -> Finished:
+    """The run, whose model lends no patches that it looks at itself when its explanations are tested."""
+    model = finished.model
+    if not isinstance(model, Model) or model.references is None or model.donors is None:
+        return finished
+    pixels, compressed = without_evidence(model.network, model.donors, model.references), None
+    if model.compressed_references is not None:
+        compressed = compress(pixels, model.network.config.patch)
+        if compressed is None:
+            return finished
+        pixels = decompress(compressed, model.preprocessing.channels, model.preprocessing.size)
+    model = replace(model, references=pixels, compressed_references=compressed)
+    save_references(model, finished.folder / "model")
+    return replace(finished, model=model)
 
 
 def _reporting(listen: Listen) -> Listen:

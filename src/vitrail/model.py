@@ -187,15 +187,16 @@ def save(model: Model | SequenceModel, folder: str | Path, *, card: str = "", pa
     }
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.network.state_dict().items()}
     write(folder / WEIGHTS, with_checksum(tensors))
-    _save_references(model, folder / REFERENCES)
+    save_references(model, folder)
     write(folder / CONFIG, json.dumps(config, indent=2, ensure_ascii=False).encode())
     write(folder / PREPROCESSOR, json.dumps(to_hugging_face(model.preprocessing), indent=2).encode())
     write(folder / CARD, (card or _card(model)).encode())
     return folder
 
 
-def _save_references(model: Model, file: Path) -> None:
-    """Write what explanations are tested with; those of a former model do not stay."""
+def save_references(model: Model, folder: Path) -> None:
+    """Write what explanations are tested with into a model folder; those of a former model do not stay."""
+    file = folder / REFERENCES
     if model.references is None:
         file.unlink(missing_ok=True)
     else:

@@ -18,10 +18,11 @@ from tests.pages.structure import Structure
 from tests.photographs import make_photographs
 from vitrail.cli.explain_maps import choose_methods
 from vitrail.cli.explain_pictures import Shown, mask_patches, read_pictures, with_masks, with_planted_masks
+from vitrail.data import references
 from vitrail.data.planted import planted_digits
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
-from vitrail.explain import METHODS
+from vitrail.explain import METHODS, evidence
 from vitrail.nn import ViT, ViTConfig
 
 Says = Callable[..., Answer]
@@ -274,3 +275,89 @@ def test_names_with_markup_appear_as_text(vitrail_says: Says, tmp_path: Path) ->
         assert not any(tag == "img" for tag, _ in structure.elements)
         assert any(bad in text for text in structure.text)
         assert any("<script>alert(2)" in text for text in structure.text)
+
+
+def test_the_parts_of_a_score_reach_a_person_and_add_up(
+    vitrail_says: Says, planted: Path, pictures: Path, tmp_path: Path
+) -> None:
+    words = ("explain", planted, pictures, "--method", "conservative", "--no-trust", "--out", tmp_path / "p.html")
+    for row in rows(vitrail_says(*words, "--json")):
+        (heat,) = row["heats"]
+        assert {"squares", "positions", "class token", "biases of the head"} <= set(heat["parts"])
+        assert heat["parts"]["squares"] == pytest.approx(np.sum(heat["values"]), abs=1e-4)
+        assert sum(heat["parts"].values()) == pytest.approx(heat["logit"], abs=1e-4)
+    answer = vitrail_says(*words)
+    assert answer.out.count("Of the score ") == 2
+    assert (tmp_path / "p.html").read_text().count("Of the score ") == 2
+    (row, _) = rows(vitrail_says(*words, "--json", "--method", "rollout"))
+    assert row["heats"][0]["parts"] is None
+
+
+def test_the_parts_of_a_contrast_add_up_to_it(vitrail_says: Says, photo_run: Path, photo: Path, tmp_path: Path) -> None:
+    words = ("--target", "a", "--rather-than", "c", "--method", "conservative", "--no-trust")
+    (row,) = rows(vitrail_says("explain", photo_run, photo, *words, "--out", tmp_path / "p.html", "--json"))
+    heat = row["heats"][0]
+    assert sum(heat["parts"].values()) == pytest.approx(heat["logit"], abs=1e-4)
+    assert "Of the difference " in (tmp_path / "p.html").read_text()
+
+
+def test_a_comparison_says_first_that_one_may_not_choose(
+    vitrail_says: Says, planted: Path, pictures: Path, tmp_path: Path
+) -> None:
+    words = ("explain", planted, pictures / "0.png", "--out", tmp_path / "p.html")
+    some = vitrail_says(*words, "--compare", "--methods", "generic_attention,rollout,legrad")
+    assert some.out.startswith("3 maps were tested. Of maps that are random, one in twenty")
+    assert "maps were tested" not in vitrail_says(*words).out
+    assert "maps were tested" not in vitrail_says(*words, "--compare", "--no-trust").out
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("--method", "nonsense"), "--method generic_attention"),
+        (("--method", "no-such-thing"), "--method generic_attention"),
+        (("--method", "rolout"), "--method rollout"),
+        (("--method", "conservativ"), "--method conservative"),
+        (("--method", "shap"), "--method kernel_shap"),
+        (("--method", "raw_attention", "--layer", "7"), "--layer -1"),
+        (("--method", "raw_attention", "--layer", "last"), "--layer -1"),
+        (("--method", "raw_attention", "--head", "9"), "--head 0"),
+        (("--method", "head_view", "--layer", "-1", "--head", "9"), "--head 0"),
+        (("--method", "grad_cam", "--layer", "9"), "--layer blocks.1.norm1"),
+    ],
+)
+def test_a_hint_can_be_typed_as_it_is(
+    words: tuple[str, ...], hint: str, vitrail_says: Says, planted: Path, pictures: Path, tmp_path: Path
+) -> None:
+    command = ("explain", planted, pictures / "0.png", "--no-trust", "--out", tmp_path / "p.html")
+    answer = vitrail_says(*command, *words)
+    assert (answer.code, answer.hint) == (2, hint)
+    option, value = hint.split()
+    kept = [each for name, each in zip(words[::2], words[1::2], strict=True) if name == "--method" != option]
+    method = ("--method", *kept) if kept else ()
+    if value != "kernel_shap":  # which takes long
+        assert vitrail_says(*command, *method, option, value).code == 0
+
+
+def test_few_references_are_named_at_once(vitrail_says: Says, planted: Path, pictures: Path, tmp_path: Path) -> None:
+    words = ("explain", planted, pictures / "0.png", "--out", tmp_path / "p.html", "--reference")
+    answer = vitrail_says(*words, pictures)
+    assert "has 2 reference pictures, and a verdict needs 10" in answer.err.splitlines()[0]
+    assert "Cannot tell: 2 reference pictures are too few" in answer.out
+    assert "a verdict needs" not in vitrail_says(*words, planted).err
+
+
+def test_as_many_references_are_few_for_the_words_as_for_the_verdict() -> None:
+    assert references.FEW == evidence.FEWEST
+
+
+def test_the_headline_names_the_folder_and_not_where_it_lies(
+    vitrail_says: Says, planted: Path, pictures: Path, tmp_path: Path
+) -> None:
+    page, link = tmp_path / "p.html", tmp_path / "latest"
+    link.symlink_to(planted)
+    for run in (planted, link):
+        vitrail_says("explain", run, pictures / "0.png", "--no-trust", "--out", page)
+        text = page.read_text()
+        assert "<h1>What planted looked at</h1>" in text
+        assert f"<b>{run}</b>" in text

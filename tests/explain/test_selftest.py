@@ -30,7 +30,7 @@ def test_it_passes_on_trained_networks(name: str) -> None:
     report = selftest(load_planted(name))
     assert report.passed, str(report)
     assert report.seconds < 60
-    assert len(report.checks) == 11
+    assert len(report.checks) == 12
 
 
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)

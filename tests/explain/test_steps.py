@@ -36,8 +36,8 @@ def test_the_numbers_are_those_of_pictures_covered_by_hand() -> None:
     rows, columns = covering.grid
     down, across = covering.patch
     maps = torch.from_numpy(random.permutation(3 * rows * columns).reshape(1, 3, rows, columns)).double()
-    numbers, told = covering.paired(maps)
-    assert numbers.shape == (10, 1, 3)
+    numbers, shares = covering.paired(maps)
+    assert numbers.shape == shares.shape == (10, 1, 3)
     for step, squares in enumerate(covering.steps):
         cover = covering.fill.make(covering.images, covering.patch, 1, step)[0]
         covered = covering.images.clone()
@@ -49,8 +49,7 @@ def test_the_numbers_are_those_of_pictures_covered_by_hand() -> None:
                 covered[picture][place] = cover[picture][place]
         logits = covering.network(covered)
         assert (numbers[step, 0] - explained(logits, covering.aim)).abs().max() <= 1e-12
-        if step == covering.told:
-            assert (told[0] - logits.softmax(dim=1)[torch.arange(3), torch.arange(3)]).abs().max() <= 1e-12
+        assert (shares[step, 0] - logits.softmax(dim=1)[torch.arange(3), torch.arange(3)]).abs().max() <= 1e-12
 
 
 @torch.no_grad()
@@ -80,8 +79,9 @@ def test_among_equals_no_place_is_preferred() -> None:
 def test_draws_are_of_their_own_and_their_mean_is_over_all_steps() -> None:
     covering = make()
     maps = torch.randn(3, *covering.grid, generator=torch.Generator().manual_seed(1))
-    numbers, told = covering.by_draw(maps)
-    assert numbers.shape == told.shape == (10, 3)
+    numbers, shares = covering.by_draw(maps)
+    assert numbers.shape == (10, 3)
+    assert shares.shape == (10, 10, 3)
     assert len(numbers[:, 0].unique()) == 10
     draw = 4
     again = replace(covering, draws=10)

@@ -1,6 +1,7 @@
 """Trust: right about maps whose worth is known, careful without references, and the same in every batch."""
 
 import math
+import re
 from dataclasses import dataclass, replace
 
 import pytest
@@ -13,7 +14,10 @@ from vitrail.data.planted import Variant, planted_digits
 from vitrail.errors import UsageError
 from vitrail.explain import Heat
 from vitrail.explain.attention_generic import generic_attention
+from vitrail.explain.attention_raw import raw_attention
+from vitrail.explain.attention_rollout import rollout
 from vitrail.explain.conservative import conservative
+from vitrail.explain.saliency import saliency
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.scores.streams import keys_of
@@ -152,12 +156,28 @@ def test_sentences(lab: Lab) -> None:
     held = trust(lab.model, lab.images, conservative(lab.model.network, lab.images))
     index = held.verdict.index("supported")
     sentence = held.sentence(index, "seven")
-    assert sentence.startswith(f"Covering the {held.squares} brightest squares drops seven from ")
+    assert sentence.startswith(f"Covering the {int(held.squares[index])} brightest squares drops seven from ")
     assert sentence.endswith(": supported.")
     assert f"{float(held.before[index]):.0%}" in sentence
-    one = replace(held, squares=1)
+    one = replace(held, squares=torch.ones_like(held.squares))
     assert "the brightest square " in one.sentence(index, "seven")
     assert "a random square " in one.sentence(index, "seven")
+
+
+@pytest.mark.parametrize("method", [generic_attention, conservative, rollout, raw_attention, saliency])
+def test_no_sentence_contradicts_its_verdict(lab: Lab, method: object) -> None:
+    assert callable(method)
+    held = trust(lab.model, lab.images, method(lab.model.network, lab.images))
+    for index, says in enumerate(held.verdict):
+        sentence = held.sentence(index, "it")
+        if says in ("supported", "weak") and "%" in sentence:
+            _, after, chance = (float(number) for number in re.findall(r"([0-9]+)%", sentence))
+            assert after < chance
+        elif says == "supported":
+            assert held.paired[index] > held.random[index].median()
+        elif says == "no better than random":
+            assert "%" not in sentence
+        assert sentence.endswith(f"{says}.") or sentence.startswith("Cannot tell: ")
 
 
 @pytest.mark.parametrize("name", ["random_maps", "draws", "composites"])
@@ -187,6 +207,6 @@ def test_p_meets_its_limit_exactly(lab: Lab) -> None:
     """2 of 40 is 0.05: in single precision it would be above, and the rule twice as strict as it says."""
     heat = generic_attention(lab.model.network, lab.images[:4])
     held = trust(lab.model, lab.images[:4], heat)
-    for found, whole in ((held.faithful, 40), (held.evidence, 100)):
+    for found, whole in ((held.faithful, 40), (held.evidence, 500)):
         assert found.dtype == torch.float64
         assert all(value in {count / whole for count in range(1, whole + 1)} for value in found.tolist())

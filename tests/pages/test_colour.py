@@ -4,7 +4,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from vitrail.pages.colour import DIVERGING, MISSING, SEQUENTIAL, STRENGTH, grey, heat_colours, heat_picture, value_range
+from vitrail.pages.colour import (
+    DIVERGING,
+    FROM_END,
+    MISSING,
+    SEQUENTIAL,
+    STRENGTH,
+    TICKS,
+    grey,
+    heat_colours,
+    heat_picture,
+    share_range,
+    value_range,
+)
 
 
 def lightness(colours) -> np.ndarray:
@@ -50,6 +62,33 @@ def test_a_faint_signal_is_a_signal_and_rounding_is_none():
     assert not value_range(np.array([[1.0, 1.0001]]), False).flat
     assert value_range(np.array([[1.0, 1.0 + 1e-7]]), False).flat
     assert not value_range(np.array([[0.0, 1e-30]]), False).flat
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_shares_of_a_common_scale_are_coloured_by_their_root(signed):
+    """A quarter of the largest share lies half way; by the share itself, a hundredth would look like nothing."""
+    values = np.array([[0.8, 0.2, 0.008, -0.2 if signed else 0.0]])
+    shown = share_range(values, signed, 0.8)
+    expected = np.array([[1.0, 0.5, 0.1, -0.5 if signed else 0.0]])
+    np.testing.assert_allclose(shown.place(values), (1 + expected) / 2 if signed else expected, atol=1e-12)
+    assert shown.high == 0.8
+    own = value_range(values, signed)
+    assert own.place(np.array([own.low, own.high])).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("largest", [0.02, 0.1, 0.319, 0.75, 1.0])
+@pytest.mark.parametrize("signed", [False, True])
+def test_ticks_lie_where_their_colour_is_and_leave_room_for_the_end(largest, signed):
+    shown = share_range(np.array([[0.0, 1.0]]), signed, largest)
+    ticks = shown.ticks()
+    assert {share for share, _ in ticks} <= set(TICKS)
+    assert len(ticks) >= 1 or largest == 0.02
+    for share, place in ticks:
+        colour = heat_colours(np.array([[share]]), signed, shown)[0, 0]
+        scale = np.array(DIVERGING if signed else SEQUENTIAL)
+        ends = np.linspace(0, 1, len(scale))
+        np.testing.assert_allclose(colour, [np.interp(place, ends, scale[:, i]) for i in range(3)], atol=0.51)
+        assert place <= 1 - FROM_END
 
 
 def test_missing_values_are_grey_and_counted():

@@ -7,6 +7,7 @@ import pytest
 from tests.pages import samples
 from tests.pages.structure import Structure
 from vitrail.pages import ExplainedPicture, ExplanationPage, HeatView, write_explanation_page
+from vitrail.pages.colour import TICKS
 from vitrail.pages.explanation_page import explanation_page
 
 HEAT = HeatView("generic_attention", "Generic attention", "7", 8.2, np.array([[0.1, 0.4], [0.2, 0.3]]), False, True)
@@ -138,11 +139,37 @@ def test_many_maps_come_with_a_table():
     heats = [dataclasses.replace(HEAT, trust=samples.trust(v)) for v in ("supported", "weak", "cannot tell", "weak")]
     explained = ExplainedPicture("a.png", samples.picture(), "7", [("7", 0.9)], heats)
     page = explanation_page(ExplanationPage("Why", "model", "c", [explained], one_scale=True))
-    table = re.search(r'<div class="scroll glance">.*?</table>', page).group()
+    table = re.search(r'<div class="glance">.*?</table>', page).group()
     assert re.findall(r"</svg>([a-z ]+)</td><td>(.*?)</td><td>(.*?)</td>", table) == [
         (verdict, "2.12", "0.5") for verdict in ("supported", "weak", "cannot tell", "weak")
     ]
+    assert "4 maps were tested. Of maps that are random, one in twenty" in table
+    assert table.index("do not pick the one that you like best") < table.index("<table")
     assert "glance" not in page_of(heats[0]).split("</style>")[1]
+
+
+def test_two_maps_come_with_the_warning_and_one_without():
+    heat = dataclasses.replace(HEAT, trust=samples.trust())
+    explained = ExplainedPicture("a.png", samples.picture(), "7", [("7", 0.9)], [heat, heat])
+    shown = text_of(explanation_page(ExplanationPage("Why", "model", "c", [explained])))
+    assert shown.count("2 maps were tested.") == 1
+    assert "maps were tested. Of maps" not in text_of(page_of(heat))
+
+
+def test_the_parts_of_a_score_stand_with_the_map_that_shares_it_out():
+    parts = (("squares", 6.2), ("positions", 0.4), ("biases of the head", 1.0), ("biases of the norms", 0.6))
+    page = page_of(dataclasses.replace(HEAT, logit=8.2, parts=parts))
+    assert "Of the score 8.20: squares 6.20, positions 0.40, biases 1.60." in text_of(page)
+    assert 'class="parts"' not in page_of(HEAT)
+
+
+def test_the_common_scale_names_shares_where_their_colours_are():
+    sharp = dataclasses.replace(HEAT, values=np.array([[0.0, 3.0], [1.0, 0.0]]))
+    explained = ExplainedPicture("a.png", samples.picture(), "7", [("7", 0.9)], [sharp, sharp])
+    page = explanation_page(ExplanationPage("Why", "model", "c", [explained], one_scale=True))
+    named = re.findall(r'<text x="([\d.]+)%" y="16">(\d+ %)</text>', page)
+    assert named[:3] == [(f"{100 * (share / 0.75) ** 0.5:.1f}", f"{share:.0%}".replace("%", " %")) for share in TICKS]
+    assert 'class="ticks"' not in page_of(sharp)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 9), (7, 7), (5, 11)])

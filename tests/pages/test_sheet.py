@@ -11,8 +11,8 @@ from tests.pages.structure import PAYLOADS
 from vitrail.pages import ExplainedPicture, ExplanationPage, HeatView
 from vitrail.pages.colour import heat_picture
 from vitrail.pages.lettering import _without_middle, drawable, font, shorten, wrap
-from vitrail.pages.sheet import ACROSS, ALONE, BESIDE, draw_map, draw_sheet
-from vitrail.pages.sheet_column import TONES, Column
+from vitrail.pages.sheet import ACROSS, ALONE, BESIDE, MAP, MARGIN, draw_map, draw_map_file, draw_sheet
+from vitrail.pages.sheet_column import FRAME, SOFT, TONES, Column
 
 HEAT = HeatView("generic_attention", "Generic attention", "7", 8.2, np.eye(4), False, True, (), None, samples.trust())
 
@@ -58,6 +58,41 @@ def test_a_map_without_evidence_is_pale_and_framed() -> None:
     assert np.abs(draw_map(untested, explained, False) - 1.0 * plain).mean() == distances[0]
     pale, bold = (sheet_of(dataclasses.replace(HEAT, trust=samples.trust(v))) for v in ("cannot tell", "supported"))
     assert pale.tobytes() != bold.tobytes()
+
+
+@pytest.mark.parametrize("verdict", ["supported", "weak", "no better than random", "cannot tell", None])
+def test_a_map_in_a_file_of_its_own_has_its_verdict_below_it(verdict: str | None) -> None:
+    heat = dataclasses.replace(HEAT, trust=None if verdict is None else samples.trust(verdict))
+    explained = ExplainedPicture("a", samples.picture(), None, [("7", 0.9)], [heat])
+    file = draw_map_file(heat, explained, False)
+    pixels = np.asarray(file)
+    assert file.width == MAP + 2 * MARGIN
+    footer = pixels[MARGIN + MAP :]
+    assert 60 < len(footer) < 220
+    assert (footer < 200).any()
+    if verdict in TONES:
+        assert (footer == TONES[verdict]).all(axis=2).any()
+    hatched = (pixels[MARGIN : MARGIN + FRAME, MARGIN:-MARGIN] == SOFT).all(axis=2).mean() > 0.1
+    assert hatched == heat.pale
+    inside = draw_map(heat, explained, False)[0, 0]  # as pale as on the sheet
+    edge = MARGIN + (FRAME if heat.pale else 0)
+    np.testing.assert_array_equal(pixels[edge + 4, edge + 4], inside)
+
+
+def test_the_footer_of_a_map_names_method_and_class() -> None:
+    explained = ExplainedPicture("a", samples.picture(), None, [], [HEAT])
+    others = [
+        HEAT,
+        dataclasses.replace(HEAT, title="Rollout"),
+        dataclasses.replace(HEAT, target="3"),
+        dataclasses.replace(HEAT, rather_than="1"),
+        dataclasses.replace(HEAT, class_specific=False),
+    ]
+    assert len({draw_map_file(heat, explained, False).tobytes() for heat in others}) == len(others)
+
+
+def test_the_sheet_holds_the_parts_of_a_score() -> None:
+    assert sheet_of(HEAT).tobytes() != sheet_of(dataclasses.replace(HEAT, parts=(("squares", 8.2),))).tobytes()
 
 
 def test_one_scale_gives_the_same_share_the_same_colour() -> None:

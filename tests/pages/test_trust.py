@@ -10,6 +10,7 @@ import pytest
 from tests.pages import samples
 from tests.pages.structure import Structure
 from vitrail.explain import verdict
+from vitrail.explain.trusting import LEAST
 from vitrail.pages.about_methods import ABOUT
 from vitrail.pages.trust import (
     FILLS,
@@ -23,6 +24,7 @@ from vitrail.pages.trust import (
     trust_block,
     verdict_icon,
 )
+from vitrail.pages.words import TWO_SCORES
 
 VERDICTS = ("supported", "weak", "no better than random", "cannot tell")
 
@@ -47,12 +49,22 @@ def test_every_mark_stands_where_its_value_is() -> None:
 
 def test_the_line_in_words_for_those_who_do_not_see_it() -> None:
     words = [said for _, said in scored_words(samples.trust())]
-    assert words[0] == "this map 2.12"
+    assert words[0] == "this map 2.12: 1st of 40 (this map and 39 random ones)"
     assert words[1] == "39 random maps −0.5 to 1.5, middle 0.5"
     assert words[2] == "the true place 3"
     assert words[3] == "this map under other covers 2.25 (2 to 2.5)"
     labels = Structure(trust_block(samples.trust())).attribute("svg", "aria-label")
     assert labels == [f"Fall of the explained number: {'; '.join(words)}"]
+
+
+def test_the_unit_and_why_there_are_two_scores() -> None:
+    shown = " ".join(Structure(trust_block(samples.trust())).text)
+    assert "Fall of the score when squares are covered, in logits, counted from the mean of all classes" in shown
+    assert TWO_SCORES in shown
+    assert f"over {['ten'][LEAST['draws'] - 10]} others" in TWO_SCORES  # whoever changes the number changes the words
+    contrast = " ".join(Structure(trust_block(samples.trust(), contrast=True)).text)
+    assert "in logits, as the difference of two classes" in contrast
+    assert "mean of all classes" not in contrast
 
 
 def test_without_a_true_place_none_is_shown() -> None:
@@ -95,7 +107,7 @@ def test_the_reason_stands_below_the_sentence_unless_it_is_in_it() -> None:
 def test_the_rule_in_words_is_the_rule() -> None:
     """Whoever changes the limits must change what the page says of them."""
     said = re.sub(r"<.*?>", "", how_tested([samples.trust()]))
-    assert (verdict.EVIDENCE, verdict.FAITHFUL, verdict.WEAK) == (1 / 20, 1 / 20, 1 / 5)
+    assert (verdict.EVIDENCE, verdict.FAITHFUL, verdict.WEAK) == (1 / 25, 1 / 20, 1 / 5)
     assert "Supported" in said
     assert "at most one random map in twenty does as well" in said
     assert "at most one in five does" in said

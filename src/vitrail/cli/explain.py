@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from vitrail.cli.explain_maps import BATCH, DEFAULT_METHOD, Asked
 from vitrail.cli.parse import Positional, parse
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, UsageError, counted
 
 if TYPE_CHECKING:
     from vitrail.cli.explain_maps import Result
@@ -123,10 +123,13 @@ def _asked(model: "Model", typed: Explain) -> Asked:
         option = "--reference" if typed.reference else "--masks"
         raise UsageError(f"{option} is for the test that --no-trust leaves out", "one of the two")
     if typed.reference is not None:
-        from vitrail.data.references import open_references
+        from vitrail.data.references import FEW, open_references
 
         references = open_references(typed.reference, model.preprocessing, warn)
         references = references.to(next(model.network.parameters()).device)
+        if len(references) < FEW:
+            has = counted(len(references), "reference picture")
+            warn(f'{typed.reference} has {has}, and a verdict needs {FEW}: every map will be "cannot tell"')
     return Asked(
         methods=methods,
         options=choose_options(methods, {"layer": typed.layer, "head": typed.head}),
@@ -145,9 +148,12 @@ def _write(typed: Explain, page: Path, command: str, results: Sequence["Result"]
     from vitrail.cli.pictures import write_pictures
     from vitrail.pages.explanation_page import write_explanation_page
     from vitrail.pages.views import ExplanationPage
+    from vitrail.pages.words import parts_words, several_words
 
     explained = [one for _, one in results]
-    shown = ExplanationPage(f"What {typed.run} looked at", typed.run, command, explained, one_scale=typed.compare)
+    shown = ExplanationPage(
+        f"What {folder_name(typed.run)} looked at", typed.run, command, explained, one_scale=typed.compare
+    )
     write_explanation_page(page, shown)
     files = write_pictures(page.with_suffix(""), shown)
     if typed.json:
@@ -162,14 +168,25 @@ def _write(typed: Explain, page: Path, command: str, results: Sequence["Result"]
             rows += [("", title, trust.verdict) for title, trust in tested]
         else:
             sentences += [f"{one.name}: {trust.sentence}" for _, trust in tested]
+    several = several_words(explained[0].heats)
+    if several:
+        say(several)
     print_table(rows, left=3 if typed.compare else 2)
     for sentence in ["", *sentences] if sentences else []:
+        say(sentence)
+    summed = [f"{one.name}: {parts_words(view)}" for one in explained for view in one.heats if view.parts]
+    for sentence in ["", *summed] if summed else []:
         say(sentence)
     if any(view.trust is not None and view.trust.fill != "donor" for one in explained for view in one.heats):
         warn(f"{typed.run} carries no reference pictures, so nothing can be told; --reference DIR names some")
     say("")
     say(f"the page      {page}")
     say(f"the pictures  {page.with_suffix('')}")
+
+
+def folder_name(run: str) -> str:
+    """A run's name in a headline: that of its folder, also where it is reached by a link; its path stands elsewhere."""
+    return Path(run).resolve().name or run
 
 
 def _page(out: Path | None) -> Path:

@@ -37,12 +37,15 @@ def _heat_json(view: "HeatView", file: str) -> dict[str, Any]:
         "class_specific": view.class_specific,
         "values": view.values.tolist(),
         "notes": list(view.notes),
+        "parts": dict(view.parts) or None,
         "picture": file,
         "trust": None if view.trust is None else _trust_json(view.trust),
     }
 
 
 def _trust_json(trust: "TrustView") -> dict[str, Any]:
+    from vitrail.pages.words import rank_of
+
     return {
         "verdict": trust.verdict,
         "reason": trust.reason,
@@ -50,6 +53,7 @@ def _trust_json(trust: "TrustView") -> dict[str, Any]:
         "score": trust.score,
         "interval": list(trust.interval),
         "paired": trust.paired,
+        "rank": rank_of(trust),
         "random_mean": sum(trust.random) / len(trust.random),
         "random_maps": len(trust.random),
         "oracle": trust.oracle,

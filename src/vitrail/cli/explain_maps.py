@@ -1,6 +1,8 @@
 """From pictures to maps with their verdicts, as values that the page and the sheets show."""
 
 import contextlib
+import dataclasses
+import difflib
 import inspect
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +24,10 @@ DEFAULT_METHOD = "generic_attention"
 BATCH = 16
 SQUARES = 256  # with more of them, a comparison leaves out what covers one square after another
 SLOW_WITH_SQUARES = ("occlusion",)
-
 NAMED = 6  # squares that a note names
+SUMMED = "conservative"  # the method whose parts add up to what is explained
+NEAR = 0.52  # likeness from which on an unknown name is taken for a method's; at one half it is chance
+EVERY_HAS = {"layer": "--layer -1", "head": "--head 0"}  # what any network has, of what some methods read
 
 Result = tuple["Prediction", "ExplainedPicture"]
 Classes = int | tuple[list[int], list[int]] | None
@@ -77,7 +81,7 @@ def choose_methods(
         raise UsageError(f"--methods '{named}' names no method", "--methods generic_attention,rollout")
     for name in names:
         if name not in METHODS:
-            guess = nearest(name, METHODS) or DEFAULT_METHOD
+            guess = next(iter(difflib.get_close_matches(name, METHODS, 1, NEAR)), DEFAULT_METHOD)
             option = "--methods" if compare else "--method"
             raise UsageError(f"unknown method '{name}', there are {', '.join(METHODS)}", f"{option} {guess}")
     if names:
@@ -119,7 +123,7 @@ def choose_options(methods: Sequence["Method"], given: Mapping[str, str | int | 
             raise UsageError(f"{method} has no --{name}", f"leave --{name} out")
         wants_number = known[name].annotation in (int, int | None)
         if wants_number and not str(value).removeprefix("-").isdecimal():
-            raise UsageError(f"--{name} of {method} must be a number, got '{value}'", f"--{name} -1")
+            raise UsageError(f"--{name} of {method} must be a number, got '{value}'", EVERY_HAS[name])
         options[name] = int(value) if wants_number else value
     return options
 
@@ -163,9 +167,11 @@ def _explain(model: "Model", shown: Sequence["Shown"], asked: Asked) -> list[Res
     images, predictions = model.tensor(pictures), model.predict(pictures)
     target, masks = _target(model, shown, predictions, asked), mask_patches(shown, model) if asked.scored else None
     compared, sinks = _compared(model, images, target, masks, asked), find_sinks(model.network, images)
+    parts = _parts(model, images, target, asked.methods)
     results = []
     for row, (one, prediction) in enumerate(zip(shown, predictions, strict=True)):
         views = _views(model, compared, asked.methods, _sink_notes(sinks, row), row)
+        views = [dataclasses.replace(v, parts=parts[row]) if v.method == SUMMED else v for v in views]
         picture = as_picture(model.preprocessing.to_uint8(one.picture))
         results.append((prediction, ExplainedPicture(one.name, picture, one.true_label, list(prediction.top), views)))
     return results
@@ -191,10 +197,19 @@ def _compared(model: "Model", images: "Tensor", target: Classes, masks: "Tensor 
     try:
         heat = asked.methods[0].function(model.network, images, target, **asked.options)
     except UsageError as error:  # its hint speaks Python
-        raise UsageError(error.problem, f"leave --{' and --'.join(asked.options)} out, or one that there is") from error
+        raise UsageError(error.problem, _typed_hint(error, asked.options)) from error
     lent = asked.references
     tested = (trust(model, images, heat, references=lent, masks=masks, precision=precision),) if asked.scored else ()
     return Comparison(names, (heat,), tested, (0.0,))
+
+
+def _typed_hint(error: UsageError, options: Mapping[str, Any]) -> str:
+    """A hint such as `layer=-1 for the last` as one types it: `--layer -1`; other hints as they are."""
+    name, equals, value = error.hint.partition("=")
+    if name not in options or not equals:
+        return error.hint
+    example = value.split()[0].strip("'")
+    return EVERY_HAS[name] if example == "None" else f"--{name} {example}"
 
 
 def _precision(model: "Model", images: "Tensor", asked: str) -> Literal["fp32", "bf16"]:
@@ -217,6 +232,21 @@ def _precision(model: "Model", images: "Tensor", asked: str) -> Literal["fp32", 
                 taken.append(time.perf_counter() - began)
         seconds.append(taken[-1])
     return "bf16" if seconds[1] < 0.8 * seconds[0] else "fp32"
+
+
+def _parts(
+    model: "Model", images: "Tensor", target: Classes, methods: Sequence["Method"]
+) -> list[tuple[tuple[str, float], ...]]:
+    """What the explained number of each picture is the sum of, where a method shares it out without a rest."""
+    from vitrail.explain import balance_sheet
+
+    if all(method.name != SUMMED for method in methods):
+        return []
+    sheet = balance_sheet(model.network, images, target).parts
+    names = ["squares" if name == "pixels" else name for name in sheet]
+    return [
+        tuple(zip(names, row, strict=True)) for row in zip(*(part.tolist() for part in sheet.values()), strict=True)
+    ]
 
 
 def _sink_notes(sinks: "Sinks", row: int) -> tuple[str, ...]:
@@ -290,7 +320,7 @@ def _trust_view(trust: "Trust", row: int, target: str) -> "TrustView":
         oracle=None if trust.oracle is None else float(trust.oracle[row]),
         evidence=_known(float(trust.evidence[row])),
         faithful=_known(float(trust.faithful[row])),
-        squares=trust.squares,
+        squares=int(trust.squares[row]),
         composites=trust.composites,
         fill=trust.fill,
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.explain import Explain, leave_out
+from vitrail.cli.explain import Explain, folder_name, leave_out
 from vitrail.cli.explain_json import heats_json
 from vitrail.cli.explain_pictures import Shown, read_files, spread
 from vitrail.errors import DataError, UsageError
@@ -43,7 +43,7 @@ def explain_written(model: "SequenceModel", typed: Explain, page: Path, command:
         raise DataError(problems[0], "another picture")
     results = [_explain(model, one) for one in shown]
     explained = [one for _, one in results]
-    title, about = f"Where {typed.run} looked", model.about_probabilities
+    title, about = f"Where {folder_name(typed.run)} looked", model.about_probabilities
     all_shown = ExplanationPage(title, str(typed.run), command, explained, about)
     write_explanation_page(page, all_shown)
     files = write_pictures(page.with_suffix(""), all_shown)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from vitrail.pages.views import ExplainedPicture, ExplanationPage
 
 LIST = "pictures.json"
-LARGE = 448  # pixels of the longer side of a map, about
 
 
 class Files(NamedTuple):
@@ -48,19 +47,14 @@ def write_pictures(folder: Path, page: "ExplanationPage") -> list[Files]:
 
 def _drawn(number: int, one: "ExplainedPicture", page: "ExplanationPage") -> Iterator[tuple[str, "Image.Image"]]:
     """The sheet of a picture, then each map, with the names of their files."""
-    from PIL import Image
-
-    from vitrail.pages.sheet import draw_map, draw_sheet
+    from vitrail.pages.sheet import draw_map_file, draw_sheet
 
     stem = f"{number:03d}-{Path(one.name).stem}"
     yield f"{stem}-sheet.png", draw_sheet(one, page)
     methods = [view.method for view in one.heats]
     for place, view in enumerate(one.heats, start=1):
-        drawn = Image.fromarray(draw_map(view, one, page.one_scale))
-        larger = max(1, round(LARGE / max(drawn.size)))
-        drawn = drawn.resize((drawn.width * larger, drawn.height * larger), Image.Resampling.NEAREST)
         several = f"-{place}" if methods.count(view.method) > 1 else ""
-        yield f"{stem}-{view.method}{several}.png", drawn
+        yield f"{stem}-{view.method}{several}.png", draw_map_file(view, one, page.one_scale)
 
 
 def _listed(folder: Path) -> dict[str, str]:

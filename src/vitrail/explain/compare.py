@@ -12,7 +12,7 @@ from vitrail.errors import UsageError, nearest
 from vitrail.explain.heat import Heat
 from vitrail.explain.methods import METHODS
 from vitrail.explain.target import OfLogits, Target
-from vitrail.explain.trusting import Explainable, Precision, Trust, trust
+from vitrail.explain.trusting import Explainable, Precision, Trust, trust, without_evidence_for
 from vitrail.nn.vit import Images
 
 
@@ -78,6 +78,10 @@ def compare(
             guess = nearest(name, METHODS) or "generic_attention"
             raise UsageError(f"unknown method '{name}', there are {', '.join(METHODS)}", f"'{guess}'")
     heats, trusts, seconds = [], [], []
+    without = None
+    if scored:
+        lent = model.donors if references is None else references
+        without = without_evidence_for(model.network, images, lent, precision, seed)
     function: OfLogits | None = target if callable(target) and not isinstance(target, Tensor) else None
     for name in names:
         began = time.perf_counter()
@@ -91,6 +95,7 @@ def compare(
                 references=references,
                 masks=masks,
                 function=function,
+                without=without,
                 precision=precision,
                 seed=seed,
             )

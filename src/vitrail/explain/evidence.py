@@ -1,7 +1,8 @@
-"""Is there evidence at all? A picture against pictures that are known to hold none.
+"""Is there evidence at all? A picture against pictures put together of patches, which hold little.
 
 A picture put together of patches of many others, each at its own place, looks like the real thing patch by patch and
-shows nothing. What the network says of such composites is what it says of nothing; a picture holds evidence when the
+shows nothing, or pieces at most (`lending.py` keeps the worst of them away). What the network says of such composites
+is what it says of next to nothing; a picture holds evidence when the
 explained number is exceptional among theirs. When the class is the picture's highest, it was chosen among all classes,
 so it is compared with the highest class of each composite: a fair comparison for any network, trained or not.
 

@@ -236,18 +236,20 @@ def block_of(network: ViT, layer: int) -> int:
     return layer % depth
 
 
-def head_of(network: ViT, head: int) -> int:
-    """The number of a head, counted from 0.
+def head_of(network: ViT, head: int, hint: str = "head=0 for the first") -> int:
+    """The number of a head, counted from 0; `hint` is what to try where there is no such head.
 
     Raises:
         UsageError: If there is no such head; names those that there are.
     """
     heads = network.config.heads
     if not 0 <= head < heads:
-        raise UsageError(f"head must be one of 0..{heads - 1}, got {head}", "head=0 for the first")
+        raise UsageError(f"head must be one of 0..{heads - 1}, got {head}", hint)
     return head
 
 
 def heads_of(network: ViT, head: int | None) -> list[int]:
     """One head, or all when None; refuses what `head_of` refuses."""
-    return list(range(network.config.heads)) if head is None else [head_of(network, head)]
+    if head is None:
+        return list(range(network.config.heads))
+    return [head_of(network, head, "head=None for the mean over all heads")]

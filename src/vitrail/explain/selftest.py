@@ -16,10 +16,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.explain.attcat import attcat
 from vitrail.explain.attention_generic import generic_attention
+from vitrail.explain.attention_grad_cam import attention_grad_cam
+from vitrail.explain.attention_raw import raw_attention
 from vitrail.explain.attention_rollout import rollout, rollout_of
 from vitrail.explain.conservative import balance_sheet, conservative
+from vitrail.explain.gradient_rollout import gradient_rollout
+from vitrail.explain.input_x_gradient import input_x_gradient
+from vitrail.explain.integrated_gradients import integrated_gradients_with_gap
+from vitrail.explain.legrad import legrad
 from vitrail.explain.readout import check, open_run, readout_of
+from vitrail.explain.saliency import saliency
 from vitrail.explain.scores.sanity import mprt, similarity
 from vitrail.explain.target import Contrast
 from vitrail.explain.trusting import Explainable
@@ -28,6 +36,19 @@ from vitrail.nn.twin import twin
 from vitrail.nn.vit import Images
 
 PICTURES = 4
+MOVED = (
+    raw_attention,
+    rollout,
+    gradient_rollout,
+    attention_grad_cam,
+    generic_attention,
+    legrad,
+    attcat,
+    saliency,
+    input_x_gradient,
+    conservative,
+)
+"""The methods that ask nothing random and take few passes."""
 RE_DRAWN = 0.3  # mean rank correlation with maps of scrambled weights, up to which a map depends on the weights
 SHARP = 100.0  # by this the head's weights are multiplied to make the network sure
 
@@ -85,6 +106,7 @@ def _checks(network: ViT, images: Images, seed: int) -> Iterator[Check]:
     yield _rollout_sums_to_one(network, images)
     yield _generic_by_another_way(network, images)
     yield _balance_closes(network, images)
+    yield _path_is_complete(network, images)
     yield _contrast_is_a_difference(network, images)
     yield _maps_move_with_the_picture(network, images)
     yield _batch_is_one_by_one(network, images)
@@ -140,6 +162,14 @@ def _balance_closes(network: ViT, images: Images) -> Check:
     return Check("the balance sheet closes", passed, f"gap {gap:.1e} of all parts; map and sheet differ by {off:.1e}")
 
 
+def _path_is_complete(network: ViT, images: Images) -> Check:
+    """Integrated gradients of two pictures add up to what the logit is above that of the baseline."""
+    heat, gap = integrated_gradients_with_gap(network, images[:2], steps=100)
+    size = heat.values.abs().sum(dim=(1, 2))
+    worst = float((gap.abs() / size).max())
+    return Check("integrated gradients add up", worst <= 0.1, f"gap {worst:.1e} of all parts, at 100 steps")
+
+
 def _contrast_is_a_difference(network: ViT, images: Images) -> Check:
     found = _two_classes(network, images)
     if found is None:
@@ -160,7 +190,7 @@ def _maps_move_with_the_picture(network: ViT, images: Images) -> Check:
     patch = (images.shape[2] // rows, images.shape[3] // columns)
     rolled = images.roll((down * patch[0], across * patch[1]), dims=(2, 3))
     classes, worst = network(images).argmax(dim=1).detach(), 0.0
-    for method in (generic_attention, rollout, conservative):
+    for method in MOVED:
         here, there = (method(blind, one, classes).values for one in (images, rolled))
         worst = max(worst, _off(there, here.roll((down, across), dims=(1, 2))))
     return Check("maps move with the picture", worst <= 1e-2, f"off by {worst:.1e} of the largest value")
@@ -168,7 +198,7 @@ def _maps_move_with_the_picture(network: ViT, images: Images) -> Check:
 
 def _batch_is_one_by_one(network: ViT, images: Images) -> Check:
     worst = 0.0
-    for method in (generic_attention, conservative):
+    for method in (method for method in MOVED if method is not rollout):
         together = method(network, images).values
         alone = torch.cat([method(network, one[None]).values for one in images])
         worst = max(worst, _off(together, alone))

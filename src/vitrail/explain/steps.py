@@ -19,8 +19,6 @@ from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
 
-SENTENCE = 16  # the step that is told of in words covers about one square of so many
-
 
 def steps_of(squares: int, count: int) -> tuple[int, ...]:
     """How many squares each step covers: from 1 to half of them, evenly on a logarithmic scale."""
@@ -65,35 +63,33 @@ class CoveredPictures:
         return steps_of(self.grid[0] * self.grid[1], self.draws)
 
     @property
-    def told(self) -> int:
-        """Which step is told of in words."""
-        wanted = self.grid[0] * self.grid[1] / SENTENCE
-        return min(range(self.draws), key=lambda step: abs(self.steps[step] - wanted))
+    def few(self) -> int:
+        """How many steps cover at most a quarter of the squares: those that are told of in words."""
+        return sum(step <= max(1, self.grid[0] * self.grid[1] // 4) for step in self.steps)
 
     def paired(
         self, maps: Float[Tensor, "m b rows columns"]
-    ) -> tuple[Float[Tensor, "steps m b"], Float[Tensor, "m b"]]:
-        """The number after each step, one cover for each step; and the target's probability after the told step."""
-        order, numbers, told = self._order(maps), [], torch.empty(0)
+    ) -> tuple[Float[Tensor, "steps m b"], Float[Tensor, "steps m b"]]:
+        """The number and the target's probability after each step, one cover for each step."""
+        order, numbers, shares = self._order(maps), [], []
         for step, squares in enumerate(self.steps):
             logits = self._logits(self._cover(step), self._first(order, squares))
             numbers.append(explained(logits, self.aim))
-            if step == self.told:
-                told = probability(logits, self.aim)
-        return torch.stack(numbers), told
+            shares.append(probability(logits, self.aim))
+        return torch.stack(numbers), torch.stack(shares)
 
     def by_draw(
         self, maps: Float[Tensor, "b rows columns"]
-    ) -> tuple[Float[Tensor, "draws b"], Float[Tensor, "draws b"]]:
-        """For each draw of covers, the mean number over all steps, and the target's probability after the told step."""
+    ) -> tuple[Float[Tensor, "draws b"], Float[Tensor, "draws steps b"]]:
+        """For each draw of covers, the mean number over all steps, and the target's probability after each."""
         order = self._order(maps[None])
         masks = torch.cat([self._first(order, squares) for squares in self.steps])  # (steps, b, rows, columns)
-        numbers, told = [], []
+        numbers, shares = [], []
         for draw in range(self.draws):
             logits = self._logits(self._cover(len(self.steps) + draw), masks)
             numbers.append(explained(logits, self.aim).mean(dim=0))
-            told.append(probability(logits[self.told][None], self.aim)[0])
-        return torch.stack(numbers), torch.stack(told)
+            shares.append(probability(logits, self.aim))
+        return torch.stack(numbers), torch.stack(shares)
 
     def _cover(self, number: int) -> Float[Tensor, "b c h w"]:
         return self.fill.make(self.images, self.patch, 1, self.seed * 104_729 + number)[0]

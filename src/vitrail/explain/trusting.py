@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.errors import UsageError
@@ -31,6 +31,8 @@ from vitrail.nn.vit import Images
 
 Precision = Literal["fp32", "bf16"]
 
+VISIBLE = 0.05  # difference of probabilities that a sentence speaks of
+COMPOSITES = 499  # they serve all pictures, so they may be many
 LEAST = {"random_maps": 39, "draws": 10, "composites": 99}
 
 
@@ -65,8 +67,8 @@ class Trust:
         faithful: (b,), p of "is the map faithful?"; nan for a map without signal.
         before: (b,), the target's probability; nan where what is explained is no class.
         covered: (b,), the same with the map's first `squares` squares covered, mean over the draws.
-        covered_random: (b,), the same with as many squares of random maps covered.
-        squares: How many squares that is.
+        covered_random: (b,), the same with as many squares of the random maps covered, mean over these.
+        squares: (b,), how many squares that is: up to a quarter of all, where the two differ most.
         composites: How many pictures without evidence the number was compared with.
         fill: What covered squares.
     """
@@ -83,19 +85,30 @@ class Trust:
     before: Float[Tensor, "b"]
     covered: Float[Tensor, "b"]
     covered_random: Float[Tensor, "b"]
-    squares: int
+    squares: Int[Tensor, "b"]
     composites: int
     fill: str
 
     def sentence(self, picture: int, name: str) -> str:
-        """What covering squares of one picture does to the class called `name`, and the verdict, for people."""
+        """What covering squares of one picture does to the class called `name`, and the verdict, for people.
+
+        It speaks of the probability where that shows what the verdict says, and of the score, which decided, where it
+        does not: a sure network can lose much of its score and be as sure as before.
+        """
         says = self.verdict[picture]
-        if says == "cannot tell" or math.isnan(float(self.before[picture])):
-            return f"{says[0].upper()}{says[1:]}: {self.reason[picture]}."
-        one = self.squares == 1
-        brightest = "the brightest square" if one else f"the {self.squares} brightest squares"
-        random = "a random square" if one else f"{self.squares} random squares"
+        if says == "cannot tell":
+            return f"Cannot tell: {self.reason[picture]}."
         before, after, chance = (float(each[picture]) for each in (self.before, self.covered, self.covered_random))
+        shown = chance - after >= VISIBLE  # False for nan, too
+        if not shown or says == "no better than random":
+            own, random = float(self.paired[picture]), float(self.random[picture].median())
+            return (
+                f"Covering squares in the map's order lowers the score of {name} by {own:.1f} on average, "
+                f"in the order of random maps by {random:.1f}: {says}."
+            )
+        count = int(self.squares[picture])
+        brightest = "the brightest square" if count == 1 else f"the {count} brightest squares"
+        random = "a random square" if count == 1 else f"{count} random squares"
         moves = "drops" if after < before else "takes"
         return (
             f"Covering {brightest} {moves} {name} from {before:.0%} to {after:.0%}; "
@@ -115,14 +128,15 @@ def trust(
     function: OfLogits | None = None,
     random_maps: int = LEAST["random_maps"],
     draws: int = LEAST["draws"],
-    composites: int = LEAST["composites"],
+    composites: int = COMPOSITES,
+    without: Float[Tensor, "count v"] | None = None,
     precision: Precision = "fp32",
     seed: int = 0,
 ) -> Trust:
     """Score a heat, compare it with random maps, and say how far to trust it.
 
-    It takes draws x (random_maps + 1 + draws) forward passes for each picture (500 as it stands), and `composites` once
-    for all pictures.
+    It takes draws x (random_maps + 1 + draws) forward passes for each picture (500 as it stands), and `composites`
+    (499) once for all pictures.
 
     Args:
         model: A network in eval mode with its references.
@@ -134,7 +148,8 @@ def trust(
         function: The function that was explained, for a heat whose target is one.
         random_maps: Random maps for each map, at least 39.
         draws: Steps, each with a cover of its own, and covers for the interval; at least 10.
-        composites: Pictures without evidence, at least 99.
+        composites: Pictures without evidence, at least 99; more make the verdict hang less on which they are.
+        without: Logits of such pictures, made before by `evidence_free`, to be used for several heats.
         precision: "bf16" runs the scores' forward passes in bfloat16, several times as fast where the processor has it.
         seed: Decides random maps and covers.
 
@@ -149,14 +164,26 @@ def trust(
     fill = own_patches() if lent is None else donor(lent)
     aim = Aim(heat.target, heat.rather_than, function)
     with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
-        counts = _Counts(0 if lent is None else len(lent), random_maps, composites)
+        counts = _Counts(0 if lent is None else len(lent), random_maps, composites, without)
         return _tested(CoveredPictures(network, images, aim, fill, draws, seed), heat, masks, counts)
+
+
+@torch.no_grad()
+def without_evidence_for(
+    network: ViT, images: Images, lent: Float[Tensor, "r c h w"] | None, precision: Precision = "fp32", seed: int = 0
+) -> Float[Tensor, "count v"] | None:
+    """What `trust` takes as `without`, for several heats of the same pictures; None with too few references."""
+    if lent is None or len(lent) < FEWEST:
+        return None
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
+        return evidence_free(network, images, donor(lent), COMPOSITES, seed)
 
 
 class _Counts(NamedTuple):
     references: int
     random_maps: int
     composites: int
+    without: Tensor | None
 
 
 def _tested(covering: CoveredPictures, heat: Heat, masks: Tensor | None, counts: _Counts) -> Trust:
@@ -164,9 +191,9 @@ def _tested(covering: CoveredPictures, heat: Heat, masks: Tensor | None, counts:
     logits = wide(logits_in_chunks(network, images[None], BATCH)[0])
     before = explained(logits, aim)
     twins = random_maps_like(heat.values, counts.random_maps, seed, keys_of(images))
-    numbers, told = covering.paired(torch.cat([heat.values[None], twins.to(heat.values)]))
+    numbers, shares = covering.paired(torch.cat([heat.values[None], twins.to(heat.values)]))
     falls = (before - numbers).mean(dim=0)  # (1 + maps, b)
-    by_draw, covered = covering.by_draw(heat.values)
+    by_draw, by_step = covering.by_draw(heat.values)
     score, spread = (before - by_draw).mean(dim=0), by_draw.std(dim=0)
     oracle = None if masks is None else (before - covering.paired(masks.to(before)[None])[0]).mean(dim=0)[0]
     faithful = (1 + (falls[1:] >= falls[0]).sum(dim=0)).double() / (1 + counts.random_maps)
@@ -174,9 +201,13 @@ def _tested(covering: CoveredPictures, heat: Heat, masks: Tensor | None, counts:
     faithful = faithful.masked_fill(torch.tensor(silent, device=faithful.device), torch.nan)
     evidence = torch.full_like(before, torch.nan, dtype=torch.float64)
     if counts.references >= FEWEST:
-        without = evidence_free(network, images, covering.fill, counts.composites, seed)
+        without = counts.without
+        if without is None:
+            without = evidence_free(network, images, covering.fill, counts.composites, seed)
         evidence = evidence_of(logits, aim, without, counts.references)
     said = [verdict(*both, counts.references) for both in zip(_known(evidence), _known(faithful), strict=True)]
+    covered, chance = by_step.mean(dim=0), shares[:, 1:].mean(dim=1)  # (steps, b) each
+    told = (chance - covered)[: covering.few].nan_to_num().argmax(dim=0)[None]
     half = _t_97_5(covering.draws) * spread / covering.draws**0.5
     return Trust(
         verdict=tuple(word for word, _ in said),
@@ -189,10 +220,10 @@ def _tested(covering: CoveredPictures, heat: Heat, masks: Tensor | None, counts:
         evidence=evidence,
         faithful=faithful,
         before=probability(logits, aim),
-        covered=covered.mean(dim=0),
-        covered_random=told[1:].mean(dim=0),
-        squares=covering.steps[covering.told],
-        composites=counts.composites,
+        covered=covered.gather(0, told)[0],
+        covered_random=chance.gather(0, told)[0],
+        squares=torch.tensor(covering.steps, device=told.device)[told[0]],
+        composites=counts.composites if counts.without is None else len(counts.without),
         fill=covering.fill.name,
     )
 

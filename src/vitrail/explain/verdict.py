@@ -5,18 +5,19 @@
     faithful    Does covering what the map names change that number more than covering what its random twins name does?
                 p = (1 + twins with at least that change) / (1 + twins).
 
-Both are ranks, so p is right whatever the network: a random map of a picture is faithful at 0.05 in one of 20 cases,
-and a network with scrambled weights finds evidence at 0.05 in one of 20 pictures. Either alone is not enough. A
-scrambled network does react to what a map of it names, so its maps are faithful, to nothing; and evidence says that
-there is something to find, not that the map found it. The figures behind the limits are in benchmarks/explain.md, the
-rules that failed in benchmarks/LOG.md.
+Both are ranks. The second is fair for any network and any map: a random map of a picture is faithful at 0.05 in one of
+20 cases. The first is fair as far as the composites differ from pictures without evidence in nothing else: patches of
+one picture may share its brightness, which patches of many do not, and a network that has learnt nothing may take that
+for evidence. Either alone is not enough. A scrambled network does react to what a map of it names, so its maps are
+faithful, to nothing; and evidence says that there is something to find, not that the map found it. The figures behind
+the limits are in benchmarks/explain.md, the rules that failed in benchmarks/LOG.md.
 """
 
 from typing import Literal
 
 Verdict = Literal["supported", "weak", "no better than random", "cannot tell"]
 
-EVIDENCE = 0.05
+EVIDENCE = 0.04
 FAITHFUL = 0.05
 WEAK = 0.20
 

@@ -76,19 +76,21 @@ ABOUT = {
         "blocks before is left out."
     ),
     "occlusion": (
-        "Occlusion (Zeiler and Fergus, 2014) covers one small window after another and looks how far the score falls. "
-        "It asks the network itself, but only about one window at a time: two places that say the same hide each "
-        "other, and a covered window is something that the network has not learnt from."
+        "Occlusion (Zeiler and Fergus, 2014) covers one small window after another with the picture's mean colour (or "
+        "another that was asked for) and looks how far the score falls. It asks the network itself, but only about one "
+        "window at a time: two places that say the same hide each other, and a covered window is something that the "
+        "network has not learnt from."
     ),
     "rise": (
-        "RISE (Petsiuk and others, 2018) shows the network many pictures with random parts covered; a square counts as "
-        "much as the score is better when it can be seen. The map is noisy, and partly covered pictures are something "
-        "that the network has not learnt from."
+        "RISE (Petsiuk and others, 2018) shows the network many pictures with random parts covered by the picture's "
+        "mean colour (or another that was asked for); a square counts as much as the score is better when it can be "
+        "seen. The map is noisy, and partly covered pictures are something that the network has not learnt from."
     ),
     "kernel_shap": (
         "KernelSHAP (Lundberg and Lee, 2017) shares the score out among the squares by how much each adds, averaged "
-        "over all orders in which they could be uncovered. The shares always sum up, which by itself does not make "
-        "them right: they are estimated from a sample, on covered pictures that the network has not learnt from."
+        "over all orders in which they could be uncovered; the picture's mean colour (or another that was asked for) "
+        "covers them. The shares always sum up, which by itself does not make them right: they are estimated from a "
+        "sample, on covered pictures that the network has not learnt from."
     ),
     "conservative": (
         "Conservative propagation (Ali and others, 2022) holds the attention and the scale of every layer fixed and "

@@ -4,7 +4,8 @@ Two scales. A map without signs runs from dark to light, so that it also reads i
 with signs runs from blue (against) over white (zero) to red (for), and both ends lie equally far from zero.
 
 Maps of several methods have units that nothing converts into one another. Side by side they are shown as shares: each
-square's share of its map's total absolute value, and one range of colours for all.
+square's share of its map's total absolute value, and one range of colours for all. There colours go with the square
+root of the share: one map with nearly everything in one square would leave all others black otherwise.
 """
 
 import dataclasses
@@ -19,6 +20,8 @@ DIVERGING = ((23, 66, 138), (96, 150, 208), (248, 248, 246), (222, 120, 92), (14
 MISSING = (128, 128, 128)
 STRENGTH = 0.65
 PALE = 0.35  # of a map that the evidence does not support
+TICKS = (0.01, 0.05, 0.25)  # shares that a legend names between its ends
+APART, FROM_END = 0.085, 0.2  # how near two names on a legend may stand, and one to an end, as shares of its width
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Range:
         low: Value of the first colour of the scale.
         high: Value of the last colour of the scale.
         missing: How many values are not finite.
+        rooted: Whether colours go with the square root of a value, with its sign, and not with the value itself.
     """
 
     smallest: float
@@ -38,12 +42,30 @@ class Range:
     low: float
     high: float
     missing: int
+    rooted: bool = False
 
     @property
     def flat(self) -> bool:
         """Whether there is nothing to show: no finite value, or all equal up to rounding in single precision."""
         largest = max(abs(self.smallest), abs(self.largest))
         return not self.largest - self.smallest > 1e-6 * largest
+
+    def place(self, values: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+        """Where values lie on the colour scale: 0 at its first colour, 1 at its last."""
+        ends = np.array([self.low, self.high], np.float64)
+        if self.rooted:
+            values, ends = _rooted(values), _rooted(ends)
+        return (values - ends[0]) / (ends[1] - ends[0])
+
+    def ticks(self) -> list[tuple[float, float]]:
+        """Shares that the legend of a common scale names between its ends, and where each lies on it."""
+        found, before = list[tuple[float, float]](), float(self.place(np.array([0.0]))[0])
+        for share in TICKS:
+            place = float(self.place(np.array([share]))[0])
+            if before + APART <= place <= 1 - FROM_END:
+                found.append((share, place))
+                before = place
+        return found
 
 
 def value_range(values: Float[np.ndarray, "rows columns"], signed: bool) -> Range:
@@ -70,8 +92,9 @@ def largest_share(maps: Sequence[Float[np.ndarray, "rows columns"]]) -> float:
 
 
 def share_range(values: Float[np.ndarray, "rows columns"], signed: bool, largest: float) -> Range:
-    """The range of a map as shares, with colours from 0 (for signs from -largest) to `largest`."""
-    return dataclasses.replace(value_range(shares(values), signed), low=-largest if signed else 0.0, high=largest)
+    """The range of a map as shares, with colours from 0 (for signs from -largest) to `largest`, by the square root."""
+    low = -largest if signed else 0.0
+    return dataclasses.replace(value_range(shares(values), signed), low=low, high=largest, rooted=True)
 
 
 def heat_colours(
@@ -85,17 +108,21 @@ def heat_colours(
         shown: What the colours stand for, in the unit of the values; the map's own range when None.
 
     Returns:
-        Colours between those of `SEQUENTIAL` or `DIVERGING`, linear in the value.
+        Colours between those of `SEQUENTIAL` or `DIVERGING`, linear in the value; in its root where the range says so.
     """
     shown = value_range(values, signed) if shown is None else shown
     if shown.flat:
         return np.broadcast_to(np.array(MISSING, np.uint8), (*values.shape, 3)).copy()
     scale = np.array(DIVERGING if signed else SEQUENTIAL, np.float64)
     finite = np.isfinite(values)
-    position = (np.where(finite, values, shown.low).astype(np.float64) - shown.low) / (shown.high - shown.low)
+    position = shown.place(np.where(finite, values, shown.low).astype(np.float64))
     stops = np.linspace(0, 1, len(scale))
     colours = np.stack([np.interp(position, stops, scale[:, channel]) for channel in range(3)], axis=-1)
     return np.where(finite[..., None], colours.round(), MISSING).astype(np.uint8)
+
+
+def _rooted(values: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+    return np.sign(values) * np.sqrt(np.abs(values))
 
 
 def grey(picture: UInt8[np.ndarray, "h w *channels"]) -> UInt8[np.ndarray, "h w"]:

@@ -11,6 +11,7 @@ from vitrail.pages.colour import Range, heat_colours, share_range, shares, value
 from vitrail.pages.html import data_uri, escape, number, percent, plural
 from vitrail.pages.trust import trust_block
 from vitrail.pages.views import ExplainedPicture, HeatView
+from vitrail.pages.words import parts_words
 
 
 def map_figure(heat: HeatView, explained: ExplainedPicture, index: int, largest: float | None) -> str:
@@ -34,8 +35,10 @@ def map_figure(heat: HeatView, explained: ExplainedPicture, index: int, largest:
         layer = f'<image class="heat" width="{width}" height="{height}" preserveAspectRatio="none" href="{squares}"/>'
         layer = f'<g class="pale">{layer}</g>' if heat.pale else layer
     answer = explained.top[0][0] if explained.top else None
+    told = trust_block(heat.trust, heat.rather_than is not None) if heat.trust else ""
     notes = "".join(f"<li>{escape(note)}</li>" for note in heat.notes)
     notes = f'<ul class="notes">{notes}</ul>' if notes else ""
+    parts = f'<p class="parts">{escape(parts_words(heat))}</p>' if heat.parts else ""
     said = escape(f"{heat.title} of {explained.name}: {rows} rows by {columns} columns of squares")
     return (
         f'<figure class="map"><figcaption>{escape(heat.title)}</figcaption><div class="look">'
@@ -45,7 +48,7 @@ def map_figure(heat: HeatView, explained: ExplainedPicture, index: int, largest:
         f"{layer}{_grid(height, width, rows, columns)}</svg></div>"
         '<p class="readout" data-hint="Point at a square or use arrow keys." hidden></p>'
         f"{_legend(heat, shown, largest is not None)}</div>"
-        f'<div class="told">{trust_block(heat.trust) if heat.trust else ""}{_sentence(heat, answer)}{notes}'
+        f'<div class="told">{told}{_sentence(heat, answer)}{parts}{notes}'
         f"{_values_table(heat.values)}</div></figure>"
     )
 
@@ -74,8 +77,19 @@ def _legend(heat: HeatView, shown: Range, as_shares: bool) -> str:
     return (
         f'<div class="scale{" faint" if heat.pale else ""}"><svg aria-hidden="true" viewBox="0 0 100 6" '
         f'preserveAspectRatio="none"><rect width="100" height="6" fill="url(#scale-{scale})"/></svg>'
-        f'<p class="ends">{named}</p>{pale}<p class="range">{below}{missing}</p></div>'
+        f'{_ticks(shown) if as_shares else ""}<p class="ends">{named}</p>'
+        f'{pale}<p class="range">{below}{missing}</p></div>'
     )
+
+
+def _ticks(shown: Range) -> str:
+    """The shares between the ends of a common scale, where they lie."""
+    marks = "".join(
+        f'<line x1="{100 * place:.1f}%" x2="{100 * place:.1f}%" y2="4"/>'
+        f'<text x="{100 * place:.1f}%" y="16">{percent(share, 0)}</text>'
+        for share, place in shown.ticks()
+    )
+    return f'<svg class="ticks" width="100%" height="19">{marks}</svg>'
 
 
 def _ends(heat: HeatView, shown: Range) -> tuple[tuple[str, str, str], str]:
@@ -96,7 +110,7 @@ def _ends_of_shares(heat: HeatView, shown: Range) -> tuple[tuple[str, str, str],
     ends = (f"{high} against", "0", f"{high} for") if heat.signed else ("0", "", high)
     own = value_range(heat.values, heat.signed)
     return ends, (
-        "Share of the map's total; the same colours for all maps of this picture. "
+        "Share of the map's total; the same colours for all maps of this picture, by the square root of the share. "
         f"Own values: {number(own.smallest, 3)} to {number(own.largest, 3)}."
     )
 

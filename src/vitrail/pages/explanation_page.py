@@ -11,7 +11,7 @@ from vitrail.pages.about_methods import ABOUT
 from vitrail.pages.colour import DIVERGING, SEQUENTIAL, grey, largest_share
 from vitrail.pages.explanation_map import map_figure
 from vitrail.pages.html import data_uri, document, escape, percent, plural, write_page
-from vitrail.pages.trust import at_a_glance, how_tested
+from vitrail.pages.trust import at_a_glance, how_tested, several_block
 from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView
 
 __all__ = ["ExplainedPicture", "ExplanationPage", "HeatView", "explanation_page", "write_explanation_page"]
@@ -76,7 +76,7 @@ def _case(explained: ExplainedPicture, index: int, one_scale: bool) -> str:
     maps = "".join(map_figure(heat, explained, index, largest) for heat in explained.heats)
     alone = " alone" if len(explained.heats) == 1 else ""
     many = len(explained.heats) > FEW
-    glance = at_a_glance(explained.heats) if many else ""
+    glance = at_a_glance(explained.heats) if many else several_block(explained.heats)
     said = f"{explained.name}, as the model saw it"
     return (
         f'<section class="case"><h2>{escape(explained.name)}</h2><div class="case-body{" many" if many else ""}">'
@@ -108,8 +108,8 @@ def _trust(page: ExplanationPage) -> str:
         "squares are really the ones that decided; treat a map as a hint to look closer.</li>"
     )
     colours = (
-        "<li>All maps of a picture have one colour scale: each square's share of its map's total, without sign. An "
-        "even map is therefore dark everywhere.</li>"
+        "<li>All maps of a picture have one colour scale: each square's share of its map's total, without sign. "
+        "Colours go with the square root of the share, so that one sharp map does not leave all others dark.</li>"
         if page.one_scale
         else "<li>Colours are scaled for each map by itself. Compare numbers between maps, not colours.</li>"
     )

@@ -11,16 +11,19 @@ from PIL import Image, ImageDraw
 
 from vitrail.pages.colour import PALE, STRENGTH, Range, heat_picture, largest_share, share_range, shares, value_range
 from vitrail.pages.html import number, percent
-from vitrail.pages.lettering import shorten, write
+from vitrail.pages.lettering import shorten, wrap, write
 from vitrail.pages.sheet_column import CARD, GREEN, INK, ORANGE, RULE, SMALL, SOFT, TEXT, Column
 from vitrail.pages.trust import scored_words, told_words
 from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView
+from vitrail.pages.words import SCORE_TITLE, TWO_SCORES, parts_words, several_words, unit_words
 
 PAPER = (247, 245, 240)
 EDGE, GAP, PADDING = 56, 52, 44
 ALONE, BESIDE = 540, 420  # width of a column: with one map, with several
 ACROSS = 5  # columns in a row, at most
 HEADLINE, TITLE = 42, 29
+MAP = 448  # width of a map in a file of its own
+MARGIN = 12  # around it
 NO_BREAK = "\u00a0"
 
 
@@ -86,6 +89,41 @@ def draw_map(heat: HeatView, explained: ExplainedPicture, one_scale: bool) -> UI
     return heat_picture(explained.picture, values, heat.signed, shown, strength)
 
 
+def draw_map_file(heat: HeatView, explained: ExplainedPicture, one_scale: bool) -> Image.Image:
+    """A map by itself, which never goes without its verdict: below it stand the method, the class and the verdict.
+
+    Args:
+        heat: One of the maps of the picture.
+        explained: The picture with all its maps.
+        one_scale: Whether they have one colour scale, of shares.
+
+    Returns:
+        An RGB picture, hatched around a map that the evidence does not support.
+    """
+    column = Column(MAP)
+    column.picture(draw_map(heat, explained, one_scale), hatched=heat.pale)
+    column.space(8)
+    column.line(heat.title, SMALL, bold=True)
+    column.text(_class_words(heat), SMALL, SOFT)
+    if heat.trust is None:
+        column.text("Not tested.", SMALL, SOFT)
+    else:
+        column.space(4)
+        column.verdict(heat.trust.verdict)
+    drawn = column.finished()
+    file = Image.new("RGB", (drawn.width + 2 * MARGIN, drawn.height + 2 * MARGIN), CARD)
+    file.paste(drawn, (MARGIN, MARGIN))
+    return file
+
+
+def _class_words(heat: HeatView) -> str:
+    """What a map explains, in few words."""
+    if not heat.class_specific:
+        return f"Cannot tell classes apart; the answer is {heat.target}."
+    against = "" if heat.rather_than is None else f" rather than {heat.rather_than}"
+    return f"Explains {heat.target}{against}."
+
+
 def _scaled(
     heat: HeatView, explained: ExplainedPicture, one_scale: bool
 ) -> tuple[Range, Float[np.ndarray, "rows columns"]]:
@@ -107,6 +145,8 @@ def _map(column: Column, heat: HeatView, explained: ExplainedPicture, one_scale:
         column.text("No signal: the map prefers no square.", SMALL, ORANGE)
     else:
         column.scale(heat.signed, heat.pale)
+        if one_scale:
+            column.ticks([(percent(share, 0), place) for share, place in shown.ticks()])
         _ends(column, heat, shown, one_scale)
     if heat.pale and heat.trust:
         column.text(f"Drawn pale: {heat.trust.verdict}.", SMALL, SOFT)
@@ -135,7 +175,7 @@ def _told(column: Column, heat: HeatView, size: int) -> None:
         for words in more:
             column.text(words, SMALL, SOFT)
         column.space(18)
-        column.text("Fall of the score when squares are covered", SMALL, SOFT)
+        column.text(f"{SCORE_TITLE}, {unit_words(heat.rather_than is not None)}", SMALL, SOFT)
         column.score(heat.trust)
         for kind, words in scored_words(heat.trust):
             column.key(kind, words)
@@ -146,6 +186,8 @@ def _told(column: Column, heat: HeatView, size: int) -> None:
         column.text(f"Why {heat.target} rather than {heat.rather_than}.", size, SOFT)
     else:
         column.text(f"Explains the score of {heat.target} (logit {number(heat.logit, 3)}).", size, SOFT)
+    if heat.parts:
+        column.text(parts_words(heat), size)
     for note in heat.notes[:3]:
         column.text(note, SMALL, SOFT)
 
@@ -161,7 +203,9 @@ def _assembled(columns: list[Image.Image], explained: ExplainedPicture, page: Ex
     width = inside + 2 * (EDGE + PADDING)
     card_height = sum(heights) + (len(rows) - 1) * GAP + 2 * PADDING
     top = EDGE + 2 * HEADLINE
-    sheet = Image.new("RGB", (width, top + card_height + 110), PAPER)
+    below = [line for words in _below(explained, page) for line in wrap(words, SMALL, width - 2 * EDGE)]
+    line_height = round(SMALL * 1.38)
+    sheet = Image.new("RGB", (width, top + card_height + 80 + len(below) * line_height), PAPER)
     write(sheet, (EDGE, EDGE - 10), shorten(explained.name, HEADLINE, width - 2 * EDGE), HEADLINE, INK, bold=True)
     box = (EDGE, top, width - EDGE, top + card_height)
     ImageDraw.Draw(sheet).rounded_rectangle(box, 20, CARD, RULE, 2)
@@ -170,9 +214,17 @@ def _assembled(columns: list[Image.Image], explained: ExplainedPicture, page: Ex
         for place, column in enumerate(row):
             sheet.paste(column, (EDGE + PADDING + place * (column.width + GAP), down))
         down += height + GAP
-    below = f"vitrail · model {page.model}"
-    if page.one_scale:
-        below += " · one colour scale for all maps: each square's share of its map's total"
-    place = (EDGE, top + card_height + 38)
-    write(sheet, place, shorten(below, SMALL, width - 2 * EDGE), SMALL, SOFT)
+    for number_of_line, line in enumerate(below):
+        write(sheet, (EDGE, top + card_height + 38 + number_of_line * line_height), line, SMALL, SOFT)
     return sheet
+
+
+def _below(explained: ExplainedPicture, page: ExplanationPage) -> list[str]:
+    """What is to be known of all maps of a sheet, and where they come from."""
+    words = [several_words(explained.heats)]
+    if any(heat.trust is not None for heat in explained.heats):
+        words.append(TWO_SCORES)
+    made = f"vitrail · model {page.model}"
+    if page.one_scale:
+        made += " · one colour scale for all maps: the square root of each square's share of its map's total"
+    return [*(each for each in words if each), made]

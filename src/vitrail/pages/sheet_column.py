@@ -72,6 +72,17 @@ class Column:
         self._paste(Image.fromarray(np.repeat(row[None].round().astype(np.uint8), 14, axis=0)), 0)
         self.bottom += 20
 
+    def ticks(self, named: list[tuple[str, float]]) -> None:
+        """Words below places on a scale, from 0 at its left end to 1 at its right; nothing where there are none."""
+        if not named:
+            return
+        draw = ImageDraw.Draw(self.canvas)
+        for words, place in named:
+            x = place * self.width
+            draw.line((x, self.bottom - 6, x, self.bottom), INK, 2)
+            write(self.canvas, (x, self.bottom + 2), words, 18, SOFT, anchor="ma")
+        self.bottom += 25
+
     def ends(self, left: str, between: str, right: str) -> None:
         """Three words below a scale."""
         for at, words, anchor in ((0, left, "la"), (self.width // 2, between, "ma"), (self.width, right, "ra")):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from vitrail.pages.html import escape, number, plural
 from vitrail.pages.views import HeatView, TrustView
+from vitrail.pages.words import SCORE_TITLE, TWO_SCORES, rank_words, several_words, unit_words
 
 # What covered squares, in words.
 FILLS = {
@@ -63,6 +64,7 @@ def scored_words(trust: TrustView) -> list[tuple[str, str]]:
     random = trust.random
     words = [("map", f"this map {number(trust.paired, 3)}")]
     if random:
+        words = [("map", f"this map {number(trust.paired, 3)}: {rank_words(trust)}")]
         span = f"{number(min(random), 3)} to {number(max(random), 3)}"
         words.append(("random", f"{len(random)} random maps {span}, middle {number(middle(random), 3)}"))
     if trust.oracle is not None:
@@ -168,16 +170,27 @@ def told_words(trust: TrustView) -> list[str]:
     return [_upper(after)] if trust.reason in after else [_upper(after), _sentence(trust.reason)]
 
 
-def trust_block(trust: TrustView) -> str:
-    """The verdict, the sentence, the score with its references, and how it came about."""
+def trust_block(trust: TrustView, contrast: bool = False) -> str:
+    """The verdict, the sentence, the score with its references, and how it came about.
+
+    Args:
+        trust: What the test of a map said.
+        contrast: Whether one class is held against another.
+    """
     first, *more = told_words(trust)
     why = "".join(f'<p class="why">{escape(words)}</p>' for words in more)
     return (
         f'<div class="trusted {verdict_class(trust.verdict)}"><p class="says">{verdict_icon(trust.verdict)}'
         f"<strong>{escape(_upper(trust.verdict))}</strong></p><p>{escape(first)}</p>{why}"
-        f'<figure class="score"><figcaption>Fall of the score when squares are covered</figcaption>{_line(trust)}'
-        f"{_key(trust)}</figure>{_numbers(trust)}</div>"
+        f'<figure class="score"><figcaption>{SCORE_TITLE}, {unit_words(contrast)}</figcaption>{_line(trust)}'
+        f'{_key(trust)}<p class="why">{TWO_SCORES}</p></figure>{_numbers(trust)}</div>'
     )
+
+
+def several_block(heats: Sequence[HeatView]) -> str:
+    """Why one may not choose among several tested maps; nothing where there are no two."""
+    words = several_words(heats)
+    return f'<p class="several">{escape(words)}</p>' if words else ""
 
 
 def at_a_glance(heats: Sequence[HeatView]) -> str:
@@ -192,9 +205,10 @@ def at_a_glance(heats: Sequence[HeatView]) -> str:
         for heat, trust in tested
     )
     return (
-        '<div class="scroll glance"><table class="numbers"><caption>How far the score falls when squares are '
-        'covered in the order of each map</caption><thead><tr><th scope="col">Map</th><th scope="col">Verdict</th>'
-        f'<th scope="col">Fall</th><th scope="col">Random</th></tr></thead><tbody>{rows}</tbody></table></div>'
+        f'<div class="glance">{several_block(heats)}<div class="scroll"><table class="numbers"><caption>'
+        'How far the score falls when squares are covered in the order of each map</caption><thead><tr><th scope="col">Map</th>'
+        '<th scope="col">Verdict</th>'
+        f'<th scope="col">Fall</th><th scope="col">Random</th></tr></thead><tbody>{rows}</tbody></table></div></div>'
     )
 
 

@@ -58,6 +58,7 @@ class HeatView:
         notes: Caveats that the method itself found.
         rather_than: Name of the class that the target is held against; None where it stands alone.
         trust: How far to trust it; None where that was not tested.
+        parts: What the explained number is the sum of, in words, in its unit; empty where the method does not say.
     """
 
     method: str
@@ -70,6 +71,7 @@ class HeatView:
     notes: tuple[str, ...] = ()
     rather_than: str | None = None
     trust: TrustView | None = None
+    parts: tuple[tuple[str, float], ...] = ()
 
     @property
     def pale(self) -> bool:
