@@ -75,10 +75,10 @@ def test_a_verdict_stands_with_every_map(vitrail_says: Says, planted: Path, tmp_
         assert trust["interval"][0] <= trust["score"] <= trust["interval"][1]
         assert trust["random_maps"] == 39
         assert trust["oracle"] is not None  # the place of a planted digit is known
-        assert 0.01 <= trust["evidence_p"] <= 1
+        assert 0 < trust["evidence_p"] <= 1
         assert 1 / 40 <= trust["faithful_p"] <= 1
         assert trust["fill"] == "donor"
-        assert trust["squares"] == 3 or trust["squares"] == 4  # of 64
+        assert 1 <= trust["squares"] <= 32  # half of all
         with Image.open(row["sheet"]) as sheet:
             assert sheet.width > 1500
     text = page.read_text()
@@ -331,12 +331,9 @@ def test_a_hint_can_be_typed_as_it_is(
 ) -> None:
     command = ("explain", planted, pictures / "0.png", "--no-trust", "--out", tmp_path / "p.html")
     answer = vitrail_says(*command, *words)
-    assert (answer.code, answer.hint) == (2, hint)
-    option, value = hint.split()
-    kept = [each for name, each in zip(words[::2], words[1::2], strict=True) if name == "--method" != option]
-    method = ("--method", *kept) if kept else ()
-    if value != "kernel_shap":  # which takes long
-        assert vitrail_says(*command, *method, option, value).code == 0
+    assert (answer.code, answer.hint) == (2, f"try: {hint}")
+    if hint != "--method kernel_shap":  # which takes long
+        assert vitrail_says(*command, *words, *hint.split()).code == 0  # what is typed last counts
 
 
 def test_few_references_are_named_at_once(vitrail_says: Says, planted: Path, pictures: Path, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.explain.attcat import attcat
 from vitrail.explain.attention_generic import generic_attention
 from vitrail.explain.attention_grad_cam import attention_grad_cam
 from vitrail.explain.attention_raw import raw_attention
@@ -43,12 +42,11 @@ MOVED = (
     attention_grad_cam,
     generic_attention,
     legrad,
-    attcat,
     saliency,
     input_x_gradient,
     conservative,
 )
-"""The methods that ask nothing random and take few passes."""
+"""Methods that ask nothing random, take few passes, and do not cancel to rounding in small networks."""
 RE_DRAWN = 0.3  # mean rank correlation with maps of scrambled weights, up to which a map depends on the weights
 SHARP = 100.0  # by this the head's weights are multiplied to make the network sure
 

@@ -206,8 +206,8 @@ def at_a_glance(heats: Sequence[HeatView]) -> str:
     )
     return (
         f'<div class="glance">{several_block(heats)}<div class="scroll"><table class="numbers"><caption>'
-        'How far the score falls when squares are covered in the order of each map</caption><thead><tr><th scope="col">Map</th>'
-        '<th scope="col">Verdict</th>'
+        "How far the score falls when squares are covered in the order of each map</caption><thead><tr>"
+        '<th scope="col">Map</th><th scope="col">Verdict</th>'
         f'<th scope="col">Fall</th><th scope="col">Random</th></tr></thead><tbody>{rows}</tbody></table></div></div>'
     )
 
