@@ -1,4 +1,4 @@
-"""The committed networks of the lab can be made again: the same recipe gives a network as good (some ten minutes each)."""
+"""The committed networks of the lab can be made again, and are as good (some ten minutes each)."""
 
 import pytest
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 Verdict = Literal["supported", "weak", "no better than random", "cannot tell"]
 
-EVIDENCE = 0.04
+EVIDENCE = 0.03
 FAITHFUL = 0.05
 WEAK = 0.20
 
