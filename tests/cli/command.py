@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def start(*words: object, cwd: Path | None = None, **more: str) -> subprocess.Popen[str]:
-    """Start a command in a process of its own."""
+    """Start a command in a process of its own, which hears SIGINT even where these tests run in the background."""
     return subprocess.Popen(
         [*START, *map(str, words)],
         cwd=cwd,
@@ -70,6 +71,7 @@ def start(*words: object, cwd: Path | None = None, **more: str) -> subprocess.Po
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=None if os.name != "posix" else lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
