@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import difflib
 import inspect
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +25,6 @@ SQUARES = 256  # with more of them, a comparison leaves out what covers one squa
 SLOW_WITH_SQUARES = ("occlusion",)
 NAMED = 6  # squares that a note names
 SUMMED = "conservative"  # the method whose parts add up to what is explained
-NEAR = 0.52  # likeness from which on an unknown name is taken for a method's; at one half it is chance
 EVERY_HAS = {"layer": "--layer -1", "head": "--head 0"}  # what any network has, of what some methods read
 
 Result = tuple["Prediction", "ExplainedPicture"]
@@ -72,7 +70,7 @@ def choose_methods(
         UsageError: If a method is unknown; or cannot say why one class rather than another, and was named.
     """
     from vitrail.cli.output import warn
-    from vitrail.explain import METHODS
+    from vitrail.explain.methods import METHODS, nearest_method
 
     if named is not None and not compare:
         raise UsageError("--methods chooses what --compare shows", f"--compare --methods {named}")
@@ -81,9 +79,10 @@ def choose_methods(
         raise UsageError(f"--methods '{named}' names no method", "--methods generic_attention,rollout")
     for name in names:
         if name not in METHODS:
-            guess = next(iter(difflib.get_close_matches(name, METHODS, 1, NEAR)), DEFAULT_METHOD)
             option = "--methods" if compare else "--method"
-            raise UsageError(f"unknown method '{name}', there are {', '.join(METHODS)}", f"{option} {guess}")
+            raise UsageError(
+                f"unknown method '{name}', there are {', '.join(METHODS)}", f"{option} {nearest_method(name)}"
+            )
     if names:
         chosen = tuple(METHODS[name] for name in dict.fromkeys(names))
         blind = [each.name for each in chosen if not each.class_specific]

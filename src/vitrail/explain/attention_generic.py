@@ -23,10 +23,10 @@ from torch import Tensor
 from vitrail.errors import UsageError, nearest
 from vitrail.explain.heat import Heat
 from vitrail.explain.layers import (
-    GivenLayer,
     Indices,
     Layer,
     attention_x_gradient,
+    given_layers,
     joined,
     recorded,
     rows_read,
@@ -96,12 +96,7 @@ def generic_relevance_of(
         UsageError: If there is no layer, or not one gradient for each, or if clamp does not fit.
     """
     _check(clamp)
-    if not attentions or len(attentions) != len(gradients):
-        raise UsageError(
-            f"got attention of {len(attentions)} layers and gradients of {len(gradients)}",
-            "one gradient for each of at least one layer, first layer first",
-        )
-    return relevance_of([GivenLayer(*one) for one in zip(attentions, gradients, strict=True)], readout, clamp)
+    return relevance_of(given_layers(attentions, gradients), readout, clamp)
 
 
 @torch.no_grad()

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vitrail.errors import UsageError, nearest
+from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
-from vitrail.explain.methods import METHODS
+from vitrail.explain.methods import METHODS, nearest_method
 from vitrail.explain.target import OfLogits, Target
 from vitrail.explain.trusting import Explainable, Precision, Trust, trust, without_evidence_for
 from vitrail.nn.vit import Images
@@ -75,8 +75,7 @@ def compare(
     names = methods_for(target) if methods is None else tuple(methods)
     for name in names:
         if name not in METHODS:
-            guess = nearest(name, METHODS) or "generic_attention"
-            raise UsageError(f"unknown method '{name}', there are {', '.join(METHODS)}", f"'{guess}'")
+            raise UsageError(f"unknown method '{name}', there are {', '.join(METHODS)}", f"'{nearest_method(name)}'")
     heats, trusts, seconds = [], [], []
     without = None
     if scored:

@@ -20,13 +20,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.errors import UsageError
 from vitrail.explain.attention_rollout import check_discard, largest
 from vitrail.explain.heat import Heat
 from vitrail.explain.layers import (
-    GivenLayer,
     Layer,
     attention_x_gradient,
+    given_layers,
     recorded,
     rows_read,
     start_rows,
@@ -89,12 +88,7 @@ def gradient_rollout_of(
         UsageError: If there is no layer, or not one gradient for each, or if discard does not fit.
     """
     check_discard(discard)
-    if not attentions or len(attentions) != len(gradients):
-        raise UsageError(
-            f"got attention of {len(attentions)} layers and gradients of {len(gradients)}",
-            "one gradient for each of at least one layer, first layer first",
-        )
-    return rolled_by_gradient([GivenLayer(*one) for one in zip(attentions, gradients, strict=True)], readout, discard)
+    return rolled_by_gradient(given_layers(attentions, gradients), readout, discard)
 
 
 @torch.no_grad()

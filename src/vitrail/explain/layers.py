@@ -105,6 +105,20 @@ class GivenLayer(Layer):
         return wide(self._gradient[:, heads][:, :, queries])
 
 
+def given_layers(attentions: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Layer]:
+    """Layers whose weights and gradients (b, k, n, n) are there, first layer first.
+
+    Raises:
+        UsageError: If there is no layer, or not one gradient for each.
+    """
+    if not attentions or len(attentions) != len(gradients):
+        raise UsageError(
+            f"got attention of {len(attentions)} layers and gradients of {len(gradients)}",
+            "one gradient for each of at least one layer, first layer first",
+        )
+    return [GivenLayer(*one) for one in zip(attentions, gradients, strict=True)]
+
+
 Each = Callable[[Layer, Indices, Indices], Float[Tensor, "b h q n"]]
 
 

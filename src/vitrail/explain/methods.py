@@ -1,5 +1,6 @@
 """The table of methods: each with what it shows, what it costs, and what it cannot tell."""
 
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -246,3 +247,11 @@ METHODS: dict[str, Method] = {
         ),
     )
 }
+
+DEFAULT = "generic_attention"
+_NEAR = 0.52  # likeness from which on an unknown name is taken for a method's; at one half it is chance
+
+
+def nearest_method(name: str) -> str:
+    """The method whose name looks most like this one; the default where none does."""
+    return next(iter(difflib.get_close_matches(name, METHODS, 1, _NEAR)), DEFAULT)
