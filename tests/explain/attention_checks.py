@@ -106,8 +106,8 @@ MUTANTS: dict[str, tuple[str, str, str, tuple[Callable[[ModuleType], None], ...]
     ),
     "gradient rollout: the pure function, gradients of the last layer first": (
         GRADIENT_ROLLOUT,
-        "zip(attentions, gradients, strict=True)",
-        "zip(attentions, reversed(gradients), strict=True)",
+        "given_layers(attentions, gradients)",
+        "given_layers(attentions, list(reversed(gradients)))",
         (gradient_rollout_rows_sum_to_one,),
     ),
     "gradient rollout: each head clamped before the mean": (

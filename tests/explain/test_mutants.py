@@ -37,8 +37,8 @@ MUTANTS: dict[str, tuple[str, str, str, tuple[Callable[[ModuleType], None], ...]
     ),
     "the pure function, gradients of the last layer first": (
         GENERIC,
-        "zip(attentions, gradients, strict=True)",
-        "zip(attentions, reversed(gradients), strict=True)",
+        "given_layers(attentions, gradients)",
+        "given_layers(attentions, list(reversed(gradients)))",
         (checks.row_is_the_row_of_the_product,),
     ),
     "columns divided, not rows (no keepdim)": (
