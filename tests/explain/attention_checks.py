@@ -88,7 +88,7 @@ CHECKS = (
     legrad_is_exact,
 )
 
-GRADIENT_ROLLOUT, GRAD_CAM, LAYERS = "gradient_rollout.py", "attention_grad_cam.py", "layers.py"
+GRADIENT_ROLLOUT, GRAD_CAM, LAYERS = "methods/gradient_rollout.py", "methods/attention_grad_cam.py", "layers.py"
 
 # name: (file, text, text with the fault, the checks that must go red)
 MUTANTS: dict[str, tuple[str, str, str, tuple[Callable[[ModuleType], None], ...]]] = {
@@ -159,31 +159,31 @@ MUTANTS: dict[str, tuple[str, str, str, tuple[Callable[[ModuleType], None], ...]
         (attention_grad_cam_is_exact,),
     ),
     "head view: one patch too few": (
-        "head_view.py",
+        "methods/head_view.py",
         "largest.gather(-1, enough.argmax(dim=-1, keepdim=True))",
         "largest.gather(-1, (enough.argmax(dim=-1, keepdim=True) - 1).clamp(min=0))",
         (head_view_is_exact,),
     ),
     "head view: the share of all tokens, not of the patches": (
-        "head_view.py",
+        "methods/head_view.py",
         "kept = most_of(row[:, opened.prefix :], mass)",
         "kept = most_of(row, mass)[:, opened.prefix :]",
         (head_view_is_exact,),
     ),
     "head view: always the last layer": (
-        "head_view.py",
+        "methods/head_view.py",
         '    place, heads = f"blocks.{block_of(network, layer)}", heads_of(network, head)',
         '    place, heads = f"blocks.{network.config.depth - 1}", heads_of(network, head)',
         (head_view_is_exact,),
     ),
     "AttCAT: without its sign": (
-        "attcat.py",
+        "methods/attcat.py",
         "(wide(output.detach()) * wide(gradient)).sum(dim=-1)",
         "(wide(output.detach()) * wide(gradient)).sum(dim=-1).abs()",
         (attcat_is_exact,),
     ),
     "AttCAT: the gradient alone": (
-        "attcat.py",
+        "methods/attcat.py",
         "wide(output.detach()) * wide(gradient)",
         "wide(gradient)",
         (attcat_is_exact,),
@@ -195,36 +195,46 @@ MUTANTS: dict[str, tuple[str, str, str, tuple[Callable[[ModuleType], None], ...]
         (attcat_is_exact, legrad_is_exact),
     ),
     "TAM: a probability": (
-        "tam.py",
+        "methods/tam.py",
         "opened.aim.of(logits).sum()",
         "opened.aim.of(logits.softmax(dim=-1)).sum()",
         (tam_is_exact,),
     ),
-    "TAM: the gradient at the picture alone": ("tam.py", "(step + 1) / steps)", "1.0)", (tam_is_exact,)),
-    "TAM: without the walk": ("tam.py", "reversed(before[first:])", "before[:0]", (tam_is_exact,)),
-    "TAM: walked from the first layer": ("tam.py", "reversed(before[first:])", "before[first:]", (tam_is_exact,)),
+    "TAM: the gradient at the picture alone": ("methods/tam.py", "(step + 1) / steps)", "1.0)", (tam_is_exact,)),
+    "TAM: without the walk": ("methods/tam.py", "reversed(before[first:])", "before[:0]", (tam_is_exact,)),
+    "TAM: walked from the first layer": (
+        "methods/tam.py",
+        "reversed(before[first:])",
+        "before[first:]",
+        (tam_is_exact,),
+    ),
     "TAM: each step clamped before the mean": (
-        "tam.py",
+        "methods/tam.py",
         "values[:, heads])) for",
         "values[:, heads]).clamp(min=0)) for",
         (tam_is_exact,),
     ),
-    "TAM: nothing kept of what is behind": ("tam.py", "states = states + times(", "states = times(", (tam_is_exact,)),
+    "TAM: nothing kept of what is behind": (
+        "methods/tam.py",
+        "states = states + times(",
+        "states = times(",
+        (tam_is_exact,),
+    ),
     "LeGrad: the logit's own gradient in every layer": (
-        "legrad.py",
+        "methods/legrad.py",
         'score(network, record[f"{place}.output"], aim)',
         'score(network, record[f"{record.attentions()[-1]}.output"], aim)',
         (legrad_is_exact,),
     ),
     "LeGrad: read from the class token": (
-        "legrad.py",
+        "methods/legrad.py",
         'if network.config.pooling == "class":',
         "if False:",
         (legrad_is_exact,),
     ),
-    "LeGrad: no clamp": ("legrad.py", ".clamp(min=0)", "", (legrad_is_exact,)),
+    "LeGrad: no clamp": ("methods/legrad.py", ".clamp(min=0)", "", (legrad_is_exact,)),
     "LeGrad: times the attention": (
-        "legrad.py",
+        "methods/legrad.py",
         "return layer.gradient(heads, queries)",
         "return layer.weights(heads, queries) * layer.gradient(heads, queries)",
         (legrad_is_exact,),

@@ -28,7 +28,7 @@ FINE = PLAIN.from_dict({**vars(PLAIN), "image_size": (3, 5), "patch_size": (1, 1
 
 def explain(package: ModuleType, name: str, network: nn.Module, images: Tensor, **options: Any) -> Tensor:
     """The values of a method for the targets 2 and 0."""
-    function = getattr(import_module(f"{package.__name__}.{name}"), name)
+    function = getattr(import_module(f"{package.__name__}.methods.{name}"), name)
     return function(network, images, TARGETS, **options).values.detach()
 
 
@@ -219,7 +219,7 @@ def answer(network: ViT, image: Tensor, seen: np.ndarray, filling: Tensor, targe
 
 def rise_is_the_mean_while_seen(package: ModuleType) -> None:
     network, images = make_network(PLAIN).double(), make_images(PLAIN).double()
-    masks = import_module(f"{package.__name__}.rise").random_masks((3, 5), 40, 3, 0.4, 7).double().numpy()
+    masks = import_module(f"{package.__name__}.methods.rise").random_masks((3, 5), 40, 3, 0.4, 7).double().numpy()
     wanted = np.zeros((2, 3, 5))
     for picture, target in enumerate(TARGETS):
         filling = images[picture].mean(dim=(1, 2), keepdim=True).expand_as(images[picture])
@@ -234,7 +234,7 @@ def rise_is_the_mean_while_seen(package: ModuleType) -> None:
 
 def masks_are_as_in_the_paper(package: ModuleType) -> None:
     """Small grids stretched bilinearly and shifted: against loops, and in their statistics."""
-    random_masks = import_module(f"{package.__name__}.rise").random_masks
+    random_masks = import_module(f"{package.__name__}.methods.rise").random_masks
     masks = random_masks((6, 10), 4000, 3, 0.3, 1)
     assert masks.shape == (4000, 6, 10)
     assert masks.min() >= 0

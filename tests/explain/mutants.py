@@ -39,7 +39,7 @@ def make_copy(folder: Path, file: str = "__init__.py", old: str = "", new: str =
 
 def unchecked(folder: Path, file: str, name: str = "") -> Callable:
     """A function of a copy without a fault: it meets arguments of the wrong type as it would in use."""
-    return getattr(importlib.import_module(f"{make_copy(folder).__name__}.{file}"), name or file)
+    return getattr(importlib.import_module(f"{make_copy(folder).__name__}.{file}"), name or file.rpartition(".")[2])
 
 
 def is_red(check: Callable[[ModuleType], None], package: ModuleType) -> bool:

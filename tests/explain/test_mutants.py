@@ -25,7 +25,12 @@ import vitrail.explain
 from tests.explain import attention_checks, checks
 from tests.explain.mutants import is_red, make_copy
 
-GENERIC, ROLLOUT, RAW, READOUT = "attention_generic.py", "attention_rollout.py", "attention_raw.py", "readout.py"
+GENERIC, ROLLOUT, RAW, READOUT = (
+    "methods/attention_generic.py",
+    "methods/attention_rollout.py",
+    "methods/attention_raw.py",
+    "readout.py",
+)
 
 # name: (file, text, text with the fault, the checks that must go red)
 MUTANTS: dict[str, tuple[str, str, str, tuple[Callable[[ModuleType], None], ...]]] = {

@@ -74,14 +74,14 @@ def test_a_method_that_ignores_the_weights_fails() -> None:
 
 FAULTS = {
     "layers of gradients in reverse": (
-        "attention_generic.py",
+        "methods/attention_generic.py",
         "relevance_of(recorded(opened.record, at_attended), opened.readout[None], clamp)",
         "relevance_of(recorded(opened.record, dict(zip(at_attended, reversed(at_attended.values())))), "
         "opened.readout[None], clamp)",
         "generic attention by a second way",
     ),
     "columns divided, not rows": (
-        "attention_rollout.py",
+        "methods/attention_rollout.py",
         "mixed.sum(dim=-1, keepdim=True)",
         "mixed.sum(dim=-1)[:, None, :]",
         "rollout's rows sum to 1",

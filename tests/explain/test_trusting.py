@@ -13,11 +13,11 @@ from tests.explain.planted_lab import load_planted
 from vitrail.data.planted import Variant, planted_digits
 from vitrail.errors import UsageError
 from vitrail.explain import Heat
-from vitrail.explain.attention_generic import generic_attention
-from vitrail.explain.attention_raw import raw_attention
-from vitrail.explain.attention_rollout import rollout
-from vitrail.explain.conservative import conservative
-from vitrail.explain.saliency import saliency
+from vitrail.explain.methods.attention_generic import generic_attention
+from vitrail.explain.methods.attention_raw import raw_attention
+from vitrail.explain.methods.attention_rollout import rollout
+from vitrail.explain.methods.conservative import conservative
+from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.scores.streams import keys_of

@@ -6,36 +6,37 @@
     selftest(model)                                         # does explaining work on this model?
 
 Read first `heat.py` (what comes out), `target.py` (what may be asked), `readout.py` (what all methods share), then any
-method. `trusting.py` scores a map, `verdict.py` is the rule, `scores` are the metrics, `inside` looks into a network.
+method in `methods`. `trusting.py` scores a map, `verdict.py` is the rule, `scores` are the metrics, `inside` looks into
+a network.
 
 Every method takes a ViT in eval mode, any number of pictures, any grid and any prefix, and leaves the network as it is.
 """
 
 from vitrail.explain import inside, scores
-from vitrail.explain.attcat import attcat
-from vitrail.explain.attention_generic import generic_attention, generic_relevance_of
-from vitrail.explain.attention_grad_cam import attention_grad_cam
-from vitrail.explain.attention_raw import raw_attention
-from vitrail.explain.attention_rollout import rollout, rollout_of
 from vitrail.explain.compare import Comparison, compare
-from vitrail.explain.conservative import Balance, balance_sheet, conservative
-from vitrail.explain.cross_attention import cross_attention
-from vitrail.explain.grad_cam import grad_cam
-from vitrail.explain.gradient_rollout import gradient_rollout, gradient_rollout_of
-from vitrail.explain.head_view import head_view, head_views
 from vitrail.explain.heat import Heat
-from vitrail.explain.hires_cam import hires_cam
-from vitrail.explain.input_x_gradient import input_x_gradient
-from vitrail.explain.integrated_gradients import integrated_gradients, integrated_gradients_with_gap
-from vitrail.explain.kernel_shap import kernel_shap
-from vitrail.explain.legrad import legrad
 from vitrail.explain.methods import METHODS, Method
-from vitrail.explain.occlusion import occlusion
-from vitrail.explain.rise import rise
-from vitrail.explain.saliency import saliency
+from vitrail.explain.methods.attcat import attcat
+from vitrail.explain.methods.attention_generic import generic_attention, generic_relevance_of
+from vitrail.explain.methods.attention_grad_cam import attention_grad_cam
+from vitrail.explain.methods.attention_raw import raw_attention
+from vitrail.explain.methods.attention_rollout import rollout, rollout_of
+from vitrail.explain.methods.conservative import Balance, balance_sheet, conservative
+from vitrail.explain.methods.cross_attention import cross_attention
+from vitrail.explain.methods.grad_cam import grad_cam
+from vitrail.explain.methods.gradient_rollout import gradient_rollout, gradient_rollout_of
+from vitrail.explain.methods.head_view import head_view, head_views
+from vitrail.explain.methods.hires_cam import hires_cam
+from vitrail.explain.methods.input_x_gradient import input_x_gradient
+from vitrail.explain.methods.integrated_gradients import integrated_gradients, integrated_gradients_with_gap
+from vitrail.explain.methods.kernel_shap import kernel_shap
+from vitrail.explain.methods.legrad import legrad
+from vitrail.explain.methods.occlusion import occlusion
+from vitrail.explain.methods.rise import rise
+from vitrail.explain.methods.saliency import saliency
+from vitrail.explain.methods.smooth_grad import smooth_grad
+from vitrail.explain.methods.tam import tam
 from vitrail.explain.selftest import SelfTest, selftest
-from vitrail.explain.smooth_grad import smooth_grad
-from vitrail.explain.tam import tam
 from vitrail.explain.target import Contrast, Target
 from vitrail.explain.trusting import Trust, trust
 

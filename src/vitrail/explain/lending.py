@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from vitrail.explain.attention_generic import generic_attention
+from vitrail.explain.methods.attention_generic import generic_attention
 from vitrail.explain.scores.streams import stream
 from vitrail.nn import ViT
 

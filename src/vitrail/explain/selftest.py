@@ -16,17 +16,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.explain.attention_generic import generic_attention
-from vitrail.explain.attention_grad_cam import attention_grad_cam
-from vitrail.explain.attention_raw import raw_attention
-from vitrail.explain.attention_rollout import rollout, rollout_of
-from vitrail.explain.conservative import balance_sheet, conservative
-from vitrail.explain.gradient_rollout import gradient_rollout
-from vitrail.explain.input_x_gradient import input_x_gradient
-from vitrail.explain.integrated_gradients import integrated_gradients_with_gap
-from vitrail.explain.legrad import legrad
+from vitrail.explain.methods.attention_generic import generic_attention
+from vitrail.explain.methods.attention_grad_cam import attention_grad_cam
+from vitrail.explain.methods.attention_raw import raw_attention
+from vitrail.explain.methods.attention_rollout import rollout, rollout_of
+from vitrail.explain.methods.conservative import balance_sheet, conservative
+from vitrail.explain.methods.gradient_rollout import gradient_rollout
+from vitrail.explain.methods.input_x_gradient import input_x_gradient
+from vitrail.explain.methods.integrated_gradients import integrated_gradients_with_gap
+from vitrail.explain.methods.legrad import legrad
+from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.readout import check, open_run, readout_of
-from vitrail.explain.saliency import saliency
 from vitrail.explain.scores.sanity import mprt, similarity
 from vitrail.explain.target import Contrast
 from vitrail.explain.trusting import Explainable

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.explain.held import Counted, HeldNorm, check_rules
 from vitrail.explain.inside.reading import attention_at, output_map, read
-from vitrail.explain.pixels import gradients_of
+from vitrail.explain.methods.held import Counted, HeldNorm, check_rules
+from vitrail.explain.methods.pixels import gradients_of
 from vitrail.explain.readout import check, wide, without_autocast
 from vitrail.explain.target import Target, choose_target
 from vitrail.nn import ViT, twin

@@ -13,7 +13,7 @@ from tests.explain.planted_lab import load_planted
 from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.data.planted import planted_digits
 from vitrail.errors import UsageError
-from vitrail.explain.integrated_gradients import gap_of, integrated_gradients, integrated_gradients_with_gap
+from vitrail.explain.methods.integrated_gradients import gap_of, integrated_gradients, integrated_gradients_with_gap
 from vitrail.nn import ViT
 
 
@@ -62,8 +62,8 @@ def test_a_gap_above_one_per_cent_is_noted_for_the_picture_that_has_it(trained: 
 
 def test_a_forgotten_node_would_be_noticed(trained: ViT, tmp_path: Path) -> None:
     images = pictures(12)
-    mutant = make_copy(tmp_path, "integrated_gradients.py", "nodes[some].view(shape)", "nodes[:1].view(shape)")
-    copy = import_module(f"{mutant.__name__}.integrated_gradients")
+    mutant = make_copy(tmp_path, "methods/integrated_gradients.py", "nodes[some].view(shape)", "nodes[:1].view(shape)")
+    copy = import_module(f"{mutant.__name__}.methods.integrated_gradients")
     heat, gap = copy.integrated_gradients_with_gap(trained, images)
     assert gap.median() > 0.1
     assert sum("completeness gap" in str(notes) for notes in heat.notes) >= 10
@@ -121,4 +121,4 @@ def test_neither_place_in_the_batch_nor_chunks_matter() -> None:
 )
 def test_wrong_options(options: dict, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
-        unchecked(tmp_path, "integrated_gradients")(make_network(PLAIN), make_images(PLAIN), **options)
+        unchecked(tmp_path, "methods.integrated_gradients")(make_network(PLAIN), make_images(PLAIN), **options)

@@ -8,8 +8,8 @@ import torch
 from tests.explain.mutants import unchecked
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from vitrail.errors import UsageError
-from vitrail.explain.grad_cam import grad_cam, layers_of
-from vitrail.explain.hires_cam import hires_cam
+from vitrail.explain.methods.grad_cam import grad_cam, layers_of
+from vitrail.explain.methods.hires_cam import hires_cam
 
 both = pytest.mark.parametrize("method", [grad_cam, hires_cam])
 
@@ -53,7 +53,7 @@ def test_a_dead_picture_is_not_the_layers_fault() -> None:
 def test_a_layer_that_does_not_exist(method, layer, tmp_path) -> None:
     says = f"layer must be tokens or blocks.0..2 with .input, .norm1, .mlp or .output, got {layer!r}"
     with pytest.raises(UsageError, match=re.escape(says) + "\ntry: layer='(blocks|tokens)"):
-        unchecked(tmp_path, method.__name__)(make_network(PLAIN), make_images(PLAIN), layer=layer)
+        unchecked(tmp_path, f"methods.{method.__name__}")(make_network(PLAIN), make_images(PLAIN), layer=layer)
 
 
 def test_before_a_norm_alone_nothing_is_left_of_hires_cam() -> None:

@@ -16,8 +16,8 @@ from tests.explain.mutants import make_copy
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from vitrail.errors import UsageError
 from vitrail.explain import Heat
-from vitrail.explain.conservative import Balance, balance_sheet, conservative
-from vitrail.explain.held import held
+from vitrail.explain.methods.conservative import Balance, balance_sheet, conservative
+from vitrail.explain.methods.held import held
 from vitrail.explain.target import Target
 from vitrail.nn import PATCHIFIED, STANDARD, Parts, ViT, ViTConfig
 
@@ -76,7 +76,7 @@ def test_shares_of_tokens(config: ViTConfig) -> None:
 
 
 def test_at_is_checked(tmp_path: Path) -> None:
-    unchecked = importlib.import_module(f"{make_copy(tmp_path).__name__}.conservative")  # by the function alone
+    unchecked = importlib.import_module(f"{make_copy(tmp_path).__name__}.methods.conservative")  # by the function alone
     with pytest.raises(UsageError, match=r"at must be one of pixels, tokens, got 'token'\ntry: at='tokens'"):
         unchecked.conservative(make_network(PLAIN), make_images(PLAIN), at="token")
 
@@ -192,35 +192,43 @@ def test_input_times_gradient_has_no_such_sheet(config: ViTConfig) -> None:
 
 # fault: (file, text, text with the fault)
 FAULTS = {
-    "attention weights not held": ("held.py", "attend(queries.detach(), keys.detach(),", "attend(queries, keys,"),
-    "deviation not held": ("held.py", "answering(norm, tokens, back)", "norm(tokens)"),
+    "attention weights not held": (
+        "methods/held.py",
+        "attend(queries.detach(), keys.detach(),",
+        "attend(queries, keys,",
+    ),
+    "deviation not held": ("methods/held.py", "answering(norm, tokens, back)", "norm(tokens)"),
     "gate not held": (
-        "held.py",
+        "methods/held.py",
         "answering(self.gelu, tokens, lambda gradient: gradient * self.gate(wide(held)))",
         "self.gelu(tokens)",
     ),
-    "mean held too": ("held.py", "gradient - gradient.mean(dim=axes, keepdim=True)", "gradient"),
-    "variance forgotten": ("held.py", "(variance + norm.eps).rsqrt()", "variance.new_ones(variance.shape)"),
-    "positions forgotten": ("conservative.py", "if network.pos_embed is not None:", "if False:"),
-    "prefix tokens taken from the end": ("conservative.py", "by_tokens[:, start:end]", "by_tokens[:, -1:]"),
-    "biases of norms forgotten": ("held.py", "count(HeldNorm(part), part.bias, names[part])", "HeldNorm(part)"),
-    "pixels without their sign": ("conservative.py", "wide(opened.pixels) * by_pixels", "wide(opened.pixels).abs()"),
+    "mean held too": ("methods/held.py", "gradient - gradient.mean(dim=axes, keepdim=True)", "gradient"),
+    "variance forgotten": ("methods/held.py", "(variance + norm.eps).rsqrt()", "variance.new_ones(variance.shape)"),
+    "positions forgotten": ("methods/conservative.py", "if network.pos_embed is not None:", "if False:"),
+    "prefix tokens taken from the end": ("methods/conservative.py", "by_tokens[:, start:end]", "by_tokens[:, -1:]"),
+    "biases of norms forgotten": ("methods/held.py", "count(HeldNorm(part), part.bias, names[part])", "HeldNorm(part)"),
+    "pixels without their sign": (
+        "methods/conservative.py",
+        "wide(opened.pixels) * by_pixels",
+        "wide(opened.pixels).abs()",
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_leaves_a_gap(fault: str, tmp_path: Path) -> None:
     network, images = double(PLAIN, 4)
-    whole = importlib.import_module(f"{make_copy(tmp_path / 'right').__name__}.conservative")
+    whole = importlib.import_module(f"{make_copy(tmp_path / 'right').__name__}.methods.conservative")
     assert closes(whole.balance_sheet(network, images, 1)) <= 1e-10
-    broken = importlib.import_module(f"{make_copy(tmp_path / 'broken', *FAULTS[fault]).__name__}.conservative")
+    broken = importlib.import_module(f"{make_copy(tmp_path / 'broken', *FAULTS[fault]).__name__}.methods.conservative")
     assert closes(broken.balance_sheet(network, images, 1)) > 1e-3
 
 
 def test_rows_and_columns_swapped_would_be_noticed(tmp_path: Path) -> None:
     swapped = ("sum(dim=(1, 3, 5))", "sum(dim=(1, 3, 5)).flatten(1).unflatten(1, (columns, rows)).transpose(1, 2)")
-    mutant = make_copy(tmp_path, "pixels.py", swapped[0], swapped[1])
-    broken = importlib.import_module(f"{mutant.__name__}.conservative")
+    mutant = make_copy(tmp_path, "methods/pixels.py", swapped[0], swapped[1])
+    broken = importlib.import_module(f"{mutant.__name__}.methods.conservative")
     with pytest.raises(AssertionError):
         assert_shares(broken.conservative, PLAIN)
 

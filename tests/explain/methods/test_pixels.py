@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.explain.mutants import unchecked
 from vitrail.data.patches import Patchify
 from vitrail.errors import UsageError
-from vitrail.explain.pixels import by_patch, chunks, like_pictures, onto_pixels
+from vitrail.explain.methods.pixels import by_patch, chunks, like_pictures, onto_pixels
 
 
 @settings(deadline=None, max_examples=25)
@@ -39,7 +39,7 @@ def test_chunks_cover_everything_once(pictures: int, versions: int, batch_size: 
 @pytest.mark.parametrize("batch_size", [0, -1, 2.0, None])
 def test_a_wrong_batch_size(batch_size: int, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="batch_size must be a whole number, at least 1"):
-        list(unchecked(tmp_path, "pixels", "chunks")(1, 1, batch_size))
+        list(unchecked(tmp_path, "methods.pixels", "chunks")(1, 1, batch_size))
 
 
 def test_one_number_for_each_channel_is_not_one_for_each_column() -> None:

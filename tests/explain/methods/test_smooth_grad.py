@@ -8,8 +8,8 @@ import torch
 from tests.explain.mutants import unchecked
 from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.errors import UsageError
-from vitrail.explain.saliency import saliency
-from vitrail.explain.smooth_grad import smooth_grad
+from vitrail.explain.methods.saliency import saliency
+from vitrail.explain.methods.smooth_grad import smooth_grad
 
 
 def test_the_seed_decides() -> None:
@@ -67,4 +67,4 @@ def test_more_samples_agree_better() -> None:
 )
 def test_wrong_options(options: dict, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
-        unchecked(tmp_path, "smooth_grad")(make_network(PLAIN), make_images(PLAIN), **options)
+        unchecked(tmp_path, "methods.smooth_grad")(make_network(PLAIN), make_images(PLAIN), **options)

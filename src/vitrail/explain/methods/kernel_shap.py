@@ -21,9 +21,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.covering import Filling, answers, heat_of_answers
 from vitrail.explain.heat import Heat
-from vitrail.explain.pixels import at_least
+from vitrail.explain.methods.covering import Filling, answers, heat_of_answers
+from vitrail.explain.methods.pixels import at_least
 from vitrail.explain.readout import open_run
 from vitrail.explain.target import Target
 from vitrail.nn import ViT

@@ -20,7 +20,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.explain.attention_rollout import check_discard, largest
 from vitrail.explain.heat import Heat
 from vitrail.explain.layers import (
     Layer,
@@ -30,6 +29,7 @@ from vitrail.explain.layers import (
     rows_read,
     start_rows,
 )
+from vitrail.explain.methods.attention_rollout import check_discard, largest
 from vitrail.explain.readout import open_run, without_autocast
 from vitrail.explain.target import Target
 from vitrail.nn import ViT

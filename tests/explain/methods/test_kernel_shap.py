@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.explain.checks_pixels import brute_force
 from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.errors import UsageError
-from vitrail.explain.kernel_shap import coalitions, kernel, kernel_shap, shapley_fit
+from vitrail.explain.methods.kernel_shap import coalitions, kernel, kernel_shap, shapley_fit
 
 players_and_seed = given(players=st.integers(1, 7), seed=st.integers(0, 10**6))
 

@@ -13,7 +13,7 @@ import torch
 
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
-from vitrail.explain.pixels import at_least, by_patch, chunks, gradients_at, onto_pixels
+from vitrail.explain.methods.pixels import at_least, by_patch, chunks, gradients_at, onto_pixels
 from vitrail.explain.readout import check, heat_of, open_run, wide
 from vitrail.explain.target import Target
 from vitrail.nn import ViT

@@ -8,7 +8,7 @@ import torch
 from tests.explain.mutants import unchecked
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from vitrail.errors import UsageError
-from vitrail.explain.rise import random_masks, rise, rise_of
+from vitrail.explain.methods.rise import random_masks, rise, rise_of
 
 
 def test_a_network_that_does_not_look_gives_nothing() -> None:
@@ -100,4 +100,4 @@ def test_seed_and_batch() -> None:
 )
 def test_wrong_options(options: dict, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
-        unchecked(tmp_path, "rise")(make_network(PLAIN), make_images(PLAIN), **options)
+        unchecked(tmp_path, "methods.rise")(make_network(PLAIN), make_images(PLAIN), **options)

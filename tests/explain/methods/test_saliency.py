@@ -6,8 +6,8 @@ import torch
 from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.data.patches import Patchify
 from vitrail.errors import UsageError
-from vitrail.explain.input_x_gradient import input_x_gradient
-from vitrail.explain.saliency import saliency
+from vitrail.explain.methods.input_x_gradient import input_x_gradient
+from vitrail.explain.methods.saliency import saliency
 from vitrail.nn import PATCHIFIED, ViT
 
 

@@ -5,7 +5,7 @@ import torch
 
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from vitrail.explain import legrad
-from vitrail.explain.legrad import score
+from vitrail.explain.methods.legrad import score
 from vitrail.explain.target import choose_target
 from vitrail.nn import Record, ViT, ViTConfig
 

@@ -4,26 +4,26 @@ import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vitrail.explain.attcat import attcat
-from vitrail.explain.attention_generic import generic_attention
-from vitrail.explain.attention_grad_cam import attention_grad_cam
-from vitrail.explain.attention_raw import raw_attention
-from vitrail.explain.attention_rollout import rollout
-from vitrail.explain.conservative import conservative
-from vitrail.explain.grad_cam import grad_cam
-from vitrail.explain.gradient_rollout import gradient_rollout
-from vitrail.explain.head_view import head_view
 from vitrail.explain.heat import Heat
-from vitrail.explain.hires_cam import hires_cam
-from vitrail.explain.input_x_gradient import input_x_gradient
-from vitrail.explain.integrated_gradients import integrated_gradients
-from vitrail.explain.kernel_shap import kernel_shap
-from vitrail.explain.legrad import legrad
-from vitrail.explain.occlusion import occlusion
-from vitrail.explain.rise import rise
-from vitrail.explain.saliency import saliency
-from vitrail.explain.smooth_grad import smooth_grad
-from vitrail.explain.tam import tam
+from vitrail.explain.methods.attcat import attcat
+from vitrail.explain.methods.attention_generic import generic_attention
+from vitrail.explain.methods.attention_grad_cam import attention_grad_cam
+from vitrail.explain.methods.attention_raw import raw_attention
+from vitrail.explain.methods.attention_rollout import rollout
+from vitrail.explain.methods.conservative import conservative
+from vitrail.explain.methods.grad_cam import grad_cam
+from vitrail.explain.methods.gradient_rollout import gradient_rollout
+from vitrail.explain.methods.head_view import head_view
+from vitrail.explain.methods.hires_cam import hires_cam
+from vitrail.explain.methods.input_x_gradient import input_x_gradient
+from vitrail.explain.methods.integrated_gradients import integrated_gradients
+from vitrail.explain.methods.kernel_shap import kernel_shap
+from vitrail.explain.methods.legrad import legrad
+from vitrail.explain.methods.occlusion import occlusion
+from vitrail.explain.methods.rise import rise
+from vitrail.explain.methods.saliency import saliency
+from vitrail.explain.methods.smooth_grad import smooth_grad
+from vitrail.explain.methods.tam import tam
 
 
 @dataclass(frozen=True)

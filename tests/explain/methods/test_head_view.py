@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from vitrail.explain import head_view, head_views, raw_attention
-from vitrail.explain.head_view import most_of
+from vitrail.explain.methods.head_view import most_of
 from vitrail.nn import ViTConfig
 
 

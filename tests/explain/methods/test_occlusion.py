@@ -11,8 +11,8 @@ from tests.explain.mutants import unchecked
 from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.data.patches import Patchify
 from vitrail.errors import UsageError
-from vitrail.explain.covering import filling_of
-from vitrail.explain.occlusion import occlusion, windows
+from vitrail.explain.methods.covering import filling_of
+from vitrail.explain.methods.occlusion import occlusion, windows
 from vitrail.nn import PATCHIFIED, ViT
 
 
@@ -123,4 +123,4 @@ def test_patches_are_explained_as_pictures() -> None:
 )
 def test_wrong_options(options: dict, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
-        unchecked(tmp_path, "occlusion")(make_network(PLAIN), make_images(PLAIN), **options)
+        unchecked(tmp_path, "methods.occlusion")(make_network(PLAIN), make_images(PLAIN), **options)

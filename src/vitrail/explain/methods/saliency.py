@@ -10,7 +10,7 @@ patches the sum is taken, of pixels and channels alike, and nothing else is offe
 import torch
 
 from vitrail.explain.heat import Heat
-from vitrail.explain.pixels import by_patch, differentiate
+from vitrail.explain.methods.pixels import by_patch, differentiate
 from vitrail.explain.readout import heat_of, open_run, wide
 from vitrail.explain.target import Target
 from vitrail.nn import ViT

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitrail.errors import UsageError, nearest
 from vitrail.explain.heat import Heat
-from vitrail.explain.pixels import differentiate
+from vitrail.explain.methods.pixels import differentiate
 from vitrail.explain.readout import Opened, heat_of, open_run, wide
 from vitrail.explain.target import Target
 from vitrail.nn import Record, ViT

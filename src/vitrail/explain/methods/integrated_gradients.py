@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.heat import Heat
-from vitrail.explain.pixels import at_least, by_patch, chunks, gradients_at, like_pictures, numbers_at
+from vitrail.explain.methods.pixels import at_least, by_patch, chunks, gradients_at, like_pictures, numbers_at
 from vitrail.explain.readout import check, heat_of, open_run, wide
 from vitrail.explain.target import Target
 from vitrail.nn import ViT

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.heat import NO_SIGNAL, Heat, caveats
-from vitrail.explain.pixels import chunks, like_pictures, numbers_at
+from vitrail.explain.methods.pixels import chunks, like_pictures, numbers_at
 from vitrail.explain.readout import Opened, heat_of, wide
 from vitrail.nn import ViT
 from vitrail.nn.embedding import Size

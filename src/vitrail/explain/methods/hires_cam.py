@@ -13,8 +13,8 @@ changes along it. With a class token that is so of what enters the last block. W
 
 import torch
 
-from vitrail.explain.grad_cam import open_layer
 from vitrail.explain.heat import NO_SIGNAL, Heat, caveats
+from vitrail.explain.methods.grad_cam import open_layer
 from vitrail.explain.readout import heat_of
 from vitrail.explain.target import Target
 from vitrail.nn import ViT

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError, nearest
 from vitrail.explain.heat import Heat
-from vitrail.explain.held import Count, Counted, held, uncounted
-from vitrail.explain.pixels import by_patch, gradients_of
+from vitrail.explain.methods.held import Count, Counted, held, uncounted
+from vitrail.explain.methods.pixels import by_patch, gradients_of
 from vitrail.explain.readout import Opened, check, heat_of, on_grid, open_run, wide
 from vitrail.explain.target import Target
 from vitrail.nn import ViT, resize_positions
