@@ -7,7 +7,11 @@ precision. For each of three seeds:
     mean-S      the same network without a class token, which reads the mean of its patches
     pairs-S     two digits in a picture, both labels: each class by itself, yes or no
 
-and `shuffled-0`, which learnt labels that were dealt out at random, so that there is nothing it could know.
+and three that know nothing of digits:
+
+    shuffled-0  learnt from labels that were dealt out at random, of 120,000 pictures: too many to know by heart
+    memorised-0 learnt 1,000 pictures by heart, whose labels were dealt out at random
+    untrained-0 as before training; heads, which are then zero, are drawn too, as no map would show anything otherwise
 """
 
 import argparse
@@ -15,6 +19,7 @@ import copy
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +34,7 @@ from vitrail.data.planted import CLASSES, COUNTS, planted_digits
 from vitrail.data.references import make_references
 from vitrail.data.source import Source, Split, open_source
 from vitrail.explain.lending import without_evidence
+from vitrail.explain.scores.sanity import scrambled
 from vitrail.model import Model
 from vitrail.training.loop import EpochDone, start, train_loop
 from vitrail.training.objectives import Network, Objective, classification
@@ -36,7 +42,9 @@ from vitrail.training.prepare import build, resolve
 
 PLACE = Path(__file__).parent.parent / "tests" / "explain" / "networks"
 SEEDS = (0, 1, 2)
-NAMES = (*(f"{kind}-{seed}" for kind in ("class", "mean", "pairs") for seed in SEEDS), "shuffled-0")
+TAUGHT = tuple(f"{kind}-{seed}" for kind in ("class", "mean", "pairs") for seed in SEEDS)
+NAMES = (*TAUGHT, "shuffled-0", "memorised-0", "untrained-0")
+BY_HEART = 1000  # pictures that `memorised-0` knows
 PAIRS = len(CLASSES)  # a pair of labels is one number: first * PAIRS + second
 
 
@@ -60,6 +68,19 @@ def shuffled_source() -> Source:
     return replace(one, train=Split(one.train.pictures, labels))
 
 
+def memorised_pictures() -> Split:
+    """What `memorised-0` learns: few pictures, whose labels are dealt out at random, each class as often as another."""
+    made = planted_digits("train", BY_HEART, seed=5)
+    labels = np.random.default_rng(0).permutation(np.arange(BY_HEART) % len(CLASSES))
+    return Split(ArrayPictures(made.pixels, "planted-memorised/train"), labels)
+
+
+def memorised_source() -> Source:
+    """The set `planted` with those pictures to learn from, and to validate on: what counts is that they are known."""
+    learnt = memorised_pictures()
+    return replace(open_source("planted"), name="planted-memorised", train=learnt, validation=learnt)
+
+
 def both_digits(network: Network, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
     """Binary cross-entropy of every class by itself, summed; `correct` counts pictures whose two highest are right."""
     logits = network(batch.images).float()
@@ -70,37 +91,50 @@ def both_digits(network: Network, batch: Batch) -> tuple[Tensor, int, dict[str, 
     return loss, len(batch.labels), {"correct": right.sum().float()}
 
 
+SOURCES = {"pairs": pairs_source, "shuffled": shuffled_source, "memorised": memorised_source}
+GIVEN: dict[str, dict[str, Any]] = {
+    "mean": {"network": {"pooling": "mean", "class_token": False}},
+    "memorised": {"optimization": {"epochs": 120, "warmup_epochs": 5.0, "weight_decay": 0.0, "average": 0.98}},
+}
+
+
 def train(name: str) -> tuple[Model, float]:
     """One of the networks, with its references, and the share of test pictures that it gets right."""
     kind, seed = name.rsplit("-", 1)
-    source = {"pairs": pairs_source, "shuffled": shuffled_source}.get(kind, lambda: open_source("planted"))()
+    source = SOURCES.get(kind, lambda: open_source("planted"))()
     objective: Objective = both_digits if kind == "pairs" else classification
-    given = {"network": {"pooling": "mean", "class_token": False}} if kind == "mean" else {}
     options = vitrail.TrainOptions(recipe="planted", seed=int(seed), threads=1, workers=0)
-    settings, _ = resolve("planted", options, given, source)
+    settings, _ = resolve("planted", options, GIVEN.get(kind, {}), source)
     prepared = build(settings, source)
     choices = settings.optimization
-    state = start(prepared.network, choices)
-    for event in train_loop(state, prepared.data, objective, choices, settings.execution):
-        if isinstance(event, EpochDone):
-            print(f"{name}: epoch {event.epoch + 1} of {choices.epochs}, loss {event.loss:.4f}", flush=True)
-    network = state.best_network.eval()
+    if kind == "untrained":
+        network = scrambled(prepared.model.network, int(seed)).eval()
+    else:
+        state = start(prepared.network, choices)
+        for event in train_loop(state, prepared.data, objective, choices, settings.execution):
+            if isinstance(event, EpochDone):
+                print(f"{name}: epoch {event.epoch + 1} of {choices.epochs}, loss {event.loss:.4f}", flush=True)
+        network = state.best_network.eval()
     some = planted_digits("train", 256, seed=1).pixels
     references = make_references(torch.from_numpy(some)[:, None], settings.network.patch, int(seed))
     model = replace(prepared.model, network=network, references=references)
     assert model.donors is not None
     model = replace(model, references=without_evidence(network, model.donors, references))
     assert source.test is not None
-    pictures = source.test.pictures
-    assert isinstance(pictures, ArrayPictures)
-    images = model.preprocessing.normalise(torch.from_numpy(pictures.pixels)[:, None])
-    with torch.no_grad():
-        logits = torch.cat([network(some) for some in images.split(500)])
-    labels = torch.from_numpy(source.test.labels)
-    if kind == "pairs":
-        pairs = torch.stack([labels // PAIRS, labels % PAIRS], dim=1).sort(dim=1).values
-        return model, float((logits.topk(2, dim=1).indices.sort(dim=1).values == pairs).all(dim=1).float().mean())
-    return model, float((logits.argmax(dim=1) == labels).float().mean())
+    return model, share_right(model, source.test, pairs=kind == "pairs")
+
+
+@torch.no_grad()
+def share_right(model: Model, split: Split, pairs: bool = False) -> float:
+    """The share of pictures whose class, or both of whose classes, the model says; in float32."""
+    assert isinstance(split.pictures, ArrayPictures)
+    images = model.preprocessing.normalise(torch.from_numpy(split.pictures.pixels)[:, None])
+    logits = torch.cat([model.network(some) for some in images.split(500)])
+    labels = torch.from_numpy(split.labels)
+    if pairs:
+        both = torch.stack([labels // PAIRS, labels % PAIRS], dim=1).sort(dim=1).values
+        return float((logits.topk(2, dim=1).indices.sort(dim=1).values == both).all(dim=1).float().mean())
+    return float((logits.argmax(dim=1) == labels).float().mean())
 
 
 def main() -> None:

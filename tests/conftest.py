@@ -1,8 +1,10 @@
-"""What all tests share: one torch thread each, real MNIST where it is, and a folder of generated photographs."""
+"""What all tests share: one torch thread each, what a user meets, real MNIST, a folder of generated photographs."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
 
@@ -15,6 +17,14 @@ _FILE = "train-images-idx3-ubyte.gz"
 def one_thread() -> None:
     """Several workers share the cores."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def as_a_user() -> Iterator[None]:
+    """Without the check of annotations, which only tests have and which would answer first."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="session")

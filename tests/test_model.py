@@ -16,9 +16,11 @@ from PIL import Image
 from torch import nn
 
 import vitrail
+from tests.damage import damage
+from tests.errors import must_raise
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.references import REFERENCES
-from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.errors import DataError, UsageError
 from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, evaluating, load, load_weights, opened, save
 from vitrail.nn import PATCHIFIED, Parts, ViT, ViTConfig
 
@@ -172,32 +174,22 @@ def change(file: Path, **changes: object) -> None:
     file.write_text(json.dumps(content), encoding="utf-8")
 
 
-def refused(folder: Path, words: str, kind: type[VitrailError] = DataError) -> None:
-    with pytest.raises(kind, match=words) as caught:
-        load(folder)
-    assert str(caught.value).count("\n") == 1
-    assert str(caught.value).splitlines()[1].startswith("try: ")
-    assert type(caught.value) is kind
-
-
 @pytest.mark.parametrize("name", [WEIGHTS, CONFIG, PREPROCESSOR])
-@pytest.mark.parametrize("damage", ["missing", "empty", "cut", "folder"])
-def test_a_file_that_is_gone_or_cut(folder: Path, name: str, damage: str) -> None:
-    file = folder / name
-    content = file.read_bytes()
-    file.unlink()
-    if damage == "folder":
-        file.mkdir()
-    elif damage != "missing":
-        file.write_bytes(content[: len(content) // 2] if damage == "cut" else b"")
-    refused(folder, "holds no model" if name == CONFIG and damage in ("missing", "folder") else name)
+@pytest.mark.parametrize("how", ["missing", "empty", "cut", "folder"])
+def test_a_file_that_is_gone_or_cut(folder: Path, name: str, how: str) -> None:
+    damage(folder / name, how)
+    with must_raise(DataError, "holds no model" if name == CONFIG and how in ("missing", "folder") else name):
+        load(folder)
 
 
 def test_nothing_there(tmp_path: Path, folder: Path) -> None:
-    refused(tmp_path / "mode", "there is no run or model at")
+    with must_raise(DataError, "there is no run or model at"):
+        load(tmp_path / "mode")
     (tmp_path / "empty").mkdir()
-    refused(tmp_path / "empty", "holds no model")
-    refused(tmp_path / "no" / "where", "there is no run or model at")
+    with must_raise(DataError, "holds no model"):
+        load(tmp_path / "empty")
+    with must_raise(DataError, "there is no run or model at"):
+        load(tmp_path / "no" / "where")
 
 
 @pytest.mark.parametrize(
@@ -223,7 +215,8 @@ def test_nothing_there(tmp_path: Path, folder: Path) -> None:
 )
 def test_a_configuration_that_does_not_fit(folder: Path, changes: dict, words: str) -> None:
     change(folder / CONFIG, **changes)
-    refused(folder, words)
+    with must_raise(DataError, words):
+        load(folder)
 
 
 @pytest.mark.parametrize(
@@ -231,11 +224,13 @@ def test_a_configuration_that_does_not_fit(folder: Path, changes: dict, words: s
 )
 def test_json_of_another_kind(folder: Path, content: str) -> None:
     (folder / CONFIG).write_text(content)
-    refused(folder, "config")
+    with must_raise(DataError, "config"):
+        load(folder)
     if "vitrail" not in content:
         save(model_of(), folder)
         (folder / PREPROCESSOR).write_text(content)
-        refused(folder, "preprocessor")
+        with must_raise(DataError, "preprocessor"):
+            load(folder)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -243,7 +238,8 @@ def test_weights_that_are_not_finite(folder: Path, value: float) -> None:
     tensors = safetensors.torch.load_file(folder / WEIGHTS)
     tensors["blocks.1.norm2.bias"][3] = value
     safetensors.torch.save_file(tensors, folder / WEIGHTS)
-    refused(folder, r"1 tensors hold NaN or infinity, first blocks\.1\.norm2\.bias")
+    with must_raise(DataError, r"1 tensors hold NaN or infinity, first blocks\.1\.norm2\.bias"):
+        load(folder)
 
 
 def test_weights_that_are_missing_or_too_many(folder: Path) -> None:
@@ -251,9 +247,11 @@ def test_weights_that_are_missing_or_too_many(folder: Path) -> None:
     safetensors.torch.save_file(
         {name: tensor for name, tensor in whole.items() if name != "norm.bias"}, folder / WEIGHTS
     )
-    refused(folder, "1 tensors do not fit the network: norm.bias None for")
+    with must_raise(DataError, "1 tensors do not fit the network: norm.bias None for"):
+        load(folder)
     safetensors.torch.save_file({**whole, "more": torch.zeros(1)}, folder / WEIGHTS)
-    refused(folder, "1 tensors do not fit the network: more")
+    with must_raise(DataError, "1 tensors do not fit the network: more"):
+        load(folder)
 
 
 def test_the_network_is_untouched_by_weights_that_do_not_fit(folder: Path) -> None:
@@ -294,7 +292,8 @@ def test_nothing_is_unpickled(folder: Path, tmp_path: Path, monkeypatch: pytest.
     for name in (WEIGHTS, CONFIG, PREPROCESSOR):
         save(model_of(), folder)
         (folder / name).write_bytes(pickle.dumps(Evil()))
-        refused(folder, name if name == CONFIG else "damaged")
+        with must_raise(DataError, name if name == CONFIG else "damaged"):
+            load(folder)
         assert not (tmp_path / "unpickled").exists()
     pickle.loads(pickle.dumps(Evil()))
     assert (tmp_path / "unpickled").exists(), "the planted fault works"
@@ -350,31 +349,20 @@ def test_a_model_without_references_predicts_the_same(tmp_path: Path, files: lis
 def test_references_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     pixels = referenced().references
     for wrong in (pixels[..., :16], pixels[:, :1], pixels[:0]):
-        with pytest.raises(UsageError, match="reference") as caught:
+        with must_raise(UsageError, "reference"):
             replace(model_of(), references=wrong)
-        assert str(caught.value).count("\n") == 1
     other = Model(ViT(replace(CONFIG_TINY, image_size=8)).eval(), Preprocessing((8, 8)), CLASSES)
     place = save(other, tmp_path / "other")
     shutil.copy(save(referenced(), tmp_path / "model") / REFERENCES, place)
-    refused(place, r"references are 7 x 3 x 16 x 24 of uint8, the model takes r x 3 x 8 x 8 of uint8")
+    with must_raise(DataError, r"references are 7 x 3 x 16 x 24 of uint8, the model takes r x 3 x 8 x 8 of uint8"):
+        load(place)
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "folder"])
-def test_references_that_are_damaged_are_refused(tmp_path: Path, damage: str) -> None:
-    file = save(referenced(), tmp_path) / REFERENCES
-    content = bytearray(file.read_bytes())
-    file.unlink()
-    match damage:
-        case "empty":
-            file.write_bytes(b"")
-        case "cut":
-            file.write_bytes(content[: len(content) // 2])
-        case "flipped":
-            content[-1] ^= 1
-            file.write_bytes(content)
-        case "folder":
-            file.mkdir()
-    refused(tmp_path, r"references\.safetensors is damaged")
+@pytest.mark.parametrize("how", ["empty", "cut", "flipped", "folder"])
+def test_references_that_are_damaged_are_refused(tmp_path: Path, how: str) -> None:
+    damage(save(referenced(), tmp_path) / REFERENCES, how)
+    with must_raise(DataError, r"references\.safetensors is damaged"):
+        load(tmp_path)
 
 
 # foreign parts
@@ -387,9 +375,8 @@ def foreign() -> Parts:
 def test_foreign_parts_are_named_or_refused(tmp_path: Path) -> None:
     parts = foreign()
     model = model_of(parts=parts)
-    with pytest.raises(UsageError, match="parts of its own") as caught:
+    with must_raise(UsageError, "parts of its own"):
         save(model, tmp_path / "model")
-    assert str(caught.value).count("\n") == 1
     assert not (tmp_path / "model").exists()
     place = save(model, tmp_path / "model", parts="rms")
     with pytest.raises(UsageError, match="called 'rms'"):

@@ -55,7 +55,8 @@ def test_the_names_survive_the_import_of_every_folder() -> None:
         "from vitrail import *\n"
         "assert ViT is vitrail.ViT and explain.rollout\n"
     )
-    subprocess.run([sys.executable, "-c", code], env=environment(), check=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
 
 
 def test_a_wrong_name_lists_the_right_ones() -> None:

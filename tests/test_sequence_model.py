@@ -11,6 +11,7 @@ from PIL import Image
 from torch import nn
 
 import vitrail
+from tests.errors import must_raise
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
@@ -256,9 +257,8 @@ def test_a_damaged_configuration_is_said(name: str, change, tmp_path: Path) -> N
     config = json.loads((folder / CONFIG).read_text())
     change(config)
     (folder / CONFIG).write_text(json.dumps(config))
-    with pytest.raises(DataError, match="the configuration is damaged") as caught:
+    with must_raise(DataError, "the configuration is damaged"):
         load(folder)
-    assert str(caught.value).count("\n") == 1
 
 
 def test_damaged_weights_are_said(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from vitrail.data.feed import open_feed
 from vitrail.data.reference_files import compress, decompress
-from vitrail.data.source import NAMED, Evaluation, open_evaluation, open_source
+from vitrail.data.source import Evaluation, is_named, open_evaluation, open_source
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.lending import without_evidence
 from vitrail.model import Model, load, save_references
@@ -151,7 +151,7 @@ def remembered_data(run: str | Path | None) -> dict[str, Any]:
 def is_own_data(run: str | Path | None, data: str) -> bool:
     """Whether these words name the data that a run was trained on, and not other data of the same name."""
     remembered = remembered_data(run)
-    if not remembered or data in NAMED:
+    if not remembered or is_named(data):
         return bool(remembered) and data == remembered["name"]
     return Path(data).expanduser().resolve() == Path(remembered["root"])
 
@@ -183,11 +183,11 @@ def open_for(
             f"vitrail evaluate {run} DATA, where DATA is a named set, a folder or a manifest",
         )
     root = Path(remembered["root"])
-    what = remembered["name"] if remembered["name"] in NAMED else str(root)
+    what = remembered["name"] if is_named(remembered["name"]) else str(root)
     chosen = split or ("test" if "test" in remembered["images"] else "validation")
     where = data_root or (root if root.is_dir() else None)
     found = open_evaluation(what, model.classes, where, chosen, remembered["split_seed"] or 0)
-    if what in NAMED and what != "mnist-m":  # published once and for all; MNIST-M may be made with other photographs
+    if is_named(what) and what != "mnist-m":  # published once and for all; MNIST-M may be made with other photographs
         return found
     now = open_source(what, where, remembered["split_seed"] or 0).fingerprint
     return found if now == remembered["fingerprint"] else replace(found, notes=(*found.notes, CHANGED))

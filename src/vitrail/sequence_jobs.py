@@ -5,20 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vitrail.data.samples import Samples, TextSamples
 from vitrail.data.sequence_source import (
     NAMED_SEQUENCES,
     Counts,
-    Samples,
-    TextSamples,
     is_sequences,
     open_sequences,
     reopen_sequences,
 )
 from vitrail.errors import DataError, UsageError, nearest
 from vitrail.sequence_model import SequenceModel
-from vitrail.training.evaluation_sequences import evaluate_sequences
+from vitrail.training.evaluation_sequences import evaluate_sequences, sequence_set
 from vitrail.training.execution import processors
-from vitrail.training.prepare_sequences import sequence_set
 from vitrail.training.sequence_metrics import SequenceOutcome
 
 CHANGED = "The data has changed since the training: what was held out may now be among what was learnt."

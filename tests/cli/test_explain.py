@@ -1,6 +1,5 @@
 """`vitrail explain`: maps with verdicts, side by side or alone, with masks and references of a person's own."""
 
-import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -9,38 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import vitrail
 from tests.cli.command import Answer
+from tests.cli.planted import planted_model
 from tests.pages.structure import Structure
 from tests.photographs import make_photographs
-from vitrail.cli.explain_maps import choose_methods
-from vitrail.cli.explain_pictures import Shown, mask_patches, read_pictures, with_masks, with_planted_masks
-from vitrail.data import references
 from vitrail.data.planted import planted_digits
-from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, UsageError
-from vitrail.explain import METHODS, evidence
-from vitrail.nn import ViT, ViTConfig
 
 Says = Callable[..., Answer]
 
 VERDICTS = ("supported", "weak", "no better than random", "cannot tell")
-
-
-def planted_model(references: bool = False, image: int = 32, patch: int = 4) -> vitrail.Model:
-    """An untrained model for pictures of the set `planted`."""
-    torch.manual_seed(0)
-    config = ViTConfig(
-        image_size=image, patch_size=patch, channels=1, classes=10, width=16, depth=2, heads=2, mlp_dim=32
-    )
-    preprocessing = Preprocessing((image, image), channels=1, mean=(0.5,), std=(0.5,))
-    network = ViT(config).eval()
-    torch.nn.init.normal_(network.head.weight)  # zero as it is made: then no class differs from another
-    lent = torch.from_numpy(planted_digits("validation", 40).pixels)[:, None] if references else None
-    return vitrail.Model(network, preprocessing, tuple("0123456789"), references=lent)
 
 
 @pytest.fixture
@@ -125,6 +104,7 @@ def test_references_of_another_size(vitrail_says: Says, planted: Path, photo_run
     assert answer.code == 3
     assert "references are" in answer.problem
     assert "32 x 32" in answer.problem
+    assert "delete" not in answer.hint  # it is another run's file
 
 
 def test_no_trust_leaves_only_the_maps(vitrail_says: Says, planted: Path, pictures: Path, tmp_path: Path) -> None:
@@ -142,24 +122,12 @@ def test_methods_side_by_side_on_one_scale(vitrail_says: Says, planted: Path, pi
     assert [heat["method"] for heat in row["heats"]] == ["generic_attention", "rollout"]
     assert all(heat["trust"]["verdict"] in VERDICTS for heat in row["heats"])
     text = page.read_text()
-    assert text.count("the same colours for all maps of this picture") == 2
+    assert text.count("Of the map&#x27;s total.") + text.count("Of the map's total.") == 2
+    assert "All maps of a picture have one colour scale" in text
     assert text.count("This method cannot tell classes apart") == 1
     answer = vitrail_says("explain", planted, pictures / "0.png", *words[:-3], "--out", page)
     assert "  Generic attention  " in answer.out
     assert any(verdict in answer.out for verdict in VERDICTS)
-
-
-def test_what_a_comparison_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
-    model = planted_model()
-    plain = choose_methods(model, "generic_attention", True, None, False)
-    assert {each.name for each in METHODS.values() if not each.costly} == {each.name for each in plain}
-    many = choose_methods(planted_model(image=32, patch=1), "generic_attention", True, None, False)
-    assert {each.name for each in plain} - {each.name for each in many} <= {"occlusion"}
-    contrast = choose_methods(model, "generic_attention", True, None, True)
-    assert [each for each in contrast if not each.class_specific] == []
-    assert "cannot tell classes apart: raw_attention" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="rollout, raw_attention cannot tell"):
-        choose_methods(model, "", True, "rollout,generic_attention,raw_attention", True)
 
 
 def test_one_class_rather_than_another(vitrail_says: Says, photo_run: Path, photo: Path, tmp_path: Path) -> None:
@@ -173,6 +141,11 @@ def test_one_class_rather_than_another(vitrail_says: Says, photo_run: Path, phot
     assert contrast["logit"] == pytest.approx(a["logit"] - c["logit"], abs=1e-4)
     assert contrast["values"] != a["values"]
     assert "why <b>a</b> rather than <b>c</b>" in next((tmp_path / "out").glob("*.html")).read_text()
+    words = ("explain", photo_run, photo, "--no-trust", "--compare", "--methods", "generic_attention,legrad")
+    answer = vitrail_says(*words, "--rather-than", "c", "--out", tmp_path / "several")
+    assert answer.out.startswith("explained: the class that the model chose rather than c\n")
+    answer = vitrail_says(*words, "--target", "c", "--out", tmp_path / "several")
+    assert answer.out.startswith("explained: c\n")
     answer = vitrail_says("explain", photo_run, photo, "--rather-than", "a", "--out", tmp_path / "other")
     assert answer.code == 2
     assert "a_000.jpg for 'a', which has nothing to be held against" in answer.problem
@@ -188,61 +161,6 @@ def test_the_layer_and_the_head_asked_for(vitrail_says: Says, planted: Path, pic
     assert values("--head", 0) != values("--head", 1)
     mean = (np.array(values("--head", 0)) + np.array(values("--head", 1))) / 2
     np.testing.assert_allclose(values(), mean, atol=1e-6)
-
-
-def test_the_masks_of_planted_pictures_are_where_the_digits_are() -> None:
-    model = planted_model()
-    shown = read_pictures(model, "run", ("planted",), 5, None, [])
-    made = planted_digits("test", 2000)
-    indices = [int(one.name.rpartition("/")[2]) for one in shown]
-    np.testing.assert_array_equal(np.stack([np.asarray(one.picture) for one in shown]), made.pixels[indices])
-    masks = mask_patches(shown, model)
-    assert masks is not None
-    np.testing.assert_array_equal(masks.numpy(), made.masks(4)[indices, 0])
-    wide = planted_model(patch=16)  # a square would lie in four cells
-    bare = [dataclasses.replace(one, mask=None) for one in shown]
-    assert with_planted_masks(bare, wide) == bare
-    assert mask_patches(bare, wide) is None
-
-
-@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "I;16"])
-def test_a_mask_of_any_mode_counts_where_it_is_not_zero(mode: str, tmp_path: Path) -> None:
-    plain = np.zeros((32, 32), np.uint8)
-    plain[4:8, 8:16], plain[20:23, 20:24] = 1, 1  # two squares, and three quarters of one
-    plain[28:30, 28:32] = 1  # half of one is not the most of it
-    values = {"1": plain * 255, "I;16": plain.astype(np.uint16)}.get(mode, plain)
-    mask = Image.fromarray(values)
-    if mode == "P":
-        mask = mask.convert("P")
-        mask.putdata(plain.flatten().tolist())
-        mask.putpalette([0, 0, 0, 128, 0, 0])
-    elif mode in ("1", "RGB", "RGBA"):
-        mask = mask.convert(mode)
-    mask.save(tmp_path / "a.png")
-    (one,) = with_masks([Shown("x/a.jpg", Image.new("L", (32, 32)), None)], tmp_path)
-    masks = mask_patches([one], planted_model())
-    assert masks is not None
-    assert masks[0].nonzero().tolist() == [[1, 2], [1, 3], [5, 5]]
-
-
-def test_a_mask_goes_where_its_picture_goes(tmp_path: Path) -> None:
-    """Cut and scaled like the picture: here the middle of a wide one, at half its size."""
-    Image.fromarray(np.kron(np.eye(1, 12, 5), np.full((64, 16), 255)).astype(np.uint8)).save(tmp_path / "a.png")
-    shown = with_masks([Shown("a.jpg", Image.new("L", (192, 64)), None)], tmp_path)
-    masks = mask_patches(shown, planted_model())
-    assert masks is not None
-    assert masks[0].any(dim=0).nonzero().flatten().tolist() == [2, 3]
-    assert masks[0].all(dim=0).sum() == 2
-
-
-def test_masks_by_folder_and_masks_that_would_serve_twice(tmp_path: Path) -> None:
-    pictures = [Shown(f"{folder}/1.jpg", Image.new("L", (8, 8)), None) for folder in "ab"]
-    Image.new("L", (8, 8), 255).save(tmp_path / "1.png")
-    with pytest.raises(DataError, match=r"a/1\.jpg and b/1\.jpg would have the same mask"):
-        with_masks(pictures, tmp_path)
-    (tmp_path / "a").mkdir()
-    Image.new("L", (8, 8), 255).save(tmp_path / "a" / "1.png")
-    assert all(one.mask is not None for one in with_masks(pictures, tmp_path))
 
 
 def test_a_mask_gives_the_score_of_the_true_place(
@@ -342,10 +260,6 @@ def test_few_references_are_named_at_once(vitrail_says: Says, planted: Path, pic
     assert "has 2 reference pictures, and a verdict needs 10" in answer.err.splitlines()[0]
     assert "Cannot tell: 2 reference pictures are too few" in answer.out
     assert "a verdict needs" not in vitrail_says(*words, planted).err
-
-
-def test_as_many_references_are_few_for_the_words_as_for_the_verdict() -> None:
-    assert references.FEW == evidence.FEWEST
 
 
 def test_the_headline_names_the_folder_and_not_where_it_lies(

@@ -68,7 +68,7 @@ FLAGS = {
         "--json",
     },
     "evaluate": {"--split", "--data-root", "--strict", "--device", "--threads", "--json"},
-    "predict": {"--out", "--device", "--threads", "--json"},
+    "predict": {"--count", "--data-root", "--out", "--device", "--threads", "--json"},
     "generate": {"--beam", "--sample", "--temperature", "--seed", "--device", "--threads", "--json"},
     "explain": {
         "--method",

@@ -1,6 +1,5 @@
 """The patch transform equals cutting by hand, in every order, and its inverse gives the same bits back."""
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -97,14 +96,6 @@ def test_a_height_or_width_that_is_not_divided_is_an_error_with_sizes_that_work(
         Patchify(patch)(torch.zeros(shape))
     assert raised.value.hint.endswith(f": {offered}")
     assert "\n" not in raised.value.problem + raised.value.hint
-
-
-@pytest.fixture
-def as_a_user():
-    """Without the check of annotations, which only tests have and which would answer first."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("as_a_user")

@@ -1,7 +1,6 @@
 """Pictures with known truth: the digit is where the mask says, as it was, and everything else is shuffled."""
 
 import inspect
-import sys
 
 import numpy as np
 import pytest
@@ -9,11 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from vitrail.data import planted
 from vitrail.data.digits import read_digits
 from vitrail.data.pictures import ArrayPictures
-from vitrail.data.planted import COUNTS, PLANTED, Planted, Variant, plant, planted_digits, read_planted
-from vitrail.data.source import open_evaluation, open_source
+from vitrail.data.planted import PLANTED, Planted, Variant, plant, planted_digits
 from vitrail.errors import UsageError
 
 SIDE = 6
@@ -159,36 +156,6 @@ def test_splits_have_no_digit_in_common() -> None:
     assert not seen["train"] & seen["test"]
     assert not seen["train"] & seen["validation"]
     assert not seen["validation"] & seen["test"]
-
-
-def test_only_the_split_that_is_wanted_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def few(split: str, count: int) -> Planted:
-        asked.append(split)
-        assert count == COUNTS[split]
-        return planted_digits(split, 30)
-
-    monkeypatch.setattr(planted, "planted_digits", few)
-    assert len(open_evaluation("planted", CLASSES).split) == 30
-    assert "train" not in asked
-    evaluated = open_evaluation("planted", CLASSES, split="validation")
-    assert "train" not in asked
-    made = planted_digits("validation", 30)
-    np.testing.assert_array_equal(evaluated.split.labels, made.labels[:, 0])
-    np.testing.assert_array_equal(np.asarray(evaluated.split.pictures.open(7)), made.pixels[7])
-    assert evaluated.split.pictures.name(7) == "planted/validation/7"
-    source = open_source("planted")
-    assert set(asked) == set(COUNTS)
-    assert (source.classes, source.split_seed, len(source.train)) == (CLASSES, 0, 30)
-    with pytest.raises(UsageError, match="planted has no split all, it has validation, test, train"):
-        open_evaluation("planted", CLASSES, split="all")
-
-
-def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(UsageError, match=r"vitrail\[digits\]"):
-        read_planted()
 
 
 @pytest.mark.parametrize(

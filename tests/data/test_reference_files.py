@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
+from tests.data.test_references import noise
+from tests.errors import must_raise
 from tests.photographs import make_photographs
 from vitrail.data import reference_files
 from vitrail.data.order import uniforms
@@ -38,11 +40,6 @@ from vitrail.data.tensor_files import read_tensors, with_checksum
 from vitrail.errors import DataError
 
 Size = tuple[int, int]
-
-
-def noise(count: int, channels: int, height: int, width: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (count, channels, height, width), generator=generator, dtype=torch.uint8)
 
 
 def smooth(count: int, channels: int, height: int, width: int, seed: int = 0) -> Tensor:
@@ -384,12 +381,11 @@ def without(name: str) -> dict[str, Tensor]:
     return tensors
 
 
-def refused(file: Path, shape: Preprocessing, words: str) -> None:
-    with pytest.raises(DataError, match=words) as caught:
+def must_refuse(file: Path, shape: Preprocessing, words: str) -> None:
+    with must_raise(DataError, words) as caught:
         read_references(file, shape)
-    assert str(caught.value).count("\n") == 1
-    assert str(caught.value).startswith(str(file))
-    assert str(caught.value).splitlines()[1].startswith("try: delete the file")
+    assert caught.value.problem.startswith(str(file))
+    assert caught.value.hint.startswith("delete the file")
 
 
 @pytest.mark.parametrize(
@@ -437,7 +433,7 @@ def refused(file: Path, shape: Preprocessing, words: str) -> None:
 def test_a_hostile_file_is_two_lines(tmp_path: Path, tensors: Callable[[], dict[str, Tensor]], words: str) -> None:
     """With a checksum that is right, since a stranger can compute it."""
     (tmp_path / REFERENCES).write_bytes(with_checksum(tensors()))
-    refused(tmp_path / REFERENCES, SIXTEEN, words)
+    must_refuse(tmp_path / REFERENCES, SIXTEEN, words)
 
 
 def test_the_file_that_hostile_ones_are_made_of_is_good(tmp_path: Path) -> None:
@@ -449,16 +445,16 @@ def test_a_model_of_huge_pictures_does_not_decode_more_than_any_model_has(tmp_pa
     """Blank JPEG pictures take few bytes: 64 of 6 megapixels would be a gigabyte."""
     (tmp_path / REFERENCES).write_bytes(with_checksum(parts(*[jpeg((2048, 2048), "RGB")] * 2)))
     assert MOST_VALUES == 2048 * 2048 * 3
-    refused(tmp_path / REFERENCES, Preprocessing((2048, 2048)), "there are 2 references of 2048 x 2048 pixels")
-    refused(tmp_path / REFERENCES, Preprocessing((4096, 4096)), "4096 x 4096 pixels is too large")
-    refused(tmp_path / REFERENCES, Preprocessing((65_520, 8)), "65520 x 8 pixels is too large")
+    must_refuse(tmp_path / REFERENCES, Preprocessing((2048, 2048)), "there are 2 references of 2048 x 2048 pixels")
+    must_refuse(tmp_path / REFERENCES, Preprocessing((4096, 4096)), "4096 x 4096 pixels is too large")
+    must_refuse(tmp_path / REFERENCES, Preprocessing((65_520, 8)), "65520 x 8 pixels is too large")
 
 
 def test_damage_is_noticed_by_the_checksum(tmp_path: Path) -> None:
     content = bytearray(with_checksum(parts(GOOD, GOOD)))
     content[-300] ^= 1
     (tmp_path / REFERENCES).write_bytes(content)
-    refused(tmp_path / REFERENCES, SIXTEEN, "do not have the checksum")
+    must_refuse(tmp_path / REFERENCES, SIXTEEN, "do not have the checksum")
 
 
 @settings(deadline=None, max_examples=100)

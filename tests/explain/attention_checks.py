@@ -4,38 +4,29 @@ As in `checks.py`: each check runs on the real package and on copies with a plan
 """
 
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
+from tests.explain import checks
 from tests.explain.attention_reference import gradient_rollout_matrix, oracle
-from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
-from vitrail.nn import ViT
+from tests.explain.reference import PLAIN, VARIANTS, make_network
 
-TARGETS = [2, 0, 1, 3]
-
-
-def agree(package: ModuleType, method: str, network: ViT, **options: Any) -> None:
-    """The method gives what the formulas give, in float64, to 1e-10 of the largest value."""
-    network, images = network.double(), make_images(network.config, len(TARGETS)).double()
-    heat = getattr(package, method)(network, images, torch.tensor(TARGETS), **options)
-    wanted = oracle(method, network, images, TARGETS, **options)
-    assert heat.values.shape == wanted.shape
-    assert np.abs(wanted).max() > 1e-6
-    assert np.abs(heat.values.numpy() - wanted).max() <= 1e-10 * np.abs(wanted).max()
+must_equal = partial(checks.must_equal, oracle, targets=(2, 0, 1, 3))
 
 
-def agree_everywhere(package: ModuleType, method: str, **options: Any) -> None:
+def must_equal_everywhere(package: ModuleType, method: str, **options: Any) -> None:
     for config in VARIANTS.values():
-        agree(package, method, make_network(config, seed=1), **options)
+        must_equal(package, method, make_network(config, seed=1), **options)
 
 
 def gradient_rollout_is_exact(package: ModuleType) -> None:
-    agree_everywhere(package, "gradient_rollout")
+    must_equal_everywhere(package, "gradient_rollout")
     for discard in (0.3, 0.9):
-        agree(package, "gradient_rollout", make_network(PLAIN), discard=discard)
+        must_equal(package, "gradient_rollout", make_network(PLAIN), discard=discard)
 
 
 def gradient_rollout_rows_sum_to_one(package: ModuleType) -> None:
@@ -53,29 +44,29 @@ def gradient_rollout_rows_sum_to_one(package: ModuleType) -> None:
 
 
 def attention_grad_cam_is_exact(package: ModuleType) -> None:
-    agree_everywhere(package, "attention_grad_cam")
-    agree(package, "attention_grad_cam", make_network(PLAIN, seed=1), layer=1)
+    must_equal_everywhere(package, "attention_grad_cam")
+    must_equal(package, "attention_grad_cam", make_network(PLAIN, seed=1), layer=1)
 
 
 def head_view_is_exact(package: ModuleType) -> None:
-    agree_everywhere(package, "head_view")
+    must_equal_everywhere(package, "head_view")
     for options in ({"head": 1}, {"mass": 0.25, "layer": 0}, {"mass": 1.0}, {"head": 0, "layer": -2, "mass": 0.9}):
-        agree(package, "head_view", make_network(PLAIN), **options)
+        must_equal(package, "head_view", make_network(PLAIN), **options)
 
 
 def attcat_is_exact(package: ModuleType) -> None:
-    agree_everywhere(package, "attcat")
+    must_equal_everywhere(package, "attcat")
 
 
 def tam_is_exact(package: ModuleType) -> None:
-    agree_everywhere(package, "tam", steps=3)
+    must_equal_everywhere(package, "tam", steps=3)
     for options in ({}, {"steps": 1}, {"steps": 2, "first_layer": 0}, {"steps": 2, "first_layer": -1}):
-        agree(package, "tam", make_network(PLAIN), **options)
+        must_equal(package, "tam", make_network(PLAIN), **options)
 
 
 def legrad_is_exact(package: ModuleType) -> None:
-    agree_everywhere(package, "legrad")
-    agree(package, "legrad", make_network(PLAIN), first_layer=-2)
+    must_equal_everywhere(package, "legrad")
+    must_equal(package, "legrad", make_network(PLAIN), first_layer=-2)
 
 
 CHECKS = (

@@ -81,10 +81,11 @@ def integrated_is_captums(package: ModuleType) -> None:
         colour = torch.tensor([0.3, -0.7]).to(images)[:, None, None]
         for baseline in (0.0, colour, images.flip(0)):
             full = torch.as_tensor(baseline).to(images).expand_as(images)
+            whole: dict[str, Any] = {"tolerance": None, "batch_size": 7}  # one sum over the whole way, as theirs
             theirs = IntegratedGradients(network, multiply_by_inputs=True).attribute(
                 images, full, TARGETS, n_steps=50, method="gausslegendre"
             )
-            ours = explain(package, "integrated_gradients", network, images, steps=50, baseline=baseline, batch_size=7)
+            ours = explain(package, "integrated_gradients", network, images, steps=50, baseline=baseline, **whole)
             same(ours, by_patch(theirs.detach()), tolerance)
         named = explain(package, "integrated_gradients", network, images, baseline=[0.3, -0.7])
         same(named, explain(package, "integrated_gradients", network, images, baseline=colour), 1e-6)

@@ -1,4 +1,4 @@
-"""A copy of `vitrail.explain` with one fault planted in its text, to see whether the tests would notice.
+"""A copy of `vitrail.explain`, or of a part of it, with a fault planted in its text, to see whether tests would notice.
 
 The copy is a package of its own beside the original; shapes are not checked in it.
 """
@@ -9,26 +9,30 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import vitrail.explain
 
 _numbers = itertools.count()
 
 
-def make_copy(folder: Path, file: str = "__init__.py", old: str = "", new: str = "") -> ModuleType:
-    """Import a copy of the package in which `old`, which must stand exactly once in `file`, is replaced by `new`.
+def make_copy(
+    folder: Path, file: str = "__init__.py", old: str = "", new: str = "", of: ModuleType = vitrail.explain
+) -> ModuleType:
+    """Import a copy of a package in which `old`, which must stand exactly once in `file`, is replaced by `new`.
 
     `file` may stand in a folder of the package: "inside/sinks.py".
     """
+    assert of.__file__ is not None
     name = f"planted_{next(_numbers)}"
-    package, original = folder / name, Path(vitrail.explain.__file__).parent
+    package, original = folder / name, Path(of.__file__).parent
     for source in original.rglob("*.py"):
         text, place = source.read_text(encoding="utf-8"), source.relative_to(original)
         if place.as_posix() == file and old:
             assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {file}: adapt the mutant"
             text = text.replace(old, new)
         (package / place).parent.mkdir(parents=True, exist_ok=True)
-        (package / place).write_text(text.replace("vitrail.explain", name), encoding="utf-8")
+        (package / place).write_text(text.replace(of.__name__, name), encoding="utf-8")
     sys.path.insert(0, str(folder))
     try:
         importlib.invalidate_caches()
@@ -42,10 +46,10 @@ def unchecked(folder: Path, file: str, name: str = "") -> Callable:
     return getattr(importlib.import_module(f"{make_copy(folder).__name__}.{file}"), name or file.rpartition(".")[2])
 
 
-def is_red(check: Callable[[ModuleType], None], package: ModuleType) -> bool:
-    """Whether an assertion of `check` fails for this package."""
+def is_red(check: Callable[..., None], *arguments: Any) -> bool:
+    """Whether an assertion of a check fails, with a package or other arguments."""
     try:
-        check(package)
+        check(*arguments)
     except AssertionError:
         return True
     return False

@@ -55,7 +55,17 @@ def rough(method: Method) -> Method:
     return quick(method, ROUGH)
 
 
+def differentiates(method: Method) -> bool:
+    """Whether a method asks for a gradient of the explained number."""
+    return method.class_specific and method.name not in BY_COVERING
+
+
 def draws(method: Method) -> bool:
     """Whether a method draws random numbers: then it has a seed."""
+    return takes(method, "seed")
+
+
+def takes(method: Method, option: str) -> bool:
+    """Whether a method has an option of this name."""
     function = method.function.func if type(method.function) is partial else method.function
-    return "seed" in inspect.signature(function).parameters
+    return option in inspect.signature(function).parameters

@@ -3,19 +3,25 @@
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
-from tests.explain.suite import BY_COVERING, CUT_AT_ZERO, STANDARD_PARTS, WITHOUT_WEIGHTS, quick
+import vitrail.explain
+from tests.explain.mutants import make_copy
+from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network, reader_of
+from tests.explain.suite import CUT_AT_ZERO, STANDARD_PARTS, WITHOUT_WEIGHTS, differentiates, draws, quick, rough, takes
+from vitrail.data.patches import Patchify
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS, Heat, Method
 from vitrail.nn import MLP, STANDARD, ViT, ViTConfig
 
-every_method = pytest.mark.parametrize("method", [quick(method) for method in METHODS.values()], ids=METHODS)
+EACH = [quick(method) for method in METHODS.values()]
+every_method = pytest.mark.parametrize("method", EACH, ids=METHODS)
 every_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 
 
@@ -221,8 +227,7 @@ def test_network_is_left_as_found_after_a_failure(method: Method, fails: str, mo
         return FailingBackward.apply(whole(mlp, tokens))
 
     expected = pytest.raises(OSError, match=f"planted: {fails}")
-    goes_back = method.class_specific and method.name not in BY_COVERING
-    with monkeypatch.context() as patch, expected if fails == "forward" or goes_back else nullcontext():
+    with monkeypatch.context() as patch, expected if fails == "forward" or differentiates(method) else nullcontext():
         patch.setattr(MLP, "forward", failing)
         method.function(network, images)
     assert same(before, state_of(network))
@@ -250,6 +255,37 @@ def test_any_grad_mode(method: Method, context: type) -> None:
         assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == before
     assert torch.equal(inside, plain)
     assert not inside.is_inference()
+
+
+@every_method
+@every_variant
+def test_patches_are_explained_as_pictures(method: Method, config: ViTConfig) -> None:
+    network, images = make_network(config), make_images(config, 3)
+    fill = {"fill": 0.5} if takes(method, "fill") else {}  # else the mean of each channel, which patches do not know
+    whole = method.function(network, images, 1, **fill).values
+    cut = method.function(reader_of(network), Patchify(config.patch)(images), 1, **fill).values
+    assert (cut - whole).abs().max() <= 1e-5 * max(1.0, whole.abs().max())
+
+
+@pytest.mark.parametrize("method", [each for each in EACH if takes(each, "batch_size")], ids=lambda each: each.name)
+def test_neither_place_in_the_batch_nor_chunks_matter(method: Method) -> None:
+    network, images = make_network(PLAIN).double(), make_images(PLAIN, 5).double()
+    targets = torch.tensor([3, 1, 0, 2, 1])
+    whole = method.function(network, images, targets, batch_size=10**6).values
+    for batch_size in (1, 2, 7):
+        turned = method.function(network, images.flip(0), targets.flip(0), batch_size=batch_size).values.flip(0)
+        assert (turned - whole).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("method", [each for each in EACH if draws(each)], ids=lambda each: each.name)
+def test_the_seed_decides(method: Method) -> None:
+    network, images = make_network(PLAIN), make_images(PLAIN)
+    first = method.function(network, images, 1).values
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    assert torch.equal(first, method.function(network, images, 1).values)
+    assert torch.equal(before, torch.get_rng_state()), "the caller's random numbers are used up"
+    assert (method.function(network, images, 1, seed=1).values - first).abs().max() > 1e-3
 
 
 @every_method
@@ -330,6 +366,40 @@ def test_no_signal_is_said_for_the_picture_that_has_none(method: Method, config:
     for picture in (0, 2):  # a method that cuts at zero may leave nothing of a picture, and then says so
         nothing = not heat.signed and not heat.values[picture].any()
         assert ("no signal" in heat.notes[picture]) == nothing
+
+
+@every_method
+@every_variant
+def test_no_class_has_a_signal_in_a_network_that_has_learnt_nothing(method: Method, config: ViTConfig) -> None:
+    """A fresh head is zero: nothing moves the logit, so a map of a class is zero, and the heat says so."""
+    heat = method.function(ViT(config).eval(), make_images(config), 1)
+    assert heat.values.any() != method.class_specific
+    assert heat.notes == (("no signal",) if method.class_specific else (),) * 2
+
+
+def keeps_small_digits(package: ModuleType) -> bool:
+    """Whether each map is that of float64, behind a head a million times smaller.
+
+    With mean pooling, where what never left its token lies on all patches: a difference from it would lose the rest.
+    """
+    for config in (VARIANTS["mean-0"], VARIANTS["mean-2-register"]):
+        network, images = make_network(config), make_images(config)
+        with torch.no_grad():
+            network.head.weight.mul_(1e-6)
+        for method in filter(differentiates, map(rough, package.METHODS.values())):
+            if takes(method, "tolerance"):  # its nodes lie where differences of logits say, which lose digits
+                continue
+            single = method.function(network.float(), images, 1).values
+            double = method.function(network.double(), images.double(), 1).values
+            if (single - double).abs().max() > 1e-5 * double.abs().max():
+                return False
+    return True
+
+
+def test_small_relevance_keeps_its_digits(tmp_path: Path) -> None:
+    assert keeps_small_digits(vitrail.explain)
+    gathered, difference = "    return gathered\n", "    return (start + gathered) - start\n"
+    assert not keeps_small_digits(make_copy(tmp_path, "methods/attention_generic.py", gathered, difference))
 
 
 @every_method

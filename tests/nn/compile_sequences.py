@@ -3,16 +3,14 @@
 python -m tests.nn.compile_sequences BACKEND NAME...
 """
 
-import json
-import sys
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
+from tests.nn.compile_worker import print_distances
 from tests.nn.reference import pictures
 from tests.nn.sequences import PADDING, PICTURES, SMALL, image_to_sequence, sources, targets, transformer
-from vitrail.nn import EncoderBlock
 
 CONFIGS = {
     "post-norm": SMALL,
@@ -60,16 +58,5 @@ def distance(backend: str, name: str) -> float:
     return (logits - expected).abs().max().item()
 
 
-def main() -> None:
-    assert not hasattr(EncoderBlock.forward, "__wrapped__"), "annotations are checked here"
-    for name in sys.argv[2:]:
-        torch._dynamo.reset()
-        try:
-            answer = {"name": name, "distance": distance(sys.argv[1], name)}
-        except Exception as error:
-            answer = {"name": name, "error": type(error).__name__, "text": str(error)[:2000]}
-        print(json.dumps(answer), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    print_distances(distance)

@@ -8,6 +8,7 @@ the logits are from the eager ones, or the kind of the error.
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -101,7 +102,8 @@ def distance(backend: str, name: str) -> float:
     return (logits - expected).abs().max().item()
 
 
-def main() -> None:
+def print_distances(distance: Callable[[str, str], float]) -> None:
+    """A line for each name that the command line gives."""
     assert not hasattr(EncoderBlock.forward, "__wrapped__"), "annotations are checked here"
     for name in sys.argv[2:]:
         torch._dynamo.reset()
@@ -113,4 +115,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    print_distances(distance)

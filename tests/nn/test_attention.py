@@ -45,7 +45,10 @@ def outcome(function: Callable[..., Tensor], inputs: list[Tensor], mask: Tensor 
     return [output, *torch.autograd.grad(output, inputs, direction)]
 
 
-def agree(function: Callable[..., Tensor], reference: Callable[..., Tensor], inputs: list[Tensor], mask: Tensor | None):
+def must_agree(
+    function: Callable[..., Tensor], reference: Callable[..., Tensor], inputs: list[Tensor], mask: Tensor | None
+) -> None:
+    """Finite outputs and gradients, and those of the reference."""
     for ours, theirs in zip(outcome(function, inputs, mask), outcome(reference, inputs, mask), strict=True):
         assert torch.isfinite(ours).all()
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
@@ -55,18 +58,20 @@ def agree(function: Callable[..., Tensor], reference: Callable[..., Tensor], inp
 @pytest.mark.parametrize(("n", "m"), [(5, 5), (4, 7), (7, 4), (1, 3)])
 def test_attend_equals_the_explicit_form(kind: str, n: int, m: int):
     inputs = drawn(1, (2, 3, n, 6), (2, 3, m, 6), (2, 3, m, 6))
-    agree(attend, explicit_attention, inputs, a_mask(kind, 2, 3, n, m))
+    must_agree(attend, explicit_attention, inputs, a_mask(kind, 2, 3, n, m))
 
 
 @pytest.mark.parametrize("kind", ["none", "rows and keys", "per image", "per head", "padding"])
 def test_attend_equals_torch_where_every_row_sees_a_key(kind: str):
     inputs = drawn(2, (2, 3, 5, 6), (2, 3, 7, 6), (2, 3, 7, 6))
-    agree(attend, F.scaled_dot_product_attention, inputs, a_mask(kind, 2, 3, 5, 7))
+    must_agree(attend, F.scaled_dot_product_attention, inputs, a_mask(kind, 2, 3, 5, 7))
 
 
 def test_causal_attention_equals_torch():
     inputs = drawn(3, *[(2, 3, 6, 4)] * 3)
-    agree(attend, lambda q, k, v, _: F.scaled_dot_product_attention(q, k, v, is_causal=True), inputs, causal_mask(6, 6))
+    must_agree(
+        attend, lambda q, k, v, _: F.scaled_dot_product_attention(q, k, v, is_causal=True), inputs, causal_mask(6, 6)
+    )
 
 
 @settings(deadline=None, max_examples=40)
@@ -76,7 +81,7 @@ def test_causal_attention_equals_torch():
 def test_attend_equals_the_explicit_form_for_any_shape_and_mask(sides: tuple[int, ...], share: float, seed: int):
     b, k, n, m, e = sides
     mask = torch.rand(b, k, n, m, generator=torch.Generator().manual_seed(seed)) < share
-    agree(attend, explicit_attention, drawn(seed, (b, k, n, e), (b, k, m, e), (b, k, m, e)), mask)
+    must_agree(attend, explicit_attention, drawn(seed, (b, k, n, e), (b, k, m, e), (b, k, m, e)), mask)
 
 
 FAULTS: dict[str, Callable[..., Tensor]] = {
@@ -93,7 +98,7 @@ FAULTS: dict[str, Callable[..., Tensor]] = {
 def test_the_comparison_finds_a_planted_fault(fault: str):
     inputs, mask = drawn(4, *[(2, 3, 5, 6)] * 3), a_mask("some rows see nothing", 2, 3, 5, 5)
     with pytest.raises(AssertionError):
-        agree(FAULTS[fault], explicit_attention, inputs, mask)
+        must_agree(FAULTS[fault], explicit_attention, inputs, mask)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

@@ -58,7 +58,7 @@ def compiled(backend: str, names: list[str], cache: Path) -> dict[str, dict]:
     return {answer["name"]: answer for answer in answers}
 
 
-def all_close(answers: dict[str, dict], names: list[str]) -> None:
+def must_be_close(answers: dict[str, dict], names: list[str]) -> None:
     assert list(answers) == names
     for name, answer in answers.items():
         assert "error" not in answer, answer
@@ -68,11 +68,11 @@ def all_close(answers: dict[str, dict], names: list[str]) -> None:
 @pytest.mark.parametrize("names", [TABLE, VARIANTS], ids=["sizes", "variants"])
 @pytest.mark.parametrize("backend", ["aot_eager", "export"])
 def test_networks_become_one_graph(backend: str, names: list[str], tmp_path: Path):
-    all_close(compiled(backend, names, tmp_path), names)
+    must_be_close(compiled(backend, names, tmp_path), names)
 
 
 def test_a_network_compiles_to_machine_code(tmp_path: Path):
-    all_close(compiled("inductor", ["registers"], tmp_path), ["registers"])
+    must_be_close(compiled("inductor", ["registers"], tmp_path), ["registers"])
 
 
 def test_a_graph_break_is_found_and_a_picture_without_a_batch_is_a_usage_error(tmp_path: Path):
@@ -80,6 +80,6 @@ def test_a_graph_break_is_found_and_a_picture_without_a_batch_is_a_usage_error(t
     broken, unbatched = compiled("aot_eager", names, tmp_path).values()
     assert "graph_break" in broken["text"]
     with pytest.raises(AssertionError):
-        all_close({"a graph break": broken}, names[:1])
+        must_be_close({"a graph break": broken}, names[:1])
     assert unbatched["error"] == "UsageError"
     assert "(b, 3, h, w), got (3, 32, 32)" in unbatched["text"]

@@ -30,7 +30,7 @@ def built(config: ViTConfig, parts: Parts = STANDARD) -> ViT:
     return network.eval()
 
 
-def do_not_mix(network: Callable[[Tensor], Tensor], images: Tensor) -> None:
+def must_not_mix(network: Callable[[Tensor], Tensor], images: Tensor) -> None:
     """Each picture's logits: the same bits with other neighbours, and 1e-5 from those it gets alone."""
     with torch.no_grad():
         together = network(images)
@@ -47,7 +47,7 @@ def do_not_mix(network: Callable[[Tensor], Tensor], images: Tensor) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_logits_do_not_depend_on_the_neighbours(form: str):
     config = FORMS[form]
-    do_not_mix(built(config), pictures(4, 3, *config.image))
+    must_not_mix(built(config), pictures(4, 3, *config.image))
 
 
 class NormOverTheBatch(nn.Module):
@@ -59,7 +59,7 @@ class NormOverTheBatch(nn.Module):
 
 def test_a_network_that_mixes_pictures_is_found():
     with pytest.raises(AssertionError):
-        do_not_mix(built(SMALL, Parts(norm=lambda config: NormOverTheBatch())), pictures(4, 3, 16, 24))
+        must_not_mix(built(SMALL, Parts(norm=lambda config: NormOverTheBatch())), pictures(4, 3, 16, 24))
 
 
 NARROW = ViTConfig(image_size=(4, 9), patch_size=(2, 3), channels=1, classes=3, width=8, depth=1, heads=2, registers=1)

@@ -49,7 +49,7 @@ FORMS: dict[str, tuple[ViTConfig, dict]] = {
 }
 
 
-def same_logits(theirs: nn.Module, ours: nn.Module, images: Tensor) -> None:
+def must_give_the_same_logits(theirs: nn.Module, ours: nn.Module, images: Tensor) -> None:
     """Norms with one epsilon, which random pictures do not show; logits that vary, and are equal to 1e-4."""
     epsilons = [{module.eps for module in net.modules() if isinstance(module, nn.LayerNorm)} for net in (theirs, ours)]
     assert epsilons[0] == epsilons[1]
@@ -70,7 +70,7 @@ def ours_with_the_names_of_timm(theirs: nn.Module, config: ViTConfig) -> ViT:
 @pytest.mark.parametrize("name", TIMM)
 def test_logits_equal_timms(name: str):
     theirs = timm.create_model(name)
-    same_logits(theirs, ours_with_the_names_of_timm(theirs, TIMM[name]), pictures(2, 3, 224, 224))
+    must_give_the_same_logits(theirs, ours_with_the_names_of_timm(theirs, TIMM[name]), pictures(2, 3, 224, 224))
 
 
 def small_timm(form: str) -> VisionTransformer:
@@ -85,7 +85,7 @@ def test_logits_of_every_form_equal_timms_on_any_grid(form: str):
     ours = ours_with_the_names_of_timm(theirs, config)
     for rows, columns in ((3, 5), (5, 3), (1, 1), (2, 9)):
         height, width = rows * config.patch[0], columns * config.patch[1]
-        same_logits(theirs, ours, pictures(3, config.channels, height, width))
+        must_give_the_same_logits(theirs, ours, pictures(3, config.channels, height, width))
 
 
 def exchanged(one: str, other: str) -> Callable[[ViT], None]:
@@ -133,18 +133,18 @@ def test_a_planted_swap_is_found(pair: tuple[VisionTransformer, ViT], swap: str)
     theirs, ours = pair
     ours.load_state_dict(theirs.state_dict())
     images = pictures(2, 3, 24, 40)
-    same_logits(theirs, ours, images)
+    must_give_the_same_logits(theirs, ours, images)
     with torch.no_grad():
         SWAPS[swap](ours)
     with pytest.raises(AssertionError):
-        same_logits(theirs, ours, images)
+        must_give_the_same_logits(theirs, ours, images)
 
 
 def test_fresh_networks_are_refused_since_their_logits_say_nothing():
     theirs = small_timm("plain").eval()
     nn.init.zeros_(theirs.head.weight)
     with pytest.raises(AssertionError):
-        same_logits(theirs, ViT(SMALL).eval(), pictures(2, 3, 24, 40))
+        must_give_the_same_logits(theirs, ViT(SMALL).eval(), pictures(2, 3, 24, 40))
 
 
 TORCHVISION = {
@@ -180,8 +180,8 @@ def test_logits_equal_torchvisions_and_a_swap_is_found():
     ours = ViT(ViTConfig.from_size("B/16")).eval()
     ours.load_state_dict(from_torchvision(theirs.state_dict()))
     images = pictures(1, 3, 224, 224)
-    same_logits(theirs, ours, images)
+    must_give_the_same_logits(theirs, ours, images)
     with torch.no_grad():
         exchanged("blocks.5.norm1.weight", "blocks.5.norm2.weight")(ours)
     with pytest.raises(AssertionError):
-        same_logits(theirs, ours, images)
+        must_give_the_same_logits(theirs, ours, images)

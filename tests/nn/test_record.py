@@ -131,7 +131,7 @@ def test_the_comparison_of_bits_finds_a_record_that_meddles():
         assert torch.equal(network(images), network(images, Meddling()))
 
 
-def equals_the_explicit_network(network: ViT) -> None:
+def must_equal_the_explicit_network(network: ViT) -> None:
     """Logits, every block's weights and their gradients, in float64."""
     network = network.double()
     images, record = images_for(network.config).double(), Record(gradients=True)
@@ -151,7 +151,7 @@ def equals_the_explicit_network(network: ViT) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_weights_and_their_gradients_equal_the_explicit_network(form: str):
-    equals_the_explicit_network(built(FORMS[form]))
+    must_equal_the_explicit_network(built(FORMS[form]))
 
 
 class WithoutScale(nn.Module):
@@ -171,7 +171,7 @@ class WithoutScale(nn.Module):
 def test_the_comparison_finds_weights_without_their_scale():
     parts = Parts(attention=lambda config: WithoutScale(Attention(config.width, config.heads)))
     with pytest.raises(AssertionError):
-        equals_the_explicit_network(built(PLAIN, parts))
+        must_equal_the_explicit_network(built(PLAIN, parts))
 
 
 def test_the_names_and_shapes_are_the_public_ones(run):

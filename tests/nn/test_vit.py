@@ -180,7 +180,7 @@ def fresh() -> ViT:
     return ViT(replace(config, registers=64, distillation_token=True, mlp_dim=700))
 
 
-def is_xavier(weight: Tensor, fan_in: int, fan_out: int) -> None:
+def must_be_xavier(weight: Tensor, fan_in: int, fan_out: int) -> None:
     bound = math.sqrt(6 / (fan_in + fan_out))
     assert weight.abs().max().item() <= bound
     assert weight.abs().max().item() > 0.99 * bound
@@ -191,16 +191,16 @@ def is_xavier(weight: Tensor, fan_in: int, fan_out: int) -> None:
 def test_queries_keys_and_values_are_each_a_map_of_their_own(fresh: ViT):
     for block in fresh.blocks:
         for part in block.attn.qkv.weight.split(120):
-            is_xavier(part, 256, 120)
-        is_xavier(block.attn.proj.weight, 120, 256)
-        is_xavier(block.mlp.fc1.weight, 256, 700)
-        is_xavier(block.mlp.fc2.weight, 700, 256)
+            must_be_xavier(part, 256, 120)
+        must_be_xavier(block.attn.proj.weight, 120, 256)
+        must_be_xavier(block.mlp.fc1.weight, 256, 700)
+        must_be_xavier(block.mlp.fc2.weight, 700, 256)
 
 
 def test_the_statistics_find_one_map_drawn_for_all_three():
     weight = nn.init.xavier_uniform_(torch.empty(360, 256), generator=torch.Generator().manual_seed(0))
     with pytest.raises(AssertionError):
-        is_xavier(weight[:120], 256, 120)
+        must_be_xavier(weight[:120], 256, 120)
 
 
 def test_the_patch_map_keeps_the_variance_of_a_patch(fresh: ViT):
@@ -253,7 +253,7 @@ def test_layer_scale_starts_where_it_is_told():
     assert all(block.ls1.gamma.eq(1e-5).all() and block.ls2.gamma.eq(1e-5).all() for block in network.blocks)
 
 
-def made_once_per_place(parts: Parts) -> None:
+def must_be_made_once(parts: Parts) -> None:
     """Every norm, attention, activation, head and pooling of a network is an object of its own."""
     made: dict[str, list[nn.Module]] = {field.name: [] for field in dataclasses.fields(Parts) if field.name != "grid"}
 
@@ -277,14 +277,14 @@ def made_once_per_place(parts: Parts) -> None:
 
 
 def test_parts_are_made_once_per_place():
-    made_once_per_place(STANDARD)
-    made_once_per_place(Parts(norm=lambda config: nn.RMSNorm(config.width), activation=lambda config: nn.SiLU()))
+    must_be_made_once(STANDARD)
+    must_be_made_once(Parts(norm=lambda config: nn.RMSNorm(config.width), activation=lambda config: nn.SiLU()))
 
 
 def test_a_shared_part_is_found():
     shared = nn.LayerNorm(SMALL.width)
     with pytest.raises(AssertionError, match="norm"):
-        made_once_per_place(Parts(norm=lambda config: shared))
+        must_be_made_once(Parts(norm=lambda config: shared))
 
 
 def test_foreign_parts_are_used_and_keep_their_own_initialisation():

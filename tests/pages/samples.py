@@ -99,6 +99,7 @@ def trust(verdict: str = "supported", text: str = "plain") -> TrustView:
         faithful=0.025,
         squares=4,
         composites=99,
+        surrogates=59,
         fill="donor",
     )
 

@@ -1,12 +1,14 @@
 """The pages in a real browser: nothing is refused or fetched, the script runs, and what it tells is what was given."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from tests.pages import samples
 from tests.pages.browser import CHROMIUM, Browser
 from tests.pages.structure import PAYLOADS
-from vitrail.pages import write_explanation_page, write_run_page
+from vitrail.pages import ExplainedPicture, ExplanationPage, write_explanation_page, write_run_page
 
 pytestmark = [
     pytest.mark.browser,
@@ -172,6 +174,27 @@ def test_no_sideways_scrolling_on_narrow_screens(browser, pages, name, width):
     try:
         browser.open(pages / f"{name}.html")
         assert browser.ask("document.documentElement.scrollWidth") <= width
+    finally:
+        browser.send("Emulation.clearDeviceMetricsOverride")
+
+
+@pytest.mark.parametrize("maps", [2, 17])
+@pytest.mark.parametrize("width", [360, 375, 500, 720, 768, 900, 1000, 1280])
+def test_a_table_of_maps_fits_on_any_screen(browser, tmp_path, maps, width):
+    """Neither the page nor the table in it can be pushed sideways: what is cut off on the right is not looked for."""
+    heat = dataclasses.replace(samples.heats()[0], title="Conservative propagation", rather_than=None)
+    verdicts = ("no better than random", "supported", "cannot tell")
+    heats = [dataclasses.replace(heat, trust=samples.trust(verdicts[i % 3])) for i in range(maps)]
+    explained = ExplainedPicture("a.png", samples.picture(), "7", [("7", 0.9), ("1", 0.1)], heats)
+    write_explanation_page(tmp_path / "p.html", ExplanationPage("t", "m", "c", [explained], one_scale=True))
+    browser.send("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=True)
+    try:
+        browser.open(tmp_path / "p.html")
+        assert browser.ask("document.documentElement.scrollWidth") <= width
+        inside = (
+            "(() => { const s = document.querySelector('.glance .scroll'); return s.scrollWidth - s.clientWidth })()"
+        )
+        assert browser.ask(inside) <= 0
     finally:
         browser.send("Emulation.clearDeviceMetricsOverride")
 

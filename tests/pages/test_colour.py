@@ -6,15 +6,19 @@ from hypothesis.extra import numpy as arrays
 
 from vitrail.pages.colour import (
     DIVERGING,
+    EVEN,
     FROM_END,
     MISSING,
     SEQUENTIAL,
     STRENGTH,
     TICKS,
+    Common,
+    common_scale,
     grey,
     heat_colours,
     heat_picture,
     share_range,
+    shares,
     value_range,
 )
 
@@ -40,13 +44,58 @@ def test_for_is_red_and_against_is_blue_and_zero_is_white():
     assert zero.min() > 240
 
 
-def test_ends_of_the_scale_are_the_smallest_and_largest_value():
-    colours = heat_colours(np.array([[0.3, 0.1], [0.2, 0.15]]), signed=False)
+def test_the_scale_runs_from_zero_to_the_largest_value():
+    colours = heat_colours(np.array([[4.0, 0.0], [2.0, 0.0], [0.0, 0.0]]), signed=False)
     assert tuple(colours[0, 0]) == SEQUENTIAL[-1]
     assert tuple(colours[0, 1]) == SEQUENTIAL[0]
+    assert value_range(np.array([[0.3, 0.1]]), False).low == 0
     one_sided = heat_colours(np.array([[0.0, 1.0]]), signed=True)[0]
     assert tuple(one_sided[0]) == DIVERGING[2]
     assert tuple(one_sided[1]) == DIVERGING[-1]
+
+
+@settings(deadline=None)
+@given(arrays.arrays(np.float64, (4, 5), elements=st.floats(0, 1)), st.booleans())
+def test_a_map_that_prefers_little_is_not_stretched_to_full_colour(noise, signed):
+    """Only a square with three times the mean has the last colour; a nearly even map has a third of the scale."""
+    values = 1 + 0.02 * noise
+    shown = value_range(values, signed)
+    assert shown.high == pytest.approx(EVEN * values.mean())
+    places = shown.place(values)
+    assert np.ptp(places) < 0.01
+    assert places.max() < (0.68 if signed else 0.35)
+    sharp = np.where(np.arange(20).reshape(4, 5) == 7, 5.0, values)
+    assert value_range(sharp, signed).high == 5.0
+    assert value_range(sharp, signed).place(sharp).max() == 1
+
+
+def test_no_map_of_few_squares_is_beyond_its_own_scale():
+    """Of two squares none can have three times the mean: there the last colour is for one that has everything."""
+    for values in (np.array([[0.0, 2.0]]), np.array([[2.0]]), np.array([[1.0, 1.5]])):
+        assert value_range(values, False).high == values.sum()
+
+
+@pytest.mark.parametrize(
+    ("sharpest", "top", "more"),
+    [
+        ((0.30, 0.20, 0.25), 0.30, False),  # none is much sharper than the others
+        ((0.90, 0.20, 0.25), 0.50, True),  # twice the median
+        ((0.08, 0.07, 0.06), EVEN / 20, False),  # all nearly even
+        ((0.90,), 0.90, False),
+    ],
+)
+def test_one_sharp_map_does_not_leave_all_others_dark(sharpest, top, more):
+    maps = []
+    for share in sharpest:
+        values = np.full((4, 5), (1 - share) / 19)
+        values[1, 2] = share
+        maps.append(7 * values)
+    found = common_scale([*maps, np.zeros((4, 5))])  # a map without signal has no say
+    assert found.top == pytest.approx(top)
+    assert found.more == more
+    last = heat_colours(shares(maps[0]), False, share_range(maps[0], False, found))[1, 2]
+    assert (tuple(last) == SEQUENTIAL[-1]) == (sharpest[0] >= top)
+    assert common_scale([np.zeros((2, 2)), np.full((2, 2), np.nan)]) == Common(0.0, False)
 
 
 @pytest.mark.parametrize("value", [0.0, 1 / 49, -3.0, 1e30, np.nan, np.inf])
@@ -68,7 +117,7 @@ def test_a_faint_signal_is_a_signal_and_rounding_is_none():
 def test_shares_of_a_common_scale_are_coloured_by_their_root(signed):
     """A quarter of the largest share lies half way; by the share itself, a hundredth would look like nothing."""
     values = np.array([[0.8, 0.2, 0.008, -0.2 if signed else 0.0]])
-    shown = share_range(values, signed, 0.8)
+    shown = share_range(values, signed, Common(0.8, False))
     expected = np.array([[1.0, 0.5, 0.1, -0.5 if signed else 0.0]])
     np.testing.assert_allclose(shown.place(values), (1 + expected) / 2 if signed else expected, atol=1e-12)
     assert shown.high == 0.8
@@ -79,7 +128,7 @@ def test_shares_of_a_common_scale_are_coloured_by_their_root(signed):
 @pytest.mark.parametrize("largest", [0.02, 0.1, 0.319, 0.75, 1.0])
 @pytest.mark.parametrize("signed", [False, True])
 def test_ticks_lie_where_their_colour_is_and_leave_room_for_the_end(largest, signed):
-    shown = share_range(np.array([[0.0, 1.0]]), signed, largest)
+    shown = share_range(np.array([[0.0, 1.0]]), signed, Common(largest, largest < 1))
     ticks = shown.ticks()
     assert {share for share, _ in ticks} <= set(TICKS)
     assert len(ticks) >= 1 or largest == 0.02

@@ -41,7 +41,8 @@ def test_what_to_know_of_the_probabilities_is_said_once():
 def test_a_blind_method_says_so_beside_its_map_and_at_the_end():
     shown = text_of(page_of(dataclasses.replace(HEAT, method="rollout", class_specific=False)))
     assert (
-        "This method cannot tell classes apart: it shows where information could flow from, not why it is 7." in shown
+        "This method cannot tell classes apart: it shows where information could flow from, not what speaks for 7."
+        in shown
     )
     assert "explains the score" not in shown
     assert "It is no reason for the answer." in shown
@@ -53,19 +54,24 @@ def test_a_map_of_another_class_says_so():
     assert "Its label is 1." in shown
 
 
+def ends_of(page: str) -> list[str]:
+    return re.findall(r"<span>(.*?)</span>", re.search(r'<p class="ends">.*?</p>', page).group())
+
+
 def test_the_legend_states_the_range_in_raw_units():
-    shown = text_of(page_of(HEAT))
-    assert "0.1 smallest" in shown
-    assert "0.4 largest" in shown
-    signed = text_of(page_of(dataclasses.replace(HEAT, signed=True, values=np.array([[-0.5, 2.0]]))))
-    assert "−2 against" in signed
-    assert "2 for" in signed
-    assert "Smallest value −0.5, largest 2." in signed
+    page = page_of(dataclasses.replace(HEAT, values=np.array([[0.1, 1.4, 0.2, 0.1]])))
+    assert ends_of(page) == ["0", "", "1.4"]
+    assert "Smallest value 0.1, largest 1.4." in text_of(page)
+    assert "times the mean" not in text_of(page).split("How far to trust this")[0]
+    signed = page_of(dataclasses.replace(HEAT, signed=True, values=np.array([[-0.5, 2.0]])))
+    assert ends_of(signed) == ["−2.5 against", "0", "2.5 for"]
+    assert "Smallest value −0.5, largest 2." in text_of(signed)
 
 
 def test_a_nearly_flat_map_is_called_so():
-    shown = text_of(page_of(dataclasses.replace(HEAT, values=np.array([[0.020, 0.021]]))))
-    assert "the largest is only 1.05 times the smallest" in shown
+    page = page_of(dataclasses.replace(HEAT, values=np.array([[0.020, 0.022, 0.020, 0.020]])))
+    assert ends_of(page) == ["0", "", "0.0615"]
+    assert "The largest is 1.07 times the mean. Full colour is 3 times, so an even map stays dull." in text_of(page)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.25, np.nan])
@@ -128,7 +134,7 @@ def test_one_scale_for_all_maps_of_a_picture():
     page = explanation_page(ExplanationPage("Why", "model", "c", [explained], one_scale=True))
     shown = text_of(page)
     assert shown.count("75.0 %") == 4  # two ends, and both ends of the map with signs
-    assert shown.count("the same colours for all maps of this picture") == 3
+    assert shown.count("Of the map's total.") == 3
     assert "Own values: 1 to 1.1." in shown
     assert "All maps of a picture have one colour scale" in shown
     assert "Colours are scaled for each map by itself" not in shown
@@ -140,9 +146,13 @@ def test_many_maps_come_with_a_table():
     explained = ExplainedPicture("a.png", samples.picture(), "7", [("7", 0.9)], heats)
     page = explanation_page(ExplanationPage("Why", "model", "c", [explained], one_scale=True))
     table = re.search(r'<div class="glance">.*?</table>', page).group()
-    assert re.findall(r"</svg>([a-z ]+)</td><td>(.*?)</td><td>(.*?)</td>", table) == [
-        (verdict, "2.12", "0.5") for verdict in ("supported", "weak", "cannot tell", "weak")
+    assert re.findall(r'<tr class="trusted-row.*?</svg>([a-z ]+)</td>', table) == [
+        "supported",
+        "weak",
+        "cannot tell",
+        "weak",
     ]
+    assert 'class="score"' not in page.split("</style>")[1]  # the lines stand in the table
     assert "4 maps were tested. Of maps that are random, one in twenty" in table
     assert table.index("do not pick the one that you like best") < table.index("<table")
     assert "glance" not in page_of(heats[0]).split("</style>")[1]
@@ -151,8 +161,11 @@ def test_many_maps_come_with_a_table():
 def test_two_maps_come_with_the_warning_and_one_without():
     heat = dataclasses.replace(HEAT, trust=samples.trust())
     explained = ExplainedPicture("a.png", samples.picture(), "7", [("7", 0.9)], [heat, heat])
-    shown = text_of(explanation_page(ExplanationPage("Why", "model", "c", [explained])))
-    assert shown.count("2 maps were tested.") == 1
+    page = explanation_page(ExplanationPage("Why", "model", "c", [explained]))
+    assert text_of(page).count("2 maps were tested.") == 1
+    assert page.index('<div class="shown"><div class="glance">') < page.index(
+        '<div class="maps">'
+    )  # beside the picture
     assert "maps were tested. Of maps" not in text_of(page_of(heat))
 
 

@@ -9,10 +9,12 @@ from PIL import Image
 from tests.pages import samples
 from tests.pages.structure import PAYLOADS
 from vitrail.pages import ExplainedPicture, ExplanationPage, HeatView
-from vitrail.pages.colour import heat_picture
+from vitrail.pages.colour import SEQUENTIAL, heat_picture
 from vitrail.pages.lettering import _without_middle, drawable, font, shorten, wrap
-from vitrail.pages.sheet import ACROSS, ALONE, BESIDE, MAP, MARGIN, draw_map, draw_map_file, draw_sheet
-from vitrail.pages.sheet_column import FRAME, SOFT, TONES, Column
+from vitrail.pages.score_line import score_axis
+from vitrail.pages.sheet import ACROSS, ALONE, BESIDE, draw_sheet
+from vitrail.pages.sheet_column import BLUE, FRAME, SOFT, SUNK, TONES, Column
+from vitrail.pages.sheet_map import MAP, MARGIN, draw_map, draw_map_file
 
 HEAT = HeatView("generic_attention", "Generic attention", "7", 8.2, np.eye(4), False, True, (), None, samples.trust())
 
@@ -68,7 +70,8 @@ def test_a_map_in_a_file_of_its_own_has_its_verdict_below_it(verdict: str | None
     pixels = np.asarray(file)
     assert file.width == MAP + 2 * MARGIN
     footer = pixels[MARGIN + MAP :]
-    assert 60 < len(footer) < 220
+    assert 110 < len(footer) < 270
+    assert (footer[:30] == SEQUENTIAL[-1]).all(axis=2).any() or heat.pale  # the scale
     assert (footer < 200).any()
     if verdict in TONES:
         assert (footer == TONES[verdict]).all(axis=2).any()
@@ -101,6 +104,42 @@ def test_one_scale_gives_the_same_share_the_same_colour() -> None:
     explained = ExplainedPicture("a", samples.picture(), None, [], heats)
     same = [draw_map(heat, explained, True).tobytes() for heat in heats]
     assert same[0] == same[1] != same[2]
+
+
+def test_what_all_maps_are_told_alike_stands_once() -> None:
+    """Below the picture, so that the columns of the maps are shorter."""
+    long = "a reason that is told in many words, " * 6
+    reasons = {"alike": [long] * 19, "each its own": [f"{long}{number}" for number in range(19)]}
+    heights = {}
+    for name, each in reasons.items():
+        trusts = [
+            dataclasses.replace(samples.trust("cannot tell"), reason=reason, sentence=f"Cannot tell: {reason}.")
+            for reason in each
+        ]
+        heights[name] = sheet_of(*(dataclasses.replace(HEAT, trust=trust) for trust in trusts), one_scale=True).height
+    assert heights["alike"] < heights["each its own"] - 200
+
+
+def test_the_lines_of_several_maps_have_one_axis() -> None:
+    """A map whose own line would look the same is drawn elsewhere when it stands beside one with larger falls."""
+    small = samples.trust()
+    large = dataclasses.replace(small, paired=20.0)
+    alone, beside = Column(300), Column(300)
+    alone.score(small)
+    beside.score(small, score_axis([small, large]))
+    assert alone.finished().tobytes() != beside.finished().tobytes()
+    again = Column(300)
+    again.score(small, score_axis([small]))
+    assert again.finished().tobytes() == alone.finished().tobytes()
+
+
+@pytest.mark.parametrize(("share", "length"), [(0.0, 0), (0.5, 51), (1.0, 102)])
+def test_a_bar_is_as_long_as_its_probability(share: float, length: int) -> None:
+    column = Column(300)
+    column.share("a", share, "some")
+    row = np.asarray(column.finished())[14]
+    assert (row == BLUE).all(axis=1).sum() == pytest.approx(length, abs=2)
+    assert ((row == BLUE) | (row == SUNK)).all(axis=1).sum() == pytest.approx(102, abs=2)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5, 10, 17])

@@ -1,13 +1,27 @@
 """What is said of scores: ranks, parts, and the warning against choosing."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 
 from tests.pages import samples
 from vitrail.pages import HeatView
-from vitrail.pages.words import parts_words, rank_of, rank_words, several_words
+from vitrail.pages.colour import Common, share_range, value_range
+from vitrail.pages.words import (
+    ends_words,
+    fall_words,
+    one_verdict,
+    parts_words,
+    rank_of,
+    rank_words,
+    reach_of,
+    several_words,
+    shared_words,
+    short_words,
+    told_words,
+)
 
 HEAT = HeatView("conservative", "Conservative propagation", "7", 11.6, np.eye(2), True, True, trust=samples.trust())
 
@@ -29,7 +43,7 @@ HEAT = HeatView("conservative", "Conservative propagation", "7", 11.6, np.eye(2)
 def test_the_rank_counts_random_maps_that_do_better(better: int, said: str) -> None:
     random = (2.0,) * better + (0.0,) * (39 - better)
     trust = dataclasses.replace(samples.trust(), paired=1.0, random=random)
-    assert rank_words(trust) == f"{said} of 40 (this map and 39 random ones)"
+    assert rank_words(trust) == f"{said} of 40"
 
 
 def test_a_tie_counts_against_the_map_as_in_its_p() -> None:
@@ -56,3 +70,61 @@ def test_the_parts_in_words() -> None:
     assert parts_words(heat) == "Of the score 11.60: squares 7.20, positions 0.40, class token 0.10, biases 3.90."
     contrast = dataclasses.replace(HEAT, logit=-1.5, rather_than="1", parts=(("squares", -1.5), ("positions", -1e-9)))
     assert parts_words(contrast) == "Of the difference \u22121.50: squares \u22121.50, positions 0."
+
+
+def test_the_reason_stands_below_the_sentence_unless_it_is_in_it() -> None:
+    trust = samples.trust()
+    assert told_words(trust) == [trust.sentence.replace(": supported.", "."), "Because plain."]  # the headline has it
+    assert told_words(trust)[0].endswith("from 91% to 8%.")
+    short = dataclasses.replace(trust, verdict="cannot tell", reason="it is dark", sentence="Cannot tell: it is dark.")
+    assert told_words(short) == ["It is dark."]
+
+
+def test_what_all_maps_are_told_alike() -> None:
+    def heats(*verdicts: str) -> list[HeatView]:
+        return [dataclasses.replace(HEAT, trust=samples.trust(verdict)) for verdict in verdicts]
+
+    reason = "Because plain."
+    assert shared_words(heats("weak", "weak")) == told_words(samples.trust("weak"))
+    assert shared_words([*heats("weak", "cannot tell"), dataclasses.replace(HEAT, trust=None)])[-1] == reason
+    assert reason not in shared_words(heats("supported", "supported"))  # why it is supported stands below all maps
+    assert short_words(samples.trust("supported")) == told_words(samples.trust("supported"))[:1]
+    other = dataclasses.replace(samples.trust("weak"), reason="it is dark", sentence="It is dark: weak.")
+    assert shared_words([*heats("weak", "weak"), dataclasses.replace(HEAT, trust=other)]) == []
+    assert shared_words(heats("weak")) == shared_words([]) == []
+    assert one_verdict(heats("weak", "weak")) == "weak"
+    assert one_verdict(heats("weak", "supported")) == one_verdict([dataclasses.replace(HEAT, trust=None)]) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "reach", "said"),
+    [
+        (8.5512, 11.3, "8.55"),
+        (0.0, 11.3, "0.00"),
+        (-0.0, 11.3, "0.00"),
+        (-0.001, 11.3, "0.00"),
+        (0.1154, 0.12, "0.115"),
+        (-0.1154, 0.12, "−0.115"),
+        (0.00941, 0.01, "0.0094"),
+        (math.nan, 1.0, "–"),
+        (0.0, 0.0, "0.00"),
+    ],
+)
+def test_falls_that_stand_together_have_as_many_decimals(value: float, reach: float, said: str) -> None:
+    assert fall_words(value, reach) == said
+
+
+def test_the_reach_is_that_of_all_falls_that_are_told() -> None:
+    trust = dataclasses.replace(samples.trust(), random=(-7.0, 1.0))
+    assert reach_of([samples.trust(), trust]) == 7.0
+    assert reach_of([dataclasses.replace(samples.trust(), paired=math.nan, random=(), oracle=None)]) == 2.5
+    assert reach_of([]) == 0
+
+
+def test_the_ends_of_a_scale() -> None:
+    values = np.array([[0.0, 1.0], [3.0, 0.0]])
+    assert ends_words(value_range(values, False), False) == ("0", "", "3")
+    assert ends_words(value_range(values, True), True) == ("−3 against", "0", "3 for")
+    assert ends_words(share_range(values, False, Common(0.75, False)), False) == ("0", "", "75.0 %")
+    assert ends_words(share_range(values, False, Common(0.25, True)), False) == ("0", "", "> 25.0 %")
+    assert ends_words(share_range(values, True, Common(0.25, True)), True) == ("> 25.0 % against", "0", "> 25.0 % for")

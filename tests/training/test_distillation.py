@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import vitrail
+from tests.training.ended import ended_at
 from tests.training.lab import CHOICES, EXECUTION, LIVELY, PLAIN, TINY, fresh, tiny_set, weights
 from tests.training.lab import same as same_bits
 from vitrail.data.augmentation import Augmentation
@@ -23,7 +24,7 @@ from vitrail.errors import DataError, UsageError
 from vitrail.nn import ViT, ViTConfig
 from vitrail.training.distillation import Kind, distillation, teacher_loss
 from vitrail.training.distilling import live_answers, stored_answers
-from vitrail.training.events import Event, Finished, Stopped
+from vitrail.training.events import Finished, Stopped
 from vitrail.training.loop import StepDone, start, train_loop
 from vitrail.training.objectives import classification
 from vitrail.training.options import DistillOptions
@@ -245,12 +246,9 @@ def test_the_configuration_of_a_run_makes_it_again(finished: Finished, tmp_path:
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
     stop: int, finished: Finished, teacher_run: Path, tmp_path: Path
 ) -> None:
-    def listen(event: Event) -> None:
-        if isinstance(event, StepDone) and event.step == stop:
-            signal.raise_signal(signal.SIGTERM)
-
+    stopped = ended_at(stop, lambda: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(Stopped):
-        vitrail.distill("digits", teacher_run, tmp_path / "run", SHORT, listen)
+        vitrail.distill("digits", teacher_run, tmp_path / "run", SHORT, stopped)
     again = vitrail.distill("digits", teacher_run, tmp_path / "run", DistillOptions(resume="auto"))
     assert again.weights == finished.weights
 

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +14,9 @@ import pytest
 import yaml
 
 import vitrail
+from tests.errors import must_raise
 from tests.photographs import make_photographs
+from tests.training.ended import Killed, ended_at, what_was_learnt
 from vitrail.data.feed import open_feed
 from vitrail.errors import DataError, RunError, UsageError, VitrailError
 from vitrail.jobs import evaluate, open_for, train
@@ -42,12 +43,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 def rows(folder: Path, kind: str = "epoch") -> list[dict]:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [row for row in map(json.loads, lines) if row["kind"] == kind]
-
-
-def what_was_learnt(folder: Path) -> list[dict]:
-    """The rows of the metrics without what depends on the clock."""
-    clock = {"seconds", "images_per_second", "waiting_share"}
-    return [{key: value for key, value in row.items() if key not in clock} for row in rows(folder)]
 
 
 def test_a_run_leaves_a_whole_folder(finished: Finished) -> None:
@@ -130,24 +125,6 @@ def test_a_finished_run_goes_on_to_nothing(finished: Finished, tmp_path: Path) -
     assert (folder / "evaluation.json").read_text() == (finished.folder / "evaluation.json").read_text()
 
 
-class Killed(BaseException):
-    """The end of a process, as far as it can be had without one."""
-
-
-def ended_at(step: int, end: Callable[[], None]) -> Callable[[Event], None]:
-    """A listener that ends the run behind a step."""
-
-    def listen(event: Event) -> None:
-        if isinstance(event, StepDone) and event.step == step:
-            end()
-
-    return listen
-
-
-def die() -> None:
-    raise Killed
-
-
 @pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, 1), (signal.SIGTERM, 7), (signal.SIGINT, 12)])
 def test_a_signal_stops_and_the_run_goes_on(finished: Finished, tmp_path: Path, step: int, number: int) -> None:
     folder = tmp_path / "stopped"
@@ -174,7 +151,7 @@ def test_a_run_that_died_goes_on(
     monkeypatch.setattr(job, "LOG_STEPS", 2)
     folder = tmp_path / "died"
     with pytest.raises(Killed):
-        train("digits", folder, SHORT, ended_at(step, die))
+        train("digits", folder, SHORT, ended_at(step))
     assert bool(states(folder / "resume")) == (saves == "often")
     events: list[Event] = []
     again = train("digits", folder, AGAIN, events.append)
@@ -191,7 +168,7 @@ def test_a_damaged_state_is_passed_over_aloud(
     monkeypatch.setattr(job, "SAVE_WITHIN_EPOCH_SECONDS", 0.0)
     folder = tmp_path / "died"
     with pytest.raises(Killed):
-        train("digits", folder, SHORT, ended_at(9, die))
+        train("digits", folder, SHORT, ended_at(9))
     newest = states(folder / "resume")[-1]
     (newest / "optimizer.safetensors").write_bytes(b"gone")
     said: list[Event] = []
@@ -267,9 +244,8 @@ def test_bad_options_leave_no_folder(tmp_path: Path) -> None:
         TrainOptions(epochs=0),
         TrainOptions(lr=-1.0),
     ):
-        with pytest.raises(VitrailError) as caught:
+        with must_raise(VitrailError):
             train("digits", tmp_path / "run", options)
-        assert str(caught.value).count("\n") == 1
     with pytest.raises(UsageError, match="no data given"):
         train("", tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -305,9 +281,8 @@ def test_data_that_changed_is_refused(tmp_path: Path) -> None:
             ended_at(1, lambda: os.kill(os.getpid(), signal.SIGINT)),
         )
     shutil.copy(root / "a" / "a_000.jpg", root / "b" / "new.jpg")
-    with pytest.raises(DataError, match="has changed since") as caught:
+    with must_raise(DataError, "has changed since"):
         train(str(root), tmp_path / "run", AGAIN)
-    assert str(caught.value).count("\n") == 1
     (root / "b" / "new.jpg").unlink()
     assert train(str(root), tmp_path / "run", AGAIN).evaluated.scores.images > 0
 
@@ -383,9 +358,8 @@ def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(job, "save_state", full)
-    with pytest.raises(RunError, match=r"step 7 cannot be saved in .*No space left on device") as caught:
+    with must_raise(RunError, r"step 7 cannot be saved in .*No space left on device"):
         train("digits", tmp_path / "run", TrainOptions(epochs=1, batch_size=200, threads=1))
-    assert str(caught.value).count("\n") == 1
 
 
 def test_a_device_that_is_gone_is_said(finished: Finished, tmp_path: Path) -> None:
@@ -401,15 +375,14 @@ def test_a_device_that_is_gone_is_said(finished: Finished, tmp_path: Path) -> No
 def test_a_damaged_run_is_said(finished: Finished, tmp_path: Path, name: str) -> None:
     folder = shutil.copytree(finished.folder, tmp_path / "copy")
     (folder / name).write_text("{")
-    with pytest.raises(VitrailError, match=name) as caught:
+    with must_raise(VitrailError, name):
         train("digits", folder, AGAIN)
-    assert str(caught.value).count("\n") == 1
 
 
 def test_another_number_of_workers_goes_on(finished: Finished, tmp_path: Path) -> None:
     folder = tmp_path / "stopped"
     with pytest.raises(Killed):
-        train("digits", folder, SHORT, ended_at(2, die))
+        train("digits", folder, SHORT, ended_at(2))
     assert train("digits", folder, TrainOptions(resume="auto", workers=3)).weights == finished.weights
     assert RunFolder(folder).history()
 

@@ -86,9 +86,11 @@ def test_another_machine_keeps_its_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
 def test_a_lock_that_says_nothing_is_taken_over(tmp_path: Path, content: str) -> None:
-    (tmp_path / "lock").write_text(content)
+    lock = tmp_path / "lock"
+    lock.write_text(content)
     with owned(RunFolder(tmp_path)):
-        pass
+        assert json.loads(lock.read_text())["pid"] == os.getpid()
+    assert not lock.exists()
 
 
 def test_the_lock_goes_with_an_error(tmp_path: Path) -> None:

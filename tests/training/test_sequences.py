@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +11,11 @@ import torch
 from PIL import Image
 
 import vitrail
+from tests.training.ended import Killed, ended_at, what_was_learnt
 from vitrail.data.mnist_strings import LAYOUT
+from vitrail.data.samples import TextSamples
 from vitrail.data.sequence_batches import SequenceBatch, SequenceSet, feed_of
-from vitrail.data.sequence_source import Counts, TextSamples, open_sequences
+from vitrail.data.sequence_source import Counts, open_sequences
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import Transformer, TransformerConfig, decoder
@@ -55,23 +56,6 @@ def options(small: Path, **more: object) -> TrainOptions:
 def finished(small: Path) -> Finished:
     """The unbroken run that others must equal."""
     return vitrail.train("sort-digits", small.parent / "runs" / "whole", options(small))
-
-
-class Killed(BaseException):
-    """The end of a process, as far as it can be had without one."""
-
-
-def ended_at(step: int) -> Callable[[Event], None]:
-    def listen(event: Event) -> None:
-        if isinstance(event, StepDone) and event.step == step:
-            raise Killed
-
-    return listen
-
-
-def learnt(folder: Path) -> list[dict]:
-    clock = {"seconds", "images_per_second", "waiting_share"}
-    return [{key: value for key, value in row.items() if key not in clock} for row in RunFolder(folder).history()]
 
 
 # ---- the objective
@@ -248,7 +232,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_does_not(
 ) -> None:
     again = vitrail.train("sort-digits", tmp_path / "again", options(small))
     assert again.weights == finished.weights
-    assert learnt(again.folder) == learnt(finished.folder)
+    assert what_was_learnt(again.folder) == what_was_learnt(finished.folder)
     assert vitrail.train("sort-digits", tmp_path / "other", options(small, seed=4)).weights != finished.weights
 
 
@@ -274,7 +258,7 @@ def test_a_run_goes_on_with_the_same_bits(
         lambda event: steps.append(event.step) if isinstance(event, StepDone) else None,
     )
     assert again.weights == finished.weights
-    assert learnt(folder) == learnt(finished.folder)
+    assert what_was_learnt(folder) == what_was_learnt(finished.folder)
     assert steps[-1] == STEPS
     assert step <= steps[0] <= step + 1
 

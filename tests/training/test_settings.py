@@ -8,6 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.errors import must_raise
 from vitrail.data.augmentation import Augmentation
 from vitrail.errors import UsageError
 from vitrail.nn import ViTConfig
@@ -141,10 +142,9 @@ def put(path: str, value: object) -> dict:
     ],
 )
 def test_an_unknown_key_at_any_depth_offers_the_nearest(path: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=f"here: unknown key '{path}'") as caught:
+    with must_raise(UsageError, f"here: unknown key '{path}'") as caught:
         settings_from_dict(put(path, 1), "here")
     assert caught.value.hint == hint or path == "network.hight"
-    assert str(caught.value).count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,8 @@ def test_an_unknown_key_at_any_depth_offers_the_nearest(path: str, hint: str) ->
 )
 def test_a_wrong_value_names_its_key(path: str, value: object) -> None:
     content = put(path, value)
-    with pytest.raises(UsageError, match=path.rpartition(".")[2]) as caught:
+    with must_raise(UsageError, path.rpartition(".")[2]) as caught:
         settings_from_dict(content, "here")
-    assert str(caught.value).count("\n") == 1, "one line of problem, one of hint"
     assert caught.value.problem.startswith("here: ")
     assert path.partition(".")[0] in caught.value.problem
 

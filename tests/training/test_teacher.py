@@ -212,7 +212,10 @@ def test_the_way_out_that_is_named_is_one() -> None:
     def model(images: torch.Tensor) -> Output:
         return Output(network(images))
 
-    distilling._check_answers(Teacher(lambda x: model(x).logits, RGB, CLASSES), tiny_set())
+    assert "model(x).logits" in broken(model).hint
+    teacher, images = Teacher(lambda x: model(x).logits, RGB, CLASSES), RGB.normalise(pixels(3, 12, 12))
+    distilling._check_answers(teacher, tiny_set())
+    assert (teacher.answer(images, RGB) - network(images)).abs().max() <= 1e-6
 
 
 def test_numbers_that_are_not_finite_are_refused() -> None:

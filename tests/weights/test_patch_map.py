@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import get_args
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -125,15 +124,12 @@ def test_a_map_that_fits_no_patch_is_an_error():
         linear_to_convolution(torch.zeros(5, 147), (4, 4), "h w c")
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_an_unknown_order_is_an_error():
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        for use in (
-            lambda: convolution_to_linear(torch.zeros(2, 3, 4, 4), "c w h"),
-            lambda: linear_to_convolution(torch.zeros(2, 48), (4, 4), "hwc"),
-            lambda: LinearPatchEmbedding(3, 8, (4, 4), flattening="rows"),
-        ):
-            with pytest.raises(UsageError, match="flattened in one of 'c h w', 'h w c', 'w h c'"):
-                use()
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
+    for use in (
+        lambda: convolution_to_linear(torch.zeros(2, 3, 4, 4), "c w h"),
+        lambda: linear_to_convolution(torch.zeros(2, 48), (4, 4), "hwc"),
+        lambda: LinearPatchEmbedding(3, 8, (4, 4), flattening="rows"),
+    ):
+        with pytest.raises(UsageError, match="flattened in one of 'c h w', 'h w c', 'w h c'"):
+            use()

@@ -4,7 +4,6 @@ import itertools
 import math
 from typing import get_args
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -117,12 +116,9 @@ def test_rows_that_do_not_fit_the_heads_are_an_error(rows: int, heads: int):
         reorder(torch.zeros(rows, 2), heads, OURS)
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_maps_that_differ_are_an_error():
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        with pytest.raises(DataError, match="must be alike"):
-            fuse(torch.zeros(12, 8), torch.zeros(6, 8), torch.zeros(6, 8), 4)
-        with pytest.raises(UsageError, match="got 'head qkv'"):
-            reorder(torch.zeros(12, 8), 4, "head qkv")
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
+    with pytest.raises(DataError, match="must be alike"):
+        fuse(torch.zeros(12, 8), torch.zeros(6, 8), torch.zeros(6, 8), 4)
+    with pytest.raises(UsageError, match="got 'head qkv'"):
+        reorder(torch.zeros(12, 8), 4, "head qkv")

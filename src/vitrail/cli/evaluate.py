@@ -23,7 +23,7 @@ class Evaluate:
     run: Positional[str]
     """A run or model folder"""
     data: Positional[str] = ""
-    """A named set, folder or manifest; the run's own data when left out"""
+    """A named set (digits, mnist, planted:2x3 ...), folder or manifest; the run's own data when left out"""
     split: str | None = None
     """train, validation, test or all; test when there is one."""
     data_root: Path | None = None

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from vitrail.cli.explain_maps import BATCH, DEFAULT_METHOD, Asked
 from vitrail.cli.parse import Positional, parse
-from vitrail.errors import DataError, UsageError, counted
+from vitrail.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from vitrail.cli.explain_maps import Result
-    from vitrail.model import Model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +21,8 @@ class Explain:
     """A run or model folder"""
     pictures: Positional[tuple[str, ...]] = ()
     """Picture files or folders of them; or one named set, manifest or the run's own data, whose test pictures (or
-    validation pictures, where there is no test) are taken"""
+    validation pictures, where there is no test) are taken. Planted pictures, whose evidence is known, may show no
+    digit or two: planted:empty, planted:double, planted:mnist,double,2x3"""
     method: str | None = None
     """How to explain: raw_attention, head_view, rollout, gradient_rollout, attention_grad_cam, generic_attention,
     legrad, attcat, tam, saliency, input_x_gradient, smooth_grad, integrated_gradients, grad_cam, hires_cam, occlusion,
@@ -74,6 +73,7 @@ def run(words: Sequence[str]) -> int:
         raise UsageError(f"--count must be at least 1, got {typed.count}", "--count 4")
     page, command = _page(typed.out), shlex.join(["vitrail", "explain", *words])
 
+    from vitrail.cli.explain_maps import BATCH
     from vitrail.cli.models_on import load_on
     from vitrail.sequence_model import SequenceModel
 
@@ -83,10 +83,11 @@ def run(words: Sequence[str]) -> int:
 
         return explain_written(model, typed, page, command)
 
+    from vitrail.cli.explain_asked import check_asked
     from vitrail.cli.explain_maps import explain
     from vitrail.cli.explain_pictures import read_pictures, with_masks
 
-    asked = _asked(model, typed)
+    asked = check_asked(model, typed)
     problems: list[str] = []
     shown = read_pictures(model, typed.run, typed.pictures, typed.count, typed.data_root, problems)
     if not shown:
@@ -111,54 +112,33 @@ def leave_out(problems: Sequence[str]) -> None:
         raise DataError(problems[-1], "leave it out, or replace it by a picture that can be read")
 
 
-def _asked(model: "Model", typed: Explain) -> Asked:
-    """What was asked for, checked before anything is computed."""
-    from vitrail.cli.explain_maps import choose_methods, choose_options, class_index
-    from vitrail.cli.output import warn
-
-    contrast = typed.rather_than is not None
-    methods = choose_methods(model, typed.method or DEFAULT_METHOD, typed.compare, typed.methods, contrast)
-    references = None
-    if typed.no_trust and (typed.reference or typed.masks):
-        option = "--reference" if typed.reference else "--masks"
-        raise UsageError(f"{option} is for the test that --no-trust leaves out", "one of the two")
-    if typed.reference is not None:
-        from vitrail.data.references import FEW, open_references
-
-        references = open_references(typed.reference, model.preprocessing, warn)
-        references = references.to(next(model.network.parameters()).device)
-        if len(references) < FEW:
-            has = counted(len(references), "reference picture")
-            warn(f'{typed.reference} has {has}, and a verdict needs {FEW}: every map will be "cannot tell"')
-    return Asked(
-        methods=methods,
-        options=choose_options(methods, {"layer": typed.layer, "head": typed.head}),
-        target=class_index(model, typed.target, "--target"),
-        rather_than=class_index(model, typed.rather_than, "--rather-than"),
-        references=references,
-        scored=not typed.no_trust,
-        precision=typed.precision,
-    )
-
-
 def _write(typed: Explain, page: Path, command: str, results: Sequence["Result"]) -> None:
-    """The page, the pictures, and what is said of them."""
+    """The page and the pictures, and what is said of them."""
     from vitrail.cli.explain_json import explained_json
-    from vitrail.cli.output import print_json, print_table, say, share, warn
+    from vitrail.cli.output import print_json, say
     from vitrail.cli.pictures import write_pictures
     from vitrail.pages.explanation_page import write_explanation_page
     from vitrail.pages.views import ExplanationPage
-    from vitrail.pages.words import parts_words, several_words
 
-    explained = [one for _, one in results]
-    shown = ExplanationPage(
-        f"What {folder_name(typed.run)} looked at", typed.run, command, explained, one_scale=typed.compare
-    )
+    title, explained = f"What {folder_name(typed.run)} looked at", [one for _, one in results]
+    shown = ExplanationPage(title, typed.run, command, explained, one_scale=typed.compare)
     write_explanation_page(page, shown)
     files = write_pictures(page.with_suffix(""), shown)
     if typed.json:
         print_json([explained_json(p, one, page, some) for (p, one), some in zip(results, files, strict=True)])
         return
+    _tell(typed, results)
+    say("")
+    say(f"the page      {page}")
+    say(f"the pictures  {page.with_suffix('')}")
+
+
+def _tell(typed: Explain, results: Sequence["Result"]) -> None:
+    """The answers and the verdicts: those of a comparison in a table, others as sentences below it."""
+    from vitrail.cli.output import print_table, say, share, warn
+    from vitrail.pages.words import parts_words, several_words, shared_words
+
+    explained = [one for _, one in results]
     rows, sentences = [], []
     for prediction, one in results:
         truth = "" if one.true_label in (None, prediction.label) else f"(it is {one.true_label})"
@@ -166,8 +146,12 @@ def _write(typed: Explain, page: Path, command: str, results: Sequence["Result"]
         tested = [(view.title, view.trust) for view in one.heats if view.trust is not None]
         if typed.compare:
             rows += [("", title, trust.verdict) for title, trust in tested]
+            sentences += [f"{one.name}: {words}" for words in shared_words(one.heats)]
         else:
             sentences += [f"{one.name}: {trust.sentence}" for _, trust in tested]
+    if typed.target is not None or typed.rather_than is not None:
+        against = "" if typed.rather_than is None else f" rather than {typed.rather_than}"
+        say(f"explained: {typed.target or 'the class that the model chose'}{against}")
     several = several_words(explained[0].heats)
     if several:
         say(several)
@@ -179,9 +163,6 @@ def _write(typed: Explain, page: Path, command: str, results: Sequence["Result"]
         say(sentence)
     if any(view.trust is not None and view.trust.fill != "donor" for one in explained for view in one.heats):
         warn(f"{typed.run} carries no reference pictures, so nothing can be told; --reference DIR names some")
-    say("")
-    say(f"the page      {page}")
-    say(f"the pictures  {page.with_suffix('')}")
 
 
 def folder_name(run: str) -> str:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from vitrail.model import Model
 
-PLANTED = "planted"  # the set whose evidence is known
-
 
 @dataclass(frozen=True)
 class Shown:
@@ -43,23 +41,28 @@ def read_pictures(
         UsageError: If a set stands beside other pictures.
         DataError: If there is no picture at all.
     """
-    from vitrail.data.source import MANIFESTS, NAMED
+    from vitrail.cli.planted import show_planted
+    from vitrail.data.planted_sets import is_planted, parse_planted
+    from vitrail.data.source import MANIFESTS, is_named
     from vitrail.jobs import is_own_data, open_for
 
     first = given[0]
-    is_set = first in NAMED or is_own_data(run, first) or Path(first).suffix.lower() in MANIFESTS
+    is_set = is_named(first) or is_own_data(run, first) or Path(first).suffix.lower() in MANIFESTS
     if is_set and len(given) > 1:
         raise UsageError(f"{first} is a whole set, and stands alone", f"vitrail explain {run} {first}")
     if not is_set:
         return list(read_files(given, count, problems))
-    split = open_for(model, run, first, data_root).split
+    if is_planted(first) and parse_planted(first).variant != "single":
+        return show_planted(run, first, count, data_root)
+    found = open_for(model, run, first, data_root)
+    split = found.split
     shown = []
     for i in spread(range(len(split)), count):
         try:
             shown.append(Shown(split.pictures.name(i), split.pictures.open(i), model.classes[split.labels[i]]))
         except DataError as error:
             problems.append(error.problem)
-    return with_planted_masks(shown, model) if first == PLANTED and shown else shown
+    return with_planted_masks(shown, model, first, Path(found.root)) if is_planted(first) and shown else shown
 
 
 def read_files(given: Sequence[str], count: int, problems: list[str]) -> Iterator[Shown]:
@@ -164,21 +167,19 @@ def _flattened(mask: "Image.Image") -> "Image.Image":
     return Image.fromarray(np.where(there, 255, 0).astype(np.uint8))
 
 
-def with_planted_masks(shown: list[Shown], model: "Model") -> list[Shown]:
-    """Pictures of the set `planted`, with the cell that shows the digit, where squares do not lie in two cells."""
-    import numpy as np
-    from PIL import Image
+def with_planted_masks(
+    shown: list[Shown], model: "Model", name: str = "planted", data_root: Path | None = None
+) -> list[Shown]:
+    """Pictures of a planted set, with the cell that shows the digit, where squares do not lie in two cells."""
+    from vitrail.cli.planted import mask_of
+    from vitrail.data.planted_sets import SIDES, parse_planted, planted_pictures
 
-    from vitrail.data.planted import COUNTS, GRID, planted_digits
-
-    places = [one.name.split("/")[-2:] for one in shown]
-    made = {split: planted_digits(split, COUNTS[split]) for split, _ in places}
-    sides = [each.side % side for each in made.values() for side in model.network.config.patch]
-    sizes = {(each.side * GRID[0], each.side * GRID[1]) for each in made.values()}
-    if any(sides) or sizes != {tuple(model.preprocessing.size)}:
+    chosen = parse_planted(name)
+    if any(SIDES[chosen.digits] % side for side in model.network.config.patch):
         return shown
-    found = []
-    for one, (split, index) in zip(shown, places, strict=True):
-        pixels = made[split].masks(1)[int(index)].any(axis=0)
-        found.append(dataclasses.replace(one, mask=Image.fromarray(np.where(pixels, 255, 0).astype(np.uint8))))
-    return found
+    if chosen.size != tuple(model.preprocessing.size):
+        return shown
+    places = [one.name.split("/")[-2:] for one in shown]
+    made = {split: planted_pictures(chosen, split, data_root) for split in {split for split, _ in places}}
+    masks = [mask_of(made[split], int(index)) for split, index in places]
+    return [dataclasses.replace(one, mask=mask) for one, mask in zip(shown, masks, strict=True)]

@@ -23,7 +23,11 @@ class Predict:
     run: Positional[str]
     """A run or model folder"""
     pictures: Positional[tuple[str, ...]] = ()
-    """Picture files, or folders of them"""
+    """Picture files, or folders of them; or planted pictures, such as planted:double, whose test pictures are taken"""
+    count: int | None = None
+    """How many planted pictures, evenly spread; all when left out."""
+    data_root: Path | None = None
+    """Where MNIST lies, of which planted:mnist is made."""
     out: Path | None = None
     """Write file, label, probability to this CSV file."""
     device: str = "auto"
@@ -39,19 +43,24 @@ def run(words: Sequence[str]) -> int:
     typed = parse(Predict, "predict", words, "Say what is on pictures. Example: vitrail predict runs/latest photo.jpg")
     if not typed.pictures:
         raise UsageError("no picture given", f"vitrail predict {typed.run} photo.jpg")
+    if typed.count is not None and typed.count < 1:
+        raise UsageError(f"--count must be at least 1, got {typed.count}", "--count 4")
     if typed.out is not None:
         _check_out(typed.out)
 
     from vitrail.cli.models_on import check_pictures, classifier, files_of, load_on
     from vitrail.cli.output import count, print_json, print_table, say, share, warn
+    from vitrail.data.planted_sets import is_planted
 
     together = BATCH if any(Path(name).is_dir() for name in typed.pictures) else min(BATCH, len(typed.pictures))
     loaded = load_on(typed.run, typed.device, typed.threads, together)
     model = classifier(loaded, typed.run, "predict", typed.pictures)
-    check_pictures(typed.run, "predict", typed.pictures)
-    files = [file for file, _ in files_of(typed.pictures)]
     problems: list[str] = []
-    found = list(_predictions(model, files, problems))
+    if is_planted(typed.pictures[0]):
+        found = _of_planted(model, typed)
+    else:
+        check_pictures(typed.run, "predict", typed.pictures)
+        found = list(_predictions(model, [file for file, _ in files_of(typed.pictures)], problems))
     if typed.out is not None:
         _write_csv(typed.out, found)
     if typed.json:
@@ -82,6 +91,18 @@ def _predictions(model: "Model", files: list[Path], problems: list[str]) -> Iter
                     yield from model.predict([file])
                 except DataError as error:
                     problems.append(error.problem)
+
+
+def _of_planted(model: "Model", typed: Predict) -> list["Prediction"]:
+    """Predictions of the test pictures of a planted set."""
+    from vitrail.cli.planted import show_planted
+
+    name = typed.pictures[0]
+    if len(typed.pictures) > 1:
+        raise UsageError(f"{name} is a whole set, and stands alone", f"vitrail predict {typed.run} {name}")
+    shown = show_planted(typed.run, name, typed.count, typed.data_root)
+    found = model.predict([one.picture for one in shown], BATCH)
+    return [one._replace(name=each.name) for one, each in zip(found, shown, strict=True)]
 
 
 def _check_out(path: Path) -> None:

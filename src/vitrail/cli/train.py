@@ -26,7 +26,8 @@ class Train(TrainOptions):
     """What can be typed behind `vitrail train`."""
 
     data: Positional[str] = ""
-    """digits, mnist, fashion-mnist, mnist-m, a folder of class folders, or a .csv or .jsonl with path,label[,split]; or
+    """digits, mnist, fashion-mnist, mnist-m, planted (planted:mnist, planted:2x3, planted:mnist,2x3 say whose digits
+    and how many cells), a folder of class folders, or a .csv or .jsonl with path,label[,split]; or
     sequences: sort-digits, mnist-strings, a .tsv with source and target, a .csv or .jsonl with path,text[,split]"""
     out: Path | None = None
     """The run folder; a new one below runs/ when left out."""

@@ -7,12 +7,18 @@ below the middle; the row begins anywhere where it fits. Lengths 1 to 5 are equa
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int64, UInt8
 
+from vitrail.data.idx import HELD_OUT, read_idx
 from vitrail.data.order import uniforms
+from vitrail.data.parts import TEST, TRAIN, VALIDATION, hold_out
+from vitrail.data.pictures import ArrayPictures
+from vitrail.errors import DataError
 
+MNIST_STRINGS = "mnist-strings"
 HEIGHT, WIDTH = 32, 160
 LONGEST = 5
 GAP = 4  # pixels between two boxes, from minus this to this
@@ -88,3 +94,30 @@ class StringMaker:
             "".join(map(str, row[:length])) for row, length in zip(digits.tolist(), lengths.tolist(), strict=True)
         )
         return Strings(pixels, texts, np.where(there, begins, -1))
+
+
+def string_makers(data_root: Path | None, seed: int) -> tuple[dict[str, StringMaker], str, tuple[str, ...]]:
+    """What makes the strings of each split: no two of them have a digit in common.
+
+    Args:
+        data_root: Where MNIST lies.
+        seed: Of the training strings; the others are always the same.
+
+    Returns:
+        A maker for each split: `train` and `validation` share out MNIST's training digits, `test` has its test digits.
+        Then the place that MNIST was read from, and what was odd there.
+
+    Raises:
+        DataError: MNIST is missing, damaged, or of another size.
+    """
+    found = read_idx("mnist", data_root)
+    kept, held = hold_out(found.parts[TRAIN], HELD_OUT, 0)
+    makers = {}
+    for number, (name, part) in enumerate(((TRAIN, kept), (VALIDATION, held), (TEST, found.parts[TEST]))):
+        pictures = part.pictures
+        assert isinstance(pictures, ArrayPictures)
+        makers[name] = StringMaker(pictures.pixels, part.labels, seed if name == TRAIN else 0, number)
+    sides = makers[TRAIN].pixels.shape[1:]
+    if sides != (SIDE, SIDE):
+        raise DataError(f"the pictures in {found.root} have {sides} pixels", "MNIST's files, of 28 x 28")
+    return makers, found.root, found.notes

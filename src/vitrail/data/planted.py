@@ -9,18 +9,17 @@ of pixels in the planted cell is evidence, and where it lies is known to the pix
     empty       no digit: there is nothing to find
 
 The set that has the name `planted` is `single`, of scikit-learn's digits, 4 x 4 cells of 8 x 8 pixels. Its test
-pictures are made of digits that training does not see.
+pictures are made of digits that training does not see. `vitrail.data.planted_sets` has the others that have a name.
 """
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8
 
 from vitrail.data.digits import read_digits
-from vitrail.data.parts import TEST, TRAIN, VALIDATION, Found, Part
+from vitrail.data.parts import TEST, TRAIN, VALIDATION
 from vitrail.data.pictures import ArrayPictures
 from vitrail.errors import UsageError, nearest
 
@@ -143,39 +142,3 @@ def planted_digits(split: str, count: int, variant: Variant = "single", seed: in
     assert isinstance(part.pictures, ArrayPictures)
     number = list(COUNTS).index(split)
     return plant(part.pictures.pixels, part.labels, count, variant=variant, seed=seed * len(COUNTS) + number)
-
-
-@final
-class _MadeWhenAsked(Mapping[str, Part]):
-    """The splits of the set `planted`: 2,000 pictures to test on should not cost the making of 120,000 others."""
-
-    def __init__(self) -> None:
-        self._made: dict[str, Part] = {}
-
-    def __getitem__(self, split: str) -> Part:
-        if split not in self._made:
-            made = planted_digits(split, COUNTS[split])
-            self._made[split] = Part(ArrayPictures(made.pixels, f"planted/{split}"), CLASSES, made.labels[:, 0])
-        return self._made[split]
-
-    def __contains__(self, split: object) -> bool:
-        return split in COUNTS
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted(COUNTS, key=lambda split: COUNTS[split]))  # who only wants to see one sees a small one
-
-    def __len__(self) -> int:
-        return len(COUNTS)
-
-
-def read_planted() -> Found:
-    """The set that has the name `planted`: 120,000 pictures to learn from, 1,000 to validate on, 2,000 to test on.
-
-    Each split is made when it is asked for.
-
-    Raises:
-        UsageError: If scikit-learn is missing.
-    """
-    read_digits()  # missing now rather than when a split is asked for
-    note = "Made from scikit-learn's digits: one cell of 16 shows a digit, the others show digits with shuffled pixels."
-    return Found("scikit-learn", _MadeWhenAsked(), (note,), classes=CLASSES, split_seed=SEED)

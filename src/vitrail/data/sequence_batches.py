@@ -20,7 +20,7 @@ from vitrail.data.feed import Feed, open_feed
 from vitrail.data.order import plan
 from vitrail.data.pictures import ArrayPictures
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.sequence_source import MadeSamples, PictureSamples, Samples, TextSamples
+from vitrail.data.samples import MadeSamples, PictureSamples, Samples, TextSamples
 from vitrail.data.vocabulary import PADDING, Vocabulary
 
 

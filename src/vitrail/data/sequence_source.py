@@ -1,151 +1,27 @@
 """From a name or a file to pairs of a source and a target text: what a network learns that reads one and writes other.
 
-sort-digits             strings of digits, and the same in order; made
-mnist-strings           pictures of one to five digits side by side, and what they show; made of MNIST
-pairs.tsv               source<TAB>target[<TAB>split], one pair a line; a first line of just these names is a header
-labels.csv, .jsonl      path,text[,split]: pictures, and what stands on them
+sort-digits             strings of digits, and the same in order; made: `sort_digits.py`
+mnist-strings           pictures of one to five digits side by side, and what they show; made: `mnist_strings.py`
+a file                  pairs of texts, or pictures with texts: `sequence_files.py`
 """
 
 import hashlib
-import os
-import unicodedata
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
 
 import numpy as np
-from jaxtyping import Int64
 
-from vitrail.data.idx import read_idx
-from vitrail.data.manifest import part_named, read_rows, read_text
-from vitrail.data.mnist_strings import SIDE, StringMaker
-from vitrail.data.parts import ALL, TEST, TRAIN, VALIDATION, hold_out
-from vitrail.data.pictures import ArrayPictures, FilePictures, Pictures
-from vitrail.data.sort_digits import in_order, make_strings
-from vitrail.errors import DataError, UsageError, counted
+from vitrail.data.mnist_strings import MNIST_STRINGS, string_makers
+from vitrail.data.parts import TEST, TRAIN, VALIDATION
+from vitrail.data.pictures import ArrayPictures
+from vitrail.data.samples import MadeSamples, PictureSamples, Samples, TextSamples
+from vitrail.data.sequence_files import PAIRS, read_parts, with_validation
+from vitrail.data.sort_digits import SORT_DIGITS, in_order, make_strings
+from vitrail.errors import DataError, UsageError
 
-SORT_DIGITS, MNIST_STRINGS = "sort-digits", "mnist-strings"
 NAMED_SEQUENCES = (SORT_DIGITS, MNIST_STRINGS)
 """The sets of sequences that are known by name."""
-
-PAIRS = ".tsv"
-MOST_HELD_OUT = 5000
-_COLUMNS = ("source", "target", "split")
-
-
-class Samples(ABC):
-    """Sources with their target texts, counted and named by number."""
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """How many there are."""
-
-    @abstractmethod
-    def name(self, index: int) -> str:
-        """What one is called, for messages and pages."""
-
-    @abstractmethod
-    def texts(self, ids: Int64[np.ndarray, " n"], epoch: int = 0) -> list[str]:
-        """What is to be written for each of these, in an epoch."""
-
-    @abstractmethod
-    def digest(self) -> bytes:
-        """A short hash that changes with the samples."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class TextSamples(Samples):
-    """Texts, and what is to be written for each.
-
-    Args:
-        sources: What is read.
-        targets: What is written.
-    """
-
-    sources: tuple[str, ...]
-    targets: tuple[str, ...]
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self.targets)
-
-    def name(self, index: int) -> str:
-        """The source itself."""
-        return self.sources[index]
-
-    def texts(self, ids: Int64[np.ndarray, " n"], epoch: int = 0) -> list[str]:
-        """The targets, the same in every epoch."""
-        return [self.targets[number] for number in ids.tolist()]
-
-    def digest(self) -> bytes:
-        """A hash of all texts."""
-        return _digest((*self.sources, *self.targets))
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class PictureSamples(Samples):
-    """Pictures, and what stands on each.
-
-    Args:
-        pictures: What is read.
-        targets: What is written.
-    """
-
-    pictures: Pictures
-    targets: tuple[str, ...]
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self.targets)
-
-    def name(self, index: int) -> str:
-        """The picture's name."""
-        return self.pictures.name(index)
-
-    def texts(self, ids: Int64[np.ndarray, " n"], epoch: int = 0) -> list[str]:
-        """The targets, the same in every epoch."""
-        return [self.targets[number] for number in ids.tolist()]
-
-    def digest(self) -> bytes:
-        """A hash of pictures and texts."""
-        return self.pictures.digest() + _digest(self.targets)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class MadeSamples(Samples):
-    """Pictures of digit strings that are made anew in every epoch.
-
-    Args:
-        maker: Makes them.
-        count: Of an epoch.
-    """
-
-    maker: StringMaker
-    count: int
-
-    def __len__(self) -> int:
-        """How many there are in an epoch."""
-        return self.count
-
-    def name(self, index: int) -> str:
-        """The number of one."""
-        return f"{MNIST_STRINGS}/{index}"
-
-    def texts(self, ids: Int64[np.ndarray, " n"], epoch: int = 0) -> list[str]:
-        """What the pictures of this epoch show."""
-        return list(self.maker.make(ids, epoch).texts)
-
-    def digest(self) -> bytes:
-        """A hash of the digits that they are made of, and of their number."""
-        state = hashlib.blake2b(f"{self.count} {self.maker.seed}".encode(), digest_size=16)
-        state.update(np.ascontiguousarray(self.maker.pixels).data)
-        state.update(self.maker.labels.astype("<i8").tobytes())
-        return state.digest()
 
 
 @dataclass(frozen=True)
@@ -246,10 +122,10 @@ def open_sequences(
     path = Path(what).expanduser()
     if not path.is_file():
         raise DataError(f"there is no file {path}", f"a file of pairs, or one of {', '.join(NAMED_SEQUENCES)}")
-    parts, notes = _pairs(path) if path.suffix.lower() == PAIRS else _labelled(path)
+    parts, notes = read_parts(path)
     seed = None
     if VALIDATION not in parts:
-        parts, seed = _with_validation(parts, split_seed, path), split_seed
+        parts, seed = with_validation(parts, split_seed, path), split_seed
     if TRAIN not in parts:
         raise DataError(f"{path} has no training samples, only {', '.join(parts)}", "lines whose split is train")
     return _source(what, str(path.resolve()), parts, seed, notes)
@@ -289,33 +165,6 @@ def _source(
     )
 
 
-def string_makers(data_root: Path | None, seed: int) -> tuple[dict[str, StringMaker], str, tuple[str, ...]]:
-    """What makes the strings of each split: no two of them have a digit in common.
-
-    Args:
-        data_root: Where MNIST lies.
-        seed: Of the training strings; the others are always the same.
-
-    Returns:
-        A maker for each split: `train` and `validation` share out MNIST's training digits, `test` has its test digits.
-        Then the place that MNIST was read from, and what was odd there.
-
-    Raises:
-        DataError: MNIST is missing, damaged, or of another size.
-    """
-    found = read_idx("mnist", data_root)
-    kept, held = hold_out(found.parts[TRAIN], MOST_HELD_OUT, 0)
-    makers = {}
-    for number, (name, part) in enumerate(((TRAIN, kept), (VALIDATION, held), (TEST, found.parts[TEST]))):
-        pictures = part.pictures
-        assert isinstance(pictures, ArrayPictures)
-        makers[name] = StringMaker(pictures.pixels, part.labels, seed if name == TRAIN else 0, number)
-    sides = makers[TRAIN].pixels.shape[1:]
-    if sides != (SIDE, SIDE):
-        raise DataError(f"the pictures in {found.root} have {sides} pixels", "MNIST's files, of 28 x 28")
-    return makers, found.root, found.notes
-
-
 def _mnist_strings(data_root: Path | None, seed: int, counts: Counts) -> SequenceSource:
     """Strings of MNIST's digits: new ones in every epoch for training, the same ones always for the rest."""
     makers, root, notes = string_makers(data_root, seed)
@@ -324,83 +173,3 @@ def _mnist_strings(data_root: Path | None, seed: int, counts: Counts) -> Sequenc
         made = makers[name].make(np.arange(number, dtype=np.int64))
         splits[name] = PictureSamples(ArrayPictures(made.pixels, f"{MNIST_STRINGS}/{name}"), made.texts)
     return _source(MNIST_STRINGS, root, splits, seed, notes)
-
-
-def _pairs(path: Path) -> tuple[dict[str, Samples], tuple[str, ...]]:
-    """The parts of a file with a pair of texts on each line."""
-    rows: list[tuple[str, str, str]] = []
-    lines = enumerate(read_text(path).split("\n"), start=1)
-    filled = [(number, line.rstrip("\r")) for number, line in lines if line.strip() or "\t" in line]
-    header = bool(filled) and _is_header(filled[0][1])
-    for number, line in filled[header:]:
-        cells = [unicodedata.normalize("NFC", cell.strip()) for cell in line.split("\t")]
-        where = f"{path}, line {number}"
-        if len(cells) not in (2, 3):
-            raise DataError(
-                f"{where} has {counted(len(cells), 'column')}", "source<TAB>target or source<TAB>target<TAB>split"
-            )
-        for name, cell in zip(_COLUMNS, cells, strict=False):
-            if not cell:
-                raise DataError(f"{where}: the {name} is empty", f"give it a {name} or remove the line")
-        rows.append((cells[0], cells[1], part_named(cells[2], where) if len(cells) == 3 else ALL))
-    if not rows:
-        raise DataError(f"{path} holds no pairs", "one pair a line: source<TAB>target")
-    if len({part == ALL for _, _, part in rows}) > 1:
-        raise DataError(f"{path} has a split in some lines only", "give every line a split, or none")
-    parts: dict[str, Samples] = {}
-    for part in dict.fromkeys(part for _, _, part in rows):
-        some = [row for row in rows if row[2] == part]
-        parts[part] = TextSamples(tuple(row[0] for row in some), tuple(row[1] for row in some))
-    return parts, _repeated(parts)
-
-
-def _is_header(line: str) -> bool:
-    """Whether a line names the columns, in small letters or capitals, and nothing else."""
-    return tuple(cell.strip().lower() for cell in line.split("\t")) in (_COLUMNS[:2], _COLUMNS)
-
-
-def _labelled(path: Path) -> tuple[dict[str, Samples], tuple[str, ...]]:
-    """The parts of a manifest with the columns path and text."""
-    rows = read_rows(path, "text")
-    parts: dict[str, Samples] = {}
-    for part in dict.fromkeys(row.part for row in rows):
-        some = [row for row in rows if row.part == part]
-        pictures = FilePictures([row.path for row in some], path.parent)
-        parts[part] = PictureSamples(pictures, tuple(row.label for row in some))
-    return parts, _repeated(parts)
-
-
-def _repeated(parts: Mapping[str, Samples]) -> tuple[str, ...]:
-    """A note on sources that stand in more than one split: what was learnt is then tested."""
-    names = [{samples.name(index) for index in range(len(samples))} for samples in parts.values()]
-    shared = sum(len(names[a] & names[b]) for a in range(len(names)) for b in range(a))
-    return (f"In more than one split: {counted(shared, 'source')}.",) if shared else ()
-
-
-def _with_validation(parts: Mapping[str, Samples], seed: int, path: Path) -> dict[str, Samples]:
-    """A tenth of the training samples held out, chosen by a hash of seed and source: the same source, the same side."""
-    name = ALL if ALL in parts else TRAIN
-    whole = parts.get(name)
-    if whole is None:
-        return dict(parts)
-    ranks = [hashlib.blake2b(os.fsencode(f"{seed}:{whole.name(i)}"), digest_size=8).digest() for i in range(len(whole))]
-    distinct = sorted(set(ranks))
-    if len(distinct) < 2:
-        raise DataError(f"{path} has too few samples to hold some out for validation", "add samples to it")
-    most = max(1, min(MOST_HELD_OUT, round(len(distinct) / 10)))
-    held = set(distinct[:most])
-    chosen = np.array([rank in held for rank in ranks])
-    rest = {key: samples for key, samples in parts.items() if key != name}
-    return {TRAIN: _chosen(whole, np.flatnonzero(~chosen)), VALIDATION: _chosen(whole, np.flatnonzero(chosen)), **rest}
-
-
-def _chosen(samples: Samples, ids: Int64[np.ndarray, " n"]) -> Samples:
-    targets = tuple(samples.texts(ids))
-    if isinstance(samples, TextSamples):
-        return TextSamples(tuple(samples.sources[number] for number in ids.tolist()), targets)
-    assert isinstance(samples, PictureSamples)
-    return PictureSamples(samples.pictures.select(ids.tolist()), targets)
-
-
-def _digest(texts: Iterable[str] | Sequence[str]) -> bytes:
-    return hashlib.blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -22,14 +22,19 @@ from vitrail.data.manifest import read_manifest
 from vitrail.data.mnist_m import read_mnist_m
 from vitrail.data.parts import ALL, TEST, TRAIN, VALIDATION, Found, Part, hold_out
 from vitrail.data.pictures import Pictures
-from vitrail.data.planted import read_planted
+from vitrail.data.planted_sets import is_planted, read_planted
 from vitrail.data.sequence_source import NAMED_SEQUENCES
 from vitrail.errors import DataError, UsageError, nearest
 
 NAMED = ("digits", "mnist", "fashion-mnist", "mnist-m", "planted")
-"""The sets that are known by name."""
+"""The sets that are known by name; `planted` may have options behind it, see `vitrail.data.planted_sets`."""
 
 MANIFESTS = (".csv", ".jsonl")
+
+
+def is_named(what: str) -> bool:
+    """Whether these words name a set, with options or without."""
+    return what in NAMED or is_planted(what)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +64,7 @@ class Source:
     """Data to train on.
 
     Args:
-        name: `digits`, `mnist`, `fashion-mnist`, `mnist-m`, `planted`, or the path as it was given.
+        name: `digits`, `mnist`, `fashion-mnist`, `mnist-m`, `planted` (with options), or the path as given.
         root: Where it was read from; with it `reopen_source` finds the data again from any folder.
         classes: The names of the classes, decided by the training split.
         train: What is learnt from.
@@ -108,8 +113,9 @@ def open_source(what: str, data_root: Path | None = None, split_seed: int = 0) -
     """Open data to train on.
 
     Args:
-        what: `digits`, `mnist`, `fashion-mnist`, `mnist-m`, `planted`, a folder of class folders, or a `.csv` or
-            `.jsonl` manifest. A folder that bears the name of a known set is written with a path, such as `./mnist`.
+        what: `digits`, `mnist`, `fashion-mnist`, `mnist-m`, `planted` (or `planted:mnist,2x3`, see
+            `vitrail.data.planted_sets`), a folder of class folders, or a `.csv` or `.jsonl` manifest. A folder that
+            bears the name of a known set is written with a path, such as `./mnist`.
         data_root: Where the files of a named set are.
         split_seed: The seed of the validation split, where the data brings none.
 
@@ -171,7 +177,7 @@ def reopen_source(name: str, root: str, split_seed: int | None) -> Source:
     Raises:
         DataError: The data is gone or damaged.
     """
-    return replace(open_source(name if name in NAMED else root, Path(root), split_seed or 0), name=name)
+    return replace(open_source(name if is_named(name) else root, Path(root), split_seed or 0), name=name)
 
 
 def open_evaluation(
@@ -248,8 +254,8 @@ def _find(what: str, data_root: Path | None) -> Found:
         return read_digits()
     if what == "mnist-m":
         return read_mnist_m(data_root)
-    if what == "planted":
-        return read_planted()
+    if is_planted(what):
+        return read_planted(what, data_root)
     if what in NAMED:
         return read_idx(what, data_root)
     path = Path(what).expanduser()

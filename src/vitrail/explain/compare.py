@@ -12,7 +12,7 @@ from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
 from vitrail.explain.methods import METHODS, nearest_method
 from vitrail.explain.target import OfLogits, Target
-from vitrail.explain.trusting import Explainable, Precision, Trust, trust, without_evidence_for
+from vitrail.explain.trusting import Explainable, Precision, Trust, evidence_for, trust
 from vitrail.nn.vit import Images
 
 
@@ -77,16 +77,14 @@ def compare(
         if name not in METHODS:
             raise UsageError(f"unknown method '{name}', there are {', '.join(METHODS)}", f"'{nearest_method(name)}'")
     heats, trusts, seconds = [], [], []
-    without = None
-    if scored:
-        lent = model.donors if references is None else references
-        without = without_evidence_for(model.network, images, lent, precision, seed)
+    evidence = None
     function: OfLogits | None = target if callable(target) and not isinstance(target, Tensor) else None
     for name in names:
         began = time.perf_counter()
         heats.append(METHODS[name].function(model.network, images, target))
         seconds.append(time.perf_counter() - began)
         if scored:
+            evidence = evidence or evidence_for(model, images, heats[-1], references, function, precision, seed)
             found = trust(
                 model,
                 images,
@@ -94,7 +92,7 @@ def compare(
                 references=references,
                 masks=masks,
                 function=function,
-                without=without,
+                evidence=evidence,
                 precision=precision,
                 seed=seed,
             )

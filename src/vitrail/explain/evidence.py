@@ -1,29 +1,66 @@
-"""Is there evidence at all? A picture against pictures put together of patches, which hold little.
+"""Is there evidence at all? A picture against two kinds of pictures that hold none.
 
-A picture put together of patches of many others, each at its own place, looks like the real thing patch by patch and
-shows nothing, or pieces at most (`lending.py` keeps the worst of them away). What the network says of such composites
-is what it says of next to nothing; a picture holds evidence when the
-explained number is exceptional among theirs. When the class is the picture's highest, it was chosen among all classes,
-so it is compared with the highest class of each composite: a fair comparison for any network, trained or not.
+    composites    put together of patches of many other pictures, each at its own place. Patch by patch they look like
+                  the real thing, and show nothing, or pieces at most (`lending.py` keeps the worst of them away).
+    surrogates    of the picture's own colours and smoothness, with nothing arranged (`surrogates.py`).
+
+A picture holds evidence when the explained number is exceptional among both: each kind makes up for what the other
+lacks. A trained network knows patches like those of composites, and is not led astray by them as it may be by noise.
+But patches of many pictures share no brightness, no colour and no smoothness, and a network that has learnt nothing
+answers to just these: among composites alone, 40 to 65 % of photographs held "evidence" for networks with random
+weights (benchmarks/LOG.md). Surrogates share them with the picture.
+
+Each kind gives a p = (1 + those whose number is as high) / (1 + all); the larger one decides. When the class is the
+picture's highest, it was chosen among all classes, so it is compared with the highest class of each of the others.
 
 References are few, and a new picture is like none of them. If every patch adds its own to the number, with variance s
 over all pictures, then composites of r references have s (r - 1) / r around their mean, and a new picture has
 s (r + 1) / r around it. So the composites' numbers are spread out by the root of (r + 1) / (r - 1) before they are
 compared. Below ten references that correction is larger than a tenth, and too rough to build on.
+
+Both are asked in rounds, until so many leave little doubt on which side of the limit a picture stands. Of pictures like
+the others, 5.1 % pass a limit of 5 % in this way.
 """
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.explain.readout import wide
-from vitrail.explain.scores.fill import Fill, logits_in_chunks
+from vitrail.explain.scores.fill import Fill, donor, logits_in_chunks
+from vitrail.explain.scores.streams import keys_of
+from vitrail.explain.surrogates import surrogates
 from vitrail.explain.target import Aim
+from vitrail.explain.verdict import EVIDENCE
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
-BATCH = 64
+BATCH = 32  # pictures that go through the network at a time
 FEWEST = 10  # references
+COMPOSITES = (99, 199, 299, 399, 499)  # after each round; they serve all pictures of a call
+SURROGATES = (59, 119, 239, 499)  # after each round; each picture has its own
+DOUBT = 0.05  # chance of a number as low, or as high, at the limit itself, up to which a round is the last
+VALUES = 2**22  # of the surrogates that are made at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Whether pictures hold evidence; one entry for each.
+
+    Attributes:
+        p: (b,), the larger of both; nan where it could not be asked.
+        composites: (b,), with how many composites each was compared; 0 where it could not be asked.
+        surrogates: (b,), with how many surrogates; 0 where the composites had settled that there is none.
+    """
+
+    p: Float[Tensor, "b"]
+    composites: Int[Tensor, "b"]
+    surrogates: Int[Tensor, "b"]
 
 
 def explained(logits: Float[Tensor, "*m b v"], aim: Aim) -> Float[Tensor, "*m b"]:
@@ -37,48 +74,136 @@ def explained(logits: Float[Tensor, "*m b v"], aim: Aim) -> Float[Tensor, "*m b"
 
 
 @torch.no_grad()
-def evidence_free(network: ViT, images: Images, fill: Fill, count: int, seed: int) -> Float[Tensor, "count v"]:
-    """Logits of pictures that hold no evidence, of the size of `images`; the same for all of them.
+def find_evidence(
+    network: ViT, images: Images, aim: Aim, lent: Float[Tensor, "r c h w"] | None, seed: int = 0
+) -> Evidence:
+    """Ask of each picture whether it holds evidence for what is explained.
+
+    Args:
+        network: In eval mode.
+        images: (b, c, h, w), as the network reads them.
+        aim: What is explained of them.
+        lent: References that lend their patches. With fewer than ten, the question is not asked.
+        seed: Decides composites and surrogates.
+    """
+    nothing = torch.zeros(len(images), dtype=torch.long, device=images.device)
+    if lent is None or len(lent) < FEWEST:
+        return Evidence(
+            torch.full(nothing.shape, torch.nan, dtype=torch.float64, device=images.device), nothing, nothing
+        )
+    logits = wide(logits_in_chunks(network, images[None], BATCH)[0])
+    p, composites = _among_composites(network, images, logits, aim, lent, seed)
+    surrogates_asked = nothing.clone()
+    for picture in (p <= EVIDENCE).nonzero()[:, 0].tolist():
+        one = slice(picture, picture + 1)
+        own, count = _among_surrogates(network, images[one], logits[one], aim.select(one), seed)
+        p[picture], surrogates_asked[picture] = max(own, float(p[picture])), count
+    return Evidence(p, composites, surrogates_asked)
+
+
+def _among_composites(
+    network: ViT, images: Images, logits: Tensor, aim: Aim, lent: Tensor, seed: int
+) -> tuple[Float[Tensor, "b"], Int[Tensor, "b"]]:
+    fill, without = donor(lent), logits[:0]
+    p = torch.ones(len(images), dtype=torch.float64, device=images.device)
+    asked = torch.zeros(len(images), dtype=torch.long, device=images.device)
+    open_ = torch.ones_like(p, dtype=torch.bool)
+    for count in COMPOSITES:
+        more = composites_of(network, images, fill, range(len(without), count), seed)
+        without = torch.cat([without, more])
+        above = as_high(logits, aim, without, len(lent))
+        p, asked = torch.where(open_, ranked(above, count), p), torch.where(open_, count, asked)
+        open_ = open_ & ~settled(above, count)
+        if not open_.any():
+            break
+    return p, asked
+
+
+def _among_surrogates(network: ViT, image: Images, logits: Tensor, aim: Aim, seed: int) -> tuple[float, int]:
+    key, above, asked = keys_of(image)[0], torch.zeros(1, dtype=torch.long, device=image.device), 0
+    at_a_time = max(1, min(BATCH, VALUES // image[0].numel()))
+    for count in SURROGATES:
+        while asked < count:
+            made = surrogates(image[0], min(at_a_time, count - asked), seed * 65_537 + asked, key)
+            above = above + as_high(logits, aim, wide(network(made)))
+            asked += len(made)
+        if bool(settled(above, asked)):
+            break
+    return float(ranked(above, asked)), asked
+
+
+@torch.no_grad()
+def composites_of(
+    network: ViT, images: Images, fill: Fill, numbers: Sequence[int], seed: int
+) -> Float[Tensor, "count v"]:
+    """Logits of pictures put together of patches, of the size of `images`; the same for all of them.
 
     Args:
         network: In eval mode.
         images: Any pictures of that size.
         fill: One that is in distribution: its fillers are the pictures.
-        count: How many.
+        numbers: Which ones.
         seed: The same seed gives the same composites.
     """
     assert fill.in_distribution
-    height, width = network.grid(images)
-    patch = (images.shape[2] // height, images.shape[3] // width)
+    rows, columns = network.grid(images)
+    patch = (images.shape[2] // rows, images.shape[3] // columns)
     parts = []
-    for first in range(0, count, BATCH):
-        some = fill.make(images[:1], patch, min(BATCH, count - first), seed + 7919 * (1 + first))
-        parts.append(wide(logits_in_chunks(network, some, BATCH)[:, 0]))
+    for first in range(0, len(numbers), BATCH):
+        some = numbers[first : first + BATCH]
+        made = fill.make(images[:1], patch, len(some), seed + 7919 * (1 + some[0]))
+        parts.append(wide(logits_in_chunks(network, made, BATCH)[:, 0]))
     return torch.cat(parts)
 
 
-def evidence_of(
-    logits: Float[Tensor, "b v"], aim: Aim, without: Float[Tensor, "count v"], references: int
-) -> Float[Tensor, "b"]:
-    """p for each picture: (1 + composites whose number is as high) / (1 + composites).
+def as_high(
+    logits: Float[Tensor, "b v"], aim: Aim, without: Float[Tensor, "count v"], references: int | None = None
+) -> Int[Tensor, "b"]:
+    """How many pictures without evidence reach each picture's number.
 
     Args:
         logits: Of the pictures.
         aim: What is explained of them.
         without: Logits of pictures that hold no evidence.
-        references: Of how many pictures they are put together.
+        references: Of how many pictures they are put together; None where they are not.
     """
-    own = explained(logits, aim)
-    count, pictures = len(without), len(logits)
+    own, pictures = explained(logits, aim), len(logits)
     theirs = explained(without[:, None].expand(-1, pictures, -1), aim)  # (count, b)
     if aim.function is None:
         highest = aim.target == logits.argmax(dim=1)
         chosen = Aim(without.argmax(dim=1))
         if aim.rather_than is None:
             best = explained(without, chosen)[:, None].expand(-1, pictures)
-        else:  # the highest of the composites, held against the same class
+        else:  # the highest of the others, held against the same class
             best = chosen.of(without)[:, None] - without[:, aim.rather_than]
         theirs = torch.where(highest, best, theirs)
-    mean = theirs.mean(dim=0)
-    theirs = mean + (theirs - mean) * ((references + 1) / (references - 1)) ** 0.5
-    return (1 + (theirs >= own).sum(dim=0)).double() / (1 + count)
+    if references is not None:
+        mean = theirs.mean(dim=0)
+        theirs = mean + (theirs - mean) * ((references + 1) / (references - 1)) ** 0.5
+    return (theirs >= own).sum(dim=0)
+
+
+def ranked(above: Int[Tensor, "b"], count: int) -> Float[Tensor, "b"]:
+    """p of so many out of `count` that reach the picture's number."""
+    return (1 + above).double() / (1 + count)
+
+
+def settled(above: Int[Tensor, "b"], count: int) -> Bool[Tensor, "b"]:
+    """Whether so few, or so many, of `count` are rare where the share is the limit itself."""
+    few, many = _bounds(count)
+    return (above <= few) | (above >= many)
+
+
+@cache
+def _bounds(count: int) -> tuple[int, int]:
+    """The most that are rarely that few, and the least that are rarely that many; rare is a chance of `DOUBT`."""
+    below, few, many = 0.0, -1, count + 1
+    for number in range(count + 1):
+        chance = math.comb(count, number) * EVIDENCE**number * (1 - EVIDENCE) ** (count - number)
+        if 1 - below <= DOUBT:
+            many = number
+            break
+        below += chance
+        if below <= DOUBT:
+            few = number
+    return few, many

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.explain.showing import Shown, heat_html
@@ -75,3 +75,9 @@ def caveats(values: Float[Tensor, "b rows columns"]) -> tuple[tuple[str, ...], .
     for is_finite, is_constant in zip(finite, constant, strict=True):
         notes.append((NOT_FINITE,) if not is_finite else (NO_SIGNAL,) if is_constant else ())
     return tuple(notes)
+
+
+def no_signal_where(drowned: Bool[Tensor, "b"], values: Float[Tensor, "b rows columns"]) -> list[tuple[str, ...]]:
+    """Notes on maps that hold what rounding left, as their method knows, where the values do not say so themselves."""
+    found = zip(drowned.tolist(), caveats(values), strict=True)
+    return [(NO_SIGNAL,) if lost and not said else () for lost, said in found]

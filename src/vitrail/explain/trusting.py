@@ -10,14 +10,14 @@ is averaged over the steps. The map, its random twins and the true mask go throu
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.evidence import BATCH, FEWEST, evidence_free, evidence_of, explained
+from vitrail.explain.evidence import BATCH, Evidence, explained, find_evidence
 from vitrail.explain.heat import NO_SIGNAL, NOT_FINITE, Heat
 from vitrail.explain.readout import check, wide
 from vitrail.explain.scores.fill import donor, logits_in_chunks, own_patches
@@ -32,8 +32,7 @@ from vitrail.nn.vit import Images
 Precision = Literal["fp32", "bf16"]
 
 VISIBLE = 0.05  # difference of probabilities that a sentence speaks of
-COMPOSITES = 499  # they serve all pictures, so they may be many
-LEAST = {"random_maps": 39, "draws": 10, "composites": 99}
+LEAST = {"random_maps": 39, "draws": 10}
 
 
 @runtime_checkable
@@ -69,7 +68,8 @@ class Trust:
         covered: (b,), the same with the map's first `squares` squares covered, mean over the draws.
         covered_random: (b,), the same with as many squares of the random maps covered, mean over these.
         squares: (b,), how many squares that is: up to a quarter of all, where the two differ most.
-        composites: How many pictures without evidence the number was compared with.
+        composites: (b,), with how many pictures put together of other pictures' patches the number was compared.
+        surrogates: (b,), with how many pictures of the same colours and smoothness.
         fill: What covered squares.
     """
 
@@ -86,7 +86,8 @@ class Trust:
     covered: Float[Tensor, "b"]
     covered_random: Float[Tensor, "b"]
     squares: Int[Tensor, "b"]
-    composites: int
+    composites: Int[Tensor, "b"]
+    surrogates: Int[Tensor, "b"]
     fill: str
 
     def sentence(self, picture: int, name: str) -> str:
@@ -126,17 +127,16 @@ def trust(
     references: Float[Tensor, "r c h w"] | None = None,
     masks: Bool[Tensor, "b rows columns"] | None = None,
     function: OfLogits | None = None,
+    evidence: Evidence | None = None,
     random_maps: int = LEAST["random_maps"],
     draws: int = LEAST["draws"],
-    composites: int = COMPOSITES,
-    without: Float[Tensor, "count v"] | None = None,
     precision: Precision = "fp32",
     seed: int = 0,
 ) -> Trust:
     """Score a heat, compare it with random maps, and say how far to trust it.
 
-    It takes draws x (random_maps + 1 + draws) forward passes for each picture (500 as it stands), and `composites`
-    (499) once for all pictures.
+    It takes draws x (random_maps + 1 + draws) forward passes for each picture (500 as it stands), 59 to 499 to ask a
+    picture for evidence, and 99 to 499 once for all pictures.
 
     Args:
         model: A network in eval mode with its references.
@@ -146,10 +146,9 @@ def trust(
             fewer than ten the verdict is "cannot tell"; with none, patches of the same picture cover squares.
         masks: True on the patches that hold the evidence, where that is known.
         function: The function that was explained, for a heat whose target is one.
+        evidence: What `find_evidence` returned for these pictures and this target, when several heats share it.
         random_maps: Random maps for each map, at least 39.
         draws: Steps, each with a cover of its own, and covers for the interval; at least 10.
-        composites: Pictures without evidence, at least 99; more make the verdict hang less on which they are.
-        without: Logits of such pictures, made before by `evidence_free`, to be used for several heats.
         precision: "bf16" runs the scores' forward passes in bfloat16, several times as fast where the processor has it.
         seed: Decides random maps and covers.
 
@@ -158,54 +157,53 @@ def trust(
     """
     network = model.network
     check(network, images, False)
-    _check_numbers({"random_maps": random_maps, "draws": draws, "composites": composites})
+    _check_numbers({"random_maps": random_maps, "draws": draws})
     _check_fit(network.grid(images), len(images), heat, masks, function)
     lent = model.donors if references is None else references
     fill = own_patches() if lent is None else donor(lent)
     aim = Aim(heat.target, heat.rather_than, function)
-    with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
-        counts = _Counts(0 if lent is None else len(lent), random_maps, composites, without)
-        return _tested(CoveredPictures(network, images, aim, fill, draws, seed), heat, masks, counts)
+    with _passes_in(precision, images):
+        found = find_evidence(network, images, aim, lent, seed) if evidence is None else evidence
+        covering = CoveredPictures(network, images, aim, fill, draws, seed)
+        return _tested(covering, heat, masks, random_maps, found, 0 if lent is None else len(lent))
 
 
 @torch.no_grad()
-def without_evidence_for(
-    network: ViT, images: Images, lent: Float[Tensor, "r c h w"] | None, precision: Precision = "fp32", seed: int = 0
-) -> Float[Tensor, "count v"] | None:
-    """What `trust` takes as `without`, for several heats of the same pictures; None with too few references."""
-    if lent is None or len(lent) < FEWEST:
-        return None
-    with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
-        return evidence_free(network, images, donor(lent), COMPOSITES, seed)
+def evidence_for(
+    model: Explainable,
+    images: Images,
+    heat: Heat,
+    references: Float[Tensor, "r c h w"] | None = None,
+    function: OfLogits | None = None,
+    precision: Precision = "fp32",
+    seed: int = 0,
+) -> Evidence:
+    """What `trust` takes as `evidence`, for several heats of the same pictures and target. See `trust`."""
+    lent = model.donors if references is None else references
+    with _passes_in(precision, images):
+        return find_evidence(model.network, images, Aim(heat.target, heat.rather_than, function), lent, seed)
 
 
-class _Counts(NamedTuple):
-    references: int
-    random_maps: int
-    composites: int
-    without: Tensor | None
+def _passes_in(precision: Precision, images: Images) -> torch.autocast:
+    return torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
-def _tested(covering: CoveredPictures, heat: Heat, masks: Tensor | None, counts: _Counts) -> Trust:
+def _tested(
+    covering: CoveredPictures, heat: Heat, masks: Tensor | None, random_maps: int, found: Evidence, references: int
+) -> Trust:
     network, images, aim, seed = covering.network, covering.images, covering.aim, covering.seed
     logits = wide(logits_in_chunks(network, images[None], BATCH)[0])
     before = explained(logits, aim)
-    twins = random_maps_like(heat.values, counts.random_maps, seed, keys_of(images))
+    twins = random_maps_like(heat.values, random_maps, seed, keys_of(images))
     numbers, shares = covering.paired(torch.cat([heat.values[None], twins.to(heat.values)]))
     falls = (before - numbers).mean(dim=0)  # (1 + maps, b)
     by_draw, by_step = covering.by_draw(heat.values)
     score, spread = (before - by_draw).mean(dim=0), by_draw.std(dim=0)
     oracle = None if masks is None else (before - covering.paired(masks.to(before)[None])[0]).mean(dim=0)[0]
-    faithful = (1 + (falls[1:] >= falls[0]).sum(dim=0)).double() / (1 + counts.random_maps)
+    faithful = (1 + (falls[1:] >= falls[0]).sum(dim=0)).double() / (1 + random_maps)
     silent = [bool({NO_SIGNAL, NOT_FINITE} & set(notes)) for notes in heat.notes]
     faithful = faithful.masked_fill(torch.tensor(silent, device=faithful.device), torch.nan)
-    evidence = torch.full_like(before, torch.nan, dtype=torch.float64)
-    if counts.references >= FEWEST:
-        without = counts.without
-        if without is None:
-            without = evidence_free(network, images, covering.fill, counts.composites, seed)
-        evidence = evidence_of(logits, aim, without, counts.references)
-    said = [verdict(*both, counts.references) for both in zip(_known(evidence), _known(faithful), strict=True)]
+    said = [verdict(*both, references) for both in zip(_known(found.p), _known(faithful), strict=True)]
     covered, chance = by_step.mean(dim=0), shares[:, 1:].mean(dim=1)  # (steps, b) each
     told = (chance - covered)[: covering.few].nan_to_num().argmax(dim=0)[None]
     half = _t_97_5(covering.draws) * spread / covering.draws**0.5
@@ -217,13 +215,14 @@ def _tested(covering: CoveredPictures, heat: Heat, masks: Tensor | None, counts:
         random=falls[1:].T.contiguous(),
         paired=falls[0],
         oracle=oracle,
-        evidence=evidence,
+        evidence=found.p,
         faithful=faithful,
         before=probability(logits, aim),
         covered=covered.gather(0, told)[0],
         covered_random=chance.gather(0, told)[0],
         squares=torch.tensor(covering.steps, device=told.device)[told[0]],
-        composites=counts.composites if counts.without is None else len(counts.without),
+        composites=found.composites,
+        surrogates=found.surrogates,
         fill=covering.fill.name,
     )
 

@@ -1,23 +1,22 @@
 """How far to trust a map: a pure function of two questions.
 
-    evidence    Is the explained number exceptional among pictures put together of patches of other pictures, which hold
-                no evidence? p = (1 + composites whose number is as high) / (1 + composites).
+    evidence    Is the explained number exceptional among pictures that hold no evidence? Of two kinds of these, the one
+                that reaches it more often counts (`evidence.py`).
     faithful    Does covering what the map names change that number more than covering what its random twins name does?
                 p = (1 + twins with at least that change) / (1 + twins).
 
-Both are ranks. The second is fair for any network and any map: a random map of a picture is faithful at 0.05 in one of
-20 cases. The first is fair as far as the composites differ from pictures without evidence in nothing else: patches of
-one picture may share its brightness, which patches of many do not, and a network that has learnt nothing may take that
-for evidence. Either alone is not enough. A scrambled network does react to what a map of it names, so its maps are
-faithful, to nothing; and evidence says that there is something to find, not that the map found it. The figures behind
-the limits are in benchmarks/explain.md, the rules that failed in benchmarks/LOG.md.
+Both are ranks, and either alone is not enough. A scrambled network does react to what a map of it names, so its maps
+are faithful, to nothing; and evidence says that there is something to find, not that the map found it. A random map of
+a picture is faithful at 0.05 in one of 20 cases, for any network; a network that has learnt nothing finds evidence at
+0.05 about as often. The figures behind the limits are in benchmarks/explain.md, the rules that failed in
+benchmarks/LOG.md.
 """
 
 from typing import Literal
 
 Verdict = Literal["supported", "weak", "no better than random", "cannot tell"]
 
-EVIDENCE = 0.03
+EVIDENCE = 0.05
 FAITHFUL = 0.05
 WEAK = 0.20
 
@@ -40,7 +39,7 @@ def verdict(evidence: float | None, faithful: float | None, references: int) -> 
         few = f"{references} reference picture{'s are' if references > 1 else ' is'} too few"
         return "cannot tell", f"{few} to know what the network says of pictures without evidence"
     if evidence > EVIDENCE:
-        high = f"pictures put together of other pictures' patches reach as much in {evidence:.0%} of cases"
+        high = f"pictures without evidence reach as much in {evidence:.0%} of cases"
         return "cannot tell", f"no evidence found: {high}"
     if faithful <= FAITHFUL:
         return "supported", "there is evidence, and the squares that the map names carry it"

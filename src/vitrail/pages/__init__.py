@@ -6,7 +6,8 @@ These functions take plain values (numbers, names, numpy arrays) and never a net
 
 from vitrail.pages.colour import heat_picture
 from vitrail.pages.explanation_page import write_explanation_page
-from vitrail.pages.run_page import EvaluationSummary, Example, RunSummary, write_run_page
+from vitrail.pages.run_page import write_run_page
+from vitrail.pages.run_views import EvaluationSummary, Example, RunSummary
 from vitrail.pages.sheet import draw_sheet
 from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView, TrustView
 

@@ -3,9 +3,13 @@
 Two scales. A map without signs runs from dark to light, so that it also reads in grey and without colour vision. A map
 with signs runs from blue (against) over white (zero) to red (for), and both ends lie equally far from zero.
 
+A scale starts at zero, and its last colour stands for the map's largest value; or for three times the map's mean, where
+no square has as much: a map that prefers no square stays dull all over, and is not stretched until it looks like one.
+
 Maps of several methods have units that nothing converts into one another. Side by side they are shown as shares: each
 square's share of its map's total absolute value, and one range of colours for all. There colours go with the square
-root of the share: one map with nearly everything in one square would leave all others black otherwise.
+root of the share, and the last one stands for at most twice the median of the maps' largest shares: one map with nearly
+everything in one square would leave all others black otherwise. The legend says so.
 """
 
 import dataclasses
@@ -19,6 +23,7 @@ SEQUENTIAL = ((17, 20, 54), (62, 52, 128), (134, 66, 144), (206, 92, 110), (247,
 DIVERGING = ((23, 66, 138), (96, 150, 208), (248, 248, 246), (222, 120, 92), (140, 24, 34))
 MISSING = (128, 128, 128)
 STRENGTH = 0.65
+EVEN = 3  # times the mean: squares that have less are never shown in the last colour
 PALE = 0.35  # of a map that the evidence does not support
 TICKS = (0.01, 0.05, 0.25)  # shares that a legend names between its ends
 APART, FROM_END = 0.085, 0.2  # how near two names on a legend may stand, and one to an end, as shares of its width
@@ -35,6 +40,7 @@ class Range:
         high: Value of the last colour of the scale.
         missing: How many values are not finite.
         rooted: Whether colours go with the square root of a value, with its sign, and not with the value itself.
+        more: Whether the last colour also stands for what is beyond its value, in this map or another on its scale.
     """
 
     smallest: float
@@ -43,6 +49,7 @@ class Range:
     high: float
     missing: int
     rooted: bool = False
+    more: bool = False
 
     @property
     def flat(self) -> bool:
@@ -68,14 +75,28 @@ class Range:
         return found
 
 
+@dataclass(frozen=True)
+class Common:
+    """The scale that all maps of a picture have in common.
+
+    Args:
+        top: The share of a map's total that the last colour stands for.
+        more: Whether a square of one of the maps has more.
+    """
+
+    top: float
+    more: bool
+
+
 def value_range(values: Float[np.ndarray, "rows columns"], signed: bool) -> Range:
-    """Find what the colours of a map stand for: its own range, or for signs a range symmetric about zero."""
+    """Find what the colours of a map stand for on a scale of its own, which holds zero; for signs, in its middle."""
     finite = values[np.isfinite(values)].astype(np.float64)
     if finite.size == 0:
         return Range(np.nan, np.nan, np.nan, np.nan, values.size)
-    smallest, largest = float(finite.min()), float(finite.max())
-    reach = max(abs(smallest), abs(largest))
-    low, high = (-reach, reach) if signed else (smallest, largest)
+    smallest, largest, total = float(finite.min()), float(finite.max()), float(np.abs(finite).sum())
+    even = total * min(1.0, EVEN / finite.size)
+    high = max(abs(smallest), largest, even) if signed else max(largest, even)
+    low = -high if signed else min(0.0, smallest)
     return Range(smallest, largest, low, high, values.size - finite.size)
 
 
@@ -85,16 +106,22 @@ def shares(values: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows
     return values.astype(np.float64) / (total if total > 0 else 1.0)
 
 
-def largest_share(maps: Sequence[Float[np.ndarray, "rows columns"]]) -> float:
-    """The largest share, without sign, that a square of any of these maps has; 0 where there is none."""
-    largest = [np.abs(part[np.isfinite(part)]).max(initial=0.0) for part in map(shares, maps)]
-    return float(max(largest, default=0.0))
+def common_scale(maps: Sequence[Float[np.ndarray, "rows columns"]]) -> Common:
+    """The scale of shares on which maps of one picture stand side by side; its top is 0 where none has a signal."""
+    largest = [float(np.abs(part[np.isfinite(part)]).max(initial=0.0)) for part in map(shares, maps)]
+    found = [share for share in largest if share > 0]
+    if not found:
+        return Common(0.0, False)
+    even = min(1.0, EVEN / max(part.size for part in maps))
+    top = max(min(max(found), 2 * float(np.median(found))), even)
+    return Common(top, max(found) > top)
 
 
-def share_range(values: Float[np.ndarray, "rows columns"], signed: bool, largest: float) -> Range:
-    """The range of a map as shares, with colours from 0 (for signs from -largest) to `largest`, by the square root."""
-    low = -largest if signed else 0.0
-    return dataclasses.replace(value_range(shares(values), signed), low=low, high=largest, rooted=True)
+def share_range(values: Float[np.ndarray, "rows columns"], signed: bool, common: Common) -> Range:
+    """The range of a map as shares, with colours from 0 (for signs from -top) to the common top, by the square root."""
+    own = value_range(shares(values), signed)
+    low = -common.top if signed else 0.0
+    return dataclasses.replace(own, low=low, high=common.top, rooted=True, more=common.more)
 
 
 def heat_colours(
@@ -109,6 +136,7 @@ def heat_colours(
 
     Returns:
         Colours between those of `SEQUENTIAL` or `DIVERGING`, linear in the value; in its root where the range says so.
+        What lies beyond the range has the colour of its end.
     """
     shown = value_range(values, signed) if shown is None else shown
     if shown.flat:

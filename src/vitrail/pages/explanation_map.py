@@ -7,27 +7,27 @@ page's script reads them from there.
 
 import numpy as np
 
-from vitrail.pages.colour import Range, heat_colours, share_range, shares, value_range
+from vitrail.pages.colour import EVEN, Common, Range, heat_colours, share_range, shares, value_range
 from vitrail.pages.html import data_uri, escape, number, percent, plural
-from vitrail.pages.trust import trust_block
+from vitrail.pages.trust import brief_block, trust_block
 from vitrail.pages.views import ExplainedPicture, HeatView
-from vitrail.pages.words import parts_words
+from vitrail.pages.words import ends_words, parts_words, shared_words
 
 
-def map_figure(heat: HeatView, explained: ExplainedPicture, index: int, largest: float | None) -> str:
+def map_figure(heat: HeatView, explained: ExplainedPicture, index: int, common: Common | None) -> str:
     """One map over its picture, with its legend, its verdict, its sentence, its caveats and its values.
 
     Args:
         heat: The map.
         explained: Its picture.
         index: The number of the picture in the page.
-        largest: The share that the last colour stands for, where all maps have one scale; None where each has its own.
+        common: The scale of all maps of the picture; None where each has its own.
     """
     height, width = explained.picture.shape[:2]
     rows, columns = heat.values.shape
     shown, values = value_range(heat.values, heat.signed), heat.values
-    if largest is not None:
-        shown, values = share_range(heat.values, heat.signed, largest), shares(heat.values)
+    if common is not None:
+        shown, values = share_range(heat.values, heat.signed, common), shares(heat.values)
     small = " small" if max(height, width) <= 96 else ""
     layer = ""
     if not shown.flat:
@@ -35,7 +35,6 @@ def map_figure(heat: HeatView, explained: ExplainedPicture, index: int, largest:
         layer = f'<image class="heat" width="{width}" height="{height}" preserveAspectRatio="none" href="{squares}"/>'
         layer = f'<g class="pale">{layer}</g>' if heat.pale else layer
     answer = explained.top[0][0] if explained.top else None
-    told = trust_block(heat.trust, heat.rather_than is not None) if heat.trust else ""
     notes = "".join(f"<li>{escape(note)}</li>" for note in heat.notes)
     notes = f'<ul class="notes">{notes}</ul>' if notes else ""
     parts = f'<p class="parts">{escape(parts_words(heat))}</p>' if heat.parts else ""
@@ -47,10 +46,19 @@ def map_figure(heat: HeatView, explained: ExplainedPicture, index: int, largest:
         f'role="img" aria-label="{said}"><use class="photo" href="#grey-{index}"/>'
         f"{layer}{_grid(height, width, rows, columns)}</svg></div>"
         '<p class="readout" data-hint="Point at a square or use arrow keys." hidden></p>'
-        f"{_legend(heat, shown, largest is not None)}</div>"
-        f'<div class="told">{told}{_sentence(heat, answer)}{parts}{notes}'
+        f"{_legend(heat, shown, len(explained.heats) > 1)}</div>"
+        f'<div class="told">{_trusted(heat, explained)}{_sentence(heat, answer)}{parts}{notes}'
         f"{_values_table(heat.values)}</div></figure>"
     )
+
+
+def _trusted(heat: HeatView, explained: ExplainedPicture) -> str:
+    """How far to trust it; in short where the picture has several maps, of which a table tells the rest."""
+    if heat.trust is None:
+        return ""
+    if len(explained.heats) > 1:
+        return brief_block(heat.trust, shared_words(explained.heats))
+    return trust_block(heat.trust, heat.rather_than is not None)
 
 
 def _grid(height: int, width: int, rows: int, columns: int) -> str:
@@ -60,24 +68,24 @@ def _grid(height: int, width: int, rows: int, columns: int) -> str:
     return f'<path class="lines" d="{across}{down}"/>'
 
 
-def _legend(heat: HeatView, shown: Range, as_shares: bool) -> str:
+def _legend(heat: HeatView, shown: Range, several: bool) -> str:
     """The colour scale with the values of its ends, and why a map is pale."""
     if shown.flat:
         if shown.missing == heat.values.size:
             return '<p class="no-signal"><strong>No signal.</strong> No square has a number.</p>'
         value = number(value_range(heat.values, heat.signed).smallest, 3)
         return f'<p class="no-signal"><strong>No signal.</strong> Every square has the same value, {value}.</p>'
-    ends, below = (_ends_of_shares if as_shares else _ends)(heat, shown)
+    ends, below = ends_words(shown, heat.signed), _below(heat, shown)
     missing = f" {plural(shown.missing, 'square')} without a number, shown in grey." if shown.missing else ""
     scale = "diverging" if heat.signed else "sequential"
-    named = "".join(f"<span>{end}</span>" for end in ends)
+    named = "".join(f"<span>{escape(end)}</span>" for end in ends)
     pale = ""
-    if heat.pale and heat.trust:
+    if heat.pale and heat.trust and not several:  # else the verdict stands just below
         pale = f'<p class="range"><b>Drawn pale: {escape(heat.trust.verdict)}.</b></p>'
     return (
         f'<div class="scale{" faint" if heat.pale else ""}"><svg aria-hidden="true" viewBox="0 0 100 6" '
         f'preserveAspectRatio="none"><rect width="100" height="6" fill="url(#scale-{scale})"/></svg>'
-        f'{_ticks(shown) if as_shares else ""}<p class="ends">{named}</p>'
+        f'{_ticks(shown) if shown.rooted else ""}<p class="ends">{named}</p>'
         f'{pale}<p class="range">{below}{missing}</p></div>'
     )
 
@@ -92,27 +100,18 @@ def _ticks(shown: Range) -> str:
     return f'<svg class="ticks" width="100%" height="19">{marks}</svg>'
 
 
-def _ends(heat: HeatView, shown: Range) -> tuple[tuple[str, str, str], str]:
-    """What stands at the ends and in the middle of a map's own scale, and below it."""
-    if heat.signed:
-        ends = (f"{number(shown.low, 3)} against", "0", f"{number(shown.high, 3)} for")
-        return ends, f"Smallest value {number(shown.smallest, 3)}, largest {number(shown.largest, 3)}."
-    below = "Colours run from the smallest value of this map to its largest."
-    if shown.smallest > 0 and shown.largest < 2 * shown.smallest:
-        times = number(shown.largest / shown.smallest, 3)
-        below += f" They are close: the largest is only {times} times the smallest."
-    return (f"{number(shown.smallest, 3)} smallest", "", f"{number(shown.largest, 3)} largest"), below
-
-
-def _ends_of_shares(heat: HeatView, shown: Range) -> tuple[tuple[str, str, str], str]:
-    """The same for the scale that all maps of a picture have in common."""
-    high = percent(shown.high)
-    ends = (f"{high} against", "0", f"{high} for") if heat.signed else ("0", "", high)
+def _below(heat: HeatView, shown: Range) -> str:
+    """The values of a map, below the colours that they have."""
     own = value_range(heat.values, heat.signed)
-    return ends, (
-        "Share of the map's total; the same colours for all maps of this picture, by the square root of the share. "
-        f"Own values: {number(own.smallest, 3)} to {number(own.largest, 3)}."
-    )
+    smallest, largest = number(own.smallest, 3), number(own.largest, 3)
+    if shown.rooted:
+        return f"Of the map's total. Own values: {smallest} to {largest}."
+    below = f"Smallest value {smallest}, largest {largest}."
+    reach = max(abs(own.smallest), abs(own.largest))
+    if reach < own.high:
+        times = number(reach / float(np.abs(heat.values[np.isfinite(heat.values)]).mean()), 3)
+        below += f" The largest is {times} times the mean. Full colour is {EVEN} times, so an even map stays dull."
+    return below
 
 
 def _values_table(values: np.ndarray) -> str:
@@ -136,7 +135,7 @@ def _sentence(heat: HeatView, answer: str | None) -> str:
     if not heat.class_specific:  # such a map's title may be that of a token
         return (
             f"<p>A map by {escape(heat.method.replace('_', ' '))}. <strong>This method cannot tell classes apart"
-            f"</strong>: it shows where information could flow from, not why it is <b>{target}</b>.</p>"
+            f"</strong>: it shows where information could flow from, not what speaks for <b>{target}</b>.</p>"
         )
     if heat.rather_than is not None:
         return (

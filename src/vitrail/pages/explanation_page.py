@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.pages.about_methods import ABOUT
-from vitrail.pages.colour import DIVERGING, SEQUENTIAL, grey, largest_share
+from vitrail.pages.colour import DIVERGING, EVEN, SEQUENTIAL, common_scale, grey
 from vitrail.pages.explanation_map import map_figure
+from vitrail.pages.glance import at_a_glance, shared_block
 from vitrail.pages.html import data_uri, document, escape, percent, plural, write_page
-from vitrail.pages.trust import at_a_glance, how_tested, several_block
+from vitrail.pages.trust import how_tested
 from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView
 
 __all__ = ["ExplainedPicture", "ExplanationPage", "HeatView", "explanation_page", "write_explanation_page"]
@@ -72,18 +73,19 @@ def _answer(explained: ExplainedPicture) -> str:
 def _case(explained: ExplainedPicture, index: int, one_scale: bool) -> str:
     """One picture: what it is, what the model says, and its maps."""
     height, width = explained.picture.shape[:2]
-    largest = largest_share([heat.values for heat in explained.heats]) if one_scale else None
-    maps = "".join(map_figure(heat, explained, index, largest) for heat in explained.heats)
+    common = common_scale([heat.values for heat in explained.heats]) if one_scale and explained.heats else None
+    maps = "".join(map_figure(heat, explained, index, common) for heat in explained.heats)
     alone = " alone" if len(explained.heats) == 1 else ""
+    glance = at_a_glance(explained.heats) if len(explained.heats) > 1 else ""
     many = len(explained.heats) > FEW
-    glance = at_a_glance(explained.heats) if many else several_block(explained.heats)
+    below, beside = (glance, "") if many else ("", glance)
     said = f"{explained.name}, as the model saw it"
     return (
         f'<section class="case"><h2>{escape(explained.name)}</h2><div class="case-body{" many" if many else ""}">'
         f'<div class="subject"><figure><figcaption>The picture</figcaption>{_picture(explained.picture, index, said)}'
-        f'<p class="note">{width} × {height} pixels, as the model saw it.</p></figure><div>{_answer(explained)}</div>'
-        f"{glance}</div>"
-        f'<div class="maps{alone}">{maps}</div></div></section>'
+        f'<p class="note">As the model saw it ({width} × {height}).</p></figure>'
+        f'<div class="said">{_answer(explained)}{shared_block(explained.heats)}</div>{below}</div>'
+        f'<div class="shown">{beside}<div class="maps{alone}">{maps}</div></div></div></section>'
     )
 
 
@@ -109,9 +111,12 @@ def _trust(page: ExplanationPage) -> str:
     )
     colours = (
         "<li>All maps of a picture have one colour scale: each square's share of its map's total, without sign. "
-        "Colours go with the square root of the share, so that one sharp map does not leave all others dark.</li>"
+        "Colours go with the square root of the share, and the last one stands for at most twice the median of the "
+        "maps' largest shares, so that one sharp map does not leave all others dark.</li>"
         if page.one_scale
-        else "<li>Colours are scaled for each map by itself. Compare numbers between maps, not colours.</li>"
+        else "<li>Colours are scaled for each map by itself, from zero to its largest value, or to "
+        f"{EVEN} times its mean where no square has as much, so that a map that prefers nothing stays dull. Compare "
+        "numbers between maps, not colours.</li>"
     )
     return (
         f'<section class="trust"><h2>How far to trust this</h2><ul class="notes">{tested}{shares}{about}{blind}'

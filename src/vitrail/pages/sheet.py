@@ -5,26 +5,40 @@ alone), the sentence, and the score on one line with random maps and, where it i
 about twice its size, so that it is sharp on any screen and on paper.
 """
 
-import numpy as np
-from jaxtyping import Float, UInt8
+from collections.abc import Sequence
+
 from PIL import Image, ImageDraw
 
-from vitrail.pages.colour import PALE, STRENGTH, Range, heat_picture, largest_share, share_range, shares, value_range
 from vitrail.pages.html import number, percent
 from vitrail.pages.lettering import shorten, wrap, write
-from vitrail.pages.sheet_column import CARD, GREEN, INK, ORANGE, RULE, SMALL, SOFT, TEXT, Column
-from vitrail.pages.trust import scored_words, told_words
-from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView
-from vitrail.pages.words import SCORE_TITLE, TWO_SCORES, parts_words, several_words, unit_words
+from vitrail.pages.score_line import Axis, marks_words, middle, score_axis, scored_words
+from vitrail.pages.sheet_column import CARD, GREEN, INK, ORANGE, RULE, SMALL, SOFT, TEXT, TITLE, Column
+from vitrail.pages.sheet_map import draw_map_file, map_part
+from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView, TrustView
+from vitrail.pages.words import (
+    SCORE_TITLE,
+    TWO_SCORES,
+    fall_words,
+    one_verdict,
+    parts_words,
+    rank_words,
+    reach_of,
+    several_words,
+    shared_words,
+    short_words,
+    told_words,
+    unit_words,
+)
+
+__all__ = ["draw_map_file", "draw_sheet"]
 
 PAPER = (247, 245, 240)
 EDGE, GAP, PADDING = 56, 52, 44
 ALONE, BESIDE = 540, 420  # width of a column: with one map, with several
 ACROSS = 5  # columns in a row, at most
-HEADLINE, TITLE = 42, 29
-MAP = 448  # width of a map in a file of its own
-MARGIN = 12  # around it
+HEADLINE = 42
 NO_BREAK = "\u00a0"
+BLIND = "This method cannot tell classes apart."
 
 
 def draw_sheet(explained: ExplainedPicture, page: ExplanationPage) -> Image.Image:
@@ -41,14 +55,19 @@ def draw_sheet(explained: ExplainedPicture, page: ExplanationPage) -> Image.Imag
     width = BESIDE if several else ALONE
     column = Column(width)
     _subject(column, explained)
+    if several:
+        _of_all(column, explained.heats)
     columns = [column.finished()]
+    axis, shared = score_axis(_tests(explained.heats)), shared_words(explained.heats)
     for heat in explained.heats:
         column = Column(width)
-        _map(column, heat, explained, page.one_scale)
-        if not several:
+        map_part(column, heat, explained, page.one_scale)
+        if several:
+            _told_in_short(column, heat, axis, shared)
+        else:
             columns.append(column.finished())
             column = Column(width)
-        _told(column, heat, SMALL if several else TEXT)
+            _told(column, heat)
         columns.append(column.finished())
     return _assembled(columns, explained, page)
 
@@ -60,7 +79,7 @@ def _subject(column: Column, explained: ExplainedPicture) -> None:
     column.space(8)
     column.picture(explained.picture)
     column.space(12)
-    column.line(f"{width} x {height} pixels, as the model saw it", SMALL, SOFT)
+    column.line(f"As the model saw it ({width} x {height})", SMALL, SOFT)
     column.space(16)
     if not explained.top:
         column.text("The model gave no answer.")
@@ -72,122 +91,93 @@ def _subject(column: Column, explained: ExplainedPicture) -> None:
         said = "Right: that is its label." if right else f"Wrong: its label is {explained.true_label}."
         column.text(said, TEXT, GREEN if right else ORANGE)
     column.space(12)
-    for label, share in explained.top[1:4]:
-        column.line(label, SMALL, SOFT, right=percent(share))
+    for label, share in explained.top[:4]:
+        column.share(label, share, percent(share))
 
 
-def draw_map(heat: HeatView, explained: ExplainedPicture, one_scale: bool) -> UInt8[np.ndarray, "h w 3"]:
-    """A map over its picture, pale where the evidence does not support it.
-
-    Args:
-        heat: One of the maps of the picture.
-        explained: The picture with all its maps.
-        one_scale: Whether they have one colour scale, of shares.
-    """
-    shown, values = _scaled(heat, explained, one_scale)
-    strength = STRENGTH * (PALE if heat.pale else 1.0)
-    return heat_picture(explained.picture, values, heat.signed, shown, strength)
+def _tests(heats: Sequence[HeatView]) -> list[TrustView]:
+    return [heat.trust for heat in heats if heat.trust is not None]
 
 
-def draw_map_file(heat: HeatView, explained: ExplainedPicture, one_scale: bool) -> Image.Image:
-    """A map by itself, which never goes without its verdict: below it stand the method, the class and the verdict.
-
-    Args:
-        heat: One of the maps of the picture.
-        explained: The picture with all its maps.
-        one_scale: Whether they have one colour scale, of shares.
-
-    Returns:
-        An RGB picture, hatched around a map that the evidence does not support.
-    """
-    column = Column(MAP)
-    column.picture(draw_map(heat, explained, one_scale), hatched=heat.pale)
-    column.space(8)
-    column.line(heat.title, SMALL, bold=True)
-    column.text(_class_words(heat), SMALL, SOFT)
-    if heat.trust is None:
-        column.text("Not tested.", SMALL, SOFT)
-    else:
-        column.space(4)
-        column.verdict(heat.trust.verdict)
-    drawn = column.finished()
-    file = Image.new("RGB", (drawn.width + 2 * MARGIN, drawn.height + 2 * MARGIN), CARD)
-    file.paste(drawn, (MARGIN, MARGIN))
-    return file
-
-
-def _class_words(heat: HeatView) -> str:
-    """What a map explains, in few words."""
-    if not heat.class_specific:
-        return f"Cannot tell classes apart; the answer is {heat.target}."
-    against = "" if heat.rather_than is None else f" rather than {heat.rather_than}"
-    return f"Explains {heat.target}{against}."
-
-
-def _scaled(
-    heat: HeatView, explained: ExplainedPicture, one_scale: bool
-) -> tuple[Range, Float[np.ndarray, "rows columns"]]:
-    """The values that are coloured, and what the colours stand for."""
-    if not one_scale:
-        return value_range(heat.values, heat.signed), heat.values
-    largest = largest_share([each.values for each in explained.heats])
-    return share_range(heat.values, heat.signed, largest), shares(heat.values)
-
-
-def _map(column: Column, heat: HeatView, explained: ExplainedPicture, one_scale: bool) -> None:
-    """The map in squares, and what its colours mean."""
-    shown, _ = _scaled(heat, explained, one_scale)
-    column.line(heat.title, TITLE, bold=True)
-    column.space(8)
-    column.picture(draw_map(heat, explained, one_scale), hatched=heat.pale)
-    column.space(14)
-    if shown.flat:
-        column.text("No signal: the map prefers no square.", SMALL, ORANGE)
-    else:
-        column.scale(heat.signed, heat.pale)
-        if one_scale:
-            column.ticks([(percent(share, 0), place) for share, place in shown.ticks()])
-        _ends(column, heat, shown, one_scale)
-    if heat.pale and heat.trust:
-        column.text(f"Drawn pale: {heat.trust.verdict}.", SMALL, SOFT)
+def _of_all(column: Column, heats: Sequence[HeatView]) -> None:
+    """What is the same for several maps: what they explain, what they are told alike, and how to read their lines."""
     column.space(18)
+    explains = {_explains(heat) for heat in heats if heat.class_specific}
+    if len(explains) == 1:
+        column.text(explains.pop(), SMALL, SOFT)
+    tests = _tests(heats)
+    if not tests:
+        return
+    shared, verdict = shared_words(heats), one_verdict(heats)
+    if shared:
+        column.space(14)
+        if verdict:
+            column.verdict(verdict)
+        for words in shared:
+            column.text(words, SMALL)
+    column.space(18)
+    column.text(f"{SCORE_TITLE} in the order of each map, {unit_words(heats[0].rather_than is not None)}", SMALL, SOFT)
+    column.space(6)
+    for kind, words in marks_words(tests):
+        column.key(kind, words)
 
 
-def _ends(column: Column, heat: HeatView, shown: Range, as_shares: bool) -> None:
-    low, high = number(shown.low, 3), number(shown.high, 3)
-    if as_shares:  # of the map's total, whatever the sign
-        low, high = percent(abs(shown.low)), percent(shown.high)
-    if heat.signed:
-        column.ends(f"{low} against", "0", f"{high} for")
-    else:
-        column.ends(low, "", high)
+def _explains(heat: HeatView) -> str:
+    if heat.rather_than is not None:
+        return f"Why {heat.target} rather than {heat.rather_than}."
+    return f"Explains the score of {heat.target} (logit {number(heat.logit, 3)})."
 
 
-def _told(column: Column, heat: HeatView, size: int) -> None:
-    """What the map explains, the verdict, the sentence and the score."""
+def _told(column: Column, heat: HeatView) -> None:
+    """The verdict on a map that stands alone, the sentence, the score with its references, and what it explains."""
     if heat.trust is None:
-        column.text("Not tested.", size, SOFT, bold=True)
+        column.text("Not tested.", TEXT, SOFT, bold=True)
         column.space(6)
     else:
         column.verdict(heat.trust.verdict)
-        first, *more = told_words(heat.trust)
-        column.text(first, size)
-        for words in more:
-            column.text(words, SMALL, SOFT)
+        for place, words in enumerate(told_words(heat.trust)):
+            column.text(words, SMALL if place else TEXT, SOFT if place else INK)
+            column.space(6)
         column.space(18)
         column.text(f"{SCORE_TITLE}, {unit_words(heat.rather_than is not None)}", SMALL, SOFT)
+        column.space(6)
         column.score(heat.trust)
         for kind, words in scored_words(heat.trust):
             column.key(kind, words)
-        column.space(14)
-    if not heat.class_specific:
-        column.text("This method cannot tell classes apart.", size, bold=True)
-    elif heat.rather_than is not None:
-        column.text(f"Why {heat.target} rather than {heat.rather_than}.", size, SOFT)
+        column.space(18)
+    column.text(_explains(heat) if heat.class_specific else BLIND, TEXT, SOFT if heat.class_specific else INK)
+    _notes(column, heat)
+
+
+def _told_in_short(column: Column, heat: HeatView, axis: Axis | None, shared: Sequence[str]) -> None:
+    """The same for one of several maps: what is told of all of them stands below the picture."""
+    if heat.trust is None:
+        column.text("Not tested.", SMALL, SOFT, bold=True)
     else:
-        column.text(f"Explains the score of {heat.target} (logit {number(heat.logit, 3)}).", size, SOFT)
+        column.verdict(heat.trust.verdict)
+        for place, words in enumerate(words for words in short_words(heat.trust) if words not in shared):
+            column.text(words, SMALL, SOFT if place else INK)
+        column.space(10)
+        column.score(heat.trust, axis)
+        column.text(_score_words(heat.trust), SMALL)
+        column.space(8)
+    if not heat.class_specific:
+        column.text(BLIND, SMALL, bold=True)
+    _notes(column, heat)
+
+
+def _score_words(trust: TrustView) -> str:
+    """The line of a score in words: `2.50 (24th of 40), random middle 2.56`."""
+    reach = reach_of([trust])
+    own = fall_words(trust.paired, reach)
+    if not trust.random:
+        return own
+    return f"{own} ({rank_words(trust)}), random middle {fall_words(middle(trust.random), reach)}"
+
+
+def _notes(column: Column, heat: HeatView) -> None:
     if heat.parts:
-        column.text(parts_words(heat), size)
+        column.text(parts_words(heat), SMALL)
     for note in heat.notes[:3]:
         column.text(note, SMALL, SOFT)
 
@@ -222,7 +212,7 @@ def _assembled(columns: list[Image.Image], explained: ExplainedPicture, page: Ex
 def _below(explained: ExplainedPicture, page: ExplanationPage) -> list[str]:
     """What is to be known of all maps of a sheet, and where they come from."""
     words = [several_words(explained.heats)]
-    if any(heat.trust is not None for heat in explained.heats):
+    if len(explained.heats) == 1 and explained.heats[0].trust is not None:
         words.append(TWO_SCORES)
     made = f"vitrail · model {page.model}"
     if page.one_scale:

@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw
 
 from vitrail.pages.colour import DIVERGING, PALE, SEQUENTIAL
 from vitrail.pages.lettering import shorten, wrap, write
-from vitrail.pages.trust import score_axis
+from vitrail.pages.score_line import Axis, score_axis
 from vitrail.pages.views import TrustView
 
 Colour = tuple[int, int, int]
@@ -17,7 +17,7 @@ Number = float | int
 CARD, INK, SOFT, RULE, SUNK = (255, 255, 255), (28, 34, 48), (89, 96, 113), (212, 207, 196), (232, 228, 218)
 GREEN, BLUE, ORANGE = (29, 107, 75), (33, 88, 168), (163, 72, 12)
 TONES = {"supported": GREEN, "weak": BLUE, "no better than random": ORANGE}
-TEXT, SMALL = 25, 21
+TITLE, TEXT, SMALL = 29, 25, 21
 FRAME = 14  # pixels around a pale map
 TALLEST = 5000
 FINE = 4  # curves are drawn so many times larger, then made smaller, which makes them smooth
@@ -46,6 +46,18 @@ class Column:
         write(self.canvas, (0, self.bottom), shorten(text, size, self.width), size, colour, bold)
         write(self.canvas, (self.width, self.bottom), right, size, colour, bold, anchor="ra")
         self.bottom += round(size * 1.38)
+
+    def share(self, label: str, share: float, words: str) -> None:
+        """A class, a bar as long as its probability, and that in words."""
+        start, end, high = round(0.42 * self.width), round(0.76 * self.width), round(SMALL * 1.38)
+        write(self.canvas, (0, self.bottom), shorten(label, SMALL, start - 16), SMALL, INK)
+        write(self.canvas, (self.width, self.bottom), words, SMALL, INK, anchor="ra")
+        box, draw = (start, self.bottom + 10, end, self.bottom + 19), ImageDraw.Draw(self.canvas)
+        draw.rounded_rectangle(box, 4, SUNK)
+        filled = round(min(1.0, share) * (end - start))
+        if filled:
+            draw.rounded_rectangle((start, box[1], start + filled, box[3]), min(4, filled // 2), BLUE)
+        self.bottom += high
 
     def space(self, height: int) -> None:
         """Nothing, so many pixels high."""
@@ -97,11 +109,17 @@ class Column:
         write(self.canvas, (52, self.bottom + 19), words, 29, tone, bold=True, anchor="lm")
         self.bottom += 52
 
-    def score(self, trust: TrustView) -> None:
-        """The score on one line with the random maps and the true mask; nothing where it is no number."""
-        axis = score_axis(trust)
-        if axis is None:
+    def score(self, trust: TrustView, axis: Axis | None = None) -> None:
+        """The score on one line with the random maps and the true mask; nothing where it is no number.
+
+        Args:
+            trust: What the test of the map said.
+            axis: The axis that several lines have in common; the line's own when None.
+        """
+        own = score_axis([trust])
+        if own is None:
             return
+        axis = axis or own
         high, margin = 52, 14
         fine = Image.new("RGB", (self.width * FINE, high * FINE), CARD)
         draw = ImageDraw.Draw(fine)

@@ -24,7 +24,8 @@ class TrustView:
         evidence: p of "is there evidence?"; None where it could not be asked.
         faithful: p of "is the map faithful?"; None for a map without signal.
         squares: How many squares the sentence speaks of.
-        composites: How many pictures without evidence the number was compared with.
+        composites: With how many pictures put together of other pictures' squares the number was compared.
+        surrogates: With how many pictures of the same colours and smoothness in which nothing is arranged.
         fill: What covered squares: a key of `FILLS`.
     """
 
@@ -40,6 +41,7 @@ class TrustView:
     faithful: float | None
     squares: int
     composites: int
+    surrogates: int
     fill: str
 
 

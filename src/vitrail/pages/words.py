@@ -1,17 +1,29 @@
 """What a page, a sheet and the terminal say of a map's score, in the same words."""
 
+import math
 from collections.abc import Sequence
 
-from vitrail.pages.html import number
+from vitrail.pages.colour import Range
+from vitrail.pages.html import number, percent
 from vitrail.pages.views import HeatView, TrustView
 
 SCORE_TITLE = "Fall of the score when squares are covered"
 # Two numbers for one map look like a mistake unless somebody says what each is for.
 TWO_SCORES = (
-    "“This map” met the very covers that the random maps met, so they can be compared; “this map under other covers” "
-    "is the mean over ten others, with its 95 % interval."
+    "“This map” met the very covers that the random maps met, so they can be compared; “under other covers” is its "
+    "mean over ten others, with the 95 % interval."
 )
 BIASES = "biases of the "  # how the parts that are summed up as `biases` begin
+
+
+def ends_words(shown: Range, signed: bool) -> tuple[str, str, str]:
+    """What stands at the left end of a colour scale, in its middle and at its right end."""
+    low, high = number(shown.low, 3), number(shown.high, 3)
+    if shown.rooted:  # shares
+        low, high = "0", f"{'> ' if shown.more else ''}{percent(shown.high)}"
+    if not signed:
+        return low, "", high
+    return f"{high if shown.rooted else low} against", "0", f"{high} for"
 
 
 def unit_words(contrast: bool) -> str:
@@ -27,9 +39,47 @@ def rank_of(trust: TrustView) -> int:
 
 
 def rank_words(trust: TrustView) -> str:
-    """The same in words: `1st of 40 (this map and 39 random ones)`."""
-    others = len(trust.random)
-    return f"{_ordinal(rank_of(trust))} of {others + 1} (this map and {others} random ones)"
+    """The same in words: `1st of 40`."""
+    return f"{_ordinal(rank_of(trust))} of {len(trust.random) + 1}"
+
+
+def fall_words(value: float, reach: float) -> str:
+    """A fall of the score: as many decimals for all numbers that stand together, whose largest is `reach`."""
+    if not math.isfinite(value):
+        return number(value)
+    decimals = 2 if reach >= 1 or reach <= 0 else min(8, 2 - math.floor(math.log10(reach)))
+    return f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")  # + 0.0 for zero without a sign
+
+
+def reach_of(trusts: Sequence[TrustView]) -> float:
+    """The largest size of all falls that are told of these maps; 0 where there is none."""
+    told = [fall for trust in trusts for fall in (trust.paired, *trust.random, trust.oracle or 0.0, *trust.interval)]
+    return max((abs(fall) for fall in told if math.isfinite(fall)), default=0.0)
+
+
+def told_words(trust: TrustView) -> list[str]:
+    """The sentence, and the reason where the sentence does not hold it; below a headline that has the verdict."""
+    verdict = upper(trust.verdict)
+    after = trust.sentence.removeprefix(f"{verdict}: ").removesuffix(f": {trust.verdict}.").removesuffix(".") + "."
+    return [upper(after)] if trust.reason in after else [upper(after), f"{upper(trust.reason)}."]
+
+
+def short_words(trust: TrustView) -> list[str]:
+    """The same for one of several maps: why a map is supported is the same for all that are, and stands below them."""
+    told = told_words(trust)
+    return told[:1] if trust.verdict == "supported" else told
+
+
+def shared_words(heats: Sequence[HeatView]) -> list[str]:
+    """What is told alike of all tested maps of a picture, so that once is enough; nothing where there are no two."""
+    told = [short_words(heat.trust) for heat in heats if heat.trust is not None]
+    return [words for words in told[0] if all(words in others for others in told)] if len(told) > 1 else []
+
+
+def one_verdict(heats: Sequence[HeatView]) -> str:
+    """The verdict, where all tested maps of a picture have the same; else empty."""
+    verdicts = {heat.trust.verdict for heat in heats if heat.trust is not None}
+    return verdicts.pop() if len(verdicts) == 1 else ""
 
 
 def several_words(heats: Sequence[HeatView]) -> str:
@@ -60,3 +110,8 @@ def _part(value: float) -> str:
 def _ordinal(place: int) -> str:
     ends = {1: "st", 2: "nd", 3: "rd"}
     return f"{place}{'th' if place % 100 in (11, 12, 13) else ends.get(place % 10, 'th')}"
+
+
+def upper(words: str) -> str:
+    """With a capital letter in front."""
+    return words[:1].upper() + words[1:]

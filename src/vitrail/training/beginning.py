@@ -12,22 +12,14 @@ from torch import nn
 
 from vitrail.data.source import open_source, reopen_source
 from vitrail.errors import DataError
+from vitrail.training.asked import check_same, differences, precision_is_open
+from vitrail.training.classifier import Prepared
 from vitrail.training.distilling import Lesson, hired, taught
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import free_memory, pick_device, pick_precision, step_seconds
 from vitrail.training.options import TrainOptions
 from vitrail.training.preparation import Preparation
-from vitrail.training.prepare import (
-    Prepared,
-    Progress,
-    build,
-    check_same,
-    differences,
-    in_parts,
-    precision_is_open,
-    resolve,
-    shortened,
-)
+from vitrail.training.prepare import Progress, build, in_parts, resolve, shortened
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import read_yaml, settings_from_dict
 

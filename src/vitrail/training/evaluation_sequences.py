@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-from vitrail.data.sequence_batches import SequenceSet
-from vitrail.data.sequence_source import Samples
+from vitrail.data.samples import Samples
+from vitrail.data.sequence_batches import SequenceSet, feed_of
 from vitrail.data.vocabulary import PADDING
 from vitrail.errors import DataError
 from vitrail.nn import Greedy, Search
@@ -16,6 +16,13 @@ from vitrail.training.sequence_metrics import Reading, SequenceOutcome, edits
 
 GREEDY = Greedy()
 LIKELIHOOD = teacher_forcing()
+
+
+def sequence_set(samples: Samples, model: SequenceModel, workers: int) -> SequenceSet:
+    """Samples as batches for a model, in order: for an evaluation."""
+    feed = feed_of(samples, model.preprocessing, model.source_vocabulary, workers)
+    device = next(model.network.parameters()).device
+    return SequenceSet(feed, len(samples), model.vocabulary, model.preprocessing, 0, device)
 
 
 @torch.no_grad()

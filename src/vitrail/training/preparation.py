@@ -1,6 +1,6 @@
 """What the job needs to know of a training: the seam between one loop and the different things that can be learnt.
 
-A kind of training (classification in `prepare.py`, sequences in `prepare_sequences.py`) is one class of this shape;
+A kind of training (classification in `classifier.py`, sequences in `sequence_training.py`) is one class of this shape;
 the job in `job.py` runs any of them and knows nothing of labels, vocabularies or teachers.
 """
 

@@ -1,181 +1,37 @@
 """From what was asked for to everything a training on sequences needs: settings, vocabularies, model, batches."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
-from vitrail.data.feed import Feed, check_readable
-from vitrail.data.mnist_strings import LAYOUT
+from vitrail.data.feed import check_readable
 from vitrail.data.pictures import Pictures
 from vitrail.data.preprocessing import Preprocessing, measure_statistics
+from vitrail.data.samples import PictureSamples, Samples, TextSamples
 from vitrail.data.sequence_batches import SequenceSet, feed_of
-from vitrail.data.sequence_source import (
-    MNIST_STRINGS,
-    SORT_DIGITS,
-    PictureSamples,
-    Samples,
-    SequenceSource,
-    TextSamples,
-)
+from vitrail.data.sequence_source import NAMED_SEQUENCES, SequenceSource
 from vitrail.data.sort_digits import DIGITS
-from vitrail.data.vocabulary import FIRST, Vocabulary
-from vitrail.errors import DataError, UsageError, counted
-from vitrail.model import save
+from vitrail.data.vocabulary import Vocabulary
+from vitrail.errors import DataError, UsageError
 from vitrail.nn import ImageToSequence, ImageToSequenceConfig, Transformer, TransformerConfig
 from vitrail.nn.cost import flops
 from vitrail.sequence_model import SequenceModel
-from vitrail.training.card import sequence_card
-from vitrail.training.evaluation_sequences import evaluate_sequences
+from vitrail.training.asked import asked_for, laid_over, replayed
 from vitrail.training.execution import execution_for
 from vitrail.training.loop import part_size, steps_per_epoch
 from vitrail.training.objectives import teacher_forcing
 from vitrail.training.options import TrainOptions
-from vitrail.training.preparation import Preparation
-from vitrail.training.prepare import asked_for, laid_over, look, replayed, unreadable_notes
+from vitrail.training.prepare import Progress, look, unreadable_notes
 from vitrail.training.recipes import announced
-from vitrail.training.sequence_metrics import SequenceOutcome
 from vitrail.training.sequence_settings import SequenceSettings, choose_sequences, sequence_settings_from_dict
+from vitrail.training.sequence_training import PreparedSequences
 
-TRIAL = 32  # samples of a timed step at most
 MEASURED = 2048  # pictures that mean and deviation are measured on
 MOST_TOKENS = 512  # of a text that a network learns to write, unless a configuration file says more
 LINE_HEIGHT, LEAST_WIDTH, MOST_WIDTH = 32, 32, 512  # pixels of a line of text in pictures of one's own
-
-Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class PreparedSequences(Preparation):
-    """All that a training on sequences needs.
-
-    Attributes:
-        source: Where the samples come from.
-        model: What is trained, and its interface.
-        validation: The samples that choices are made on.
-    """
-
-    settings: SequenceSettings
-    source: SequenceSource
-    model: SequenceModel
-    data: SequenceSet
-    validation: SequenceSet
-
-    @property
-    def network(self) -> nn.Module:
-        """The model's."""
-        return self.model.network
-
-    @property
-    def unit(self) -> str:
-        """A picture with its text, or a pair of texts."""
-        return "picture" if self.source.reads_pictures else "pair"
-
-    @property
-    def counted(self) -> str:
-        """Tokens to be written, each end included."""
-        return "tokens"
-
-    @property
-    def guesses(self) -> int:
-        """The tokens and the end."""
-        return len(self.model.vocabulary) - FIRST + 1
-
-    @property
-    def about_probabilities(self) -> str:
-        """The model's."""
-        return self.model.about_probabilities
-
-    def trial(self) -> tuple[Any, float]:
-        """A few samples, and how many times that a part of a batch is."""
-        part = min(part_size(self.settings.optimization), len(self.data))
-        few = min(part, TRIAL)
-        return next(self.data.batches(0, few)), part / few
-
-    def feeds(self) -> list[tuple[Feed, int]]:
-        """Those of pictures in training and validation."""
-        both = ((self.data.feed.pictures, len(self.data)), (self.validation.feed.pictures, len(self.validation)))
-        return [(feed, count) for feed, count in both if feed is not None]
-
-    def page_facts(self) -> list[tuple[str, str]]:
-        """Sizes of data and network."""
-        count, settings = sum(parameter.numel() for parameter in self.network.parameters()), self.settings
-        facts = [
-            (f"{self.unit}s", ", ".join(f"{len(samples):,} {name}" for name, samples in self.source.splits.items())),
-            ("writes", self.model.vocabulary.says()),
-            ("recipe", settings.recipe),
-        ]
-        match settings.network:
-            case ImageToSequenceConfig(encoder=encoder, decoder_depth=depth):
-                (height, width), (down, across) = encoder.image, encoder.patch
-                shape = f"{_reading(encoder.depth)} and {_writing(depth)}, width {encoder.width}"
-                facts.append(("picture size", f"{height} x {width}, patches of {down} x {across}"))
-            case TransformerConfig() as network:
-                shape = f"{_reading(network.encoder_depth)} and {_writing(network.decoder_depth)}"
-                shape += f", width {network.width}"
-        return [*facts, ("network", f"{count:,} parameters, {shape}")]
-
-    def data_facts(self) -> dict[str, Any]:
-        """What `data.json` holds."""
-        source = self.source
-        return {
-            "name": source.name,
-            "root": source.root,
-            "tokens": list(self.model.vocabulary.tokens),
-            "images": {name: len(samples) for name, samples in source.splits.items()},
-            "split_seed": source.split_seed,
-            "fingerprint": source.fingerprint,
-            **({"layout": LAYOUT} if source.name == MNIST_STRINGS else {}),
-        }
-
-    def score(self, network: nn.Module) -> Mapping[str, float]:
-        """Loss, and the share of texts that greedy search writes exactly right."""
-        outcome = evaluate_sequences(self._with(network), self.validation, self.source.validation, "validation")
-        return {"validation_loss": outcome.loss, "validation_accuracy": outcome.headline[1]}
-
-    def save(self, network: nn.Module, folder: Path, outcome: Any = None) -> SequenceModel:
-        """Write the model folder."""
-        model = self._with(network)
-        facts = {
-            "data": self.settings.data,
-            f"training {self.unit}s": f"{len(self.source.train):,}",
-            "recipe": self.settings.recipe,
-            "epochs": self.settings.optimization.epochs,
-            "seed": self.settings.seed,
-        }
-        save(model, folder, card="" if outcome is None else sequence_card(model, self.settings.data, facts, outcome))
-        return model
-
-    def evaluate(self, model: SequenceModel) -> SequenceOutcome:
-        """Exact matches on the test split, or on that for validation where there is none."""
-        source = self.source
-        if source.test is None:
-            return evaluate_sequences(model, self.validation, source.validation, "validation")
-        data = sequence_set(source.test, model, self.settings.execution.workers)
-        return evaluate_sequences(model, data, source.test, "test")
-
-    def _with(self, network: nn.Module) -> SequenceModel:
-        assert isinstance(network, Transformer | ImageToSequence)
-        return replace(self.model, network=network)
-
-
-def _reading(depth: int) -> str:
-    return counted(depth, "block that reads", "blocks that read")
-
-
-def _writing(depth: int) -> str:
-    return counted(depth, "that writes", "that write")
-
-
-def sequence_set(samples: Samples, model: SequenceModel, workers: int) -> SequenceSet:
-    """Samples as batches for a model, in order: for an evaluation."""
-    feed = feed_of(samples, model.preprocessing, model.source_vocabulary, workers)
-    device = next(model.network.parameters()).device
-    return SequenceSet(feed, len(samples), model.vocabulary, model.preprocessing, 0, device)
 
 
 def vocabularies(source: SequenceSource, separator: str = "") -> tuple[Vocabulary, Vocabulary | None]:
@@ -184,7 +40,7 @@ def vocabularies(source: SequenceSource, separator: str = "") -> tuple[Vocabular
     Raises:
         DataError: Another split has a token that training does not have; names it.
     """
-    if source.name in (SORT_DIGITS, MNIST_STRINGS):
+    if source.name in NAMED_SEQUENCES:
         digits = Vocabulary(DIGITS)
         return digits, None if source.reads_pictures else digits
     written = Vocabulary.of(_targets(source.train), separator)
@@ -235,7 +91,7 @@ def resolve_sequences(
         "counts": asdict(recipe.counts),
         "background": recipe.background,
     }
-    if source.name not in (SORT_DIGITS, MNIST_STRINGS) and isinstance(source.train, PictureSamples):
+    if source.name not in NAMED_SEQUENCES and isinstance(source.train, PictureSamples):
         values = laid_over(values, {"network": {"encoder": _look_of(source.train.pictures, recipe.network["encoder"])}})
     values = laid_over(laid_over(values, given), asked_for(options))
     if options.epochs is not None and "warmup_epochs" not in given.get("optimization", {}):

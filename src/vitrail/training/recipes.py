@@ -4,10 +4,11 @@
 printed. The figures come from `benchmarks/README.md`, where their commands are.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitrail.data.augmentation import Augmentation
+from vitrail.data.planted_sets import NAME, SIDES, is_planted, parse_planted
 from vitrail.errors import UsageError, nearest
 from vitrail.training.settings import Optimization, RunSettings
 
@@ -203,16 +204,17 @@ def choose(name: str, data: str, count: int, side: int) -> tuple[Recipe, str, st
     if name != "auto":
         if name not in RECIPES:
             raise UsageError(f"unknown recipe '{name}'", f"--recipe {nearest(name, RECIPES) or ', '.join(RECIPES)}")
-        return RECIPES[name], name, "asked for"
+        return _of_cells(name, data), name, "asked for"
     named = {
         "digits": "digits",
         "mnist": "mnist",
         "fashion-mnist": "mnist",
         "mnist-m": "mnist-m",
         "planted": "planted",
-    }.get(data)
+    }.get(NAME if is_planted(data) else data)
     if named is not None:
-        return RECIPES[named], named, f"the recipe of this set ({RECIPES[named].says})"
+        recipe = _of_cells(named, data)
+        return recipe, named, f"the recipe of this set ({recipe.says})"
     if side <= 16:
         fitting = "digits"
     elif side <= 40:
@@ -220,3 +222,18 @@ def choose(name: str, data: str, count: int, side: int) -> tuple[Recipe, str, st
     else:
         fitting = "few-photos" if count <= 5_000 else "photos" if count <= 100_000 else "many-photos"
     return RECIPES[fitting], fitting, f"{count:,} training pictures of about {side} pixels ({RECIPES[fitting].says})"
+
+
+def _of_cells(name: str, data: str) -> Recipe:
+    """The recipe of this name; for planted pictures of other cells with their size, and patches of half a cell's side.
+
+    Raises:
+        UsageError: If the name of the set is wrong.
+    """
+    recipe = RECIPES[name]
+    if name != NAME or data == NAME or not is_planted(data):
+        return recipe
+    chosen = parse_planted(data)
+    network = {**recipe.network, "image_size": list(chosen.size), "patch_size": SIDES[chosen.digits] // 2}
+    says = f"the lab with known truth: {chosen.grid[0]}x{chosen.grid[1]} cells, one of which shows a digit"
+    return replace(recipe, says=says, reached=NOT_MEASURED, image_size=chosen.size[0], network=network)

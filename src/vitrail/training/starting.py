@@ -6,19 +6,15 @@ from typing import Any
 
 from vitrail.data.sequence_source import is_sequences, open_sequences, reopen_sequences
 from vitrail.errors import DataError, UsageError
+from vitrail.training.asked import check_same, run_differences
 from vitrail.training.beginning import begin, go_on
 from vitrail.training.distilling import Lesson
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import pick_device
 from vitrail.training.options import TrainOptions
 from vitrail.training.preparation import Preparation
-from vitrail.training.prepare import check_same, run_differences, shortened
-from vitrail.training.prepare_sequences import (
-    PreparedSequences,
-    build_sequences,
-    refuse_picture_options,
-    resolve_sequences,
-)
+from vitrail.training.prepare import shortened
+from vitrail.training.prepare_sequences import build_sequences, refuse_picture_options, resolve_sequences
 from vitrail.training.run import RunFolder
 from vitrail.training.sequence_settings import (
     check_given,
@@ -26,6 +22,7 @@ from vitrail.training.sequence_settings import (
     is_sequence_settings,
     sequence_settings_from_dict,
 )
+from vitrail.training.sequence_training import PreparedSequences
 from vitrail.training.settings import read_given, read_yaml
 
 

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from tests.explain.held_reference import cut, embed, from_tokens, trace
 from tests.explain.mutants import make_copy
-from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
+from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network, reader_of
 from vitrail.errors import UsageError
 from vitrail.explain import Heat
 from vitrail.explain.methods.conservative import Balance, balance_sheet, conservative
 from vitrail.explain.methods.held import held
 from vitrail.explain.target import Target
-from vitrail.nn import PATCHIFIED, STANDARD, Parts, ViT, ViTConfig
+from vitrail.nn import STANDARD, Parts, ViT, ViTConfig
 
 every_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 KINDS = (*VARIANTS.values(), replace(PLAIN, activation="relu", layer_scale=0.5), replace(PLAIN, positions="sinusoidal"))
@@ -251,11 +251,7 @@ def test_gelu_by_tanh_is_held_too() -> None:
 
 def test_patches_that_were_cut_already() -> None:
     network, images = double(PLAIN, 3)
-    cut_network = ViT(PLAIN, PATCHIFIED).double().eval()
-    state = network.state_dict()
-    state["patch_embed.proj.weight"] = state["patch_embed.proj.weight"].flatten(1)
-    cut_network.load_state_dict(state)
-    patches = cut(images, PLAIN.patch)
+    cut_network, patches = reader_of(network), cut(images, PLAIN.patch)
     one, other = conservative(network, images, 1), conservative(cut_network, patches, 1)
     assert (one.values - other.values).abs().max() <= 1e-12
     assert closes(balance_sheet(cut_network, patches, 1)) <= 1e-10

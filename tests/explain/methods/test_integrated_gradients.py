@@ -28,28 +28,67 @@ def pictures(count: int) -> Tensor:
     return load_planted("mean-0").preprocessing.normalise(torch.from_numpy(made.pixels)[:, None]).double()
 
 
-def test_completeness_on_a_trained_network(trained: ViT) -> None:
-    """T5, in float64: the gap falls exponentially with the nodes.
+@pytest.mark.parametrize("name", ["class-0", "mean-0"])
+def test_completeness_on_trained_networks(name: str) -> None:
+    """T5, in float64, with the limits of the research page."""
+    network, images = copy.deepcopy(load_planted(name).network).double(), pictures(10)
+    assert integrated_gradients_with_gap(network, images, steps=20)[1].median() <= 5e-3
+    heat, gaps = integrated_gradients_with_gap(network, images, steps=50)
+    assert gaps.max() <= 1e-3
+    difference = heat.logit - network(torch.zeros_like(images[:1]))[0, heat.target].detach()
+    missing = (heat.values.sum(dim=(1, 2)) - difference).abs() / difference.abs()
+    assert (missing - gaps).abs().max() <= 1e-9
+    even = integrated_gradients(network, images[:3], steps=200, tolerance=None).values
+    assert (heat.values[:3] - even).abs().max() <= 0.02 * even.abs().max()  # the map is right, and not only its sum
 
-    Measured on 10 pictures, median: 6e-2 with 20 nodes, 7e-3 with 50, 1e-3 with 100, 1e-5 with 200. The largest falls
-    more slowly, to 8e-3 with 200: a few pictures have a sharp bend on the way from grey.
-    """
-    images = pictures(8)
-    gaps = {steps: integrated_gradients_with_gap(trained, images, steps=steps)[1] for steps in (20, 50, 200)}
-    assert gaps[50].median() <= 2e-2
-    assert gaps[200].median() <= 5e-5
-    assert gaps[200].max() <= 3e-2
-    assert gaps[50].median() < 0.3 * gaps[20].median()
-    heat, alone = integrated_gradients_with_gap(trained, images[3:4], steps=20)
-    difference = heat.logit - trained(torch.zeros_like(images[:1]))[0, heat.target].detach()
-    assert float(alone) == pytest.approx(float(gaps[20][3]), rel=1e-6, abs=1e-12)
-    assert float((heat.values.sum() - difference).abs() / difference.abs()) == pytest.approx(float(alone), rel=1e-6)
+
+def test_one_sum_over_the_whole_way_falls_short_of_it(trained: ViT) -> None:
+    """Why the way is cut: the gap falls exponentially with the nodes, and slowly where the way has a sharp bend."""
+    images = pictures(5)
+    gaps = [integrated_gradients_with_gap(trained, images, steps=n, tolerance=None)[1] for n in (20, 50, 200)]
+    assert gaps[0].median() > 5e-3
+    assert gaps[1].max() > 1e-3
+    assert gaps[2].median() <= 5e-5
+    assert gaps[1].median() < 0.3 * gaps[0].median()
+
+
+def test_a_picture_takes_more_nodes_where_it_needs_them_and_no_more_than_eight_times_as_many(trained: ViT) -> None:
+    images, taken = pictures(6), dict[str, list[int]]()
+
+    class Counted(torch.nn.Module):
+        """The embedding, which counts pictures that gradients are asked of."""
+
+        def __init__(self, embedding: torch.nn.Module, tolerance: str) -> None:
+            super().__init__()
+            self.embedding, self.tolerance = embedding, tolerance
+
+        def forward(self, pixels: Tensor) -> Tensor:
+            taken.setdefault(self.tolerance, []).append(len(pixels) * pixels.requires_grad)
+            return self.embedding(pixels)
+
+    embedding = trained.patch_embed.proj
+    try:
+        for tolerance in (None, 0.9, 1e-3, 1e-12):
+            trained.patch_embed.proj = Counted(embedding, str(tolerance)).eval()
+            integrated_gradients(trained, images, steps=20, tolerance=tolerance)
+    finally:
+        trained.patch_embed.proj = embedding
+    assert sum(taken["None"]) == sum(taken["0.9"]) == 20 * 6
+    assert 20 * 6 < sum(taken["0.001"]) <= sum(taken["1e-12"]) <= 160 * 6
+
+
+def test_a_picture_does_not_depend_on_those_beside_it(trained: ViT) -> None:
+    images = pictures(4)
+    together = integrated_gradients(trained, images, steps=20)
+    for index in range(4):
+        alone = integrated_gradients(trained, images[index : index + 1], steps=20)
+        assert (alone.values[0] - together.values[index]).abs().max() <= 1e-10
 
 
 def test_a_gap_above_one_per_cent_is_noted_for_the_picture_that_has_it(trained: ViT) -> None:
     images = pictures(12)
     images[5] = 0.0
-    heat, gap = integrated_gradients_with_gap(trained, images, steps=2)
+    heat, gap = integrated_gradients_with_gap(trained, images, steps=2, tolerance=None)
     assert (gap > 0.01).sum() >= 3
     for share, notes in zip(gap.tolist(), heat.notes, strict=True):
         said = [note for note in notes if note.startswith("completeness gap")]
@@ -61,12 +100,12 @@ def test_a_gap_above_one_per_cent_is_noted_for_the_picture_that_has_it(trained: 
 
 
 def test_a_forgotten_node_would_be_noticed(trained: ViT, tmp_path: Path) -> None:
-    images = pictures(12)
-    mutant = make_copy(tmp_path, "methods/integrated_gradients.py", "nodes[some].view(shape)", "nodes[:1].view(shape)")
+    images = pictures(4)
+    mutant = make_copy(tmp_path, "methods/integrated_gradients.py", "length * nodes[node]", "length * nodes[0]")
     copy = import_module(f"{mutant.__name__}.methods.integrated_gradients")
-    heat, gap = copy.integrated_gradients_with_gap(trained, images)
-    assert gap.median() > 0.1
-    assert sum("completeness gap" in str(notes) for notes in heat.notes) >= 10
+    heat, gap = copy.integrated_gradients_with_gap(trained, images, steps=20)
+    assert gap.median() > 0.02  # ten times the tolerance, though all parts were halved again and again
+    assert sum("completeness gap" in str(notes) for notes in heat.notes) >= 3
 
 
 def test_steps_are_exact_for_polynomials() -> None:
@@ -80,20 +119,21 @@ def test_steps_are_exact_for_polynomials() -> None:
     config = PLAIN.from_dict({**vars(PLAIN), "pooling": "mean", "class_token": False})
     mean = make_network(config).double()
     mean.blocks, mean.norm = torch.nn.ModuleList(), torch.nn.Identity()
-    _, two = integrated_gradients_with_gap(mean.eval(), images, cubed, steps=2)
-    _, one = integrated_gradients_with_gap(mean, images, cubed, steps=1)
+    _, two = integrated_gradients_with_gap(mean.eval(), images, cubed, steps=2, tolerance=None)
+    _, one = integrated_gradients_with_gap(mean, images, cubed, steps=1, tolerance=None)
     assert two.max() <= 1e-12
     assert one.min() > 1e-3
 
 
 def test_the_baseline_is_the_zero_of_the_answer() -> None:
     network, images = make_network(PLAIN).double(), make_images(PLAIN, 3).double()
-    heat, gap = integrated_gradients_with_gap(network, images, 1, baseline=images.flip(0), steps=200)
+    flipped = images.flip(0)
+    heat, gap = integrated_gradients_with_gap(network, images, 1, baseline=flipped, steps=200, tolerance=None)
     assert gap[[0, 2]].max() <= 1e-4
     there = network(images.flip(0))[:, 1].detach()
     assert (heat.values.sum(dim=(1, 2)) - (heat.logit - there)).abs().max() <= 1e-4
     assert not heat.values[1].any()  # the middle picture is its own baseline
-    back = integrated_gradients(network, images.flip(0), 1, baseline=images, steps=200).values
+    back = integrated_gradients(network, images.flip(0), 1, baseline=images, steps=200, tolerance=None).values
     assert (heat.values + back.flip(0).flip(0)).abs().max() <= 1e-8  # the way back, from the same two ends
 
 
@@ -116,6 +156,7 @@ def test_neither_place_in_the_batch_nor_chunks_matter() -> None:
         ({"steps": 0}, "steps must be a whole number, at least 1, got 0\ntry: steps=50"),
         ({"baseline": [0.0, 0.0, 0.0]}, r"baseline must be a number, one for each of 2 channels"),
         ({"baseline": torch.zeros(3, 2, 12, 10)}, r"pictures' shape \(2, 2, 12, 10\), got \(3, 2, 12, 10\)"),
+        ({"tolerance": 0.0}, "tolerance must be above 0 and below 1, or None, got 0.0\ntry: tolerance=1e-3"),
         ({"baseline": "black"}, "got 'black'\ntry: baseline=0.0"),
     ],
 )

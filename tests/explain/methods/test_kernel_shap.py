@@ -116,15 +116,6 @@ def test_a_grid_of_one_patch() -> None:
     assert (heat.values[:, 0, 0] - difference).abs().max() <= 1e-5
 
 
-def test_seed_and_batch() -> None:
-    network, images = make_network(PLAIN).double(), make_images(PLAIN, 5).double()
-    whole = kernel_shap(network, images, 1, samples=120).values
-    for batch_size in (1, 7, 1000):
-        turned = kernel_shap(network, images.flip(0), 1, samples=120, batch_size=batch_size).values.flip(0)
-        assert (turned - whole).abs().max() <= 1e-12
-    assert (kernel_shap(network, images, 1, samples=120, seed=1).values - whole).abs().max() > 1e-3
-
-
 def test_the_fewest_samples_are_enough_for_every_seed() -> None:
     for players in (9, 15, 40, 100):
         for seed in range(30):

@@ -1,4 +1,4 @@
-"""Occlusion, and what all methods share that cover patches (`covering`): fillings, chunks, and rounding."""
+"""Occlusion, and what all methods share that cover patches (`covering`): fillings, and rounding."""
 
 import itertools
 from pathlib import Path
@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from tests.explain.mutants import unchecked
-from tests.explain.reference import PLAIN, make_images, make_network
+from tests.explain.reference import PLAIN, make_images, make_network, reader_of
 from vitrail.data.patches import Patchify
 from vitrail.errors import UsageError
 from vitrail.explain.methods.covering import filling_of
 from vitrail.explain.methods.occlusion import occlusion, windows
-from vitrail.nn import PATCHIFIED, ViT
+from vitrail.nn import ViT
 
 
 def test_windows_by_hand() -> None:
@@ -72,16 +72,6 @@ def test_rounding_alone_is_no_signal() -> None:
     assert occlusion(make_network(PLAIN), images, 1).notes == ((), ())
 
 
-def test_chunks_do_not_matter() -> None:
-    network, images = make_network(PLAIN).double(), make_images(PLAIN, 5).double()
-    targets = [3, 1, 0, 2, 1]
-    whole = occlusion(network, images, targets, batch_size=10**6).values
-    for batch_size in (1, 2, 4, 7, 16):
-        assert (occlusion(network, images, targets, batch_size=batch_size).values - whole).abs().max() <= 1e-12
-    turned = occlusion(network, images.flip(0), targets[::-1], batch_size=7).values.flip(0)
-    assert (turned - whole).abs().max() <= 1e-12
-
-
 def test_at_most_a_batch_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     network, sizes = make_network(PLAIN), []
     forward = ViT.forward
@@ -94,15 +84,11 @@ def test_at_most_a_batch_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(sizes[1:]) == 45
 
 
-def test_patches_are_explained_as_pictures() -> None:
-    network, reader = make_network(PLAIN), ViT(PLAIN, PATCHIFIED).eval()
-    state = network.state_dict()
-    state["patch_embed.proj.weight"] = state["patch_embed.proj.weight"].flatten(1)
-    reader.load_state_dict(state)
-    images, cut = make_images(PLAIN, 3), Patchify(PLAIN.patch)
-    for ours, theirs in ((0.5, 0.5), (images.flip(0), cut(images.flip(0)))):
-        off = occlusion(reader, cut(images), 1, fill=theirs).values - occlusion(network, images, 1, fill=ours).values
-        assert off.abs().max() <= 1e-5
+def test_a_filling_of_patches_is_one_of_pictures() -> None:
+    network, images, cut = make_network(PLAIN), make_images(PLAIN, 3), Patchify(PLAIN.patch)
+    reader, other = reader_of(network), images.flip(0)
+    off = occlusion(reader, cut(images), 1, fill=cut(other)).values - occlusion(network, images, 1, fill=other).values
+    assert off.abs().max() <= 1e-5
     assert occlusion(reader, cut(images), 1).values.isfinite().all()
     with pytest.raises(UsageError, match="fill must be a number"):
         occlusion(reader, cut(images), 1, fill=[0.5, -1.0])

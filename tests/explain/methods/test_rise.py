@@ -79,15 +79,6 @@ def test_the_map_rolls_with_picture_and_masks() -> None:
     assert (after - before.roll((1, 2), dims=(1, 2))).abs().max() <= 1e-10
 
 
-def test_seed_and_batch() -> None:
-    network, images = make_network(PLAIN).double(), make_images(PLAIN, 5).double()
-    whole = rise(network, images, 1, masks=30).values
-    for batch_size in (1, 7, 1000):
-        turned = rise(network, images.flip(0), 1, masks=30, batch_size=batch_size).values.flip(0)
-        assert (turned - whole).abs().max() <= 1e-12
-    assert (rise(network, images, 1, masks=30, seed=1).values - whole).abs().max() > 1e-3
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

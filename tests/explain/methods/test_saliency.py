@@ -1,14 +1,12 @@
-"""Saliency and input x gradient: contrasts, functions of the logits, pictures that come as patches."""
+"""Saliency and input x gradient: contrasts, and functions of the logits."""
 
 import pytest
 import torch
 
 from tests.explain.reference import PLAIN, make_images, make_network
-from vitrail.data.patches import Patchify
 from vitrail.errors import UsageError
 from vitrail.explain.methods.input_x_gradient import input_x_gradient
 from vitrail.explain.methods.saliency import saliency
-from vitrail.nn import PATCHIFIED, ViT
 
 
 def test_a_contrast_is_the_difference_of_two_signed_maps() -> None:
@@ -53,15 +51,3 @@ def test_more_evidence_of_a_patch_is_not_more_than_its_pixels() -> None:
     network = make_network(PLAIN.from_dict({**vars(PLAIN), "embed_bias": True}))
     images = make_images(PLAIN)
     assert not torch.allclose(saliency(network, images).values, saliency(network, 10 * images).values)
-
-
-def test_patches_are_explained_as_pictures() -> None:
-    network, reader = make_network(PLAIN), ViT(PLAIN, PATCHIFIED).eval()
-    state = network.state_dict()
-    state["patch_embed.proj.weight"] = state["patch_embed.proj.weight"].flatten(1)
-    reader.load_state_dict(state)
-    images = make_images(PLAIN, 3)
-    patches = Patchify(PLAIN.patch)(images)
-    for method in (saliency, input_x_gradient):
-        off = method(reader, patches, 1).values - method(network, images, 1).values
-        assert off.abs().max() <= 1e-5

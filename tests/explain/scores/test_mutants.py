@@ -1,21 +1,17 @@
 """Copies of the scores with a planted fault: the checks that are green for the real ones must go red (T22)."""
 
-import importlib
-import itertools
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-import vitrail.explain.scores
-from tests.explain.mutants import is_red
+from tests.explain.mutants import is_red, make_copy
 from tests.explain.scores import checks
+from vitrail.explain import scores
 
 COMPOSITES, FILL, LOCALISATION = "composites.py", "fill.py", "localisation.py"
-RANDOM, REMOVAL, SANITY = "random_maps.py", "removal.py", "sanity.py"
-_numbers = itertools.count()
+RANDOM, REMOVAL, SACO, SANITY = "random_maps.py", "removal.py", "saco.py", "sanity.py"
 
 # name: (file, text, text with the fault, the check that must go red)
 MUTANTS: dict[str, tuple[str, str, str, Callable[[ModuleType], None]]] = {
@@ -118,7 +114,7 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[ModuleType], None]]] = {
         checks.curves_are_exact,
     ),
     "saco without the sign": (
-        REMOVAL,
+        SACO,
         "torch.where(agree, weights, -weights).sum(dim=1)",
         "torch.where(agree, weights, 0 * weights).sum(dim=1)",
         checks.curves_are_exact,
@@ -245,29 +241,10 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[ModuleType], None]]] = {
 }
 
 
-def make_copy(folder: Path, file: str, old: str, new: str) -> ModuleType:
-    """Import a copy of the package in which `old`, which must stand exactly once in `file`, is replaced by `new`."""
-    name = f"planted_scores_{next(_numbers)}"
-    package = folder / name
-    package.mkdir(parents=True)
-    for source in Path(vitrail.explain.scores.__file__).parent.glob("*.py"):
-        text = source.read_text(encoding="utf-8")
-        if source.name == file:
-            assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {file}: adapt the mutant"
-            text = text.replace(old, new)
-        (package / source.name).write_text(text.replace("vitrail.explain.scores", name), encoding="utf-8")
-    sys.path.insert(0, str(folder))
-    try:
-        importlib.invalidate_caches()
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(folder))
-
-
 @pytest.mark.parametrize("fault", MUTANTS)
 def test_a_planted_fault_turns_its_check_red(fault: str, tmp_path: Path) -> None:
     file, old, new, check = MUTANTS[fault]
-    assert is_red(check, make_copy(tmp_path, file, old, new))
+    assert is_red(check, make_copy(tmp_path, file, old, new, scores))
 
 
 @pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
@@ -276,5 +253,5 @@ def test_every_check_can_fail(check: Callable[[ModuleType], None]) -> None:
 
 
 def test_a_copy_without_a_fault_is_green(tmp_path: Path) -> None:
-    package = make_copy(tmp_path, RANDOM, "REFINEMENTS = 10", "REFINEMENTS = 9 + 1")
+    package = make_copy(tmp_path, RANDOM, "REFINEMENTS = 10", "REFINEMENTS = 9 + 1", scores)
     assert not any(is_red(check, package) for check in checks.CHECKS)

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.heat import NO_SIGNAL, Heat, caveats
+from vitrail.explain.heat import Heat, no_signal_where
 from vitrail.explain.methods.pixels import chunks, like_pictures, numbers_at
 from vitrail.explain.readout import Opened, heat_of, wide
 from vitrail.nn import ViT
@@ -94,8 +94,7 @@ def heat_of_answers(
     """A signed heat of values made of answers; differences that are rounding alone are noted as no signal."""
     values = values.to(wide(opened.logit))
     noise = _DROWNED * torch.finfo(opened.logit.dtype).eps * found.abs().amax(dim=0)
-    drowned = (values.double().abs().amax(dim=(1, 2)) <= noise).tolist()
-    notes = [(NO_SIGNAL,) if lost and not said else () for lost, said in zip(drowned, caveats(values), strict=True)]
+    notes = no_signal_where(values.double().abs().amax(dim=(1, 2)) <= noise, values)
     return heat_of(values, opened.aim, opened.logit, method, signed=True, class_specific=True, notes=notes)
 
 

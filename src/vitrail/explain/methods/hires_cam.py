@@ -13,7 +13,7 @@ changes along it. With a class token that is so of what enters the last block. W
 
 import torch
 
-from vitrail.explain.heat import NO_SIGNAL, Heat, caveats
+from vitrail.explain.heat import Heat, no_signal_where
 from vitrail.explain.methods.grad_cam import open_layer
 from vitrail.explain.readout import heat_of
 from vitrail.explain.target import Target
@@ -49,7 +49,7 @@ def hires_cam(
     opened, tokens, gradients = open_layer(network, images, target, layer)
     parts = tokens * gradients
     values = parts.sum(dim=2)
-    cancelled = (values.abs().amax(dim=1) <= CANCELLED * parts.abs().sum(dim=2).amax(dim=1)).tolist()
+    cancelled = values.abs().amax(dim=1) <= CANCELLED * parts.abs().sum(dim=2).amax(dim=1)
     values = values.unflatten(1, opened.grid)
-    notes = [(NO_SIGNAL,) if gone and not said else () for gone, said in zip(cancelled, caveats(values), strict=True)]
+    notes = no_signal_where(cancelled, values)
     return heat_of(values, opened.aim, opened.logit, "hires_cam", signed=True, class_specific=True, notes=notes)

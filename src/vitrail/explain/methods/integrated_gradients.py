@@ -2,31 +2,44 @@
 
     map_p = sum over the pixels and channels i of patch p of (x_i - x'_i) integral_0^1 (d y / d x_i)(x' + a (x - x')) da
 
-x' is a baseline: a picture that says nothing. The map adds up to y(x) - y(x') (completeness). The integral is a
-Gauss-Legendre sum of `steps` nodes, exact for polynomials in a of degree 2 steps - 1; what is missing is reported:
+x' is a baseline: a picture that says nothing. The map adds up to y(x) - y(x') (completeness). What is missing, as the
+integral is a sum over nodes, is reported:
 
     gap = | sum_p map_p - (y(x) - y(x')) | / | y(x) - y(x') |
 
 A gap above 1 % stands in the notes of the heat. The baseline is 0 unless another is given: zero in normalised pixels is
 the colour that the model's preprocessing subtracts, so it is the middle of what the network has seen, and no pixel
 value of interest such as black is blind to the method. The answer is always relative to it.
+
+Where the nodes lie. At the baseline a token holds its position and little else, and LayerNorm divides by how large the
+token is: near it, twice as much picture is another token; far from it, the same one. On trained networks nearly all of
+the logit's way lies at small a, and attention makes it steep there. So the way is cut at 1/2, 1/4, 1/8 and 1/16, and
+each part has its own Gauss-Legendre sum. What each must add up to is known, the difference of the logits at its two
+ends; while the parts of a picture are off by more than `tolerance` of the whole, those that are off most are halved.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
 from vitrail.explain.methods.pixels import at_least, by_patch, chunks, gradients_at, like_pictures, numbers_at
 from vitrail.explain.readout import check, heat_of, open_run, wide
-from vitrail.explain.target import Target
+from vitrail.explain.target import Aim, Target
 from vitrail.nn import ViT
+from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
 
 NOTED = 0.01  # the gap from which on it is noted
+PARTS = 5  # of the way, at first: each twice as long as the one before it, but for the first two
+FEWEST = 4  # nodes that a part has, where there are as many
+MOST = 8  # times `steps`: the nodes that a picture may take
+ROUNDING = 8  # units in the last place of a logit, below which a part is not off
 
 
 @torch.inference_mode(False)
@@ -38,6 +51,7 @@ def integrated_gradients(
     steps: int = 50,
     baseline: float | Sequence[float] | Tensor = 0.0,
     batch_size: int = 64,
+    tolerance: float | None = 1e-3,
 ) -> Heat:
     """What each patch adds to the target's logit on the straight way from the baseline to the picture.
 
@@ -45,9 +59,11 @@ def integrated_gradients(
         network: In eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
         target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
-        steps: Nodes of the Gauss-Legendre sum.
+        steps: Nodes on the way of a picture; up to eight times as many where the tolerance needs them.
         baseline: In normalised pixels: a number, one for each channel, or a tensor that broadcasts to the pictures.
         batch_size: How many points of the way run at once.
+        tolerance: The gap to reach, as a share of y(x) - y(x'). None for one Gauss-Legendre sum over the whole way with
+            exactly `steps` nodes, as other libraries take it.
 
     Returns:
         A signed number per patch, in logits, which add up to the difference from the baseline.
@@ -56,7 +72,7 @@ def integrated_gradients(
         UsageError: If the network is in training mode, or if images, target or an option do not fit.
     """
     heat, _ = integrated_gradients_with_gap(
-        network, images, target, steps=steps, baseline=baseline, batch_size=batch_size
+        network, images, target, steps=steps, baseline=baseline, batch_size=batch_size, tolerance=tolerance
     )
     return heat
 
@@ -70,28 +86,27 @@ def integrated_gradients_with_gap(
     steps: int = 50,
     baseline: float | Sequence[float] | Tensor = 0.0,
     batch_size: int = 64,
+    tolerance: float | None = 1e-3,
 ) -> tuple[Heat, Float[Tensor, "b"]]:
     """The same heat, and each picture's completeness gap, a share of y(x) - y(x'); 0 where both are exactly equal."""
     at_least("steps", steps, 1, "steps=50")
+    if tolerance is not None and not 0 < tolerance < 1:
+        raise UsageError(f"tolerance must be above 0 and below 1, or None, got {tolerance!r}", "tolerance=1e-3")
     check(network, images, gradients=True)
     opened = open_run(network, images, target, "logits")
     pictures = wide(images.detach())
     start = like_pictures("baseline", baseline, pictures)
-    way = pictures - start
-    nodes, weights = (torch.from_numpy(each).to(pictures) for each in np.polynomial.legendre.leggauss(steps))
-    nodes, weights = (nodes + 1) / 2, weights / 2
-    shape = (-1, *[1] * images.dim())
-    gathered = torch.zeros_like(pictures)
-    for which, some in chunks(len(images), steps, batch_size):
-        versions = start[which] + nodes[some].view(shape) * way[which]
-        gradients = gradients_at(network, versions.to(images.dtype), opened.aim.select(which))
-        gathered[which] += (weights[some].view(shape) * gradients).sum(dim=0)
-    values = by_patch(way * gathered, opened.grid)
-
-    at_start = torch.zeros(len(images), dtype=torch.float64, device=images.device)
-    for which, _ in chunks(len(images), 1, batch_size):
-        at_start[which] = numbers_at(network, start[None, which].to(images.dtype), opened.aim.select(which))[0]
-    gap = gap_of(values.double().sum(dim=(1, 2)), opened.logit.double() - at_start)
+    way = _Way(network, pictures, start, opened.aim, opened.grid, images.dtype, batch_size)
+    pieces = 1 if tolerance is None else min(PARTS, max(1, steps // FEWEST))
+    parts = _cut(len(images), pieces, images.device)
+    low = way.numbers(parts.picture, parts.low).view(len(images), pieces)
+    if tolerance is None:
+        values = way.sums(parts, steps)
+    else:
+        high = torch.cat([low[:, 1:], opened.logit.double()[:, None]], dim=1)
+        measured = _Measured(parts, low.flatten(), high.flatten())
+        values = _refined(way, measured, -(-steps // pieces), MOST * steps, tolerance)
+    gap = gap_of(values.double().sum(dim=(1, 2)), opened.logit.double() - low[:, 0])
     notes = [(_note(share),) if share > NOTED else () for share in gap.tolist()]
     heat = heat_of(
         values, opened.aim, opened.logit, "integrated_gradients", signed=True, class_specific=True, notes=notes
@@ -103,6 +118,125 @@ def gap_of(total: Float[Tensor, "b"], difference: Float[Tensor, "b"]) -> Float[T
     """How far a map's sum is from what it should add up to, as a share of that; 0 where both are equal."""
     missing = (total - difference).abs()
     return torch.where(missing == 0, missing, missing / difference.abs())
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """Parts of the ways of pictures, from a = low to a = high."""
+
+    picture: Int[Tensor, "p"]
+    low: Float[Tensor, "p"]
+    high: Float[Tensor, "p"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """Parts, and the explained number where each begins and where it ends."""
+
+    parts: _Parts
+    low: Float[Tensor, "p"]
+    high: Float[Tensor, "p"]
+
+    def select(self, some: Tensor) -> "_Measured":
+        """Some of them."""
+        parts = self.parts
+        selected = _Parts(parts.picture[some], parts.low[some], parts.high[some])
+        return _Measured(selected, self.low[some], self.high[some])
+
+    def halves(self, way: "_Way") -> "_Measured":
+        """Each in two: all first halves, then all second ones."""
+        parts, middle = self.parts, (self.parts.low + self.parts.high) / 2
+        half = _Parts(parts.picture.repeat(2), torch.cat([parts.low, middle]), torch.cat([middle, parts.high]))
+        between = way.numbers(parts.picture, middle)
+        return _Measured(half, torch.cat([self.low, between]), torch.cat([between, self.high]))
+
+    def join(self, more: "_Measured") -> "_Measured":
+        """These, then those."""
+        (a, b), join = (self.parts, more.parts), torch.cat
+        parts = _Parts(join([a.picture, b.picture]), join([a.low, b.low]), join([a.high, b.high]))
+        return _Measured(parts, join([self.low, more.low]), join([self.high, more.high]))
+
+
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """From baselines to pictures, and what is explained on it."""
+
+    network: ViT
+    pictures: Images
+    start: Images
+    aim: Aim
+    grid: Size
+    precision: torch.dtype  # of what the network is asked
+    batch_size: int
+
+    def sums(self, parts: _Parts, count: int) -> Float[Tensor, "p rows columns"]:
+        """Each part's share of the map: a Gauss-Legendre sum of so many nodes."""
+        nodes, weights = np.polynomial.legendre.leggauss(count)
+        nodes, weights = (torch.from_numpy(each).to(self.pictures) for each in ((nodes + 1) / 2, weights / 2))
+        values = self.pictures.new_zeros(len(parts.picture), *self.grid)
+        for some, _ in chunks(len(values) * count, 1, self.batch_size):
+            index = torch.arange(some.start, some.stop, device=values.device)
+            part, node = index // count, index % count
+            which, low, length = parts.picture[part], parts.low[part], (parts.high - parts.low)[part]
+            pictures, start = self.pictures[which], self.start[which]
+            way = pictures - start
+            along = (low + length * nodes[node]).to(way)
+            versions = start + _spread(along, way) * way
+            gradients = gradients_at(self.network, versions[None].to(self.precision), self.aim.select(which))[0]
+            gathered = _spread((length * weights[node]).to(way), way) * gradients
+            values.index_add_(0, part, by_patch(way * gathered, self.grid))
+        return values
+
+    def numbers(self, picture: Int[Tensor, "p"], along: Float[Tensor, "p"]) -> Float[Tensor, "p"]:
+        """The explained number of these pictures at these points of their ways, in float64."""
+        numbers = torch.zeros(len(picture), dtype=torch.float64, device=picture.device)
+        for some, _ in chunks(len(picture), 1, self.batch_size):
+            which = picture[some]
+            start = self.start[which]
+            versions = start + _spread(along[some].to(start), start) * (self.pictures[which] - start)
+            numbers[some] = numbers_at(self.network, versions[None].to(self.precision), self.aim.select(which))[0]
+        return numbers
+
+
+def _refined(
+    way: _Way, measured: _Measured, count: int, most: int, tolerance: float
+) -> Float[Tensor, "b rows columns"]:
+    """The map, from parts of `count` nodes, halved until those of a picture add up or it would take more than `most`."""
+    pictures = len(way.pictures)
+    values = way.sums(measured.parts, count)
+    whole = _by_picture(measured.high - measured.low, measured.parts.picture, pictures).abs()
+    taken = count * torch.bincount(measured.parts.picture, minlength=pictures)
+    while True:
+        picture = measured.parts.picture
+        rounding = ROUNDING * torch.finfo(way.precision).eps * torch.maximum(measured.low.abs(), measured.high.abs())
+        off = (values.double().sum(dim=(1, 2)) - (measured.high - measured.low)).abs()
+        off = torch.where(off > rounding, off, 0)
+        share = tolerance * whole / torch.bincount(picture, minlength=pictures)  # that each part may be off
+        open_ones = _by_picture(off, picture, pictures) > tolerance * whole
+        split = open_ones[picture] & (off > share[picture])
+        taken = taken + 2 * count * torch.bincount(picture[split], minlength=pictures)
+        split &= (taken <= most)[picture]
+        if not split.any():
+            return values.new_zeros(pictures, *way.grid).index_add_(0, picture, values)
+        new = measured.select(split).halves(way)
+        values = torch.cat([values[~split], way.sums(new.parts, count)])
+        measured = measured.select(~split).join(new)
+
+
+def _by_picture(numbers: Float[Tensor, "p"], picture: Int[Tensor, "p"], count: int) -> Float[Tensor, "b"]:
+    return numbers.new_zeros(count).index_add_(0, picture, numbers)
+
+
+def _cut(pictures: int, parts: int, device: torch.device) -> _Parts:
+    """Every picture's way, cut at 1/2, 1/4, ... into so many parts."""
+    edges = torch.tensor([0.0, *(0.5**power for power in range(parts - 1, -1, -1))], dtype=torch.float64, device=device)
+    picture = torch.arange(pictures, device=device).repeat_interleave(parts)
+    return _Parts(picture, edges[:-1].repeat(pictures), edges[1:].repeat(pictures))
+
+
+def _spread(numbers: Float[Tensor, "p"], images: Tensor) -> Tensor:
+    """One number for each picture, to be multiplied with its pixels."""
+    return numbers.view(-1, *[1] * (images.dim() - 1))
 
 
 def _note(share: float) -> str:

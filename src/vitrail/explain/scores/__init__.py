@@ -28,7 +28,8 @@ from vitrail.explain.scores.localisation import (
     segmentation,
 )
 from vitrail.explain.scores.random_maps import random_maps
-from vitrail.explain.scores.removal import Removal, aopc, deletion, insertion, normalised, perturbation, saco
+from vitrail.explain.scores.removal import Removal, aopc, deletion, insertion, normalised, perturbation
+from vitrail.explain.scores.saco import saco
 from vitrail.explain.scores.sanity import (
     Similarity,
     class_discrimination,

@@ -4,15 +4,14 @@
     insertion       show the largest values first; area under the curve         higher is better  (RISE, 2018)
     perturbation    cover 10 to 90 % of the pixels; is the class still first?   (Chefer, Gur and Wolf, CVPR 2021)
     aopc            cover the largest values first; mean drop                   higher is better  (Samek et al., 2017)
-    saco            do groups with more of the map matter more?                 higher is better  (SaCo, CVPR 2024)
 
-A value of these alone says little: how much can be gained depends on the picture, the network and the fill. Hold it
-against that of random maps and of the truth, `normalised`.
+and `saco` in `saco.py`, which covers one group after the other. A value of these alone says little: how much can be
+gained depends on the picture, the network and the fill. Hold it against that of random maps and of the truth,
+`normalised`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -22,14 +21,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.explain.readout import wide
-from vitrail.explain.scores.composites import (
-    Covering,
-    Measured,
-    finite_maps,
-    measured,
-    opened,
-    ranks_of,
-)
+from vitrail.explain.scores.composites import Covering, Measured, finite_maps, measured, opened, ranks_of
 from vitrail.explain.scores.fill import Pictures
 from vitrail.explain.scores.streams import keys_of
 from vitrail.explain.target import Target
@@ -192,62 +184,9 @@ def aopc(
             f"aopc covers 1 to {patches} patches, one at each step, got steps={last}", "steps=None for all"
         )
     spans = [(0, count) for count in range(last + 1)]
-    points, draws = _points(network, images, values, target, covering, spans)
+    points, draws = points_of(network, images, values, target, covering, spans)
     score, fractions = (points[:, :1] - points).mean(dim=1), [count / patches for count in range(last + 1)]
-    return _of_patches("aopc", score, points, fractions, covering, draws)
-
-
-def saco(
-    network: nn.Module, images: Pictures, values: Maps, target: Target, covering: Covering, *, groups: int = 10
-) -> Removal:
-    """SaCo, salience-guided faithfulness coefficient: does more of the map mean more of an effect?
-
-    The patches are put in order and cut into K groups of equal size (within one patch); s_k is the sum of the map over
-    group k, d_k = f(picture) - E_draws f(picture with group k covered), and over all pairs i < j
-
-        w_ij = s_i - s_j if d_i >= d_j else -(s_i - s_j)          score = sum w_ij / sum |w_ij|
-
-    Unit: patches. Measured: probability or logit. Range: [-1, 1]. Higher is better. Random maps have 0 where all drops
-    differ, and more where many groups change nothing, because equal drops count as agreement. The size of the values
-    counts, so maps must not be rescaled picture by picture. Not a number for a constant map.
-
-    Args:
-        network: In eval mode; gives logits.
-        images: (b, c, h, w).
-        values: The maps.
-        target: What was explained.
-        covering: The fill, the draws, and what is measured.
-        groups: K, from 2 to the number of patches.
-
-    Raises:
-        UsageError: If anything does not fit, or if the network is in training mode.
-    """
-    patches = values[0].numel()
-    if not 2 <= groups <= patches:
-        raise UsageError(f"saco compares 2 to {patches} groups of patches, got {groups}", "groups=10")
-    edges = [round(patches * index / groups) for index in range(groups + 1)]
-    spans = list(pairwise(edges))
-    points, draws = _points(network, images, values, target, covering, [(0, 0), *spans])
-    drops = points[:, :1] - points[:, 1:]
-    flat = values.flatten(1)
-    usable = finite_maps(values) & (flat.amax(dim=1) > flat.amin(dim=1))
-    score = saco_of(group_sums(values, spans), drops).to(drops.dtype).masked_fill(~usable, torch.nan)
-    return _of_patches("saco", score, drops, [(high - low) / patches for low, high in spans], covering, draws)
-
-
-def saco_of(salience: Float[Tensor, "b k"], drops: Float[Tensor, "b k"]) -> Float[Tensor, "b"]:
-    """SaCo of what each group has of the map and how much covering it changes; see `saco`."""
-    groups = salience.shape[1]
-    first, second = torch.triu_indices(groups, groups, offset=1, device=salience.device)
-    weights = salience[:, first] - salience[:, second]
-    agree = drops[:, first] >= drops[:, second]
-    return torch.where(agree, weights, -weights).sum(dim=1) / weights.abs().sum(dim=1)
-
-
-def group_sums(values: Maps, spans: Sequence[tuple[int, int]]) -> Float[Tensor, "b k"]:
-    """The sum of the map over each span of ranks."""
-    in_order = values.flatten(1).double().sort(dim=1, descending=True).values
-    return torch.stack([in_order[:, low:high].sum(dim=1) for low, high in spans], dim=1)
+    return of_patches("aopc", score, points, fractions, covering, draws)
 
 
 def normalised(
@@ -275,13 +214,13 @@ def _curve(
     cut = min(steps or patches, patches)
     counts = [round(patches * index / cut) for index in range(cut + 1)]
     spans = [(0, count) if metric == "deletion" else (count, patches) for count in counts]
-    points, draws = _points(network, images, values, target, covering, spans)
+    points, draws = points_of(network, images, values, target, covering, spans)
     fractions = [count / patches for count in counts]
     score = torch.trapezoid(points, points.new_tensor(fractions))
-    return _of_patches(metric, score, points, fractions, covering, draws)
+    return of_patches(metric, score, points, fractions, covering, draws)
 
 
-def _points(
+def points_of(
     network: nn.Module,
     images: Pictures,
     values: Maps,
@@ -297,7 +236,7 @@ def _points(
     return points, setting.draws
 
 
-def _of_patches(
+def of_patches(
     metric: str,
     score: Float[Tensor, "b"],
     points: Float[Tensor, "b s"],
@@ -305,6 +244,7 @@ def _of_patches(
     covering: Covering,
     draws: int,
 ) -> Removal:
+    """A score by covering patches, with all that it depends on."""
     return Removal(
         metric=metric,
         score=score,

@@ -1,0 +1,190 @@
+"""What was asked of `vitrail explain`: which maps of which class, checked before anything is computed."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from vitrail.errors import DataError, UsageError, counted, nearest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitrail.cli.explain import Explain
+    from vitrail.explain import Method
+    from vitrail.model import Model
+
+DEFAULT_METHOD = "generic_attention"
+SQUARES = 256  # with more of them, a comparison leaves out what covers one square after another
+SLOW_WITH_SQUARES = ("occlusion",)
+EVERY_HAS = {"layer": "--layer -1", "head": "--head 0"}  # what any network has, of what some methods read
+
+Methods = tuple["Method", ...]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is explained, and how.
+
+    Args:
+        methods: Which maps.
+        options: The layer and the head that were asked for.
+        target: Index of the class; each picture's top class when None.
+        rather_than: Index of the class that it is held against.
+        references: What covers squares, as the network reads pictures; the model's own when None.
+        scored: Whether each map is tested.
+        precision: Of the passes that test a map: "fp32", "bf16", or "auto" for the faster.
+    """
+
+    methods: Methods
+    options: Mapping[str, Any]
+    target: int | None
+    rather_than: int | None
+    references: "Tensor | None"
+    scored: bool
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+
+
+def check_asked(model: "Model", typed: "Explain") -> Asked:
+    """What was asked for, checked before anything is computed.
+
+    Raises:
+        UsageError: If a method, class, layer or head is not there, or two options do not go together.
+        DataError: If the reference pictures cannot be read or have another size than the model's.
+    """
+    tested = {"--reference": typed.reference, "--masks": typed.masks, "--precision": typed.precision != "auto"}
+    for option in (option for option, given in tested.items() if given and typed.no_trust):
+        raise UsageError(f"{option} is for the test that --no-trust leaves out", "one of the two")
+    contrast = typed.rather_than is not None
+    methods = choose_methods(model, typed.method, typed.compare, typed.methods, contrast)
+    return Asked(
+        methods=methods,
+        options=choose_options(methods, {"layer": typed.layer, "head": typed.head}),
+        target=class_index(model, typed.target, "--target"),
+        rather_than=class_index(model, typed.rather_than, "--rather-than"),
+        references=_references(model, typed),
+        scored=not typed.no_trust,
+        precision=typed.precision,
+    )
+
+
+def _references(model: "Model", typed: "Explain") -> "Tensor | None":
+    """The reference pictures that were named, where the model is; None for the model's own."""
+    if typed.reference is None:
+        return None
+
+    from vitrail.cli.output import warn
+    from vitrail.data.references import FEW, open_references
+
+    try:
+        references = open_references(typed.reference, model.preprocessing, warn)
+    except DataError as error:  # its hint may be for the model's own references
+        raise DataError(
+            error.problem, "--reference with a folder of pictures, or a run with pictures like the model's"
+        ) from error
+    if len(references) < FEW:
+        has = counted(len(references), "reference picture")
+        warn(f'{typed.reference} has {has}, and a verdict needs {FEW}: every map will be "cannot tell"')
+    return references.to(next(model.network.parameters()).device)
+
+
+def choose_methods(model: "Model", method: str | None, compare: bool, named: str | None, contrast: bool) -> Methods:
+    """The methods that were asked for.
+
+    Args:
+        model: Whose number of squares decides what a comparison leaves out.
+        method: The name of one.
+        compare: Whether several are compared.
+        named: Their names, with commas between them; the ones that a comparison has by itself when None.
+        contrast: Whether a class is held against another, which not every method can say.
+
+    Raises:
+        UsageError: If a method is unknown; or cannot say why one class rather than another, and was named.
+    """
+    if named is not None and not compare:
+        raise UsageError("--methods chooses what --compare shows", f"--compare --methods {named}")
+    if compare and method is not None:
+        raise UsageError(
+            "--method names one method, and --compare shows several", f"--compare --methods {named or method}"
+        )
+    if compare and named is None:
+        return _compared_by_itself(model, contrast)
+    names = [method or DEFAULT_METHOD] if named is None else [part.strip() for part in named.split(",") if part.strip()]
+    if not names:
+        raise UsageError(f"--methods '{named}' names no method", "--methods generic_attention,rollout")
+    return _named(names, "--methods" if compare else "--method", contrast)
+
+
+def _named(names: Sequence[str], option: str, contrast: bool) -> Methods:
+    """The methods of these names, each once."""
+    from vitrail.explain.methods import METHODS, nearest_method
+
+    for name in names:
+        if name not in METHODS:
+            raise UsageError(
+                f"unknown method '{name}', there are {', '.join(METHODS)}", f"{option} {nearest_method(name)}"
+            )
+    chosen = tuple(METHODS[name] for name in dict.fromkeys(names))
+    blind = [each.name for each in chosen if not each.class_specific]
+    if contrast and blind:
+        able = [each.name for each in chosen if each.class_specific] or [DEFAULT_METHOD]
+        raise UsageError(
+            f"{', '.join(blind)} cannot tell classes apart, so not say why one class rather than another",
+            f"{option} {','.join(able)}",
+        )
+    return chosen
+
+
+def _compared_by_itself(model: "Model", contrast: bool) -> Methods:
+    """All methods but those that take long or cannot answer, which are named."""
+    from vitrail.cli.output import warn
+    from vitrail.explain.methods import METHODS
+
+    rows, columns = (
+        side // patch for side, patch in zip(model.preprocessing.size, model.network.config.patch, strict=True)
+    )
+    slow = SLOW_WITH_SQUARES if rows * columns > SQUARES else ()
+    costly = [each.name for each in METHODS.values() if each.costly or each.name in slow]
+    blind = [each.name for each in METHODS.values() if contrast and not each.class_specific]
+    if costly:
+        warn(f"left out, since they take long: {', '.join(costly)}; --methods {','.join(costly)} takes them")
+    if blind:
+        warn(f"left out, since they cannot tell classes apart: {', '.join(blind)}")
+    return tuple(each for each in METHODS.values() if each.name not in {*costly, *blind})
+
+
+def choose_options(methods: Methods, given: Mapping[str, str | int | None]) -> dict[str, Any]:
+    """The options of one method that were typed, such as its layer, each of the kind that the method wants.
+
+    Raises:
+        UsageError: If there are several methods, or this one does not have the option or wants a number.
+    """
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        if len(methods) > 1:
+            raise UsageError(f"--{name} is for one method, not for a comparison", f"leave --{name} out")
+        method, known = methods[0].name, inspect.signature(methods[0].function).parameters
+        if name not in known:
+            raise UsageError(f"{method} has no --{name}", f"leave --{name} out")
+        wants_number = known[name].annotation in (int, int | None)
+        if wants_number and not str(value).removeprefix("-").isdecimal():
+            raise UsageError(f"--{name} of {method} must be a number, got '{value}'", EVERY_HAS[name])
+        options[name] = int(value) if wants_number else value
+    return options
+
+
+def class_index(model: "Model", name: str | None, option: str) -> int | None:
+    """The index of a class.
+
+    Raises:
+        UsageError: If the model does not have it; names those that there are, or the nearest of many.
+    """
+    if name is None:
+        return None
+    if name not in model.classes:
+        guess = nearest(name, model.classes) or model.classes[0]
+        few = f", it has {', '.join(model.classes)}" if len(model.classes) <= 10 else ""
+        raise UsageError(f"the model has no class '{name}'{few}", f"{option} {guess}")
+    return model.classes.index(name)

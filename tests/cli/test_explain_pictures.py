@@ -1,0 +1,68 @@
+"""Masks that say where the evidence of a picture lies, on the grid of patches."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.cli.planted import planted_model
+from vitrail.cli.explain_pictures import Shown, mask_patches, read_pictures, with_masks, with_planted_masks
+from vitrail.data.planted import planted_digits
+from vitrail.errors import DataError
+
+
+def test_the_masks_of_planted_pictures_are_where_the_digits_are() -> None:
+    model = planted_model()
+    shown = read_pictures(model, "run", ("planted",), 5, None, [])
+    made = planted_digits("test", 2000)
+    indices = [int(one.name.rpartition("/")[2]) for one in shown]
+    np.testing.assert_array_equal(np.stack([np.asarray(one.picture) for one in shown]), made.pixels[indices])
+    masks = mask_patches(shown, model)
+    assert masks is not None
+    np.testing.assert_array_equal(masks.numpy(), made.masks(4)[indices, 0])
+    wide = planted_model(patch=16)  # a square would lie in four cells
+    bare = [dataclasses.replace(one, mask=None) for one in shown]
+    assert with_planted_masks(bare, wide) == bare
+    assert mask_patches(bare, wide) is None
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "I;16"])
+def test_a_mask_of_any_mode_counts_where_it_is_not_zero(mode: str, tmp_path: Path) -> None:
+    plain = np.zeros((32, 32), np.uint8)
+    plain[4:8, 8:16], plain[20:23, 20:24] = 1, 1  # two squares, and three quarters of one
+    plain[28:30, 28:32] = 1  # half of one is not the most of it
+    values = {"1": plain * 255, "I;16": plain.astype(np.uint16)}.get(mode, plain)
+    mask = Image.fromarray(values)
+    if mode == "P":
+        mask = mask.convert("P")
+        mask.putdata(plain.flatten().tolist())
+        mask.putpalette([0, 0, 0, 128, 0, 0])
+    elif mode in ("1", "RGB", "RGBA"):
+        mask = mask.convert(mode)
+    mask.save(tmp_path / "a.png")
+    (one,) = with_masks([Shown("x/a.jpg", Image.new("L", (32, 32)), None)], tmp_path)
+    masks = mask_patches([one], planted_model())
+    assert masks is not None
+    assert masks[0].nonzero().tolist() == [[1, 2], [1, 3], [5, 5]]
+
+
+def test_a_mask_goes_where_its_picture_goes(tmp_path: Path) -> None:
+    """Cut and scaled like the picture: here the middle of a wide one, at half its size."""
+    Image.fromarray(np.kron(np.eye(1, 12, 5), np.full((64, 16), 255)).astype(np.uint8)).save(tmp_path / "a.png")
+    shown = with_masks([Shown("a.jpg", Image.new("L", (192, 64)), None)], tmp_path)
+    masks = mask_patches(shown, planted_model())
+    assert masks is not None
+    assert masks[0].any(dim=0).nonzero().flatten().tolist() == [2, 3]
+    assert masks[0].all(dim=0).sum() == 2
+
+
+def test_masks_by_folder_and_masks_that_would_serve_twice(tmp_path: Path) -> None:
+    pictures = [Shown(f"{folder}/1.jpg", Image.new("L", (8, 8)), None) for folder in "ab"]
+    Image.new("L", (8, 8), 255).save(tmp_path / "1.png")
+    with pytest.raises(DataError, match=r"a/1\.jpg and b/1\.jpg would have the same mask"):
+        with_masks(pictures, tmp_path)
+    (tmp_path / "a").mkdir()
+    Image.new("L", (8, 8), 255).save(tmp_path / "a" / "1.png")
+    assert all(one.mask is not None for one in with_masks(pictures, tmp_path))

@@ -1,0 +1,129 @@
+"""Planted pictures by their names: what shows two digits or none is looked at, and neither learnt nor counted."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vitrail
+from tests.cli.command import Answer
+from tests.explain.planted_lab import NETWORKS, load_planted
+from vitrail.cli.explain_pictures import read_pictures
+from vitrail.cli.planted import root_of, show_planted
+from vitrail.data.planted import planted_digits
+from vitrail.data.planted_sets import parse_planted, planted_pictures
+from vitrail.data.preprocessing import Preprocessing
+
+Says = Callable[..., Answer]
+RUN = NETWORKS / "mean-0"
+
+
+def test_pictures_without_a_digit_have_no_evidence(vitrail_says: Says, tmp_path: Path) -> None:
+    answer = vitrail_says("explain", RUN, "planted:empty", "--count", 4, "--out", tmp_path / "p.html", "--json")
+    assert answer.code == 0, answer.err
+    rows = json.loads(answer.out)
+    assert [row["file"] for row in rows] == [f"planted-empty/test/{i}" for i in (0, 500, 1000, 1500)]
+    for row in rows:
+        trust = row["heats"][0]["trust"]
+        assert trust["verdict"] == "cannot tell"
+        assert "no evidence" in trust["sentence"]
+        assert (trust["oracle"], row["true_label"]) == (None, None)  # no place is the true one
+
+
+def test_two_digits_are_both_the_true_place(vitrail_says: Says, tmp_path: Path) -> None:
+    answer = vitrail_says("explain", RUN, "planted:double", "--count", 2, "--out", tmp_path / "p.html", "--json")
+    assert answer.code == 0, answer.err
+    assert all(row["heats"][0]["trust"]["oracle"] is not None for row in json.loads(answer.out))
+    made = planted_digits("test", 2000, "double")
+    for one in read_pictures(load_planted("mean-0"), str(RUN), ["planted:double"], 3, None, []):
+        index, first, second = (int(each) for each in one.name.rsplit("/", 1)[1].split("-"))
+        assert [first, second] == made.labels[index].tolist()
+        np.testing.assert_array_equal(np.asarray(one.picture), made.pixels[index])
+        assert one.mask is not None
+        np.testing.assert_array_equal(np.asarray(one.mask) > 0, made.masks(1)[index].any(axis=0))
+        assert (np.asarray(one.mask) > 0).sum() == 2 * 64
+
+
+def test_rectangles_have_their_masks() -> None:
+    """Through the labelled road, of a model whose pictures have that size; no other model's."""
+    config = vitrail.ViTConfig(
+        image_size=(16, 24), patch_size=4, channels=1, classes=10, width=16, depth=1, heads=2, mlp_dim=32
+    )
+    other = load_planted("mean-0")
+    preprocessing = Preprocessing((16, 24), channels=1, mean=(0.5,), std=(0.5,))
+    model = vitrail.Model(vitrail.ViT(config).eval(), preprocessing, other.classes)
+    truth = planted_pictures(parse_planted("planted:2x3"), "test")
+    for one in read_pictures(model, "", ["planted:2x3"], 4, None, []):
+        index = int(one.name.rsplit("/", 1)[1])
+        assert one.mask is not None
+        np.testing.assert_array_equal(np.asarray(one.mask) > 0, truth.masks(1)[index, 0])
+        assert one.true_label == str(truth.labels[index, 0])
+    assert all(one.mask is None for one in read_pictures(other, str(RUN), ["planted:2x3"], 2, None, []))
+
+
+def test_predictions_of_planted_pictures(vitrail_says: Says, tmp_path: Path) -> None:
+    for name in ("planted", "planted:double", "planted:empty,2x3"):
+        answer = vitrail_says("predict", RUN, name, "--count", 3, "--json")
+        assert answer.code == 0, answer.err
+        shown = show_planted(str(RUN), name, 3, None)
+        wanted = load_planted("mean-0").predict([one.picture for one in shown])
+        rows = json.loads(answer.out)
+        assert [row["file"] for row in rows] == [one.name for one in shown]
+        assert [row["label"] for row in rows] == [one.label for one in wanted]
+    out = tmp_path / "p.csv"
+    assert vitrail_says("predict", RUN, "planted:empty", "--out", out).code == 0
+    assert len(out.read_text().splitlines()) == 2001
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "hint"),
+    [
+        (
+            ("evaluate", RUN, "planted:double"),
+            "pictures of planted:double have two labels, and here each must",
+            "planted;",
+        ),
+        (
+            ("train", "planted:empty"),
+            "pictures of planted:empty have no label, and here each must have one",
+            "planted;",
+        ),
+        (("explain", RUN, "planted:emty"), "planted has no option 'emty', only digits, mnist, single", "planted:empty"),
+        (("predict", RUN, "planted:emty"), "planted has no option 'emty', only digits, mnist, single", "planted:empty"),
+        (
+            ("predict", RUN, "planted", "a.png"),
+            "planted is a whole set, and stands alone",
+            f"vitrail predict {RUN} planted",
+        ),
+        (("predict", RUN, "planted", "--count", 0), "--count must be at least 1, got 0", "--count 4"),
+        (
+            ("explain", RUN, "planted:empty", "a.png"),
+            "planted:empty is a whole set, and stands alone",
+            "vitrail explain",
+        ),
+    ],
+)
+def test_what_cannot_be_done(words: tuple, problem: str, hint: str, vitrail_says: Says) -> None:
+    answer = vitrail_says(*words)
+    assert answer.code == 2
+    assert problem in answer.problem
+    assert hint in answer.err
+
+
+def test_mnist_is_looked_for_where_the_run_read_it(tmp_path: Path) -> None:
+    digits, photos = tmp_path / "mnist", tmp_path / "photos"
+    for name, root, wanted in (
+        ("planted:mnist", digits, digits),
+        ("mnist", digits, digits),
+        ("photos", photos, None),  # nothing is to be downloaded into a person's folder
+        ("planted:2x3", Path("scikit-learn"), None),
+    ):
+        run = tmp_path / f"run-{name.replace(':', '-')}"
+        for folder in (run, digits, photos):
+            folder.mkdir(exist_ok=True)
+        values = {"name": name, "root": str(root), "images": {}, "split_seed": 0, "fingerprint": ""}
+        (run / "data.json").write_text(json.dumps(values))
+        assert root_of(str(run)) == wanted
+    assert root_of(str(tmp_path)) is None

@@ -1,0 +1,140 @@
+"""Pictures of digit strings: they show their strings, and no digit of MNIST stands in two splits."""
+
+import gzip
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vitrail.data.mnist_strings import GAP, HEIGHT, LAYOUT, LONGEST, RAISED, WIDTH, StringMaker, string_makers
+from vitrail.data.sequence_source import Counts, open_sequences
+
+SPLITS = ("train", "validation", "test")
+
+
+@pytest.fixture(scope="module")
+def maker() -> StringMaker:
+    """Ten digits that are squares, each of its own grey."""
+    pixels = np.zeros((10, 28, 28), np.uint8)
+    pixels[:, 4:24, 4:24] = np.arange(10)[:, None, None] * 20 + 40
+    return StringMaker(pixels, np.arange(10), seed=3)
+
+
+def test_pictures_show_their_strings(maker: StringMaker) -> None:
+    made = maker.make(np.arange(400), epoch=2)
+    assert made.pixels.shape == (400, HEIGHT, WIDTH)
+    for row in range(400):
+        lefts = made.lefts[row][made.lefts[row] >= 0]
+        assert len(lefts) == len(made.texts[row])
+        assert 0 <= lefts[0] <= lefts[-1] + 28 <= WIDTH
+        gaps = np.diff(lefts) - 28
+        assert (abs(gaps) <= GAP).all()
+        greys = [(int(made.pixels[row, HEIGHT // 2, left + 14]) - 40) // 20 for left in lefts]
+        assert "".join(map(str, greys)) == made.texts[row]
+        top = int(np.flatnonzero(made.pixels[row, :, lefts[0] + 14])[0])
+        assert abs(top - 4 - (HEIGHT - 28) // 2) <= RAISED
+        assert (made.pixels[row] > 0).sum() == 400 * len(lefts)  # margins overlap, ink does not
+
+
+def test_lengths_are_uniform_and_epochs_differ(maker: StringMaker) -> None:
+    made = maker.make(np.arange(5000))
+    counts = np.bincount([len(text) for text in made.texts], minlength=LONGEST + 1)
+    assert counts[0] == 0
+    assert (abs(counts[1:] - 1000) < 130).all()
+    again, other = maker.make(np.arange(5000)), maker.make(np.arange(5000), epoch=1)
+    assert again.texts == made.texts
+    np.testing.assert_array_equal(again.pixels, made.pixels)
+    assert sum(one == two for one, two in zip(made.texts, other.texts, strict=True)) < 500
+    some = maker.make(np.array([17, 4]))
+    np.testing.assert_array_equal(some.pixels, made.pixels[[17, 4]])  # a function of the id alone
+
+
+def test_the_layout_that_runs_state_is_that_of_the_pictures(maker: StringMaker) -> None:
+    made = maker.make(np.arange(4000))
+    lengths = [len(text) for text in made.texts]
+    gaps = [gap - 28 for row in made.lefts for gap in np.diff(row[row >= 0])]
+    tops = [int(np.flatnonzero(made.pixels[row, :, left + 14])[0]) - 6 for row, left in enumerate(made.lefts[:, 0])]
+    assert {
+        "canvas": list(made.pixels.shape[1:]),
+        "digit": [28, 28],
+        "digits": [min(lengths), max(lengths)],
+        "gap": [min(gaps), max(gaps)],
+        "raised": [min(tops), max(tops)],
+        "drawn": "uniformly",
+    } == LAYOUT
+
+
+def hashes(pixels: np.ndarray) -> set[bytes]:
+    """One for each picture; those of MNIST all differ within its files."""
+    return {hashlib.sha256(np.ascontiguousarray(picture)).digest() for picture in pixels}
+
+
+def ink(picture: np.ndarray) -> np.ndarray:
+    """The smallest rectangle with all that is not black."""
+    rows, columns = np.flatnonzero(picture.any(axis=1)), np.flatnonzero(picture.any(axis=0))
+    return picture[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+
+
+def published(root: Path, name: str) -> np.ndarray:
+    """The pictures of one of MNIST's files, read by hand."""
+    (file,) = [path for path in root.rglob(f"{name}-images*") if path.is_file()]
+    raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    return np.frombuffer(raw, np.uint8, offset=16).reshape(-1, 28, 28)
+
+
+def check_held_out(root: Path) -> None:
+    """The digits that strings are made of, against MNIST's own files: what is tested was never learnt from."""
+    train, test = (hashes(published(root, name)) for name in ("train", "t10k"))
+    makers, _, _ = string_makers(root, seed=0)
+    ours = {name: hashes(maker.pixels) for name, maker in makers.items()}
+    assert not ours["train"] & ours["validation"], "validation digits are learnt from"
+    assert not ours["train"] & ours["test"], "test digits are learnt from"
+    assert not ours["validation"] & ours["test"], "test digits are chosen on"
+    assert ours["test"] == test, "the test has other digits than MNIST's test"
+    assert ours["train"] | ours["validation"] == train
+    assert [len(makers[name].labels) for name in SPLITS] == [55_000, 5_000, 10_000]
+
+
+def check_made_of_their_own(root: Path) -> None:
+    """Pictures of a single digit, of which there are some in each split: their ink is that of a digit of the split."""
+    makers, _, _ = string_makers(root, seed=0)
+    inks = {name: hashes_of_ink(maker.pixels) for name, maker in makers.items()}
+    source = open_sequences("mnist-strings", root, counts=Counts(train=300, validation=50, test=60))
+    for name, other in (("validation", "train"), ("test", "train"), ("test", "validation")):
+        samples = source.splits[name]
+        single = [row for row, text in enumerate(samples.texts(np.arange(len(samples)))) if len(text) == 1]
+        found = hashes_of_ink([np.asarray(samples.pictures.open(row).convert("L")) for row in single])
+        assert len(single) > 5
+        assert found <= inks[name]
+        assert not found & inks[other]
+
+
+def hashes_of_ink(pictures: Iterable[np.ndarray]) -> set[bytes]:
+    """One for each, of its ink and the shape of it."""
+    cut = (ink(picture) for picture in pictures)
+    return {hashlib.sha256(f"{part.shape}".encode() + part.tobytes()).digest() for part in cut}
+
+
+def test_no_digit_of_mnist_stands_in_two_splits(mnist_root: Path) -> None:
+    check_held_out(mnist_root)
+    check_made_of_their_own(mnist_root)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_digits_in_two_splits_would_be_seen(split: str, mnist_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted faults: validation, or the test, made of what is learnt from."""
+
+    class Mixed(StringMaker):
+        """A maker that takes the digits of the training split, whichever it is asked for."""
+
+        def __init__(self, pixels: np.ndarray, labels: np.ndarray, seed: int, number: int) -> None:
+            learnt.setdefault("train", (pixels, labels))
+            mine = learnt["train"] if SPLITS[number] == split else (pixels, labels)
+            super().__init__(*mine, seed, number)
+
+    learnt: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    monkeypatch.setattr("vitrail.data.mnist_strings.StringMaker", Mixed)
+    with pytest.raises(AssertionError, match="are learnt from"):
+        check_held_out(mnist_root)

@@ -1,0 +1,231 @@
+"""The sets called `planted`: what their names say is what they hold, and what cannot be meant is refused."""
+
+import sys
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vitrail.data import planted_sets
+from vitrail.data.digits import read_digits
+from vitrail.data.parts import Part
+from vitrail.data.pictures import ArrayPictures
+from vitrail.data.planted import COUNTS, GRID, PLANTED, Planted, plant, planted_digits
+from vitrail.data.planted_sets import (
+    MOST_BYTES,
+    SIDES,
+    PlantedSet,
+    is_planted,
+    parse_planted,
+    planted_pictures,
+    read_planted,
+)
+from vitrail.data.source import is_named, open_evaluation, open_source, reopen_source
+from vitrail.errors import UsageError
+from vitrail.training.recipes import NOT_MEASURED, RECIPES, choose
+
+CLASSES = tuple("0123456789")
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Sets of few pictures, most of them to train on; the splits that were made."""
+    asked: list[str] = []
+    make = planted_sets._make
+
+    def noted(chosen: PlantedSet, split: str, digits: dict[str, Part]) -> Planted:
+        asked.append(split)
+        return make(chosen, split, digits)
+
+    for split, count in {"train": 40, "validation": 20, "test": 30}.items():
+        monkeypatch.setitem(COUNTS, split, count)
+    monkeypatch.setattr(planted_sets, "_make", noted)
+    return asked
+
+
+def part_of(digits: dict[str, Part], split: str) -> tuple[np.ndarray, np.ndarray]:
+    part = digits[split]
+    assert isinstance(part.pictures, ArrayPictures)
+    return part.pictures.pixels, part.labels
+
+
+def test_planted_itself_is_as_it_was() -> None:
+    """Digits, single, 4 x 4; the pictures that networks and figures in the repository were made with."""
+    assert parse_planted("planted") == PlantedSet("planted", "digits", "single", GRID)
+    for split in ("validation", "test"):
+        made, wanted = planted_pictures(parse_planted("planted"), split), planted_digits(split, COUNTS[split])
+        for name in ("pixels", "labels", "cells"):
+            np.testing.assert_array_equal(getattr(made, name), getattr(wanted, name))
+    assert parse_planted("planted").count("train") == 120_000
+    spelled_out = planted_pictures(parse_planted("planted:4x4,single,digits"), "test")
+    np.testing.assert_array_equal(spelled_out.pixels, wanted.pixels)
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from([None, *SIDES]),
+    st.sampled_from([None, *PLANTED]),
+    st.none() | st.tuples(st.integers(1, 16), st.integers(3, 16)),
+    st.randoms(),
+)
+def test_options_stand_in_any_order(
+    digits: str | None, variant: str | None, grid: tuple | None, random: Random
+) -> None:
+    words = [each for each in (digits, variant, grid and f"{grid[0]}x{grid[1]}") if each]
+    random.shuffle(words)
+    name = f"planted:{','.join(words)}" if words else "planted"
+    found = parse_planted(name)
+    assert found == PlantedSet(name, digits or "digits", variant or "single", grid or GRID)
+    side = {"digits": 8, "mnist": 28}[found.digits]
+    assert found.size == (found.grid[0] * side, found.grid[1] * side)
+    assert not set(found.label) & set(":,/")
+    for split in COUNTS:
+        assert 0 < found.count(split) * found.size[0] * found.size[1] <= MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "hint"),
+    [
+        ("planted:duble", "planted has no option 'duble', only digits, mnist, single, double, empty", "planted:double"),
+        ("planted:MNIST", "planted has no option 'MNIST'", "planted:mnist"),
+        ("planted:3x", "no option '3x', only", "or rows and columns such as 2x3"),
+        ("planted:", "no option ''", "planted:2x3"),
+        ("planted:mnist,", "no option ''", "planted:2x3"),
+        ("planted:double,empty", "says twice what is planted: double and empty", "planted:empty"),
+        ("planted:2x3,3x2", "says twice the grid: 2x3 and 3x2", "planted:3x2"),
+        ("planted:1x1", "single pictures have 2 to 256 cells, and 1x1 has 1", "planted:2x3"),
+        ("planted:0x5", "0x5 has 0", "planted:2x3"),
+        ("planted:double,1x2", "double pictures have 3 to 256 cells, and 1x2 has 2", "planted:double,2x3"),
+        ("planted:1000x1000,mnist", "and 1000x1000 has 1000000", "planted:mnist,2x3"),
+    ],
+)
+def test_what_cannot_be_meant(name: str, says: str, hint: str) -> None:
+    assert is_named(name)
+    with pytest.raises(UsageError) as caught:
+        open_source(name)
+    assert len(str(caught.value).split("\n")) == 2
+    assert says in caught.value.problem
+    assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "instead"),
+    [
+        ("planted:double", "two labels", "try: planted; "),
+        ("planted:empty", "no label", "try: planted; "),
+        ("planted:mnist,empty,2x3", "no label", "try: planted:mnist,2x3; "),
+    ],
+)
+def test_two_labels_or_none_cannot_be_learnt_or_counted(name: str, labels: str, instead: str) -> None:
+    for refuse in (open_source, lambda name: open_evaluation(name, CLASSES)):
+        with pytest.raises(UsageError) as caught:
+            refuse(name)
+        problem, hint = str(caught.value).split("\n")
+        assert problem == f"pictures of {name} have {labels}, and here each must have one"
+        assert hint.startswith(instead)
+        assert f"vitrail explain and vitrail predict take {name}" in hint
+
+
+def test_names_that_only_begin_alike_are_folders_or_nothing() -> None:
+    assert is_planted("planted")
+    assert is_planted("planted:anything")
+    assert not any(is_planted(name) for name in ("planteds", "./planted", "planted/2x3", "plant", ""))
+
+
+def test_a_rectangle_is_opened_by_any_who_ask(few: list[str]) -> None:
+    source = open_source("planted:2x3")
+    assert (source.name, source.root, source.classes) == ("planted:2x3", "scikit-learn", CLASSES)
+    assert source.notes == (
+        "Made from scikit-learn's digits: one cell of 6 shows a digit, the others show digits with shuffled pixels.",
+    )
+    assert source.train.pictures.open(3).size == (24, 16)
+    assert source.train.pictures.name(3) == "planted-2x3/train/3"
+    assert reopen_source(source.name, source.root, source.split_seed).fingerprint == source.fingerprint
+    assert open_source("planted:3x2").fingerprint != source.fingerprint
+    few.clear()
+    evaluated = open_evaluation("planted:2x3", CLASSES)
+    assert "test" in few
+    assert "train" not in few
+    assert evaluated.split.pictures.digest() == source.test.pictures.digest()
+    truth = planted_pictures(parse_planted("planted:2x3"), "test")
+    np.testing.assert_array_equal(np.asarray(evaluated.split.pictures.open(7)), truth.pixels[7])
+    assert truth.masks(4)[7, 0].sum() == 4
+
+
+def test_only_the_split_that_is_wanted_is_made(few: list[str]) -> None:
+    assert len(open_evaluation("planted", CLASSES).split) == 30
+    assert "train" not in few
+    evaluated = open_evaluation("planted", CLASSES, split="validation")
+    assert "train" not in few
+    made = planted_digits("validation", 20)
+    np.testing.assert_array_equal(evaluated.split.labels, made.labels[:, 0])
+    np.testing.assert_array_equal(np.asarray(evaluated.split.pictures.open(7)), made.pixels[7])
+    assert evaluated.split.pictures.name(7) == "planted/validation/7"
+    source = open_source("planted")
+    assert set(few) == set(COUNTS)
+    assert (source.classes, source.split_seed, len(source.train)) == (CLASSES, 0, 40)
+    with pytest.raises(UsageError, match="planted has no split all, it has validation, test, train"):
+        open_evaluation("planted", CLASSES, split="all")
+
+
+def test_large_pictures_are_made_in_pieces(few: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece is what `plant` makes of a seed of its own, and no picture stands twice."""
+    chosen, digits = parse_planted("planted:2x3"), read_digits().parts
+    whole = planted_pictures(chosen, "test")
+    monkeypatch.setattr(planted_sets, "AT_ONCE", 12 * 16 * 24 + 5)
+    made = planted_pictures(chosen, "test")
+    assert made.pixels.shape == whole.pixels.shape == (30, 16, 24)
+    assert made.labels.shape == made.cells.shape == (30, 1)
+    np.testing.assert_array_equal(
+        made.pixels[:12], plant(*part_of(digits, "test"), 12, grid=(2, 3), seed=list(COUNTS).index("test")).pixels
+    )
+    assert len({picture.tobytes() for picture in made.pixels}) == 30
+
+
+def test_mnist_is_planted(few: list[str], mnist_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own test digits for testing, others for learning and validating, in cells of 28 pixels."""
+    monkeypatch.setattr(planted_sets, "plant", lambda *given, **options: plant(*given, **options, noise=0.0))
+    digits, root = planted_sets._digits("mnist", mnist_root)
+    source = open_source("planted:mnist,2x3", mnist_root)
+    assert source.root == root
+    assert source.train.pictures.open(0).size == (84, 56)
+    assert {split: len(part.labels) for split, part in digits.items()} == {
+        "train": 55_000,
+        "validation": 5_000,
+        "test": 10_000,
+    }
+    named = {split: {part.pictures.name(i) for i in range(len(part.labels))} for split, part in digits.items()}
+    assert not named["train"] & named["validation"]
+    for split in COUNTS:
+        made = planted_pictures(parse_planted("planted:mnist,2x3"), split, mnist_root)
+        pixels, labels = part_of(digits, split)
+        known = {picture.tobytes(): int(label) for picture, label in zip(pixels, labels, strict=True)}
+        for picture, (cell,), (label,) in zip(made.pixels, made.cells, made.labels, strict=True):
+            row, column = divmod(int(cell), 3)
+            assert known[picture[28 * row : 28 * row + 28, 28 * column : 28 * column + 28].tobytes()] == label
+
+
+def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    for name in ("planted", "planted:2x3"):
+        with pytest.raises(UsageError, match=r"vitrail\[digits\]"):
+            read_planted(name)
+
+
+def test_the_recipe_follows_the_cells() -> None:
+    assert choose("auto", "planted", 120_000, 32)[0] is RECIPES["planted"]
+    for name, size, patch in (
+        ("planted:2x3", [16, 24], 4),
+        ("planted:mnist", [112, 112], 14),
+        ("planted:1x5", [8, 40], 4),
+    ):
+        for asked in ("auto", "planted"):
+            recipe, called, _ = choose(asked, name, 120_000, min(size))
+            assert (called, recipe.network["image_size"], recipe.network["patch_size"]) == ("planted", size, patch)
+            assert (recipe.image_size, recipe.reached) == (size[0], NOT_MEASURED)
+    assert choose("planted", "digits", 1000, 8)[0] is RECIPES["planted"]
+    assert choose("mnist", "planted:2x3", 1000, 16)[0] is RECIPES["mnist"]
+    assert "2x3 cells" in choose("auto", "planted:2x3", 1000, 16)[2]

@@ -1,0 +1,96 @@
+"""The score of a map on one line: every mark where its value is, and the same in words."""
+
+import dataclasses
+import math
+import re
+
+import numpy as np
+import pytest
+
+from tests.pages import samples
+from tests.pages.structure import Structure
+from vitrail.pages.score_line import (
+    MARGIN,
+    WIDTH,
+    key_list,
+    marks_words,
+    middle,
+    score_axis,
+    score_line,
+    scored_words,
+)
+
+
+def drawn(block: str, kind: str, name: str) -> list[float]:
+    """Where the marks of one kind stand, as values of an attribute."""
+    return [float(value) for value in re.findall(rf'class="{kind}"[^>]*? {name}="([\d.]+)"', block)]
+
+
+def test_every_mark_stands_where_its_value_is() -> None:
+    trust = samples.trust()
+    block = score_line(trust)
+    values = np.array([trust.paired, 0.0, *trust.random])
+    places = [*drawn(block, "own", "cx"), *drawn(block, "zero", "x1"), *drawn(block, "random", "x1")]
+    low, high = min(values), max(*values, trust.oracle)
+    np.testing.assert_allclose(places, MARGIN + (values - low) / (high - low) * (WIDTH - 2 * MARGIN), atol=0.051)
+    band, wide = drawn(block, "band", "x"), drawn(block, "band", "width")
+    assert band[0] == drawn(block, "random", "x1")[0]
+    assert band[0] + wide[0] == pytest.approx(drawn(block, "random", "x1")[-1], abs=0.11)
+
+
+def test_the_line_in_words_for_those_who_do_not_see_it() -> None:
+    words = [said for _, said in scored_words(samples.trust())]
+    assert words[0] == "this map 2.12: 1st of 40"
+    assert words[1] == "39 random maps −0.50 to 1.50, middle 0.50"
+    assert words[2] == "the true place 3.00"
+    assert words[3] == "under other covers 2.25 (2.00 to 2.50)"
+    labels = Structure(score_line(samples.trust())).attribute("svg", "aria-label")
+    assert labels == [f"Fall of the explained number: {'; '.join(words)}"]
+
+
+def test_without_a_true_place_none_is_shown() -> None:
+    trust = dataclasses.replace(samples.trust(), oracle=None)
+    block = score_line(trust) + key_list([*scored_words(trust), *marks_words([trust])])
+    assert 'class="oracle"' not in block
+    assert "true place" not in block
+
+
+def test_scores_that_are_all_zero_have_a_line() -> None:
+    trust = dataclasses.replace(samples.trust(), paired=0.0, random=(0.0,) * 39, oracle=None, interval=(0.0, 0.0))
+    assert drawn(score_line(trust), "own", "cx") == [WIDTH / 2]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_score_that_is_no_number_has_no_line_and_leaves_others_theirs(value: float) -> None:
+    trust = dataclasses.replace(samples.trust("cannot tell"), paired=value)
+    assert score_axis([trust]) is None
+    assert score_line(trust) == score_line(trust, score_axis([samples.trust()])) == ""
+    assert score_axis([trust, samples.trust()]) == score_axis([samples.trust()])
+    assert scored_words(trust)[0][1].startswith(f"this map {'–' if math.isnan(value) else '∞'}")
+
+
+def test_several_lines_have_one_axis() -> None:
+    """Equal values stand at equal places, whatever else is on their lines."""
+    one = samples.trust()
+    other = dataclasses.replace(one, paired=9.0, random=tuple(np.linspace(-3.0, 5.0, 39).tolist()), oracle=None)
+    axis = score_axis([one, other])
+    assert axis is not None
+    assert (axis.low, axis.high) == (-3.0, 9.0)
+    zeros = {tuple(drawn(score_line(trust, axis), "zero", "x1")) for trust in (one, other)}
+    assert len(zeros) == 1
+    assert drawn(score_line(other, axis), "own", "cx") == [WIDTH - MARGIN]
+    assert drawn(score_line(one, axis), "own", "cx")[0] < WIDTH - MARGIN
+    assert "</text>" not in score_line(one, axis)
+
+
+def test_the_marks_are_named_once_for_several_lines() -> None:
+    one, other = samples.trust(), dataclasses.replace(samples.trust(), oracle=None)
+    assert [kind for kind, _ in marks_words([other, one])] == ["map", "random", "oracle"]
+    assert [words for _, words in marks_words([other])] == ["the map", "39 random maps as smooth"]
+    assert key_list(marks_words([one])).count("<li>") == 3
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 38, 39])
+def test_the_middle_is_the_median(count: int) -> None:
+    values = np.random.default_rng(count).normal(size=count).tolist()
+    assert middle(values) == pytest.approx(np.median(values))
