@@ -26,8 +26,8 @@ def test_what_a_comparison_leaves_out(capsys: pytest.CaptureFixture[str]) -> Non
 def test_no_option_silences_another() -> None:
     model = planted_model()
     for method, several, named, hint in (
-        ("rollout", True, None, "--compare --methods rollout"),
-        ("rollout", True, "legrad,tam", "--compare --methods legrad,tam"),
+        ("rollout", True, None, "--methods rollout in its place"),
+        ("rollout", True, "legrad,tam", "--methods legrad,tam in its place"),
         (None, False, "legrad", "--compare --methods legrad"),
     ):
         with pytest.raises(UsageError) as refused:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vitrail.explain.heat import Heat, caveats
-from vitrail.explain.showing import DIVERGING, MISSING, MOST_MAPS, SEQUENTIAL, Shown, heat_html
+from vitrail.explain.showing import DIVERGING, EVEN, MISSING, MOST_MAPS, SEQUENTIAL, Shown, heat_html
 from vitrail.pages import colour
 
 
@@ -40,6 +40,7 @@ def test_the_colours_are_those_of_the_pages() -> None:
     assert SEQUENTIAL == colour.SEQUENTIAL
     assert DIVERGING == colour.DIVERGING
     assert MISSING == colour.MISSING
+    assert EVEN == colour.EVEN
 
 
 @pytest.mark.parametrize("signed", [False, True])
@@ -55,10 +56,10 @@ def test_the_range_and_what_is_explained_stand_beside_the_map() -> None:
     text = heat_of(torch.tensor([[[0.25, 4.0]]]))._repr_html_()
     assert "<b>generic attention</b>" in text
     assert "picture 0: class 0 (2.5)" in text
-    assert "0.25 dark to 4 light" in text
+    assert "0 dark to 4.25 light" in text
     assert "row 0, column 1: 4" in text
     signed = heat_of(torch.tensor([[[-1.0, 0.5]]]), True, rather_than=torch.tensor([3]), class_specific=False)
-    assert "-1 against, 1 for" in signed._repr_html_()
+    assert "-1.5 against, 1.5 for" in signed._repr_html_()
     assert "class 0 rather than 3" in signed._repr_html_()
     assert "cannot tell classes apart" in signed._repr_html_()
     assert "a function of the logits" in heat_of(torch.ones(1, 1, 2), target=torch.tensor([-1]))._repr_html_()

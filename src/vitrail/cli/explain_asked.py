@@ -104,9 +104,8 @@ def choose_methods(model: "Model", method: str | None, compare: bool, named: str
     if named is not None and not compare:
         raise UsageError("--methods chooses what --compare shows", f"--compare --methods {named}")
     if compare and method is not None:
-        raise UsageError(
-            "--method names one method, and --compare shows several", f"--compare --methods {named or method}"
-        )
+        problem = "--method names one method, and --compare shows several"
+        raise UsageError(problem, f"--methods {named or method} in its place")
     if compare and named is None:
         return _compared_by_itself(model, contrast)
     names = [method or DEFAULT_METHOD] if named is None else [part.strip() for part in named.split(",") if part.strip()]

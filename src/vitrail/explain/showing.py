@@ -23,6 +23,7 @@ SEQUENTIAL: tuple[Colour, ...] = (
 )
 DIVERGING: tuple[Colour, ...] = ((23, 66, 138), (96, 150, 208), (248, 248, 246), (222, 120, 92), (140, 24, 34))
 MISSING: Colour = (128, 128, 128)
+EVEN = 3  # times the mean: squares that have less never get the last colour, so an even map stays dull
 MOST_MAPS = 12
 MOST_SQUARES = 8192  # in all maps; where there are more, fewer maps are shown
 SIDE = 160  # pixels of the longer side of a map
@@ -69,9 +70,12 @@ def _figure(one: Shown, signed: bool) -> str:
     low, high = (min(finite), max(finite)) if finite else (math.nan, math.nan)
     reach = max(abs(low), abs(high))
     flat = not high - low > 1e-6 * reach
+    even = sum(map(abs, finite)) * min(1.0, EVEN / max(1, len(finite)))
     if signed:
+        reach = max(reach, even)
         legend, low, high = f"{_number(-reach)} against, {_number(reach)} for", -reach, reach
     else:
+        low, high = min(0.0, low), max(high, even)
         legend = f"{_number(low)} dark to {_number(high)} light"
     if flat:
         legend = f"no signal: every square is {_number(finite[0])}" if finite else "no signal: no square has a number"

@@ -104,16 +104,16 @@ class Trust:
         if not shown or says == "no better than random":
             own, random = float(self.paired[picture]), float(self.random[picture].median())
             return (
-                f"Covering squares in the map's order lowers the score of {name} by {own:.1f} on average, "
-                f"in the order of random maps by {random:.1f}: {says}."
+                f"Covering squares in the map's order lowers the score of {name} by {_told(own, own, random)} on "
+                f"average, in the order of random maps by {_told(random, own, random)}: {says}."
             )
         count = int(self.squares[picture])
         brightest = "the brightest square" if count == 1 else f"the {count} brightest squares"
         random = "a random square" if count == 1 else f"{count} random squares"
         moves = "drops" if after < before else "takes"
         return (
-            f"Covering {brightest} {moves} {name} from {before:.0%} to {after:.0%}; "
-            f"covering {random} leaves {chance:.0%}: {says}."
+            f"Covering {brightest} {moves} {name} from {_share(before)} to {_share(after)}; "
+            f"covering {random} leaves {_share(chance)}: {says}."
         )
 
 
@@ -225,6 +225,18 @@ def _tested(
         surrogates=found.surrogates,
         fill=covering.fill.name,
     )
+
+
+def _told(value: float, *beside: float) -> str:
+    """A number with as many decimals as tell it from those beside it: one, and at most four."""
+    low, high = min(beside), max(beside)
+    places = next((places for places in range(1, 4) if round(low, places) < round(high, places)), 4)
+    return f"{round(value, places) + 0.0:.{places}f}"  # + 0.0 for zero without a sign
+
+
+def _share(value: float) -> str:
+    """A probability in per cent, with a decimal where whole numbers would say 0 or 100."""
+    return f"{value:.0%}" if 0.01 <= value <= 0.99 else f"{value:.1%}"
 
 
 def _known(values: Float[Tensor, "b"]) -> list[float | None]:

@@ -47,7 +47,7 @@ def fall_words(value: float, reach: float) -> str:
     """A fall of the score: as many decimals for all numbers that stand together, whose largest is `reach`."""
     if not math.isfinite(value):
         return number(value)
-    decimals = 2 if reach >= 1 or reach <= 0 else min(8, 2 - math.floor(math.log10(reach)))
+    decimals = 2 if reach >= 1 or reach <= 0 else min(4, 2 - math.floor(math.log10(reach)))
     return f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")  # + 0.0 for zero without a sign
 
 

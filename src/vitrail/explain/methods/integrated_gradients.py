@@ -201,7 +201,7 @@ class _Way:
 def _refined(
     way: _Way, measured: _Measured, count: int, most: int, tolerance: float
 ) -> Float[Tensor, "b rows columns"]:
-    """The map, from parts of `count` nodes, halved until those of a picture add up or it would take more than `most`."""
+    """The map, from parts of `count` nodes, halved until those of a picture add up; one takes at most `most` nodes."""
     pictures = len(way.pictures)
     values = way.sums(measured.parts, count)
     whole = _by_picture(measured.high - measured.low, measured.parts.picture, pictures).abs()

@@ -1,0 +1,95 @@
+"""Does a network that learnt nothing get a verdict? `python -m benchmarks.trust_unlearnt RUN DATA`.
+
+The lab (`benchmarks.trust_power`) knows the truth, but its pictures are alike in brightness and smoothness. Here the
+pictures are any: those of a set or a folder. For the network of a run, and for networks of its kind whose weights are
+drawn anew or shuffled, how often "supported", and how often each question alone says yes:
+
+    composites    the number is exceptional among pictures put together of patches alone (5 %)
+    evidence      and among surrogates of the picture too: the first question
+    supported     and the map is faithful
+
+References are the run's own. With weights that hold nothing, all three should be near 5 % or below.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import vitrail
+from benchmarks.measure import machine, spread
+from benchmarks.trust_power import shuffled_weights
+from vitrail.data.feed import resident_pixels
+from vitrail.data.order import uniforms
+from vitrail.data.source import open_source
+from vitrail.explain import METHODS
+from vitrail.explain.evidence import BATCH, as_high, composites_of, ranked
+from vitrail.explain.scores.fill import donor
+from vitrail.explain.scores.sanity import scrambled
+from vitrail.explain.target import choose_target
+from vitrail.explain.trusting import trust
+from vitrail.explain.verdict import EVIDENCE
+from vitrail.model import Model
+
+COLUMNS = ("composites", "evidence", "supported")
+
+
+def held_out(model: Model, data: str, root: Path | None, count: int) -> Tensor:
+    """Pictures that training did not see, drawn by lot, as the network reads them."""
+    source = open_source(data, root)
+    split = source.test or source.validation
+    some = uniforms(np.arange(len(split), dtype=np.int64), 1, seed=0, epoch=0, stream=0)[:, 0].argsort()[:count]
+    return model.preprocessing.normalise(
+        resident_pixels(split.pictures.select(some.tolist()), model.preprocessing, 1).pixels
+    )
+
+
+def measure(model: Model, images: Tensor, method: str, seed: int) -> dict[str, float]:
+    """Shares of pictures that pass."""
+    network, donors = model.network, model.donors
+    assert donors is not None, "the run has no references"
+    with torch.no_grad():
+        logits = torch.cat([network(some) for some in images.split(BATCH)])
+    alone = composites_of(network, images, donor(donors), range(499), seed)
+    among = ranked(as_high(logits, choose_target(logits, None), alone, len(donors)), 499)
+    held = trust(model, images, METHODS[method].function(network, images), seed=seed)
+    found = (among <= EVIDENCE, held.evidence <= EVIDENCE)
+    supported = Counter(held.verdict)["supported"] / len(images)
+    return dict(zip(COLUMNS, [*(float(one.double().mean()) for one in found), supported], strict=True))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the shares for the trained network and for the networks that learnt nothing."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run")
+    parser.add_argument("data")
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--count", type=int, default=100, help="pictures, for the trained network")
+    parser.add_argument("--networks", type=int, default=10, help="of each kind that learnt nothing, 20 pictures each")
+    parser.add_argument("--method", default="generic_attention")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    model = vitrail.load(given.run)
+    assert isinstance(model, Model)
+    images = held_out(model, given.data, given.data_root, given.count)
+    found = measure(model, images, given.method, 0)
+    print(f"{given.data}, {given.method}, n = {len(images)}")
+    print("  as trained         " + ", ".join(f"{name} {share:.1%}" for name, share in found.items()), flush=True)
+    for name, way in (("weights drawn anew", scrambled), ("weights shuffled", shuffled_weights)):
+        rows = []
+        for seed in range(given.networks):
+            some = images[torch.arange(20 * seed, 20 * seed + 20) % len(images)]
+            rows.append(measure(replace(model, network=way(model.network, seed)), some, given.method, seed))
+        text = ", ".join(f"{column} {spread([100 * row[column] for row in rows])} %" for column in COLUMNS)
+        mean = ", ".join(f"{sum(row[column] for row in rows) / len(rows):.1%}" for column in COLUMNS)
+        print(f"  {name:<18} mean {mean}; by network {text}", flush=True)
+    print(machine())
+
+
+if __name__ == "__main__":
+    main()
