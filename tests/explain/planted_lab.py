@@ -11,7 +11,7 @@ NETWORKS = Path(__file__).parent / "networks"
 
 @cache
 def load_planted(name: str) -> Model:
-    """One of `class-0` ... `class-2`, `mean-0` ..., `pairs-0` ..., `shuffled-0`, `memorised-0`, `untrained-0`; do not change it."""
+    """A network by its name, as `benchmarks.planted_networks.NAMES` has them; do not change it."""
     model = vitrail.load(NETWORKS / name)
     assert isinstance(model, Model)
     return model

@@ -21,7 +21,7 @@ QUICK: dict[str, dict[str, Any]] = {
 }
 
 # where only the place of values counts, and not what they are worth
-ROUGH = QUICK | {"integrated_gradients": {"steps": 3}, "tam": {"steps": 2}}
+ROUGH = QUICK | {"integrated_gradients": {"steps": 3, "tolerance": None}, "tam": {"steps": 2}}
 
 # they ask the network with pictures that are partly covered, and need no gradient
 BY_COVERING = {"occlusion", "rise", "kernel_shap"}

@@ -20,7 +20,6 @@ from vitrail.data.source import Split
 from vitrail.explain import METHODS
 from vitrail.explain.scores.localisation import pointing_game, relevance_mass
 from vitrail.explain.scores.sanity import class_discrimination, mprt, scrambled
-from vitrail.explain.trusting import trust
 
 SEEDS = (0, 1, 2)
 CLASS_BLIND = [name for name, method in METHODS.items() if not method.class_specific]
@@ -224,30 +223,3 @@ def test_no_cell_is_preferred_by_a_network_that_learnt_nothing(method: str, netw
     values = maps(method, network, images).unflatten(1, (4, 2)).unflatten(3, (4, 2)).amax(dim=(2, 4))
     counts = values.flatten(1).argmax(dim=1).bincount(minlength=16).double()
     assert float(((counts - counts.mean()) ** 2 / counts.mean()).sum()) < 45  # chi-square of 15 degrees: p = 1e-4
-
-
-@pytest.mark.parametrize("method", ["generic_attention", "conservative"])
-@pytest.mark.parametrize("count", [24, pytest.param(340, marks=pytest.mark.soak)])
-def test_verdicts(method: str, count: int) -> None:
-    """T12: supported where there is a digit, seldom where there is none or nothing was learnt."""
-    rates: dict[str, list[bool]] = {"single": [], "empty": [], "scrambled": []}
-    for seed in SEEDS if count > 100 else (0,):
-        model = load_planted(f"mean-{seed}")
-        empty = planted_digits("test", count, "empty", seed=33).pixels
-        images = singles(f"mean-{seed}", count)[0][:count]
-        without = model.preprocessing.normalise(torch.from_numpy(empty)[:, None])
-        for condition, pictures in (("single", images), ("empty", without), ("scrambled", images)):
-            network = scrambled(model.network, seed) if condition == "scrambled" else model.network
-            for some in pictures.split(50):
-                held = trust(_Other(network, model.donors), some, METHODS[method].function(network, some), seed=seed)
-                rates[condition] += [word == "supported" for word in held.verdict]
-    shares = {condition: sum(found) / len(found) for condition, found in rates.items()}
-    slack = 0.0 if count > 100 else 0.15
-    assert shares["single"] >= 0.60 - slack
-    assert shares["empty"] <= 0.05 + slack
-    assert shares["scrambled"] <= 0.05 + slack
-
-
-class _Other:
-    def __init__(self, network: object, donors: Tensor | None) -> None:
-        self.network, self.donors = network, donors

@@ -34,6 +34,12 @@ def test_cases(evidence: float | None, faithful: float | None, references: int, 
 p = st.integers(1, 100).map(lambda count: count / 100)
 
 
+def test_the_reason_says_which_pictures_reached_the_number() -> None:
+    assert "other pictures' squares reach as much in 12% of" in verdict(0.12, 0.025, 64)[1]
+    assert "beyond colours and smoothness" in verdict(0.12, 0.025, 64, "surrogates")[1]
+    assert verdict(0.05, 0.025, 64, "surrogates") == verdict(0.05, 0.025, 64)
+
+
 @settings(deadline=None)
 @given(evidence=p, faithful=p, less=st.floats(0.1, 1.0))
 def test_a_smaller_p_is_never_worse(evidence: float, faithful: float, less: float) -> None:

@@ -1,6 +1,7 @@
 """`vitrail doctor`: what is installed, what this machine has, whether a network runs on it, and a model explains."""
 
 import importlib.util
+import itertools
 import os
 import time
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ class Doctor:
 
     model: str | None = None
     """A run or model folder, whose explanations are checked: sums that must close, maps that must move with the
-    picture, weights and classes that must matter."""
+    picture, weights and classes that must matter, and every method once more by hand."""
     json: bool = False
     """Print one JSON object."""
 
@@ -60,11 +61,13 @@ def _examine_model(path: str, as_json: bool) -> int:
     if as_json:
         print_json({"model": path, "passed": report.passed, "checks": [asdict(check) for check in report.checks]})
     else:
-        rows = [("pass" if check.passed else "FAIL", check.name, check.saw) for check in report.checks]
-        print_table(rows, left=3)
-        failed = sum(not check.passed for check in report.checks)
-        verdict = f"{failed} of {len(rows)} checks fail" if failed else f"all {len(rows)} checks pass"
-        say(f"\n{verdict}, after {duration(report.seconds)}")
+        for about, checks in itertools.groupby(report.checks, lambda check: check.about):
+            say(f"{about[:1].upper()}{about[1:]}:")
+            print_table([("pass" if one.passed else "FAIL", one.name, one.saw) for one in checks], left=3)
+            say("")
+        failed, count = sum(not check.passed for check in report.checks), len(report.checks)
+        verdict = f"{failed} of {count} checks fail" if failed else f"all {count} checks pass"
+        say(f"{verdict}, after {duration(report.seconds)}")
     return 0 if report.passed else 1
 
 

@@ -55,7 +55,7 @@ class Evidence:
     Attributes:
         p: (b,), the larger of both; nan where it could not be asked.
         composites: (b,), with how many composites each was compared; 0 where it could not be asked.
-        surrogates: (b,), with how many surrogates; 0 where the composites had settled that there is none.
+        surrogates: (b,), with how many surrogates; 0 where composites alone reached it too often.
     """
 
     p: Float[Tensor, "b"]

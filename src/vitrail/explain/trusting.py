@@ -203,7 +203,8 @@ def _tested(
     faithful = (1 + (falls[1:] >= falls[0]).sum(dim=0)).double() / (1 + random_maps)
     silent = [bool({NO_SIGNAL, NOT_FINITE} & set(notes)) for notes in heat.notes]
     faithful = faithful.masked_fill(torch.tensor(silent, device=faithful.device), torch.nan)
-    said = [verdict(*both, references) for both in zip(_known(found.p), _known(faithful), strict=True)]
+    answers = zip(_known(found.p), _known(faithful), found.surrogates.tolist(), strict=True)
+    said = [verdict(p, other, references, "surrogates" if asked else "composites") for p, other, asked in answers]
     covered, chance = by_step.mean(dim=0), shares[:, 1:].mean(dim=1)  # (steps, b) each
     told = (chance - covered)[: covering.few].nan_to_num().argmax(dim=0)[None]
     half = _t_97_5(covering.draws) * spread / covering.draws**0.5

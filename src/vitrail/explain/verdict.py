@@ -15,13 +15,21 @@ benchmarks/LOG.md.
 from typing import Literal
 
 Verdict = Literal["supported", "weak", "no better than random", "cannot tell"]
+Kind = Literal["composites", "surrogates"]
 
 EVIDENCE = 0.05
 FAITHFUL = 0.05
 WEAK = 0.20
 
+_REACHED: dict[Kind, str] = {
+    "composites": ": pictures put together of other pictures' squares",
+    "surrogates": " beyond colours and smoothness: pictures with the same, and with nothing arranged,",
+}
 
-def verdict(evidence: float | None, faithful: float | None, references: int) -> tuple[Verdict, str]:
+
+def verdict(
+    evidence: float | None, faithful: float | None, references: int, kind: Kind = "composites"
+) -> tuple[Verdict, str]:
     """The verdict and the reason for it, in plain words.
 
     Args:
@@ -29,6 +37,7 @@ def verdict(evidence: float | None, faithful: float | None, references: int) -> 
         faithful: p of the second; None for a map without signal, which names nothing.
         references: Pictures whose patches covered squares. With none, a change may come from the cover itself; with
             few, it is not known what is exceptional: the verdict is "cannot tell".
+        kind: Of the pictures without evidence, those that reached the number more often; for the reason.
     """
     if faithful is None:
         return "cannot tell", "the map prefers no square"
@@ -39,8 +48,7 @@ def verdict(evidence: float | None, faithful: float | None, references: int) -> 
         few = f"{references} reference picture{'s are' if references > 1 else ' is'} too few"
         return "cannot tell", f"{few} to know what the network says of pictures without evidence"
     if evidence > EVIDENCE:
-        high = f"pictures without evidence reach as much in {evidence:.0%} of cases"
-        return "cannot tell", f"no evidence found: {high}"
+        return "cannot tell", f"no evidence found{_REACHED[kind]} reach as much in {evidence:.0%} of cases"
     if faithful <= FAITHFUL:
         return "supported", "there is evidence, and the squares that the map names carry it"
     if faithful <= WEAK:

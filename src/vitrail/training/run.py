@@ -11,6 +11,7 @@ resume/                                            the state from which the run 
 import json
 import os
 import platform
+import re
 import socket
 import sys
 import time
@@ -122,7 +123,8 @@ class RunFolder:
 
 def default_folder(data: str) -> Path:
     """`runs/<time>-<data>`, with a number behind it when that exists."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(data).stem or 'data'}"
+    data = re.sub(r"[^\w.-]+", "-", Path(data).stem)  # signs that some file systems refuse
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{data or 'data'}"
     folder, number = Path("runs") / name, 2
     while folder.exists():
         folder, number = Path("runs") / f"{name}-{number}", number + 1

@@ -181,7 +181,7 @@ METHODS: dict[str, Method] = {
             class_specific=True,
             says="what each patch adds to the class's logit on the way from a picture of one colour to this one",
             paper="Axiomatic attribution for deep networks (Sundararajan, Taly and Yan, 2017), section 3",
-            cost="2 + 3 x steps (152)",
+            cost="6 + 3 x steps (156), up to eight times as many",
         ),
         Method(
             function=grad_cam,
