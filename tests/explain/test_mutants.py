@@ -10,7 +10,7 @@ The faults that explanations are known for, and the names under which they are p
     probability for logit, p > .999 a probability differentiated; TAM: a probability
     min-max hidden in the values    every map stretched to 0..1
 
-The self-test finds six of them on a user's model (test_selftest.py). Other copies with other faults: methods that look
+The self-test finds them all on a user's model (test_selftest.py). Other copies with other faults: methods that look
 at pixels (test_checks_pixels.py), conservative propagation (test_conservative.py), scores (scores/test_mutants.py), and
 the views inside (inside/test_planted_faults.py).
 """

@@ -21,7 +21,8 @@ from vitrail.explain.methods.conservative import conservative
 from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.streams import keys_of
-from vitrail.explain.trusting import Trust, _check_fit, _share, _t_97_5, _told, trust
+from vitrail.explain.trusting import Trust, _check_fit, _t_97_5, _told, trust
+from vitrail.explain.verdict import per_cent
 from vitrail.model import Model
 from vitrail.nn import ViT
 
@@ -163,7 +164,7 @@ def test_sentences(few: Lab) -> None:
     sentence = held.sentence(index, "seven")
     assert sentence.startswith(f"Covering the {int(held.squares[index])} brightest squares drops seven from ")
     assert sentence.endswith(": supported.")
-    assert _share(float(held.before[index])) in sentence
+    assert per_cent(float(held.before[index])) in sentence
     one = replace(held, squares=torch.ones_like(held.squares))
     assert "the brightest square " in one.sentence(index, "seven")
     assert "a random square " in one.sentence(index, "seven")
@@ -174,7 +175,6 @@ def test_numbers_are_told_apart() -> None:
     assert [_told(one, 2.51, 0.3) for one in (2.51, 0.3)] == ["2.5", "0.3"]
     assert [_told(one, 0.0012, 0.0011) for one in (0.0012, 0.0011)] == ["0.0012", "0.0011"]
     assert [_told(one, -0.01, 0.3) for one in (-0.01, 0.3)] == ["0.0", "0.3"]  # zero without a sign
-    assert [_share(one) for one in (0.5, 0.995, 0.004, 0.99)] == ["50%", "99.5%", "0.4%", "99%"]
 
 
 @pytest.mark.parametrize("method", [generic_attention, conservative, rollout, raw_attention, saliency])
@@ -184,7 +184,7 @@ def test_no_sentence_contradicts_its_verdict(few: Lab, method: object) -> None:
     for index, says in enumerate(held.verdict):
         sentence = held.sentence(index, "it")
         if says in ("supported", "weak") and "%" in sentence:
-            _, after, chance = (float(number) for number in re.findall(r"([0-9.]+)%", sentence))
+            _, after, chance = (float(number) for number in re.findall(r"([0-9.]+) %", sentence))
             assert after < chance
         elif says == "supported":
             assert held.paired[index] > held.random[index].median()

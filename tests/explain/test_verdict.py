@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.explain.verdict import EVIDENCE, FAITHFUL, WEAK, verdict
+from vitrail.explain.verdict import EVIDENCE, FAITHFUL, WEAK, per_cent, verdict
 
 ORDER = ("cannot tell", "no better than random", "weak", "supported")
 
@@ -14,9 +14,9 @@ ORDER = ("cannot tell", "no better than random", "weak", "supported")
     [
         (0.01, 0.025, 64, "supported", "carry it"),
         (EVIDENCE, FAITHFUL, 64, "supported", "carry it"),
-        (0.01, 0.075, 64, "weak", "8% of random maps"),
-        (0.01, WEAK, 64, "weak", "20% of random maps"),
-        (0.01, 0.5, 64, "no better than random", "50% of random maps"),
+        (0.01, 0.075, 64, "weak", "8 % of random maps"),
+        (0.01, WEAK, 64, "weak", "20 % of random maps"),
+        (0.01, 0.5, 64, "no better than random", "50 % of random maps"),
         (0.06, 0.025, 64, "cannot tell", "no evidence found"),
         (1.0, 1.0, 64, "cannot tell", "no evidence found"),
         (0.01, None, 64, "cannot tell", "prefers no square"),
@@ -34,8 +34,14 @@ def test_cases(evidence: float | None, faithful: float | None, references: int, 
 p = st.integers(1, 100).map(lambda count: count / 100)
 
 
+def test_shares_for_people() -> None:
+    shares = [0.0, 1e-9, 0.0004, 0.004, 0.01, 0.5, 0.99, 0.995, 0.9999, 1.0]
+    told = ["0", "under 0.1", "under 0.1", "0.4", "1", "50", "99", "99.5", "over 99.9", "100"]
+    assert [per_cent(share) for share in shares] == [f"{words} %" for words in told]
+
+
 def test_the_reason_says_which_pictures_reached_the_number() -> None:
-    assert "other pictures' squares reach as much in 12% of" in verdict(0.12, 0.025, 64)[1]
+    assert "other pictures' squares reach as much in 12 % of" in verdict(0.12, 0.025, 64)[1]
     assert "beyond colours and smoothness" in verdict(0.12, 0.025, 64, "surrogates")[1]
     assert verdict(0.05, 0.025, 64, "surrogates") == verdict(0.05, 0.025, 64)
 

@@ -25,7 +25,7 @@ from vitrail.explain.scores.random_maps import random_maps as random_maps_like
 from vitrail.explain.scores.streams import keys_of
 from vitrail.explain.steps import CoveredPictures, probability
 from vitrail.explain.target import FUNCTION, Aim, OfLogits
-from vitrail.explain.verdict import Verdict, verdict
+from vitrail.explain.verdict import Verdict, per_cent, verdict
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
@@ -112,8 +112,8 @@ class Trust:
         random = "a random square" if count == 1 else f"{count} random squares"
         moves = "drops" if after < before else "takes"
         return (
-            f"Covering {brightest} {moves} {name} from {_share(before)} to {_share(after)}; "
-            f"covering {random} leaves {_share(chance)}: {says}."
+            f"Covering {brightest} {moves} {name} from {per_cent(before)} to {per_cent(after)}; "
+            f"covering {random} leaves {per_cent(chance)}: {says}."
         )
 
 
@@ -233,11 +233,6 @@ def _told(value: float, *beside: float) -> str:
     low, high = min(beside), max(beside)
     places = next((places for places in range(1, 4) if round(low, places) < round(high, places)), 4)
     return f"{round(value, places) + 0.0:.{places}f}"  # + 0.0 for zero without a sign
-
-
-def _share(value: float) -> str:
-    """A probability in per cent, with a decimal where whole numbers would say 0 or 100."""
-    return f"{value:.0%}" if 0.01 <= value <= 0.99 else f"{value:.1%}"
 
 
 def _known(values: Float[Tensor, "b"]) -> list[float | None]:

@@ -48,9 +48,18 @@ def verdict(
         few = f"{references} reference picture{'s are' if references > 1 else ' is'} too few"
         return "cannot tell", f"{few} to know what the network says of pictures without evidence"
     if evidence > EVIDENCE:
-        return "cannot tell", f"no evidence found{_REACHED[kind]} reach as much in {evidence:.0%} of cases"
+        return "cannot tell", f"no evidence found{_REACHED[kind]} reach as much in {per_cent(evidence)} of cases"
     if faithful <= FAITHFUL:
         return "supported", "there is evidence, and the squares that the map names carry it"
     if faithful <= WEAK:
-        return "weak", f"there is evidence, but {faithful:.0%} of random maps name squares that matter as much"
-    return "no better than random", f"{faithful:.0%} of random maps name squares that matter as much"
+        return "weak", f"there is evidence, but {per_cent(faithful)} of random maps name squares that matter as much"
+    return "no better than random", f"{per_cent(faithful)} of random maps name squares that matter as much"
+
+
+def per_cent(share: float) -> str:
+    """A share for people: whole numbers, and a decimal near 0 and 100, which are never said of what is only near."""
+    if 0.01 <= share <= 0.99 or share in (0.0, 1.0):
+        return f"{100 * share:.0f} %"
+    if share < 0.0005:
+        return "under 0.1 %"
+    return "over 99.9 %" if share > 0.9995 else f"{100 * share:.1f} %"
