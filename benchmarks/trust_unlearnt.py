@@ -28,7 +28,7 @@ from vitrail.data.feed import resident_pixels
 from vitrail.data.order import uniforms
 from vitrail.data.source import open_source
 from vitrail.explain import METHODS
-from vitrail.explain.evidence import BATCH, as_high, composites_of, ranked
+from vitrail.explain.evidence import as_high, composites_of, ranked
 from vitrail.explain.scores.fill import donor
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import choose_target
@@ -54,7 +54,7 @@ def measure(model: Model, images: Tensor, method: str, seed: int) -> dict[str, f
     network, donors = model.network, model.donors
     assert donors is not None, "the run has no references"
     with torch.no_grad():
-        logits = torch.cat([network(some) for some in images.split(BATCH)])
+        logits = torch.cat([network(some) for some in images.split(50)])
     alone = composites_of(network, images, donor(donors), range(499), seed)
     among = ranked(as_high(logits, choose_target(logits, None), alone, len(donors)), 499)
     held = trust(model, images, METHODS[method].function(network, images), seed=seed)

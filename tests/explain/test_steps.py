@@ -1,7 +1,5 @@
 """Covering squares step by step: the right squares, the same covers for all, no preference among equals."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -76,19 +74,20 @@ def test_among_equals_no_place_is_preferred() -> None:
 
 
 @torch.no_grad()
-def test_draws_are_of_their_own_and_their_mean_is_over_all_steps() -> None:
+def test_draws_are_of_their_own_and_their_diagonal_is_what_maps_are_compared_by() -> None:
     covering = make()
     maps = torch.randn(3, *covering.grid, generator=torch.Generator().manual_seed(1))
     numbers, shares = covering.by_draw(maps)
-    assert numbers.shape == (10, 3)
-    assert shares.shape == (10, 10, 3)
-    assert len(numbers[:, 0].unique()) == 10
+    assert numbers.shape == shares.shape == (10, 10, 3)
+    assert len(numbers.mean(dim=1)[:, 0].unique()) == 10
     draw = 4
-    again = replace(covering, draws=10)
-    cover = covering.fill.make(covering.images, covering.patch, 1, len(covering.steps) + draw)[0]
+    cover = covering.fill.make(covering.images, covering.patch, 1, draw)[0]
     order = covering._order(maps[None])
-    by_step = [explained(again._logits(cover, covering._first(order, k)), covering.aim)[0] for k in covering.steps]
-    assert (numbers[draw] - torch.stack(by_step).mean(dim=0)).abs().max() <= 1e-12
+    by_step = [explained(covering._logits(cover, covering._first(order, k)), covering.aim)[0] for k in covering.steps]
+    assert (numbers[draw] - torch.stack(by_step)).abs().max() <= 1e-12
+    paired, paired_shares = covering.paired(maps[None])
+    assert (numbers.diagonal().T - paired[:, 0]).abs().max() <= 1e-12
+    assert (shares.diagonal().T - paired_shares[:, 0]).abs().max() <= 1e-12
 
 
 def test_a_function_has_no_probability() -> None:

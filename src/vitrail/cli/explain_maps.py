@@ -98,6 +98,7 @@ def _precision(model: "Model", images: "Tensor", asked: str) -> Literal["fp32", 
     """What was asked for, or the faster of both, timed on a few passes of a network that is wide enough to gain."""
     import torch
 
+    from vitrail.explain.trusting import in_precision
     from vitrail.training.execution import BF16_LEAST_WIDTH
 
     if asked == "fp32" or (asked == "auto" and model.network.config.width < BF16_LEAST_WIDTH):
@@ -105,14 +106,13 @@ def _precision(model: "Model", images: "Tensor", asked: str) -> Literal["fp32", 
     if asked == "bf16":
         return "bf16"
     seconds = []
-    for half in (False, True):
-        with torch.no_grad(), torch.autocast(images.device.type, torch.bfloat16, enabled=half):
-            taken = []
-            for _ in range(2):  # the first warms up
-                began = time.perf_counter()
-                model.network(images[:1].expand(4, -1, -1, -1)).float().sum().item()
-                taken.append(time.perf_counter() - began)
-        seconds.append(taken[-1])
+    for network, dtype in ((model.network, images.dtype), (in_precision(model.network, "bf16"), torch.bfloat16)):
+        some = images[:1].expand(4, -1, -1, -1).to(dtype)
+        with torch.no_grad():
+            network(some)  # warms up
+            began = time.perf_counter()
+            network(some).float().sum().item()
+        seconds.append(time.perf_counter() - began)
     return "bf16" if seconds[1] < 0.8 * seconds[0] else "fp32"
 
 

@@ -40,12 +40,11 @@ from vitrail.explain.verdict import EVIDENCE
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
-BATCH = 32  # pictures that go through the network at a time
 FEWEST = 10  # references
 COMPOSITES = (99, 199, 299, 399, 499)  # after each round; they serve all pictures of a call
 SURROGATES = (59, 119, 239, 499)  # after each round; each picture has its own
 DOUBT = 0.05  # chance of a number as low, or as high, at the limit itself, up to which a round is the last
-VALUES = 2**22  # of the surrogates that are made at a time
+VALUES = 3_000_000  # of the pictures that are made and go through the network at a time: 20 of 3 x 224 x 224
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +60,11 @@ class Evidence:
     p: Float[Tensor, "b"]
     composites: Int[Tensor, "b"]
     surrogates: Int[Tensor, "b"]
+
+
+def at_a_time(images: Images) -> int:
+    """How many pictures of this size go through a network together: at most 64, fewer where they are large."""
+    return max(1, min(64, VALUES // images[0].numel()))
 
 
 def explained(logits: Float[Tensor, "*m b v"], aim: Aim) -> Float[Tensor, "*m b"]:
@@ -91,7 +95,7 @@ def find_evidence(
         return Evidence(
             torch.full(nothing.shape, torch.nan, dtype=torch.float64, device=images.device), nothing, nothing
         )
-    logits = wide(logits_in_chunks(network, images[None], BATCH)[0])
+    logits = wide(logits_in_chunks(network, images[None], at_a_time(images))[0])
     p, composites = _among_composites(network, images, logits, aim, lent, seed)
     surrogates_asked = nothing.clone()
     for picture in (p <= EVIDENCE).nonzero()[:, 0].tolist():
@@ -121,11 +125,10 @@ def _among_composites(
 
 def _among_surrogates(network: ViT, image: Images, logits: Tensor, aim: Aim, seed: int) -> tuple[float, int]:
     key, above, asked = keys_of(image)[0], torch.zeros(1, dtype=torch.long, device=image.device), 0
-    at_a_time = max(1, min(BATCH, VALUES // image[0].numel()))
     for count in SURROGATES:
         while asked < count:
-            made = surrogates(image[0], min(at_a_time, count - asked), seed * 65_537 + asked, key)
-            above = above + as_high(logits, aim, wide(network(made)))
+            made = surrogates(image[0], min(at_a_time(image), count - asked), seed * 65_537 + asked, key)
+            above = above + as_high(logits, aim, wide(logits_in_chunks(network, made[None], len(made))[0]))
             asked += len(made)
         if bool(settled(above, asked)):
             break
@@ -149,10 +152,10 @@ def composites_of(
     rows, columns = network.grid(images)
     patch = (images.shape[2] // rows, images.shape[3] // columns)
     parts = []
-    for first in range(0, len(numbers), BATCH):
-        some = numbers[first : first + BATCH]
+    for first in range(0, len(numbers), at_a_time(images)):
+        some = numbers[first : first + at_a_time(images)]
         made = fill.make(images[:1], patch, len(some), seed + 7919 * (1 + some[0]))
-        parts.append(wide(logits_in_chunks(network, made, BATCH)[:, 0]))
+        parts.append(wide(logits_in_chunks(network, made, len(some))[:, 0]))
     return torch.cat(parts)
 
 

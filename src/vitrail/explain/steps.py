@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vitrail.explain.evidence import BATCH, explained
+from vitrail.explain.evidence import at_a_time, explained
 from vitrail.explain.readout import wide
-from vitrail.explain.scores.fill import Fill, composite
+from vitrail.explain.scores.fill import Fill, composite, logits_in_chunks
 from vitrail.explain.scores.streams import keys_of, stream
 from vitrail.explain.target import FUNCTION, Aim
 from vitrail.nn import ViT
@@ -35,7 +35,7 @@ class CoveredPictures:
         images: (b, c, h, w).
         aim: What is explained of them.
         fill: What covers squares.
-        draws: How many steps there are, and how many covers for `by_draw`.
+        draws: How many steps there are, and how many covers.
         seed: Of covers and of the order among equal values.
     """
 
@@ -80,14 +80,17 @@ class CoveredPictures:
 
     def by_draw(
         self, maps: Float[Tensor, "b rows columns"]
-    ) -> tuple[Float[Tensor, "draws b"], Float[Tensor, "draws steps b"]]:
-        """For each draw of covers, the mean number over all steps, and the target's probability after each."""
+    ) -> tuple[Float[Tensor, "draws steps b"], Float[Tensor, "draws steps b"]]:
+        """The number and the target's probability after each step, under each draw of covers.
+
+        There are as many draws as steps, and `paired` takes step i under draw i: the diagonal of these.
+        """
         order = self._order(maps[None])
         masks = torch.cat([self._first(order, squares) for squares in self.steps])  # (steps, b, rows, columns)
         numbers, shares = [], []
         for draw in range(self.draws):
-            logits = self._logits(self._cover(len(self.steps) + draw), masks)
-            numbers.append(explained(logits, self.aim).mean(dim=0))
+            logits = self._logits(self._cover(draw), masks)
+            numbers.append(explained(logits, self.aim))
             shares.append(probability(logits, self.aim))
         return torch.stack(numbers), torch.stack(shares)
 
@@ -110,13 +113,14 @@ class CoveredPictures:
     def _logits(
         self, cover: Float[Tensor, "b c h w"], masks: Bool[Tensor, "m b rows columns"]
     ) -> Float[Tensor, "m b v"]:
-        """Of the pictures with these squares covered, `BATCH` at a time."""
+        """Of the pictures with these squares covered, some at a time."""
         maps, pictures = masks.shape[:2]
         parts = []
-        for some in torch.arange(maps * pictures, device=masks.device).split(BATCH):
+        for some in torch.arange(maps * pictures, device=masks.device).split(at_a_time(self.images)):
             picture = some % pictures
             covered = masks.flatten(0, 1)[some]
-            parts.append(self.network(composite(self.images[picture], cover[None, picture], covered, self.patch)[0]))
+            made = composite(self.images[picture], cover[None, picture], covered, self.patch)
+            parts.append(logits_in_chunks(self.network, made, len(some))[0])
         return wide(torch.cat(parts)).unflatten(0, (maps, pictures))
 
 

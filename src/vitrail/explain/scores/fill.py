@@ -165,7 +165,7 @@ def composite(
 
 @torch.no_grad()
 def logits_in_chunks(network: nn.Module, images: Float[Tensor, "m b c h w"], batch: int) -> Float[Tensor, "m b v"]:
-    """Logits of composites, `batch` pictures at a time.
+    """Logits of composites, `batch` pictures at a time, in the precision of the network's weights.
 
     Raises:
         UsageError: If the network is in training mode, where its answers are random.
@@ -173,7 +173,8 @@ def logits_in_chunks(network: nn.Module, images: Float[Tensor, "m b c h w"], bat
     check_eval(network)
     draws, pictures = images.shape[:2]
     chunks = torch.arange(draws * pictures, device=images.device).split(_positive(batch))
-    logits = [network(images[chunk // pictures, chunk % pictures]) for chunk in chunks]
+    dtype = next((weight.dtype for weight in network.parameters()), images.dtype)
+    logits = [network(images[chunk // pictures, chunk % pictures].to(dtype)) for chunk in chunks]
     return torch.cat(logits).unflatten(0, (draws, pictures))
 
 
