@@ -22,8 +22,8 @@ FAITHFUL = 0.05
 WEAK = 0.20
 
 _REACHED: dict[Kind, str] = {
-    "composites": ": pictures put together of other pictures' squares",
-    "surrogates": " beyond colours and smoothness: pictures with the same, and with nothing arranged,",
+    "composites": ": pictures put together of other pictures' squares reach",
+    "surrogates": " beyond colours and smoothness: noise that has the same reaches",
 }
 
 
@@ -48,7 +48,7 @@ def verdict(
         few = f"{references} reference picture{'s are' if references > 1 else ' is'} too few"
         return "cannot tell", f"{few} to know what the network says of pictures without evidence"
     if evidence > EVIDENCE:
-        return "cannot tell", f"no evidence found{_REACHED[kind]} reach as much in {per_cent(evidence)} of cases"
+        return "cannot tell", f"no evidence found{_REACHED[kind]} as much in {per_cent(evidence)} of cases"
     if faithful <= FAITHFUL:
         return "supported", "there is evidence, and the squares that the map names carry it"
     if faithful <= WEAK:
