@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from tests.cli.planted import planted_model
-from vitrail.cli.explain_pictures import Shown, mask_patches, read_pictures, with_masks, with_planted_masks
+from vitrail.cli.explain_pictures import mask_patches, read_pictures, with_masks, with_planted_masks
+from vitrail.cli.shown import Shown
 from vitrail.data.planted import planted_digits
 from vitrail.errors import DataError
 

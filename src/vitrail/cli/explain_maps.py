@@ -12,7 +12,7 @@ from vitrail.errors import UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitrail.cli.explain_pictures import Shown
+    from vitrail.cli.shown import Shown
     from vitrail.explain import Comparison, Method
     from vitrail.model import Model, Prediction
     from vitrail.pages.views import ExplainedPicture

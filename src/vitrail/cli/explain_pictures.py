@@ -2,10 +2,10 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from vitrail.cli.shown import Shown, spread
 from vitrail.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -13,23 +13,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitrail.model import Model
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A picture to explain.
-
-    Args:
-        name: Its file, or its name in a set.
-        picture: Decoded.
-        true_label: Where known.
-        mask: Not black where the evidence lies, of the picture's size; None where that is not known.
-    """
-
-    name: str
-    picture: "Image.Image"
-    true_label: str | None
-    mask: "Image.Image | None" = None
 
 
 def read_pictures(
@@ -77,17 +60,6 @@ def read_files(given: Sequence[str], count: int, problems: list[str]) -> Iterato
             yield Shown(str(file), open_picture(file), None)
         except DataError as error:
             problems.append(error.problem)
-
-
-def spread(things: Sequence[Any], most: int) -> list[Any]:
-    """At most so many of the things, evenly spread; says so when some are left out."""
-    if len(things) <= most:
-        return list(things)
-
-    from vitrail.cli.output import warn
-
-    warn(f"{most} of {len(things):,} pictures; --count {len(things)} takes all")
-    return [things[index * len(things) // most] for index in range(most)]
 
 
 def with_masks(shown: Sequence[Shown], folder: Path) -> list[Shown]:

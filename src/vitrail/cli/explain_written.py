@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.explain import Explain, folder_name, leave_out
 from vitrail.cli.explain_json import heats_json
-from vitrail.cli.explain_pictures import Shown, read_files, spread
+from vitrail.cli.explain_options import Explain
+from vitrail.cli.explain_pictures import read_files
+from vitrail.cli.explain_places import folder_name
+from vitrail.cli.shown import Shown, leave_out, spread
 from vitrail.errors import DataError, UsageError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from PIL import Image
 
-    from vitrail.cli.explain_pictures import Shown
+    from vitrail.cli.shown import Shown
     from vitrail.data.planted import Planted
 
 
@@ -25,7 +25,7 @@ def show_planted(run: str, name: str, count: int | None, data_root: Path | None)
     """
     from PIL import Image
 
-    from vitrail.cli.explain_pictures import Shown, spread
+    from vitrail.cli.shown import Shown, spread
     from vitrail.data.parts import TEST
     from vitrail.data.planted import CLASSES
     from vitrail.data.planted_sets import parse_planted, planted_pictures

@@ -1,0 +1,37 @@
+"""Where an explanation goes: a page, and a folder of pictures beside it that has the page's name."""
+
+from pathlib import Path
+
+from vitrail.errors import UsageError
+
+
+def folder_name(run: str) -> str:
+    """A run's name in a headline: that of its folder, also where it is reached by a link; its path stands elsewhere."""
+    return Path(run).resolve().name or run
+
+
+def page_at(out: Path | None) -> Path:
+    """Where the page goes; nothing but a page is ever written over.
+
+    Raises:
+        UsageError: If that place is taken, or its ending is that of another kind of file.
+    """
+    if out is None:
+        return _free(Path("explanation.html"))
+    if out.is_dir() or not out.suffix:
+        return _free(out / "explanation.html")
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"an explanation is an HTML page, not {out.name}", f"--out {out.with_suffix('.html')}")
+    if out.exists() and b"vitrail" not in out.read_bytes():
+        raise UsageError(f"{out} exists and is no page of vitrail", f"--out {_free(out)}")
+    if out.with_suffix("").exists() and not out.exists():
+        raise UsageError(f"{out.with_suffix('')}, where the pictures would go, exists", f"--out {_free(out)}")
+    return out
+
+
+def _free(page: Path) -> Path:
+    """The page, or the first with a number for which neither it nor its folder of pictures exists."""
+    free, number = page, 2
+    while free.exists() or free.with_suffix("").exists():
+        free, number = page.with_stem(f"{page.stem}-{number}"), number + 1
+    return free
