@@ -43,7 +43,7 @@ def test_the_line_in_words_for_those_who_do_not_see_it() -> None:
     assert words[0] == "this map 2.12: 1st of 40"
     assert words[1] == "39 random maps −0.50 to 1.50, middle 0.50"
     assert words[2] == "the true place 3.00"
-    assert words[3] == "under other covers 2.25 (2.00 to 2.50)"
+    assert words[3] == "under every cover 2.25 (2.00 to 2.50)"
     labels = Structure(score_line(samples.trust())).attribute("svg", "aria-label")
     assert labels == [f"Fall of the explained number: {'; '.join(words)}"]
 

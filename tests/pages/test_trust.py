@@ -23,7 +23,9 @@ def test_the_unit_and_once_for_a_page_why_there_are_two_scores() -> None:
     assert "Fall of the score when squares are covered, in logits, counted from the mean of all classes" in shown
     assert TWO_SCORES not in shown
     assert how_tested([samples.trust()] * 3).count(TWO_SCORES) == 1
-    assert f"over {['ten'][LEAST['draws'] - 10]} others" in TWO_SCORES  # whoever changes the number changes the words
+    assert (
+        f"each of the {['ten'][LEAST['draws'] - 10]} covers" in TWO_SCORES
+    )  # whoever changes the number changes the words
     contrast = " ".join(Structure(trust_block(samples.trust(), contrast=True)).text)
     assert "in logits, as the difference of two classes" in contrast
     assert "mean of all classes" not in contrast

@@ -64,7 +64,7 @@ def scored_words(trust: TrustView) -> list[tuple[str, str]]:
     if trust.oracle is not None:
         words.append(("oracle", f"the true place {fall_words(trust.oracle, reach)}"))
     score, low, high = (fall_words(value, reach) for value in (trust.score, *trust.interval))
-    return [*words, ("other", f"under other covers {score} ({low} to {high})")]
+    return [*words, ("other", f"under every cover {score} ({low} to {high})")]
 
 
 def marks_words(trusts: Sequence[TrustView]) -> list[tuple[str, str]]:

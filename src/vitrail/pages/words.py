@@ -10,8 +10,8 @@ from vitrail.pages.views import HeatView, TrustView
 SCORE_TITLE = "Fall of the score when squares are covered"
 # Two numbers for one map look like a mistake unless somebody says what each is for.
 TWO_SCORES = (
-    "“This map” met the very covers that the random maps met, so they can be compared; “under other covers” is its "
-    "mean over ten others, with the 95 % interval."
+    "“This map” met the very covers that the random maps met, so they can be compared; “under every cover” is its "
+    "mean with each of the ten covers at every step, with the 95 % interval."
 )
 BIASES = "biases of the "  # how the parts that are summed up as `biases` begin
 
