@@ -25,7 +25,7 @@ def test_the_unit_and_once_for_a_page_why_there_are_two_scores() -> None:
     assert how_tested([samples.trust()] * 3).count(TWO_SCORES) == 1
     assert (
         f"each of the {['ten'][LEAST['draws'] - 10]} covers" in TWO_SCORES
-    )  # whoever changes the number changes the words
+    )  # who changes the number changes the words
     contrast = " ".join(Structure(trust_block(samples.trust(), contrast=True)).text)
     assert "in logits, as the difference of two classes" in contrast
     assert "mean of all classes" not in contrast
