@@ -57,7 +57,12 @@ def test_a_verdict_stands_with_every_map(vitrail_says: Says, planted: Path, tmp_
         assert 0 < trust["evidence_p"] <= 1
         assert 1 / 40 <= trust["faithful_p"] <= 1
         assert trust["fill"] == "donor"
-        assert 1 <= trust["squares"] <= 32  # half of all
+        assert 1 <= trust["squares"] <= 16  # a quarter of all
+        assert all(0 <= trust[key] <= 1 for key in ("before", "covered", "covered_random"))
+        assert trust["before"] == pytest.approx(row["probability"], abs=1e-5)
+        assert trust["composites"] >= 99
+        assert trust["surrogates"] >= 0
+        assert 1 <= trust["rank"] <= 40
         with Image.open(row["sheet"]) as sheet:
             assert sheet.width > 1500
     text = page.read_text()

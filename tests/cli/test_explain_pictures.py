@@ -29,6 +29,19 @@ def test_the_masks_of_planted_pictures_are_where_the_digits_are() -> None:
     assert mask_patches(bare, wide) is None
 
 
+def test_pictures_of_another_size_than_the_model_reads_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before, they were scaled and their masks left out without a word."""
+    (one,) = read_pictures(planted_model(), "run", ("planted:2x3",), 1, None, [])
+    assert one.mask is None
+    said = "planted:2x3 have 24 x 16 pixels, and the model reads 32 x 32: they are scaled, and where their digits lie"
+    assert said in capsys.readouterr().err
+    (one,) = read_pictures(planted_model(), "run", ("planted:2x3,double",), 1, None, [])
+    assert one.mask is not None  # it is scaled like the picture
+    assert "they are scaled\n" in capsys.readouterr().err
+    read_pictures(planted_model(), "run", ("planted:4x4",), 1, None, [])
+    assert "scaled" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "I;16"])
 def test_a_mask_of_any_mode_counts_where_it_is_not_zero(mode: str, tmp_path: Path) -> None:
     plain = np.zeros((32, 32), np.uint8)

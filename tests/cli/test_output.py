@@ -75,6 +75,7 @@ def test_numbers_in_words() -> None:
     assert count(1258, "picture") == "1,258 pictures"
     assert count(2, "class", "classes") == "2 classes"
     assert share(0.97684) == "97.68 %"
+    assert [share(value, 1) for value in (0.0, 1e-9, 0.99951, 1.0)] == ["0.0 %", "< 0.1 %", "> 99.9 %", "100.0 %"]
 
 
 def progress(stream: io.StringIO, terminal: bool) -> TrainingProgress:

@@ -1,5 +1,6 @@
 """What every method promises; a new row of `METHODS` inherits all of it."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,11 +14,25 @@ from torch import Tensor, nn
 
 import vitrail.explain
 from tests.explain.mutants import make_copy
+from tests.explain.planted_lab import load_planted
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network, reader_of
-from tests.explain.suite import CUT_AT_ZERO, STANDARD_PARTS, WITHOUT_WEIGHTS, differentiates, draws, quick, rough, takes
+from tests.explain.suite import (
+    BY_COVERING,
+    CUT_AT_ZERO,
+    QUICK,
+    STANDARD_PARTS,
+    WITHOUT_WEIGHTS,
+    differentiates,
+    draws,
+    quick,
+    rough,
+    takes,
+)
 from vitrail.data.patches import Patchify
+from vitrail.data.planted import planted_digits
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS, Heat, Method
+from vitrail.explain.scores import spearman
 from vitrail.nn import MLP, STANDARD, ViT, ViTConfig
 
 EACH = [quick(method) for method in METHODS.values()]
@@ -155,26 +170,55 @@ def test_float64(method: Method, config: ViTConfig) -> None:
     assert not torch.equal(double, single.double())
 
 
-def ranks(values: Tensor) -> Tensor:
-    order = values.flatten(1).argsort(dim=1).argsort(dim=1).double()
-    return (order - order.mean(dim=1, keepdim=True)) / order.std(dim=1, keepdim=True, correction=0)
+# Where the order of patches hangs on less than half precision tells apart: limits for the worst picture, and in
+# brackets the worst of 16 by each network.
+LEAST = {
+    # a logit less another that is hardly different, both rounded to the 8 bits of bfloat16 (0.90; 0.98 in the median)
+    "occlusion": {"bfloat16": 0.85, "autocast": 0.85},
+    # the patches that hold the last of the mass come in or fall out (0.96, autocast 0.97)
+    "head_view": {"bfloat16": 0.90, "autocast": 0.90},
+    # cut at zero after a mean over heads or channels, near which most patches lie (0.77, autocast 0.98)
+    "attention_grad_cam": {"bfloat16": 0.60, "autocast": 0.90},
+    # the same (0.92, autocast 0.93, float16 0.94)
+    "grad_cam": {"bfloat16": 0.85, "autocast": 0.85, "float16": 0.85},
+    # a sum over channels and layers of terms of either sign (0.94)
+    "attcat": {"bfloat16": 0.90},
+}
+IN_HALF = QUICK | {
+    "kernel_shap": {"samples": 512, "batch_size": 1024},  # at least 512 for these 64 patches
+    "integrated_gradients": {"steps": 15, "tolerance": None, "batch_size": 1024},
+}
 
 
-@every_method
-@pytest.mark.parametrize("how", ["bfloat16", "float16", "autocast"])
-def test_half_precision_keeps_the_order(method: Method, how: str) -> None:
-    """T17. The map is float32 and its patches are ranked as in float32."""
-    config = replace(PLAIN, width=48, heads=4, head_dim=12)
-    network, images = make_network(config), make_images(config, 16)
-    exact = method.function(network, images, 1).values
-    if how == "autocast":
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            rough = method.function(network, images, 1).values
-    else:
-        half = torch.bfloat16 if how == "bfloat16" else torch.float16
-        rough = method.function(network.to(half), images.to(half), 1).values
-    assert rough.dtype == torch.float32
-    assert (ranks(exact) * ranks(rough)).mean(dim=1).median() >= (0.99 if how == "float16" else 0.95)
+def explain_lab(method: Method, name: str, how: str) -> Tensor:
+    """Maps of pictures by a network that learnt, for the digits that they show."""
+    model, made = load_planted(name), planted_digits("test", 4 if method.name in BY_COVERING else 16, seed=31)
+    images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
+    function, classes = quick(method, IN_HALF).function, torch.from_numpy(made.labels[:, 0])
+    if how in ("float32", "autocast"):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=how == "autocast"):
+            return function(model.network, images, classes).values
+    half = getattr(torch, how)
+    return function(copy.deepcopy(model.network).to(half), images.to(half), classes).values
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("name", ["class-0", "mean-0"])
+def test_half_precision_keeps_the_order(method: Method, name: str) -> None:
+    """T17. The map is float32, and its patches are ranked as in float32: Spearman 0.99 for every picture.
+
+    So it is in bfloat16 and under autocast for all methods but those of `LEAST`, which says why, and in float16 for all
+    but Grad-CAM. In the median over pictures it is 0.99 for these too, but for occlusion.
+    """
+    exact = explain_lab(method, name, "float32").flatten(1)
+    some = exact.std(dim=1) > 0  # a map that is cut at zero may hold nothing
+    assert some.double().mean() > 0.5
+    for how in ("float16", "bfloat16", "autocast"):
+        half = explain_lab(method, name, how).flatten(1)
+        assert half.dtype == torch.float32
+        found = spearman(exact, half)[some].nan_to_num(0.0)
+        assert found.min() >= LEAST.get(method.name, {}).get(how, 0.99)
+        assert found.median() >= (0.97 if method.name == "occlusion" else 0.99)
 
 
 @every_method
@@ -334,6 +378,22 @@ def test_kinds_of_target(method: Method) -> None:
 def test_a_wrong_target_is_a_usage_error_that_names_the_range(method: Method, target: int | Tensor) -> None:
     with pytest.raises(UsageError, match=r"0\.\.3"):
         method.function(make_network(PLAIN), make_images(PLAIN, 3), target)
+
+
+@every_method
+def test_a_function_that_does_not_depend_on_the_logits_is_named_as_the_cause(method: Method) -> None:
+    """Not frozen parameters or a run without a graph; without gradients it is no error, and nothing is found."""
+    network, images = make_network(PLAIN).requires_grad_(False), make_images(PLAIN)
+
+    def constant(logits: Tensor) -> Tensor:
+        return torch.ones(len(logits))
+
+    if differentiates(method):
+        with pytest.raises(UsageError, match=r"function's numbers do not depend on the logits.*\ntry: lambda logits"):
+            method.function(network, images, constant)
+        assert method.function(network, images, lambda logits: logits[:, 1]).values.any()
+    elif method.class_specific:
+        assert method.function(network, images, constant).notes == (("no signal",),) * 2
 
 
 @every_method

@@ -3,12 +3,14 @@
 import math
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor
 
+from tests.explain.mutants import unchecked
 from tests.explain.planted_lab import load_planted
 from vitrail.data.planted import Variant, planted_digits
 from vitrail.errors import UsageError
@@ -75,7 +77,7 @@ def share(held: Trust, word: str) -> float:
 def test_the_true_mask_is_faithful_and_its_opposite_is_not(lab: Lab) -> None:
     true = trust(lab.model, lab.images, lab.heat(lab.masks.float()), masks=lab.masks)
     assert share(true, "supported") >= 0.5
-    assert float((true.faithful <= 0.05).double().mean()) >= 0.85
+    assert float((true.faithful <= 0.05).double().mean()) >= 0.75
     assert true.oracle is not None
     assert (true.oracle - true.paired).abs().max() <= 1e-4  # the map is the mask
     assert (true.score > true.random.mean(dim=1)).double().mean() >= 0.95
@@ -147,6 +149,7 @@ def test_contrasts_and_functions(lab: Lab) -> None:
     with torch.no_grad():
         logits = network(images)
     assert not rather.score.isnan().any()
+    assert (rather.before - (logits[:, 0] - logits[:, 1]).sigmoid()).abs().max() <= 1e-5
 
     def third(rows: Tensor) -> Tensor:
         return rows[:, 3] - rows.mean(dim=1)
@@ -209,6 +212,36 @@ def test_what_does_not_fit_is_a_usage_error(lab: Lab) -> None:
         _check_fit((8, 8), 2, heat, lab.masks[:1], None)
     with pytest.raises(UsageError, match="explains a class, and a function is given"):
         trust(lab.model, lab.images[:2], heat, function=lambda rows: rows[:, 0])
+
+
+def test_what_is_no_number_never_speaks_for_a_map(few: Lab) -> None:
+    """The planted fault compares with >=: a nan is not above, so it counted in favour."""
+    heat = generic_attention(few.model.network, few.images)
+    broken = torch.full_like(few.model.donors, torch.nan)
+    held = trust(few.model, few.images, heat, references=broken)
+    assert set(held.verdict) == {"cannot tell"}
+    assert held.evidence.tolist() == [1.0] * len(few.images)
+    assert held.faithful.tolist() == [1.0] * len(few.images)
+    noted = replace(heat, notes=(("not finite",),) * len(few.images))
+    assert "no numbers" in trust(few.model, few.images, noted).reason[0]
+
+
+def test_an_unknown_precision_is_a_usage_error(few: Lab, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="precision is fp32 or bf16, not 'fp8'\ntry: precision='bf16'"):
+        unchecked(tmp_path, "trusting", "in_precision")(few.model.network, "fp8")
+
+
+def test_no_picture_is_a_usage_error(few: Lab) -> None:
+    with pytest.raises(UsageError, match="there is no picture to test"):
+        trust(few.model, few.images[:0], generic_attention(few.model.network, few.images[:0]))
+
+
+def test_an_empty_mask_has_no_fall(few: Lab) -> None:
+    masks = few.masks.clone()
+    masks[0] = False
+    held = trust(few.model, few.images, generic_attention(few.model.network, few.images), masks=masks)
+    assert held.oracle is not None
+    assert held.oracle.isnan().tolist() == [True] + [False] * (len(masks) - 1)
 
 
 def test_student_quantile() -> None:

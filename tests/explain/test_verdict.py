@@ -41,7 +41,7 @@ def test_shares_for_people() -> None:
 
 
 def test_the_reason_says_which_pictures_reached_the_number() -> None:
-    assert "other pictures' squares reach as much in 12 % of" in verdict(0.12, 0.025, 64)[1]
+    assert "other pictures' squares score as high in 12 % of" in verdict(0.12, 0.025, 64)[1]
     assert "beyond colours and smoothness" in verdict(0.12, 0.025, 64, "surrogates")[1]
     assert verdict(0.05, 0.025, 64, "surrogates") == verdict(0.05, 0.025, 64)
 

@@ -1,8 +1,8 @@
 """How often a verdict is right, on the lab: required are 60 % of true pictures, and at most 5 % where there is nothing.
 
-The limits hold in `make soak` with 1,020 pictures over six networks, as required, and on each network by itself within
-what 170 pictures leave open; here stand 204 over six, with the margin that chance needs once in a hundred. Other
-pictures, scrambles and covers than those on which limits were chosen.
+The limits hold in `make soak` with 1,020 pictures over six networks (three with a class token, three that read the
+mean); here stand 204 over six, with the margin that chance needs once in a hundred. Single networks may lie outside:
+benchmarks/explain.md has their range. Other pictures, scrambles and covers than those on which limits were chosen.
 """
 
 from dataclasses import dataclass, replace

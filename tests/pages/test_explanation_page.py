@@ -31,6 +31,13 @@ def test_the_sentences_of_a_class_specific_map():
     assert "cannot tell classes apart" not in shown
 
 
+def test_a_long_class_name_has_the_width_of_its_bar():
+    page = page_of(HEAT, top=(("immunohistochemistry", 0.99999), ("1", 1e-5)))
+    cell = r'<th scope="row">immunohistochemistry<svg class="bar".*?</svg></th><td class="figure">(.*?)</td>'
+    assert re.findall(cell, page) == ["> 99.9 %"]
+    assert "The model says immunohistochemistry (over 99.9 %)." in text_of(page)
+
+
 def test_what_to_know_of_the_probabilities_is_said_once():
     explained = ExplainedPicture("a.png", samples.picture(), "7", [("7", 0.6)], [HEAT])
     page = ExplanationPage("Why", "model", "vitrail explain", [explained, explained], "at most about 91 %; <i>")

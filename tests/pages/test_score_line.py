@@ -48,6 +48,12 @@ def test_the_line_in_words_for_those_who_do_not_see_it() -> None:
     assert labels == [f"Fall of the explained number: {'; '.join(words)}"]
 
 
+def test_a_map_without_signal_has_a_fall_and_no_rank() -> None:
+    words = [said for _, said in scored_words(dataclasses.replace(samples.trust("cannot tell"), faithful=None))]
+    assert words[0] == "this map 2.12"
+    assert not any("of 40" in said for said in words)
+
+
 def test_without_a_true_place_none_is_shown() -> None:
     trust = dataclasses.replace(samples.trust(), oracle=None)
     block = score_line(trust) + key_list([*scored_words(trust), *marks_words([trust])])

@@ -12,9 +12,10 @@ from vitrail.pages import ExplainedPicture, ExplanationPage, HeatView
 from vitrail.pages.colour import SEQUENTIAL, heat_picture
 from vitrail.pages.lettering import _without_middle, drawable, font, shorten, wrap
 from vitrail.pages.score_line import score_axis
-from vitrail.pages.sheet import ACROSS, ALONE, BESIDE, draw_sheet
+from vitrail.pages.sheet import ACROSS, ALONE, BESIDE, _below, _score_words, draw_sheet
 from vitrail.pages.sheet_column import BLUE, FRAME, SOFT, SUNK, TONES, Column
 from vitrail.pages.sheet_map import MAP, MARGIN, draw_map, draw_map_file
+from vitrail.pages.words import STEP_TOLD, TWO_SCORES
 
 HEAT = HeatView("generic_attention", "Generic attention", "7", 8.2, np.eye(4), False, True, (), None, samples.trust())
 
@@ -118,6 +119,22 @@ def test_what_all_maps_are_told_alike_stands_once() -> None:
         ]
         heights[name] = sheet_of(*(dataclasses.replace(HEAT, trust=trust) for trust in trusts), one_scale=True).height
     assert heights["alike"] < heights["each its own"] - 200
+
+
+def test_one_of_several_maps_has_its_interval_and_a_rank_where_it_has_signal() -> None:
+    trust = samples.trust()
+    ends = "random middle 0.50; under every cover 2.25 (2.00 to 2.50)"
+    assert _score_words(trust) == f"this map 2.12 (1st of 40), {ends}"
+    assert _score_words(dataclasses.replace(trust, faithful=None)) == f"this map 2.12, {ends}"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_is_to_be_known_of_scores_and_sentences_stands_once(count: int) -> None:
+    explained = ExplainedPicture("a", samples.picture(), None, [], [HEAT] * count)
+    words = _below(explained, ExplanationPage("t", "m", "c", [explained]))
+    assert words.count(TWO_SCORES) == words.count(STEP_TOLD) == 1
+    untested = dataclasses.replace(explained, heats=[dataclasses.replace(HEAT, trust=None)] * count)
+    assert _below(untested, ExplanationPage("t", "m", "c", [untested])) == ["vitrail · model m"]
 
 
 def test_the_lines_of_several_maps_have_one_axis() -> None:

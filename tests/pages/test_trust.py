@@ -13,7 +13,7 @@ from vitrail.explain import verdict
 from vitrail.explain.trusting import LEAST
 from vitrail.pages.about_methods import ABOUT
 from vitrail.pages.trust import FILLS, brief_block, how_tested, trust_block, verdict_icon
-from vitrail.pages.words import TWO_SCORES, told_words
+from vitrail.pages.words import STEP_TOLD, TWO_SCORES, told_words
 
 VERDICTS = ("supported", "weak", "no better than random", "cannot tell")
 
@@ -26,6 +26,7 @@ def test_the_unit_and_once_for_a_page_why_there_are_two_scores() -> None:
     assert (
         f"each of the {['ten'][LEAST['draws'] - 10]} covers" in TWO_SCORES
     )  # who changes the number changes the words
+    assert how_tested([samples.trust()] * 3).count(STEP_TOLD) == 1
     contrast = " ".join(Structure(trust_block(samples.trust(), contrast=True)).text)
     assert "in logits, as the difference of two classes" in contrast
     assert "mean of all classes" not in contrast
@@ -34,6 +35,7 @@ def test_the_unit_and_once_for_a_page_why_there_are_two_scores() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_score_that_is_no_number_has_no_line(value: float) -> None:
     trust = dataclasses.replace(samples.trust("cannot tell"), paired=value, faithful=None, evidence=None)
+    trust = dataclasses.replace(trust, reason="the map prefers no square")
     block = trust_block(trust)
     assert 'viewBox="0 0 320 46"' not in block
     assert "not asked: the map prefers no square" in block

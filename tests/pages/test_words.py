@@ -2,14 +2,20 @@
 
 import dataclasses
 import math
+import re
+from decimal import Decimal
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.pages import samples
+from vitrail.explain.verdict import per_cent
 from vitrail.pages import HeatView
 from vitrail.pages.colour import Common, share_range, value_range
 from vitrail.pages.words import (
+    STEP_TOLD,
     ends_words,
     fall_words,
     one_verdict,
@@ -18,8 +24,10 @@ from vitrail.pages.words import (
     rank_words,
     reach_of,
     several_words,
+    share_words,
     shared_words,
     short_words,
+    step_words,
     told_words,
 )
 
@@ -69,7 +77,44 @@ def test_the_parts_in_words() -> None:
     heat = dataclasses.replace(HEAT, parts=parts)
     assert parts_words(heat) == "Of the score 11.60: squares 7.20, positions 0.40, class token 0.10, biases 3.90."
     contrast = dataclasses.replace(HEAT, logit=-1.5, rather_than="1", parts=(("squares", -1.5), ("positions", -1e-9)))
-    assert parts_words(contrast) == "Of the difference \u22121.50: squares \u22121.50, positions 0."
+    assert parts_words(contrast) == "Of the difference \u22121.50: squares \u22121.50, positions 0.00."
+
+
+def test_small_parts_have_as_many_decimals_as_make_them_add_up() -> None:
+    small = dataclasses.replace(HEAT, logit=0.0613, parts=(("squares", 0.0549), ("positions", 0.0044), ("b", 0.002)))
+    assert parts_words(small) == "Of the score 0.0613: squares 0.0549, positions 0.0044, b 0.0020."
+    thirds = dataclasses.replace(HEAT, logit=2.0, parts=tuple((name, 2 / 3) for name in "abc"))
+    assert parts_words(thirds) == "Of the score 2.00: a 0.67, b 0.67, c 0.67 (rounded)."
+    none = dataclasses.replace(HEAT, logit=math.nan, parts=(("squares", math.nan),))
+    assert parts_words(none) == "Of the score nan: squares nan."
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-20, 20), min_size=1, max_size=5), st.sampled_from([1.0, 0.01, 1e-5]))
+def test_the_parts_add_up_as_they_are_printed_or_are_called_rounded(values: list[float], size: float) -> None:
+    parts = tuple((letter, value * size) for letter, value in zip("abcde", values, strict=False))
+    words = parts_words(dataclasses.replace(HEAT, logit=sum(value for _, value in parts), parts=parts))
+    total, *told = (Decimal(each) for each in re.findall(r"-?\d+\.\d+", words.replace("−", "-")))
+    assert len(told) == len(parts)
+    assert (sum(told) == total) != words.endswith(" (rounded).")
+
+
+def test_a_map_without_signal_has_no_rank() -> None:
+    trust = dataclasses.replace(samples.trust("cannot tell"), faithful=None)
+    assert rank_words(trust) == ""
+    assert rank_words(dataclasses.replace(samples.trust(), random=())) == ""
+
+
+def test_which_step_the_sentences_speak_of_is_told_where_one_does() -> None:
+    silent = dataclasses.replace(samples.trust("cannot tell"), sentence="Cannot tell: it is dark.")
+    one = dataclasses.replace(silent, sentence="Covering the brightest square drops “7” from 9 % to 1 %: weak.")
+    assert step_words([silent, samples.trust()]) == step_words([one]) == STEP_TOLD
+    assert step_words([silent]) == step_words([]) == ""
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-9, 1 - 1e-9, 1.0])
+def test_a_share_in_a_sentence_of_a_page_is_said_as_in_the_verdict(share: float) -> None:
+    assert share_words(share) == per_cent(share)
 
 
 def test_the_reason_stands_below_the_sentence_unless_it_is_in_it() -> None:

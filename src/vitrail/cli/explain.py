@@ -73,14 +73,15 @@ def _write(typed: Explain, page: Path, command: str, results: Sequence["Result"]
 
 def _tell(typed: Explain, results: Sequence["Result"]) -> None:
     """The answers and the verdicts: those of a comparison in a table, others as sentences below it."""
-    from vitrail.cli.output import print_table, say, share, warn
+    from vitrail.cli.output import print_table, say, warn
+    from vitrail.pages.html import percent
     from vitrail.pages.words import parts_words, several_words, shared_words
 
     explained = [one for _, one in results]
     rows, sentences = [], []
     for prediction, one in results:
         truth = "" if one.true_label in (None, prediction.label) else f"(it is {one.true_label})"
-        rows.append((one.name, prediction.label, share(prediction.probability, 1), truth))
+        rows.append((one.name, prediction.label, percent(prediction.probability), truth))
         tested = [(view.title, view.trust) for view in one.heats if view.trust is not None]
         if typed.compare:
             rows += [("", title, trust.verdict) for title, trust in tested]

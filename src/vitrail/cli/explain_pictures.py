@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
+    from vitrail.data.planted_sets import PlantedSet
     from vitrail.model import Model
 
 
@@ -35,6 +36,8 @@ def read_pictures(
         raise UsageError(f"{first} is a whole set, and stands alone", f"vitrail explain {run} {first}")
     if not is_set:
         return list(read_files(given, count, problems))
+    if is_planted(first):
+        _tell_scaled(parse_planted(first), model)
     if is_planted(first) and parse_planted(first).variant != "single":
         return show_planted(run, first, count, data_root)
     found = open_for(model, run, first, data_root)
@@ -46,6 +49,17 @@ def read_pictures(
         except DataError as error:
             problems.append(error.problem)
     return with_planted_masks(shown, model, first, Path(found.root)) if is_planted(first) and shown else shown
+
+
+def _tell_scaled(chosen: "PlantedSet", model: "Model") -> None:
+    """Say so where the model reads pictures of another size than those of a planted set."""
+    from vitrail.cli.output import warn
+
+    if chosen.size == tuple(model.preprocessing.size):
+        return
+    given, read = (f"{width} x {height}" for height, width in (chosen.size, model.preprocessing.size))
+    unmarked = ", and where their digits lie is not marked" if chosen.variant == "single" else ""
+    warn(f"pictures of {chosen.name} have {given} pixels, and the model reads {read}: they are scaled{unmarked}")
 
 
 def read_files(given: Sequence[str], count: int, problems: list[str]) -> Iterator[Shown]:

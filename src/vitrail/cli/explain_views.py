@@ -28,6 +28,7 @@ def views_of(classes: Sequence[str], compared: "Comparison", sinks: "Sinks", row
     views, notes = [], _sink_notes(sinks, row)
     for number, (name, heat) in enumerate(zip(compared.methods, compared.heats, strict=True)):
         target = classes[int(heat.target[row])]
+        against = None if heat.rather_than is None else classes[int(heat.rather_than[row])]
         views.append(
             HeatView(
                 method=name,
@@ -38,14 +39,19 @@ def views_of(classes: Sequence[str], compared: "Comparison", sinks: "Sinks", row
                 signed=heat.signed,
                 class_specific=heat.class_specific,
                 notes=(*heat.notes[row], *notes),
-                rather_than=None if heat.rather_than is None else classes[int(heat.rather_than[row])],
-                trust=_trust_view(compared.trusts[number], row, target) if compared.trusts else None,
+                rather_than=against,
+                trust=_trust_view(compared.trusts[number], row, _named(target, against)) if compared.trusts else None,
             )
         )
     return views
 
 
-def _trust_view(trust: "Trust", row: int, target: str) -> "TrustView":
+def _named(target: str, against: str | None) -> str:
+    """What is explained, as a sentence says it."""
+    return f"“{target}”" if against is None else f"“{target}” rather than “{against}”"
+
+
+def _trust_view(trust: "Trust", row: int, name: str) -> "TrustView":
     """How far to trust the map of one picture."""
     from vitrail.pages.views import TrustView
 
@@ -53,14 +59,17 @@ def _trust_view(trust: "Trust", row: int, target: str) -> "TrustView":
     return TrustView(
         verdict=trust.verdict[row],
         reason=trust.reason[row],
-        sentence=trust.sentence(row, f"“{target}”"),
+        sentence=trust.sentence(row, name),
         score=float(trust.score[row]),
         interval=(low, high),
         paired=float(trust.paired[row]),
         random=tuple(trust.random[row].tolist()),
-        oracle=None if trust.oracle is None else float(trust.oracle[row]),
+        oracle=None if trust.oracle is None or trust.oracle[row].isnan() else float(trust.oracle[row]),
         evidence=_known(float(trust.evidence[row])),
         faithful=_known(float(trust.faithful[row])),
+        before=_known(float(trust.before[row])),
+        covered=_known(float(trust.covered[row])),
+        covered_random=_known(float(trust.covered_random[row])),
         squares=int(trust.squares[row]),
         composites=int(trust.composites[row]),
         surrogates=int(trust.surrogates[row]),

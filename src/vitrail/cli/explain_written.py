@@ -34,9 +34,10 @@ def explain_written(model: "SequenceModel", typed: Explain, page: Path, command:
     """
     _refuse(model, typed)
 
-    from vitrail.cli.output import print_json, print_table, say, share
+    from vitrail.cli.output import print_json, print_table, say
     from vitrail.cli.pictures import write_pictures
     from vitrail.pages.explanation_page import write_explanation_page
+    from vitrail.pages.html import percent
     from vitrail.pages.views import ExplanationPage
 
     problems: list[str] = []
@@ -53,7 +54,7 @@ def explain_written(model: "SequenceModel", typed: Explain, page: Path, command:
         print_json([_as_json(w, one, page, some) for (w, one), some in zip(results, files, strict=True)])
     else:
         truths = ["" if one.true_label in (None, w.text) else f"(it is {one.true_label})" for w, one in results]
-        rows = [(o.name, w.shown, share(w.probability, 1), t) for (w, o), t in zip(results, truths, strict=True)]
+        rows = [(o.name, w.shown, percent(w.probability), t) for (w, o), t in zip(results, truths, strict=True)]
         print_table(rows, left=2)
         if about:
             say(about)

@@ -64,7 +64,7 @@ class Evidence:
 
 def at_a_time(images: Images) -> int:
     """How many pictures of this size go through a network together: at most 64, fewer where they are large."""
-    return max(1, min(64, VALUES // images[0].numel()))
+    return max(1, min(64, VALUES // images.shape[1:].numel()))
 
 
 def explained(logits: Float[Tensor, "*m b v"], aim: Aim) -> Float[Tensor, "*m b"]:
@@ -127,7 +127,7 @@ def _among_surrogates(network: ViT, image: Images, logits: Tensor, aim: Aim, see
     key, above, asked = keys_of(image)[0], torch.zeros(1, dtype=torch.long, device=image.device), 0
     for count in SURROGATES:
         while asked < count:
-            made = surrogates(image[0], min(at_a_time(image), count - asked), seed * 65_537 + asked, key)
+            made = surrogates(image[0], min(at_a_time(image[:1]), count - asked), seed * 65_537 + asked, key)
             above = above + as_high(logits, aim, wide(logits_in_chunks(network, made[None], len(made))[0]))
             asked += len(made)
         if bool(settled(above, asked)):
@@ -183,7 +183,7 @@ def as_high(
     if references is not None:
         mean = theirs.mean(dim=0)
         theirs = mean + (theirs - mean) * ((references + 1) / (references - 1)) ** 0.5
-    return (theirs >= own).sum(dim=0)
+    return (~(theirs < own)).sum(dim=0)  # what is no number counts as high
 
 
 def ranked(above: Int[Tensor, "b"], count: int) -> Float[Tensor, "b"]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat, caveats
-from vitrail.explain.target import Aim, Target, choose_target
+from vitrail.explain.target import Aim, Target, choose_target, refuse_constant
 from vitrail.nn import Record, ViT
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import ClassToken, Images, MeanOfPatches
@@ -74,8 +74,8 @@ def open_run(
 
     Raises:
         UsageError: If a blind method is asked for a contrast, if the network is in training mode or has a pooling or
-            an attention that cannot be read, if gradients are asked of weights made in inference mode, or if images or
-            target do not fit.
+            an attention that cannot be read, if gradients are asked of weights made in inference mode or of a target
+            function that does not depend on the logits, or if images or target do not fit.
     """
     if blind and isinstance(target, tuple):
         raise UsageError(
@@ -90,6 +90,8 @@ def open_run(
         logits = network(pixels, record)
         aim = choose_target(logits.detach(), target)
         logit = aim.of(logits)
+        if gradients:
+            refuse_constant(logit)
         readout = readout_of(network, grid).to(device=logits.device, dtype=wide(logits).dtype)
     missing = [place for place in attentions_asked(network, names) if place not in record.attentions()]
     if missing:

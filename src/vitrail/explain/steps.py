@@ -125,7 +125,9 @@ class CoveredPictures:
 
 
 def probability(logits: Float[Tensor, "*m b v"], aim: Aim) -> Float[Tensor, "*m b"]:
-    """Softmax at the aim's class; nan where a function is explained."""
+    """Of the aim's class: among all, or among the two of a contrast; nan where a function is explained."""
     if aim.function is not None or (aim.target == FUNCTION).any():
         return torch.full(logits.shape[:-1], torch.nan, device=logits.device)
-    return Aim(aim.target).of(wide(logits).softmax(dim=-1))
+    if aim.rather_than is not None:
+        return aim.of(wide(logits)).sigmoid()
+    return aim.of(wide(logits).softmax(dim=-1))

@@ -103,6 +103,19 @@ def choose_target(logits: Float[Tensor, "b v"], target: Target) -> Aim:
     return Aim(_classes(logits, target))
 
 
+def refuse_constant(numbers: Float[Tensor, "*n"]) -> None:
+    """Refuse explained numbers that no gradient leaves, before they are differentiated.
+
+    Raises:
+        UsageError: If a target function gives numbers that do not depend on the logits.
+    """
+    if not numbers.requires_grad:
+        raise UsageError(
+            "the target function's numbers do not depend on the logits, so nothing can be differentiated",
+            "lambda logits: logits[:, 3]",
+        )
+
+
 def _classes(logits: Float[Tensor, "b v"], given: Classes) -> Int[Tensor, "b"]:
     pictures, classes = logits.shape
     try:

@@ -11,7 +11,7 @@ is averaged over the steps. The map, its random twins and the true mask go throu
 import copy
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -62,10 +62,10 @@ class Trust:
         interval: (b, 2), 95 % interval of the score over the draws of covers.
         random: (b, maps), the same of random maps of the same smoothness and values.
         paired: (b,), the map's own score under exactly the covers of `random`; what it is ranked by.
-        oracle: (b,), the same of the true mask; None where no mask was given.
+        oracle: (b,), the same of the true mask; None where no mask was given, nan where one is empty.
         evidence: (b,), p of "is there evidence?"; nan where it could not be asked.
         faithful: (b,), p of "is the map faithful?"; nan for a map without signal.
-        before: (b,), the target's probability; nan where what is explained is no class.
+        before: (b,), the target's probability, for a contrast that among the two classes; nan for a function.
         covered: (b,), the same with the map's first `squares` squares covered, mean over the draws.
         covered_random: (b,), the same with as many squares of the random maps covered, mean over these.
         squares: (b,), how many squares that is: up to a quarter of all, where the two differ most.
@@ -185,8 +185,16 @@ def evidence_for(
     return find_evidence(network, images, Aim(heat.target, heat.rather_than, function), lent, seed)
 
 
+def _fall_of(masks: Bool[Tensor, "b rows columns"], covering: CoveredPictures, before: Tensor) -> Float[Tensor, "b"]:
+    """The mean fall when the true squares are covered first; nan where a mask is empty."""
+    falls = (before - covering.paired(masks.to(before)[None])[0]).mean(dim=0)[0]
+    return falls.masked_fill(~masks.flatten(1).any(dim=1).to(falls.device), torch.nan)
+
+
 def in_precision(network: ViT, precision: Precision) -> ViT:
     """The network, or a copy with weights of half the digits: as exact as bf16 autocast here, and faster."""
+    if precision not in get_args(Precision):
+        raise UsageError(f"precision is {' or '.join(get_args(Precision))}, not '{precision}'", "precision='bf16'")
     return network if precision == "fp32" else copy.deepcopy(network).bfloat16()
 
 
@@ -203,12 +211,18 @@ def _tested(
     paired = (before - own.diagonal().T).mean(dim=0)
     by_draw = (before - own).mean(dim=1)
     score, spread = by_draw.mean(dim=0), by_draw.std(dim=0)
-    oracle = None if masks is None else (before - covering.paired(masks.to(before)[None])[0]).mean(dim=0)[0]
-    faithful = (1 + (random >= paired).sum(dim=0)).double() / (1 + random_maps)
+    oracle = None if masks is None else _fall_of(masks, covering, before)
+    faithful = (1 + (~(random < paired)).sum(dim=0)).double() / (1 + random_maps)
     silent = [bool({NO_SIGNAL, NOT_FINITE} & set(notes)) for notes in heat.notes]
     faithful = faithful.masked_fill(torch.tensor(silent, device=faithful.device), torch.nan)
-    answers = zip(_known(found.p), _known(faithful), found.surrogates.tolist(), strict=True)
-    said = [verdict(p, other, references, "surrogates" if asked else "composites") for p, other, asked in answers]
+    said: list[tuple[Verdict, str]] = [
+        ("cannot tell", "the map holds values that are no numbers")
+        if NOT_FINITE in notes
+        else verdict(p, other, references, "surrogates" if asked else "composites")
+        for notes, p, other, asked in zip(
+            heat.notes, _known(found.p), _known(faithful), found.surrogates.tolist(), strict=True
+        )
+    ]
     covered, chance = by_step.mean(dim=0), shares.mean(dim=1)  # (steps, b) each
     told = (chance - covered)[: covering.few].nan_to_num().argmax(dim=0)[None]
     half = _t_97_5(covering.draws) * spread / covering.draws**0.5
@@ -261,6 +275,8 @@ def _check_numbers(given: dict[str, int]) -> None:
 def _check_fit(
     grid: tuple[int, int], pictures: int, heat: Heat, masks: Tensor | None, function: OfLogits | None
 ) -> None:
+    if not pictures:
+        raise UsageError("there is no picture to test", "images of at least one picture")
     wanted = (pictures, *grid)
     if tuple(heat.values.shape) != wanted:
         raise UsageError(

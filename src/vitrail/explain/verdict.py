@@ -22,8 +22,8 @@ FAITHFUL = 0.05
 WEAK = 0.20
 
 _REACHED: dict[Kind, str] = {
-    "composites": ": pictures put together of other pictures' squares reach",
-    "surrogates": " beyond colours and smoothness: noise that has the same reaches",
+    "composites": ": pictures put together of other pictures' squares score",
+    "surrogates": " beyond colours and smoothness: noise of the same colours and smoothness scores",
 }
 
 
@@ -48,12 +48,17 @@ def verdict(
         few = f"{references} reference picture{'s are' if references > 1 else ' is'} too few"
         return "cannot tell", f"{few} to know what the network says of pictures without evidence"
     if evidence > EVIDENCE:
-        return "cannot tell", f"no evidence found{_REACHED[kind]} as much in {per_cent(evidence)} of cases"
+        return "cannot tell", f"no evidence found{_REACHED[kind]} as high in {_above(evidence)} of cases"
     if faithful <= FAITHFUL:
         return "supported", "there is evidence, and the squares that the map names carry it"
     if faithful <= WEAK:
         return "weak", f"there is evidence, but {per_cent(faithful)} of random maps name squares that matter as much"
     return "no better than random", f"{per_cent(faithful)} of random maps name squares that matter as much"
+
+
+def _above(p: float) -> str:
+    """A p above the limit, which must not read like the limit."""
+    return per_cent(p) if round(100 * p) > 100 * EVIDENCE else f"{100 * p:.1f} %"
 
 
 def per_cent(share: float) -> str:

@@ -14,6 +14,7 @@ from vitrail.pages.glance import at_a_glance, shared_block
 from vitrail.pages.html import data_uri, document, escape, percent, plural, write_page
 from vitrail.pages.trust import how_tested
 from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView
+from vitrail.pages.words import share_words
 
 __all__ = ["ExplainedPicture", "ExplanationPage", "HeatView", "explanation_page", "write_explanation_page"]
 
@@ -56,15 +57,15 @@ def _answer(explained: ExplainedPicture) -> str:
     if not explained.top:
         return '<p class="verdict">The model gave no answer.</p>'
     name, probability = explained.top[0]
-    verdict = f"The model says <b>{escape(name)}</b> ({percent(probability).replace(' ', NO_BREAK)})."
+    verdict = f"The model says <b>{escape(name)}</b> ({share_words(probability).replace(' ', NO_BREAK)})."
     if explained.true_label is not None:
         right = explained.true_label == name
         mark = "✓ That is its label." if right else f"✗ Its label is <b>{escape(explained.true_label)}</b>."
         verdict += f' <span class="{"right" if right else "wrong"}">{mark}</span>'
     bars = "".join(
-        f'<tr><th scope="row">{escape(label)}</th><td><svg class="bar" aria-hidden="true"><rect class="track" '
-        f'width="100%" height="6" rx="3"/><rect class="fill" width="{100 * min(1, max(0, share)):.2f}%" height="6" '
-        f'rx="3"/></svg></td><td class="figure">{percent(share)}</td></tr>'
+        f'<tr><th scope="row">{escape(label)}<svg class="bar" aria-hidden="true"><rect class="track" width="100%" '
+        f'height="6" rx="3"/><rect class="fill" width="{100 * min(1, max(0, share)):.2f}%" height="6" rx="3"/></svg>'
+        f'</th><td class="figure">{percent(share)}</td></tr>'
         for label, share in explained.top
     )
     return f'<p class="verdict">{verdict}</p><table class="top"><tbody>{bars}</tbody></table>'

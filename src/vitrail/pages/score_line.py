@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vitrail.pages.html import escape
 from vitrail.pages.views import TrustView
-from vitrail.pages.words import fall_words, rank_words, reach_of
+from vitrail.pages.words import cover_words, fall_words, rank_words, reach_of
 
 WIDTH, HEIGHT, MARGIN = 320, 46, 10
 _MARKS = {
@@ -57,14 +57,14 @@ def scored_words(trust: TrustView) -> list[tuple[str, str]]:
     words = [("map", f"this map {fall_words(trust.paired, reach)}")]
     if random:
         low, high, half = (fall_words(value, reach) for value in (min(random), max(random), middle(random)))
+        rank = rank_words(trust)
         words = [
-            ("map", f"this map {fall_words(trust.paired, reach)}: {rank_words(trust)}"),
+            ("map", f"this map {fall_words(trust.paired, reach)}{f': {rank}' if rank else ''}"),
             ("random", f"{len(random)} random maps {low} to {high}, middle {half}"),
         ]
     if trust.oracle is not None:
         words.append(("oracle", f"the true place {fall_words(trust.oracle, reach)}"))
-    score, low, high = (fall_words(value, reach) for value in (trust.score, *trust.interval))
-    return [*words, ("other", f"under every cover {score} ({low} to {high})")]
+    return [*words, ("other", cover_words(trust))]
 
 
 def marks_words(trusts: Sequence[TrustView]) -> list[tuple[str, str]]:

@@ -18,14 +18,17 @@ from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView, Tru
 from vitrail.pages.words import (
     SCORE_TITLE,
     TWO_SCORES,
+    cover_words,
     fall_words,
     one_verdict,
     parts_words,
     rank_words,
     reach_of,
     several_words,
+    share_words,
     shared_words,
     short_words,
+    step_words,
     told_words,
     unit_words,
 )
@@ -85,7 +88,7 @@ def _subject(column: Column, explained: ExplainedPicture) -> None:
         column.text("The model gave no answer.")
         return
     name, probability = explained.top[0]
-    column.text(f"The model says {name} ({percent(probability).replace(' ', NO_BREAK)}).", TEXT + 3, bold=True)
+    column.text(f"The model says {name} ({share_words(probability).replace(' ', NO_BREAK)}).", TEXT + 3, bold=True)
     if explained.true_label is not None:
         right = explained.true_label == name
         said = "Right: that is its label." if right else f"Wrong: its label is {explained.true_label}."
@@ -167,12 +170,11 @@ def _told_in_short(column: Column, heat: HeatView, axis: Axis | None, shared: Se
 
 
 def _score_words(trust: TrustView) -> str:
-    """The line of a score in words: `2.50 (24th of 40), random middle 2.56`."""
-    reach = reach_of([trust])
-    own = fall_words(trust.paired, reach)
-    if not trust.random:
-        return own
-    return f"{own} ({rank_words(trust)}), random middle {fall_words(middle(trust.random), reach)}"
+    """The line of a score in words: `this map 2.50 (24th of 40), random middle 2.56; under every cover ...`."""
+    reach, rank = reach_of([trust]), rank_words(trust)
+    own = f"this map {fall_words(trust.paired, reach)}{f' ({rank})' if rank else ''}"
+    random = f", random middle {fall_words(middle(trust.random), reach)}" if trust.random else ""
+    return f"{own}{random}; {cover_words(trust)}"
 
 
 def _notes(column: Column, heat: HeatView) -> None:
@@ -211,9 +213,8 @@ def _assembled(columns: list[Image.Image], explained: ExplainedPicture, page: Ex
 
 def _below(explained: ExplainedPicture, page: ExplanationPage) -> list[str]:
     """What is to be known of all maps of a sheet, and where they come from."""
-    words = [several_words(explained.heats)]
-    if len(explained.heats) == 1 and explained.heats[0].trust is not None:
-        words.append(TWO_SCORES)
+    tests = _tests(explained.heats)
+    words = [several_words(explained.heats), TWO_SCORES if tests else "", step_words(tests)]
     made = f"vitrail · model {page.model}"
     if page.one_scale:
         made += " · one colour scale for all maps: the square root of each square's share of its map's total"

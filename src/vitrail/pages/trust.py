@@ -11,6 +11,7 @@ from vitrail.pages.words import (
     fall_words,
     reach_of,
     short_words,
+    step_words,
     told_words,
     unit_words,
     upper,
@@ -72,7 +73,7 @@ def _numbers(trust: TrustView, key: str = "") -> str:
             "Is the map faithful?",
             f"{p_words(trust.faithful)}: how often random maps, as smooth as this one, do as well"
             if trust.faithful is not None
-            else "not asked: the map prefers no square",
+            else f"not asked: {escape(trust.reason)}",
         ),
         ("Covered by", fill),
     ]
@@ -119,11 +120,12 @@ def how_tested(trusts: Sequence[TrustView]) -> str:
     """How the maps of a page were tested, as items of a list."""
     fills = " and ".join(dict.fromkeys(FILLS.get(trust.fill, trust.fill) for trust in trusts))
     maps = plural(max(len(trust.random) for trust in trusts), "random map")
+    scores = " ".join(words for words in (TWO_SCORES, step_words(trusts)) if words)
     asked = f" Pictures without evidence: {_without(trusts)}." if any(trust.composites for trust in trusts) else ""
     return (
         "<li><strong>Every map was tested on the model itself.</strong> Squares are covered in the order in which the "
         f"map names them, by {escape(fills)}, and the fall of the explained number is compared with the fall for "
-        f"{maps} of the same smoothness. A logit counts from the mean of all classes. {TWO_SCORES}</li>"
+        f"{maps} of the same smoothness. A logit counts from the mean of all classes. {scores}</li>"
         "<li><b>Supported</b>: at most 5 % of pictures without evidence reach the number, and at most one random map "
         "in twenty does as well as this one. <b>Weak</b>: at most one in five does. <b>No better than random</b>: more "
         f"do. <b>Cannot tell</b>: there is no evidence to be found, or it could not be asked for.{asked}</li>"

@@ -23,7 +23,10 @@ class TrustView:
         oracle: The fall for the true mask; None where it is not known.
         evidence: p of "is there evidence?"; None where it could not be asked.
         faithful: p of "is the map faithful?"; None for a map without signal.
-        squares: How many squares the sentence speaks of.
+        before: The target's probability; for one class rather than another, that of the first among the two.
+        covered: The same with the map's first `squares` squares covered.
+        covered_random: The same with as many squares of random maps covered.
+        squares: How many squares that is: the step at which map and random maps differ most, of those up to a quarter.
         composites: With how many pictures put together of other pictures' squares the number was compared.
         surrogates: With how many pictures of the same colours and smoothness in which nothing is arranged.
         fill: What covered squares: a key of `FILLS`.
@@ -39,6 +42,9 @@ class TrustView:
     oracle: float | None
     evidence: float | None
     faithful: float | None
+    before: float | None
+    covered: float | None
+    covered_random: float | None
     squares: int
     composites: int
     surrogates: int

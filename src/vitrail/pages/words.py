@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 
 from vitrail.pages.colour import Range
 from vitrail.pages.html import number, percent
@@ -12,6 +13,10 @@ SCORE_TITLE = "Fall of the score when squares are covered"
 TWO_SCORES = (
     "“This map” met the very covers that the random maps met, so they can be compared; “under every cover” is its "
     "mean with each of the ten covers at every step, with the 95 % interval."
+)
+STEP_TOLD = (
+    "What covering the brightest squares does is told of one step, up to a quarter of all squares: the one at which "
+    "the map and the random maps differ most. The verdict goes by the mean over all steps."
 )
 BIASES = "biases of the "  # how the parts that are summed up as `biases` begin
 
@@ -35,12 +40,30 @@ def unit_words(contrast: bool) -> str:
 
 def rank_of(trust: TrustView) -> int:
     """The place of a map among its random maps, 1 for the largest fall; a tie counts against it."""
-    return 1 + sum(other >= trust.paired for other in trust.random)
+    return 1 + sum(not other < trust.paired for other in trust.random)  # what is no number counts as high
 
 
 def rank_words(trust: TrustView) -> str:
-    """The same in words: `1st of 40`."""
+    """The same in words: `1st of 40`; empty for a map without signal, whose order is drawn by lot."""
+    if trust.faithful is None or not trust.random:
+        return ""
     return f"{_ordinal(rank_of(trust))} of {len(trust.random) + 1}"
+
+
+def cover_words(trust: TrustView) -> str:
+    """The score and its interval: `under every cover 2.25 (2.00 to 2.50)`."""
+    score, low, high = (fall_words(value, reach_of([trust])) for value in (trust.score, *trust.interval))
+    return f"under every cover {score} ({low} to {high})"
+
+
+def step_words(trusts: Sequence[TrustView]) -> str:
+    """Which step the sentences speak of, where one of them speaks of one; else empty."""
+    return STEP_TOLD if any(" brightest square" in trust.sentence for trust in trusts) else ""
+
+
+def share_words(share: float) -> str:
+    """A share inside a sentence, where words stand for the signs of tables: `over 99.9 %`, as the verdicts say it."""
+    return percent(share).replace("> ", "over ").replace("< ", "under ")
 
 
 def fall_words(value: float, reach: float) -> str:
@@ -48,7 +71,7 @@ def fall_words(value: float, reach: float) -> str:
     if not math.isfinite(value):
         return number(value)
     decimals = 2 if reach >= 1 or reach <= 0 else min(4, 2 - math.floor(math.log10(reach)))
-    return f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")  # + 0.0 for zero without a sign
+    return _fixed(value, decimals).replace("-", "−")
 
 
 def reach_of(trusts: Sequence[TrustView]) -> float:
@@ -94,17 +117,38 @@ def several_words(heats: Sequence[HeatView]) -> str:
 
 
 def parts_words(heat: HeatView) -> str:
-    """What the explained number is the sum of: `Of the score 11.6: squares 7.2, positions 0.4, biases 3.9`."""
+    """What the explained number is the sum of: `Of the score 11.60: squares 7.20, positions 0.40, biases 4.00`.
+
+    With as many decimals as make the parts add up as they are printed, or with a word where a few more do not.
+    """
     what = "score" if heat.rather_than is None else "difference"
     plain = [(name, value) for name, value in heat.parts if not name.startswith(BIASES)]
     biases = [value for name, value in heat.parts if name.startswith(BIASES)]
     named = [*plain, ("biases", sum(biases))] if biases else plain
-    return f"Of the {what} {_part(heat.logit)}: {', '.join(f'{name} {_part(value)}' for name, value in named)}."
+    decimals, rounded = _decimals(heat.logit, [value for _, value in named])
+    told = ", ".join(f"{name} {_part(value, decimals)}" for name, value in named)
+    return f"Of the {what} {_part(heat.logit, decimals)}: {told}{' (rounded)' if rounded else ''}."
 
 
-def _part(value: float) -> str:
-    """Two decimals, the same for all parts, so that one can add them up."""
-    return f"{value:.2f}".replace("-", "−") if abs(value) >= 0.005 else number(0)
+def _decimals(total: float, parts: Sequence[float]) -> tuple[int, bool]:
+    """How many decimals the parts of a sum get, and whether they still do not add up as they are printed."""
+    if not all(math.isfinite(value) for value in (total, *parts)):
+        return 2, False
+    largest = max(abs(value) for value in (total, *parts))
+    fewest = 2 if largest >= 1 or largest <= 0 else min(6, 2 - math.floor(math.log10(largest)))
+    for decimals in range(fewest, fewest + 3):
+        printed = [Decimal(_fixed(part, decimals)) for part in parts]
+        if sum(printed) == Decimal(_fixed(total, decimals)):
+            return decimals, False
+    return fewest, True
+
+
+def _part(value: float, decimals: int) -> str:
+    return _fixed(value, decimals).replace("-", "−")
+
+
+def _fixed(value: float, decimals: int) -> str:
+    return f"{round(value, decimals) + 0.0:.{decimals}f}"  # + 0.0 for zero without a sign
 
 
 def _ordinal(place: int) -> str:

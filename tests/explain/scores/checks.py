@@ -271,16 +271,17 @@ def random_maps_are_as_smooth(scores: ModuleType) -> None:
     generator = torch.Generator().manual_seed(1)
     waves = torch.arange(9).mul(2 * torch.pi / 9).sin() + 0.3 * torch.randn(60, 6, 9, generator=generator)
     for values, tolerance in (
-        (spots(60, (8, 8), 0.0), 0.03),
-        (spots(60, (8, 8), 0.1), 0.08),
-        (spots(60, (8, 12), 0.1), 0.08),
-        ((spots(60, (8, 8), 0.0) - 0.3).clamp_min(0), 0.09),
-        (waves, 0.04),
-        (torch.randn(60, 8, 8, generator=generator), 0.02),
+        (spots(60, (8, 8), 0.0), 0.010),
+        (spots(60, (8, 8), 0.1), 0.035),
+        (spots(60, (8, 12), 0.1), 0.040),
+        ((spots(60, (8, 8), 0.0) - 0.3).clamp_min(0), 0.012),
+        (waves, 0.012),
+        (torch.randn(60, 8, 8, generator=generator), 0.003),
     ):
         found = scores.random_maps(values, 20, 0)
         for step in ((0, 1), (1, 0), (1, 1), (0, 2), (2, 0)):
-            assert abs(autocorrelation(values, *step) - autocorrelation(found, *step)) <= tolerance
+            most = min(tolerance, 0.012) if sum(step) == 1 else tolerance
+            assert abs(autocorrelation(values, *step) - autocorrelation(found, *step)) <= most
 
 
 def random_maps_lie_anywhere(scores: ModuleType) -> None:

@@ -150,6 +150,13 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[ModuleType], None]]] = {
         checks.random_maps_are_as_smooth,
     ),
     "theiler's start only": (RANDOM, "REFINEMENTS = 10", "REFINEMENTS = 0", checks.random_maps_are_as_smooth),
+    "rough where few values stand out": (RANDOM, "SWAPS = 24", "SWAPS = 0", checks.random_maps_are_as_smooth),
+    "swaps away from the map": (
+        RANDOM,
+        "moved.square().sum(dim=2) < off",
+        "moved.square().sum(dim=2) > off",
+        checks.random_maps_are_as_smooth,
+    ),
     "values shuffled": (
         RANDOM,
         "power = torch.fft.fft2(map_).abs()",
@@ -159,7 +166,7 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[ModuleType], None]]] = {
     "the map's own phases": (RANDOM, "turn[..., 0, 0] = 1.0", "turn[...] = 1.0", checks.random_maps_lie_anywhere),
     "the surrogate itself, with other values": (
         RANDOM,
-        "return found\n",
+        'return _swapped(found, values, stream(seed, "swaps"))\n',
         "return torch.fft.ifft2(power * phases).real.to(values)\n",
         checks.random_maps_hold_the_same_values,
     ),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.readout import wide
-from vitrail.explain.target import Aim
+from vitrail.explain.target import Aim, refuse_constant
 from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
@@ -53,11 +53,7 @@ def gradients_of(numbers: Float[Tensor, "*m b"], *by: Tensor) -> tuple[Tensor, .
     Raises:
         UsageError: If a target function gives numbers that do not depend on the logits.
     """
-    if not numbers.requires_grad:
-        raise UsageError(
-            "the target function's numbers do not depend on the logits, so nothing can be differentiated",
-            "lambda logits: logits[:, 3]",
-        )
+    refuse_constant(numbers)
     return torch.autograd.grad(numbers.sum(), by, materialize_grads=True)
 
 

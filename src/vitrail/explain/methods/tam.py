@@ -32,7 +32,7 @@ from vitrail.explain.layers import (
     times,
 )
 from vitrail.explain.readout import Opened, check, open_run, wide
-from vitrail.explain.target import Target
+from vitrail.explain.target import Target, refuse_constant
 from vitrail.nn import Record, ViT
 from vitrail.nn.record import weights_gradient
 from vitrail.nn.vit import Images
@@ -101,4 +101,5 @@ def last_gradient(
     with torch.enable_grad():
         logits = network.readout(last(tokens.detach().requires_grad_(), record.at(place)))
         number = opened.aim.of(logits).sum()  # pictures do not mix: each gets its own
+    refuse_constant(number)
     return record.attended_gradient(number)[place], record[f"{place}.values"].detach()
