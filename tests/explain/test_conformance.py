@@ -17,7 +17,6 @@ from tests.explain.mutants import make_copy
 from tests.explain.planted_lab import load_planted
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network, reader_of
 from tests.explain.suite import (
-    BY_COVERING,
     CUT_AT_ZERO,
     QUICK,
     STANDARD_PARTS,
@@ -192,7 +191,7 @@ IN_HALF = QUICK | {
 
 def explain_lab(method: Method, name: str, how: str) -> Tensor:
     """Maps of pictures by a network that learnt, for the digits that they show."""
-    model, made = load_planted(name), planted_digits("test", 4 if method.name in BY_COVERING else 16, seed=31)
+    model, made = load_planted(name), planted_digits("test", 2 if method.costly else 16, seed=31)
     images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
     function, classes = quick(method, IN_HALF).function, torch.from_numpy(made.labels[:, 0])
     if how in ("float32", "autocast"):

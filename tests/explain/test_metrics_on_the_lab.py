@@ -1,7 +1,7 @@
 """T18 on a network that learnt: with patches of other pictures, no method is better than the truth, and chance is 0.
 
 Normalised, so that random maps are at 0 and the mask of the digit is at 1 (deletion, insertion; `class-0`, 40 pictures
-that it gets right, options of `QUICK`):
+that it gets right, options of `ENOUGH`):
 
     conservative        1.10, 1.07     KernelSHAP (512)    0.85, 1.00     raw attention         0.44, 0.62
     SmoothGrad          1.01, 1.00     gradient rollout    0.87, 0.82     head view             0.43, 0.54
