@@ -11,7 +11,7 @@ that it gets right, options of `ENOUGH`):
     RISE (60 masks)     0.92, 0.93     TAM                 0.52, 0.58     Grad-CAM             -0.03, -0.12
                                                                           input x gradient     -0.22, 0.00
 
-The reverse of the mask is at -0.78, -1.63 and a constant map at 0.05, -0.01. A signed map may be a little above 1: it
+The reverse of the mask is at -0.78, -1.63 and a constant map at 0.05, -0.01. A map may be a little above 1, since it
 orders the patches of the digit, which the mask does not. A limit that did not hold would speak against the score, and
 not for the method.
 """
