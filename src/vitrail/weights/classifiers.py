@@ -5,6 +5,7 @@ them. Weights are the library's own (fetched by it), random, or a file.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,7 +57,7 @@ def _torchvision(name: str, pretrained: bool) -> Classifier:
         raise _unknown("torchvision", name, known)
     kinds: Any = models.get_model_weights(name)
     published = kinds.DEFAULT
-    make = lambda: models.get_model(name, weights=published if pretrained else None)  # noqa: E731
+    make = partial(models.get_model, name, weights=published if pretrained else None)
     preset = published.transforms()
     side = preset.crop_size[0]
     preprocessing = Preprocessing((side, side), mean=tuple(preset.mean), std=tuple(preset.std))
