@@ -37,7 +37,7 @@ def test_the_numbers_are_those_of_pictures_covered_by_hand() -> None:
     numbers, shares = covering.paired(maps)
     assert numbers.shape == shares.shape == (10, 1, 3)
     for step, squares in enumerate(covering.steps):
-        cover = covering.fill.make(covering.images, covering.patch, 1, step)[0]
+        cover = covering.cover(step)
         covered = covering.images.clone()
         for picture in range(3):
             first = np.argsort(-maps[0, picture].flatten().numpy())[:squares]
@@ -81,7 +81,7 @@ def test_draws_are_of_their_own_and_their_diagonal_is_what_maps_are_compared_by(
     assert numbers.shape == shares.shape == (10, 10, 3)
     assert len(numbers.mean(dim=1)[:, 0].unique()) == 10
     draw = 4
-    cover = covering.fill.make(covering.images, covering.patch, 1, draw)[0]
+    cover = covering.cover(draw)
     order = covering._order(maps[None])
     by_step = [explained(covering._logits(cover, covering._first(order, k)), covering.aim)[0] for k in covering.steps]
     assert (numbers[draw] - torch.stack(by_step)).abs().max() <= 1e-12

@@ -23,7 +23,8 @@ from vitrail.explain.methods.conservative import conservative
 from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.streams import keys_of
-from vitrail.explain.trusting import Trust, _check_fit, _t_97_5, _told, trust
+from vitrail.explain.tested import Trust, _told
+from vitrail.explain.trusting import _check_fit, _t_97_5, trust
 from vitrail.explain.verdict import per_cent
 from vitrail.model import Model
 from vitrail.nn import ViT

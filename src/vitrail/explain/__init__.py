@@ -38,7 +38,8 @@ from vitrail.explain.methods.smooth_grad import smooth_grad
 from vitrail.explain.methods.tam import tam
 from vitrail.explain.selftest import SelfTest, selftest
 from vitrail.explain.target import Contrast, Target
-from vitrail.explain.trusting import Trust, trust
+from vitrail.explain.tested import Trust
+from vitrail.explain.trusting import trust
 
 __all__ = [
     "METHODS",

@@ -12,7 +12,8 @@ from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
 from vitrail.explain.methods import METHODS, nearest_method
 from vitrail.explain.target import OfLogits, Target
-from vitrail.explain.trusting import Explainable, Precision, Trust, evidence_for, trust
+from vitrail.explain.tested import Trust
+from vitrail.explain.trusting import Explainable, Precision, evidence_for, trust
 from vitrail.nn.vit import Images
 
 

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import Fill, donor, logits_in_chunks
-from vitrail.explain.scores.streams import keys_of
+from vitrail.explain.scores.streams import keys_of, seed_of
 from vitrail.explain.surrogates import surrogates
 from vitrail.explain.target import Aim
 from vitrail.explain.verdict import EVIDENCE
@@ -127,7 +127,8 @@ def _among_surrogates(network: ViT, image: Images, logits: Tensor, aim: Aim, see
     key, above, asked = keys_of(image)[0], torch.zeros(1, dtype=torch.long, device=image.device), 0
     for count in SURROGATES:
         while asked < count:
-            made = surrogates(image[0], min(at_a_time(image[:1]), count - asked), seed * 65_537 + asked, key)
+            some = min(at_a_time(image[:1]), count - asked)
+            made = surrogates(image[0], some, seed_of(seed, "surrogates", asked), key)
             above = above + as_high(logits, aim, wide(logits_in_chunks(network, made[None], len(made))[0]))
             asked += len(made)
         if bool(settled(above, asked)):
@@ -154,7 +155,7 @@ def composites_of(
     parts = []
     for first in range(0, len(numbers), at_a_time(images)):
         some = numbers[first : first + at_a_time(images)]
-        made = fill.make(images[:1], patch, len(some), seed + 7919 * (1 + some[0]))
+        made = fill.make(images[:1], patch, len(some), seed_of(seed, "composites", some[0]))
         parts.append(wide(logits_in_chunks(network, made, len(some))[:, 0]))
     return torch.cat(parts)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from vitrail.explain.evidence import at_a_time, explained
 from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import Fill, composite, logits_in_chunks
-from vitrail.explain.scores.streams import keys_of, stream
+from vitrail.explain.scores.streams import keys_of, seed_of, stream
 from vitrail.explain.target import FUNCTION, Aim
 from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
@@ -73,7 +73,7 @@ class CoveredPictures:
         """The number and the target's probability after each step, one cover for each step."""
         order, numbers, shares = self._order(maps), [], []
         for step, squares in enumerate(self.steps):
-            logits = self._logits(self._cover(step), self._first(order, squares))
+            logits = self._logits(self.cover(step), self._first(order, squares))
             numbers.append(explained(logits, self.aim))
             shares.append(probability(logits, self.aim))
         return torch.stack(numbers), torch.stack(shares)
@@ -89,13 +89,14 @@ class CoveredPictures:
         masks = torch.cat([self._first(order, squares) for squares in self.steps])  # (steps, b, rows, columns)
         numbers, shares = [], []
         for draw in range(self.draws):
-            logits = self._logits(self._cover(draw), masks)
+            logits = self._logits(self.cover(draw), masks)
             numbers.append(explained(logits, self.aim))
             shares.append(probability(logits, self.aim))
         return torch.stack(numbers), torch.stack(shares)
 
-    def _cover(self, number: int) -> Float[Tensor, "b c h w"]:
-        return self.fill.make(self.images, self.patch, 1, self.seed * 104_729 + number)[0]
+    def cover(self, number: int) -> Float[Tensor, "b c h w"]:
+        """What stands in covered squares, in step or draw `number`: whole pictures to take them from."""
+        return self.fill.make(self.images, self.patch, 1, seed_of(self.seed, "cover", number))[0]
 
     def _order(self, maps: Float[Tensor, "m b rows columns"]) -> Tensor:
         """(m, b, squares), highest value first; equal values come in an order of the picture's own, at random."""

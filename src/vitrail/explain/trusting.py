@@ -10,11 +10,10 @@ is averaged over the steps. The map, its random twins and the true mask go throu
 
 import copy
 import math
-from dataclasses import dataclass
 from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
@@ -26,13 +25,13 @@ from vitrail.explain.scores.random_maps import random_maps as random_maps_like
 from vitrail.explain.scores.streams import keys_of
 from vitrail.explain.steps import CoveredPictures, probability
 from vitrail.explain.target import FUNCTION, Aim, OfLogits
-from vitrail.explain.verdict import Verdict, per_cent, verdict
+from vitrail.explain.tested import Trust
+from vitrail.explain.verdict import Verdict, verdict
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
 Precision = Literal["fp32", "bf16"]
 
-VISIBLE = 0.05  # difference of probabilities that a sentence speaks of
 LEAST = {"random_maps": 39, "draws": 10}
 
 
@@ -49,73 +48,6 @@ class Explainable(Protocol):
     def donors(self) -> Float[Tensor, "r c h w"] | None:
         """Reference pictures as the network reads them; None where the model carries none."""
         ...
-
-
-@dataclass(frozen=True, eq=False)
-class Trust:
-    """How far to trust each map of a heat; one entry for each picture.
-
-    Attributes:
-        verdict: "supported", "weak", "no better than random" or "cannot tell".
-        reason: Why, in plain words.
-        score: (b,), mean fall of the explained number when squares are covered in the map's order, in logits.
-        interval: (b, 2), 95 % interval of the score over the draws of covers.
-        random: (b, maps), the same of random maps of the same smoothness and values.
-        paired: (b,), the map's own score under exactly the covers of `random`; what it is ranked by.
-        oracle: (b,), the same of the true mask; None where no mask was given, nan where one is empty.
-        evidence: (b,), p of "is there evidence?"; nan where it could not be asked.
-        faithful: (b,), p of "is the map faithful?"; nan for a map without signal.
-        before: (b,), the target's probability, for a contrast that among the two classes; nan for a function.
-        covered: (b,), the same with the map's first `squares` squares covered, mean over the draws.
-        covered_random: (b,), the same with as many squares of the random maps covered, mean over these.
-        squares: (b,), how many squares that is: up to a quarter of all, where the two differ most.
-        composites: (b,), with how many pictures put together of other pictures' patches the number was compared.
-        surrogates: (b,), with how many pictures of the same colours and smoothness.
-        fill: What covered squares.
-    """
-
-    verdict: tuple[Verdict, ...]
-    reason: tuple[str, ...]
-    score: Float[Tensor, "b"]
-    interval: Float[Tensor, "b 2"]
-    random: Float[Tensor, "b maps"]
-    paired: Float[Tensor, "b"]
-    oracle: Float[Tensor, "b"] | None
-    evidence: Float[Tensor, "b"]
-    faithful: Float[Tensor, "b"]
-    before: Float[Tensor, "b"]
-    covered: Float[Tensor, "b"]
-    covered_random: Float[Tensor, "b"]
-    squares: Int[Tensor, "b"]
-    composites: Int[Tensor, "b"]
-    surrogates: Int[Tensor, "b"]
-    fill: str
-
-    def sentence(self, picture: int, name: str) -> str:
-        """What covering squares of one picture does to the class called `name`, and the verdict, for people.
-
-        It speaks of the probability where that shows what the verdict says, and of the score, which decided, where it
-        does not: a sure network can lose much of its score and be as sure as before.
-        """
-        says = self.verdict[picture]
-        if says == "cannot tell":
-            return f"Cannot tell: {self.reason[picture]}."
-        before, after, chance = (float(each[picture]) for each in (self.before, self.covered, self.covered_random))
-        shown = chance - after >= VISIBLE  # False for nan, too
-        if not shown or says == "no better than random":
-            own, random = float(self.paired[picture]), float(self.random[picture].median())
-            return (
-                f"Covering squares in the map's order lowers the score of {name} by {_told(own, own, random)} on "
-                f"average, in the order of random maps by {_told(random, own, random)}: {says}."
-            )
-        count = int(self.squares[picture])
-        brightest = "the brightest square" if count == 1 else f"the {count} brightest squares"
-        random = "a random square" if count == 1 else f"{count} random squares"
-        moves = "drops" if after < before else "takes"
-        return (
-            f"Covering {brightest} {moves} {name} from {per_cent(before)} to {per_cent(after)}; "
-            f"covering {random} leaves {per_cent(chance)}: {says}."
-        )
 
 
 @torch.inference_mode(False)
@@ -201,42 +133,30 @@ def in_precision(network: ViT, precision: Precision) -> ViT:
 def _tested(
     covering: CoveredPictures, heat: Heat, masks: Tensor | None, random_maps: int, found: Evidence, references: int
 ) -> Trust:
-    network, images, aim, seed = covering.network, covering.images, covering.aim, covering.seed
-    logits = wide(logits_in_chunks(network, images[None], at_a_time(images))[0])
-    before = explained(logits, aim)
-    twins = random_maps_like(heat.values, random_maps, seed, keys_of(images))
+    """Cover squares in the order of each map, of its random twins and of the truth, and say what came of it."""
+    logits = wide(logits_in_chunks(covering.network, covering.images[None], at_a_time(covering.images))[0])
+    before = explained(logits, covering.aim)
+    twins = random_maps_like(heat.values, random_maps, covering.seed, keys_of(covering.images))
     numbers, shares = covering.paired(twins.to(heat.values))
-    random = (before - numbers).mean(dim=0)  # (maps, b)
+    random = (before - numbers).mean(dim=0).T.contiguous()  # (b, maps)
     own, by_step = covering.by_draw(heat.values)  # (draws, steps, b) each
     paired = (before - own.diagonal().T).mean(dim=0)
-    by_draw = (before - own).mean(dim=1)
-    score, spread = by_draw.mean(dim=0), by_draw.std(dim=0)
-    oracle = None if masks is None else _fall_of(masks, covering, before)
-    faithful = (1 + (~(random < paired)).sum(dim=0)).double() / (1 + random_maps)
-    silent = [bool({NO_SIGNAL, NOT_FINITE} & set(notes)) for notes in heat.notes]
-    faithful = faithful.masked_fill(torch.tensor(silent, device=faithful.device), torch.nan)
-    said: list[tuple[Verdict, str]] = [
-        ("cannot tell", "the map holds values that are no numbers")
-        if NOT_FINITE in notes
-        else verdict(p, other, references, "surrogates" if asked else "composites")
-        for notes, p, other, asked in zip(
-            heat.notes, _known(found.p), _known(faithful), found.surrogates.tolist(), strict=True
-        )
-    ]
+    faithful = _rank(heat, paired, random)
+    score, interval = _mean_and_interval((before - own).mean(dim=1))
     covered, chance = by_step.mean(dim=0), shares.mean(dim=1)  # (steps, b) each
     told = (chance - covered)[: covering.few].nan_to_num().argmax(dim=0)[None]
-    half = _t_97_5(covering.draws) * spread / covering.draws**0.5
+    said = _say(heat, found, faithful, references)
     return Trust(
         verdict=tuple(word for word, _ in said),
         reason=tuple(why for _, why in said),
         score=score,
-        interval=torch.stack([score - half, score + half], dim=1),
-        random=random.T.contiguous(),
+        interval=interval,
+        random=random,
         paired=paired,
-        oracle=oracle,
+        oracle=None if masks is None else _fall_of(masks, covering, before),
         evidence=found.p,
         faithful=faithful,
-        before=probability(logits, aim),
+        before=probability(logits, covering.aim),
         covered=covered.gather(0, told)[0],
         covered_random=chance.gather(0, told)[0],
         squares=torch.tensor(covering.steps, device=told.device)[told[0]],
@@ -246,11 +166,28 @@ def _tested(
     )
 
 
-def _told(value: float, *beside: float) -> str:
-    """A number with as many decimals as tell it from those beside it: one, and at most four."""
-    low, high = min(beside), max(beside)
-    places = next((places for places in range(1, 4) if round(low, places) < round(high, places)), 4)
-    return f"{round(value, places) + 0.0:.{places}f}"  # + 0.0 for zero without a sign
+def _rank(heat: Heat, own: Float[Tensor, "b"], random: Float[Tensor, "b maps"]) -> Float[Tensor, "b"]:
+    """p of "is the map faithful?": the place of its score among those of its random twins; nan without a signal."""
+    p = (1 + (~(random < own[:, None])).sum(dim=1)).double() / (1 + random.shape[1])
+    silent = [bool({NO_SIGNAL, NOT_FINITE} & set(notes)) for notes in heat.notes]
+    return p.masked_fill(torch.tensor(silent, device=p.device), torch.nan)
+
+
+def _mean_and_interval(scores: Float[Tensor, "draws b"]) -> tuple[Float[Tensor, "b"], Float[Tensor, "b 2"]]:
+    """The mean over draws and its 95 % interval, by Student's t."""
+    mean, half = scores.mean(dim=0), _t_97_5(len(scores)) * scores.std(dim=0) / len(scores) ** 0.5
+    return mean, torch.stack([mean - half, mean + half], dim=1)
+
+
+def _say(heat: Heat, found: Evidence, faithful: Float[Tensor, "b"], references: int) -> list[tuple[Verdict, str]]:
+    """The verdict on each picture's map, and why."""
+    asked = zip(heat.notes, _known(found.p), _known(faithful), found.surrogates.tolist(), strict=True)
+    return [
+        ("cannot tell", "the map holds values that are no numbers")
+        if NOT_FINITE in notes
+        else verdict(evidence, rank, references, "surrogates" if surrogates else "composites")
+        for notes, evidence, rank, surrogates in asked
+    ]
 
 
 def _known(values: Float[Tensor, "b"]) -> list[float | None]:

@@ -12,7 +12,12 @@ from torch import Tensor
 
 def stream(seed: int, use: str, key: int = 0) -> torch.Generator:
     """A generator that depends on the seed, the use and a key; on the CPU, so that all devices see the same numbers."""
-    return torch.Generator().manual_seed(zlib.crc32(f"{use} {seed} {key}".encode()))
+    return torch.Generator().manual_seed(seed_of(seed, use, key))
+
+
+def seed_of(seed: int, use: str, key: int = 0) -> int:
+    """The seed of that stream, to hand to what takes one: for the draw of a number, or for one part of a whole."""
+    return zlib.crc32(f"{use} {seed} {key}".encode())
 
 
 def keys_of(images: Float[Tensor, "b c h w"]) -> list[int]:
