@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, overload
 
 from vitrail.data.feed import open_feed
+from vitrail.data.finding import is_named
 from vitrail.data.reference_files import compress, decompress
-from vitrail.data.source import Evaluation, is_named, open_evaluation, open_source
+from vitrail.data.source import Evaluation, open_evaluation, open_source
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.lending import without_evidence
 from vitrail.model import Model, load, save_references

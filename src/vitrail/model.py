@@ -41,7 +41,8 @@ from vitrail.model_files import (
 )
 from vitrail.nn import STANDARD, Parts, ViT, ViTConfig, grid_of
 from vitrail.nn.mode import evaluating
-from vitrail.sequence_model import KINDS, SequenceModel, load_sequence_model, save_sequence_model
+from vitrail.sequence_model import SequenceModel
+from vitrail.sequence_model_files import KINDS, load_sequence_model, save_sequence_model
 from vitrail.weights import timm_keys
 
 TOP = 5

@@ -3,38 +3,24 @@
     model = vitrail.load("runs/latest")
     model.generate(["string.png"])[0].text
 
-It is saved and loaded like every model; `config.json` holds the vocabularies, and what a reader of its answers has to
-know of its training: the label smoothing, and the length of the longest source.
+It holds as well what a reader of its answers has to know of its training: the label smoothing, and the length of the
+longest source. How it is saved and loaded: `sequence_model_files.py`.
 """
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.hugging_face import from_hugging_face, to_hugging_face
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.tensor_files import with_checksum
 from vitrail.data.vocabulary import BEGIN, END, PADDING, Vocabulary
-from vitrail.errors import DataError, UsageError, VitrailError, counted
-from vitrail.model_files import (
-    CARD,
-    CONFIG,
-    FORMAT,
-    PREPROCESSOR,
-    SAVED_AGAIN,
-    WEIGHTS,
-    load_weights,
-    opened,
-    read_json,
-    write,
-)
+from vitrail.errors import DataError, UsageError, counted
+from vitrail.model_files import opened
 from vitrail.nn import (
     Greedy,
     ImageToSequence,
@@ -45,14 +31,9 @@ from vitrail.nn import (
     generate,
     grid_of,
 )
-from vitrail.nn.decoder import STANDARD_STACK
-from vitrail.nn.vit import STANDARD
 
-KINDS = ("Transformer", "ImageToSequence")
 GREEDY = Greedy()
 Source = str | Path | Image.Image
-
-
 EMPTY = "(empty)"  # how people are shown a text without a token
 
 
@@ -233,87 +214,3 @@ def _same_length(name: str, vocabulary: Vocabulary | None, wanted: int) -> None:
     found = None if vocabulary is None else len(vocabulary)
     if found != wanted:
         raise UsageError(f"{name} has {found} ids, the network wants {wanted}", f"a vocabulary of {wanted - 3} tokens")
-
-
-def save_sequence_model(model: SequenceModel, folder: str | Path, *, card: str = "") -> Path:
-    """Write a model folder, as `vitrail.save` does; `vitrail.load` reads it again.
-
-    Args:
-        model: What to save.
-        folder: Where; made if missing.
-        card: Text of the README; a short one is written when empty.
-
-    Raises:
-        UsageError: The network has parts of its own, which its files cannot hold.
-    """
-    network = model.network
-    standard = network.parts == STANDARD_STACK
-    if isinstance(network, ImageToSequence):
-        standard = network.parts == STANDARD and network.decoder_parts == STANDARD_STACK
-    if not standard:
-        raise UsageError(
-            "this network has parts of its own, which its files cannot hold",
-            "a network of the standard parts, or its state_dict() in a file of your own",
-        )
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    source = model.source_vocabulary
-    config = {
-        "model_type": "vitrail",
-        "format": FORMAT,
-        "network": {"kind": type(network).__name__, **asdict(network.config)},
-        "vocabulary": model.vocabulary.to_dict(),
-        **({} if source is None else {"source_vocabulary": source.to_dict()}),
-        "label_smoothing": model.label_smoothing,
-        **({"longest_source": model.longest_source} if model.longest_source else {}),
-    }
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
-    write(folder / WEIGHTS, with_checksum(tensors))
-    write(folder / CONFIG, json.dumps(config, indent=2, ensure_ascii=False).encode())
-    if model.preprocessing is not None:
-        write(folder / PREPROCESSOR, json.dumps(to_hugging_face(model.preprocessing), indent=2).encode())
-    write(folder / CARD, (card or _card(model)).encode())
-    return folder
-
-
-def load_sequence_model(folder: Path, config: dict[str, Any], device: str | torch.device = "cpu") -> SequenceModel:
-    """Read a model folder whose configuration is that of a network that writes; `vitrail.load` calls it.
-
-    Args:
-        folder: The model folder.
-        config: Content of its `config.json`.
-        device: Where the network goes.
-
-    Raises:
-        DataError: A file is missing, damaged or does not fit the others.
-    """
-    try:
-        settings = dict(config["network"])
-        kind = settings.pop("kind")
-        vocabulary = Vocabulary.from_dict(config["vocabulary"])
-        smoothing, longest = float(config.get("label_smoothing", 0.0)), int(config.get("longest_source", 0))
-        network: Transformer | ImageToSequence
-        if kind == "ImageToSequence":
-            network, source = ImageToSequence(ImageToSequenceConfig.from_dict(settings)), None
-            preprocessing = from_hugging_face(read_json(folder / PREPROCESSOR))
-        else:
-            network, preprocessing = Transformer(TransformerConfig.from_dict(settings)), None
-            source = Vocabulary.from_dict(config["source_vocabulary"])
-        model = SequenceModel(network.eval(), vocabulary, source, preprocessing, smoothing, longest)
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        problem = error.problem if isinstance(error, VitrailError) else f"{type(error).__name__}: {error}"
-        raise DataError(f"{folder}: the configuration is damaged ({problem})", SAVED_AGAIN) from error
-    load_weights(network, folder / WEIGHTS)
-    network.to(device)
-    return model
-
-
-def _card(model: SequenceModel) -> str:
-    reads = "a picture" if model.reads_pictures else "a text"
-    return (
-        f"# A {type(model.network).__name__} made with vitrail\n\n"
-        f"{sum(p.numel() for p in model.network.parameters()):,} parameters; reads {reads} and writes texts of: "
-        f"{model.vocabulary.says()}\n\n"
-        '```python\nimport vitrail\n\nmodel = vitrail.load(".")\n'
-        f"print(model.generate([{model.example!r}])[0].text)\n```\n"
-    )

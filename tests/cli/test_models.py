@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Answer
-from tests.test_sequence_model import picture_model, text_model
+from tests.sequence_models import picture_model, text_model
 from vitrail.model import save
 from vitrail.nn.cost import flops, layers
 

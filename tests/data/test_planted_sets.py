@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from vitrail.data import planted_sets
 from vitrail.data.digits import read_digits
+from vitrail.data.finding import is_named
 from vitrail.data.parts import Part
 from vitrail.data.pictures import ArrayPictures
 from vitrail.data.planted import COUNTS, GRID, PLANTED, Planted, plant, planted_digits
@@ -23,7 +24,7 @@ from vitrail.data.planted_sets import (
     planted_pictures,
     read_planted,
 )
-from vitrail.data.source import is_named, open_evaluation, open_source, reopen_source
+from vitrail.data.source import open_evaluation, open_source, reopen_source
 from vitrail.errors import UsageError
 from vitrail.training.recipes import NOT_MEASURED, RECIPES, choose
 

@@ -17,7 +17,7 @@ from tests.photographs import make_photographs
 from vitrail.data import idx
 from vitrail.data.parts import Part, hold_out
 from vitrail.data.pictures import ArrayPictures, FilePictures
-from vitrail.data.source import NAMED, Split, open_evaluation, open_source, reopen_source
+from vitrail.data.source import Split, open_evaluation, open_source, reopen_source
 from vitrail.errors import DataError, UsageError
 
 
@@ -358,30 +358,6 @@ def test_folders_that_cannot_be_trained_on(tmp_path: Path, files: tuple[str, ...
         open_source(str(tmp_path))
     assert hint in caught.value.hint
     assert caught.value.exit_code == 3
-
-
-def test_names_and_paths_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "photos").mkdir()
-    with pytest.raises(DataError, match="does not exist") as caught:
-        open_source(str(tmp_path / "photo"))
-    assert caught.value.hint == str(tmp_path / "photos")
-    with pytest.raises(DataError, match="nor does"):
-        open_source(str(tmp_path / "a" / "b"))
-    monkeypatch.chdir(tmp_path)
-    for wrong, right in (("minst", "mnist"), ("fashion_mnist", "fashion-mnist"), ("Digits", "digits")):
-        with pytest.raises(UsageError) as usage:
-            open_source(wrong)
-        assert usage.value.hint == right
-        assert usage.value.exit_code == 2
-    with pytest.raises(UsageError) as usage:
-        open_source("zzzz")
-    assert all(name in usage.value.hint for name in NAMED)
-    with pytest.raises(DataError) as caught:
-        open_source("photoz")
-    assert caught.value.hint == "photos"
-    Path("file.txt").write_text("x")
-    with pytest.raises(DataError, match="neither a folder nor"):
-        open_source("file.txt")
 
 
 def test_fingerprint_and_reopening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What tests of networks that read or write sequences share: small networks, ids, and torch's own stacks.
+"""What tests of networks that read or write sequences share: small networks, ids, torch's own stacks, what is written.
 
 torch's stacks get the same weights; positions come from their formula, written out here.
 """
@@ -13,6 +13,7 @@ from tests.nn.reference import redraw
 from vitrail.nn import (
     DecoderBlock,
     EncoderBlock,
+    Generated,
     ImageToSequence,
     ImageToSequenceConfig,
     Transformer,
@@ -167,3 +168,35 @@ def by_torch(network: Transformer, source: Tensor, target: Tensor) -> Tensor:
 def without_dropout(config: TransformerConfig) -> TransformerConfig:
     """The same, for comparisons in train mode."""
     return replace(config, dropout=0.0, attention_dropout=0.0)
+
+
+def lively(config=SMALL, seed: int = 10, scale: float = 1.5) -> Transformer:
+    """A network that is sure of some things, and likes to end; with seeds 1, 10 and 11 at many lengths."""
+    network = transformer(config, seed)
+    with torch.no_grad():
+        network.decoder.head.weight.mul_(scale)
+        network.decoder.head.weight[END].mul_(2.0)
+    return network
+
+
+@torch.no_grad()
+def log_probability(network: Transformer, source: Tensor, ids: list[int]) -> float:
+    """What the network gives these ids, the whole target at once and no cache; `source` is one row."""
+    logits = network(source, torch.tensor([[BEGIN, *ids[:-1]]]))
+    return logits.log_softmax(-1)[0, range(len(ids)), ids].double().sum().item()
+
+
+def written(generated: Generated, row: int, steps: int) -> list[int]:
+    """A row's ids, with `end` unless it was cut."""
+    ids = generated.tokens[row, : generated.lengths[row]].tolist()
+    return ids if len(ids) == steps else [*ids, END]
+
+
+def turning(seed: int) -> Transformer:
+    """A network whose next id hangs on what was written, so that the best hypothesis often changes."""
+    network = transformer(replace(SMALL, norm="pre", target_vocabulary=7), seed)
+    with torch.no_grad():
+        network.decoder.embed.weight.mul_(2.0)
+        network.decoder.head.weight.mul_(0.7)
+        network.decoder.head.weight[END].mul_(2.0)
+    return network

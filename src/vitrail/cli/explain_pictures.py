@@ -26,8 +26,8 @@ def read_pictures(
         DataError: If there is no picture at all.
     """
     from vitrail.cli.planted import show_planted
+    from vitrail.data.finding import MANIFESTS, is_named
     from vitrail.data.planted_sets import is_planted, parse_planted
-    from vitrail.data.source import MANIFESTS, is_named
     from vitrail.jobs import is_own_data, open_for
 
     first = given[0]

@@ -15,26 +15,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64
 
-from vitrail.data.digits import read_digits
-from vitrail.data.folder import read_folder
-from vitrail.data.idx import read_idx
-from vitrail.data.manifest import read_manifest
-from vitrail.data.mnist_m import read_mnist_m
+from vitrail.data.finding import find, is_named
 from vitrail.data.parts import ALL, TEST, TRAIN, VALIDATION, Found, Part, hold_out
 from vitrail.data.pictures import Pictures
-from vitrail.data.planted_sets import is_planted, read_planted
-from vitrail.data.sequence_source import NAMED_SEQUENCES
 from vitrail.errors import DataError, UsageError, nearest
-
-NAMED = ("digits", "mnist", "fashion-mnist", "mnist-m", "planted")
-"""The sets that are known by name; `planted` may have options behind it, see `vitrail.data.planted_sets`."""
-
-MANIFESTS = (".csv", ".jsonl")
-
-
-def is_named(what: str) -> bool:
-    """Whether these words name a set, with options or without."""
-    return what in NAMED or is_planted(what)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +110,7 @@ def open_source(what: str, data_root: Path | None = None, split_seed: int = 0) -
         UsageError: There is no such named set, or an extra package is missing.
         DataError: The data is missing, damaged or not fit to train on.
     """
-    found = _find(what, data_root)
+    found = find(what, data_root)
     parts, split_seed_used = _divide(found, split_seed)
     if TRAIN not in parts:
         raise DataError(
@@ -204,7 +188,7 @@ def open_evaluation(
         UsageError: The split or the named set does not exist.
         DataError: The data is missing or damaged, or shares no class with the model.
     """
-    found = _find(what, data_root)
+    found = find(what, data_root)
     parts = found.parts  # some are made when they are asked for: only the one that is wanted is touched
     if TEST not in parts and VALIDATION not in parts:
         parts = {**parts, ALL: parts[ALL if ALL in parts else TRAIN]}
@@ -246,49 +230,6 @@ def match_by_name(part: Part, classes: tuple[str, ...]) -> tuple[Split, dict[str
         return Split(part.pictures, labels), {}
     known = np.flatnonzero(labels >= 0)
     return Split(part.pictures.select(known.tolist()), labels[known]), unknown
-
-
-def _find(what: str, data_root: Path | None) -> Found:
-    """Read what lies there, by the reader that fits."""
-    if what == "digits":
-        return read_digits()
-    if what == "mnist-m":
-        return read_mnist_m(data_root)
-    if is_planted(what):
-        return read_planted(what, data_root)
-    if what in NAMED:
-        return read_idx(what, data_root)
-    path = Path(what).expanduser()
-    if path.is_dir():
-        return read_folder(path)
-    if path.is_file() and path.suffix.lower() in MANIFESTS:
-        return read_manifest(path)
-    if path.exists():
-        raise DataError(f"{what} is neither a folder nor a .csv or .jsonl manifest", "give a folder of class folders")
-    raise _missing(what, path)
-
-
-def _missing(what: str, path: Path) -> UsageError | DataError:
-    """The error for a path or name that is not there, with the nearest one that is."""
-    if what in NAMED_SEQUENCES:
-        return UsageError(f"{what} holds sequences, and pictures with classes are wanted here", f"vitrail train {what}")
-    siblings = []
-    if path.parent.is_dir():
-        siblings = [each.name for each in path.parent.iterdir() if each.is_dir() or each.suffix.lower() in MANIFESTS]
-    bare = Path(what).name == what and path.suffix.lower() not in MANIFESTS
-    known = nearest(what.lower(), (*NAMED, *NAMED_SEQUENCES)) if bare else None
-    sibling = nearest(path.name, siblings)
-    if known is not None or (bare and sibling is None):
-        all_named = ", ".join((*NAMED, *NAMED_SEQUENCES))
-        hint = f"{known}" if known is not None else f"one of {all_named}, or the path of a folder"
-        return UsageError(f"there is no data set or folder {what}", hint)
-    if not path.parent.is_dir():
-        return DataError(f"{what} does not exist, nor does {path.parent}", "check the path")
-    there = ", ".join(sorted(siblings)[:4])
-    hint = f"one of {there} in {path.parent}" if there else f"the path of a folder; {path.parent} holds none"
-    if sibling is not None:
-        hint = str(path.with_name(sibling))
-    return DataError(f"{what} does not exist", hint)
 
 
 def _divide(found: Found, split_seed: int) -> tuple[dict[str, Part], int | None]:

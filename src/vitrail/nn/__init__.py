@@ -18,10 +18,11 @@ from vitrail.nn.embedding import (
     sinusoids,
     sinusoids_2d,
 )
-from vitrail.nn.generate import Beam, Generated, Greedy, Sampling, Search, generate
+from vitrail.nn.generate import Generated, generate
 from vitrail.nn.image_to_sequence import ImageToSequence, ImageToSequenceConfig
 from vitrail.nn.mode import evaluating
 from vitrail.nn.record import SILENT, AnyRecord, Record, Silent, attention_weights
+from vitrail.nn.search import Beam, Greedy, Sampling, Search
 from vitrail.nn.token_embedding import TokenEmbedding
 from vitrail.nn.transformer import Encoder, Transformer, TransformerConfig
 from vitrail.nn.twin import twin

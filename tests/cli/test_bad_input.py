@@ -6,7 +6,7 @@ for one of the places that `places` prepares. No command may change a file that 
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import vitrail
-from tests.cli.command import Answer, call, hashes
+from tests.cli.command import Answer, hashes
 from tests.data.test_source import put_idx
 from tests.photographs import make_photographs
 from vitrail.errors import DataError, UsageError
@@ -234,31 +234,18 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return place | {"unfinished": unfinished, "run": run, "photo": place["photos"] / "beach" / "beach_001.jpg"}
 
 
-@pytest.fixture(autouse=True)
-def same_threads() -> Iterator[None]:
-    """A verb sets torch's threads for its process."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def says(capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
-    return lambda *words: call(capsys, *words)
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0].replace("{", "").replace("}", ""))
 def test_two_lines_and_an_exit_code(
     case: Case,
     places: dict[str, Path],
-    says: Callable[..., Answer],
+    vitrail_says: Callable[..., Answer],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     words, code, problem, hint = (part.format(**places) if isinstance(part, str) else part for part in case)
     monkeypatch.chdir(tmp_path)
     before = hashes(places["root"])
-    answer = says(*str(words).split())
+    answer = vitrail_says(*str(words).split())
     assert str(problem) in answer.problem
     assert str(hint) in answer.hint
     assert answer.code == code
@@ -267,11 +254,11 @@ def test_two_lines_and_an_exit_code(
 
 
 def test_the_suite_can_fail(
-    places: dict[str, Path], says: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+    places: dict[str, Path], vitrail_says: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error of another kind is no two lines of house style, and gets exit code 1."""
     monkeypatch.setattr("vitrail.cli.models.parse", lambda *_: 1 / 0)
-    answer = says("models")
+    answer = vitrail_says("models")
     assert answer.code == 1
     with pytest.raises(AssertionError):
         _ = answer.problem
@@ -279,9 +266,9 @@ def test_the_suite_can_fail(
     assert "--debug" in answer.err.splitlines()[-1]
 
 
-def test_a_traceback_only_with_debug(says: Callable[..., Answer]) -> None:
-    assert "Traceback" not in says("models", "Q/1").err
-    answer = says("models", "Q/1", "--debug")
+def test_a_traceback_only_with_debug(vitrail_says: Callable[..., Answer]) -> None:
+    assert "Traceback" not in vitrail_says("models", "Q/1").err
+    answer = vitrail_says("models", "Q/1", "--debug")
     assert "Traceback" in answer.err
     assert answer.err.splitlines()[-1].startswith("try: ")
     assert answer.code == 2
@@ -349,7 +336,7 @@ def test_a_damaged_model(
     verb: str,
     how: str,
     places: dict[str, Path],
-    says: Callable[..., Answer],
+    vitrail_says: Callable[..., Answer],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -357,7 +344,7 @@ def test_a_damaged_model(
     run = shutil.copytree(places["run"], tmp_path / "run")
     damage(run / "model", how)
     before = hashes(tmp_path)
-    answer = says(verb, run, *([] if verb in ("evaluate", "models") else [places["photo"]]))
+    answer = vitrail_says(verb, run, *([] if verb in ("evaluate", "models") else [places["photo"]]))
     assert DAMAGES[how] in answer.problem
     assert answer.code == 3
     assert answer.out == ""
@@ -366,47 +353,47 @@ def test_a_damaged_model(
 
 @pytest.mark.parametrize("content", ["", "{", "[1, 2]", '{"name": "digits"}'])
 def test_a_damaged_memory_of_the_data(
-    content: str, places: dict[str, Path], says: Callable[..., Answer], tmp_path: Path
+    content: str, places: dict[str, Path], vitrail_says: Callable[..., Answer], tmp_path: Path
 ) -> None:
     run = shutil.copytree(places["run"], tmp_path / "run")
     (run / "data.json").write_text(content)
-    answer = says("evaluate", run)
+    answer = vitrail_says("evaluate", run)
     assert "data.json is damaged" in answer.problem
     assert answer.code == 3
     way_out = answer.hint.partition("vitrail ")[2].replace("DATA", str(places["photos"])).split()
-    assert says(*way_out).code == 0
+    assert vitrail_says(*way_out).code == 0
 
 
-def test_data_that_is_gone(places: dict[str, Path], says: Callable[..., Answer], tmp_path: Path) -> None:
+def test_data_that_is_gone(places: dict[str, Path], vitrail_says: Callable[..., Answer], tmp_path: Path) -> None:
     run = shutil.copytree(places["run"], tmp_path / "run")
     values = json.loads((run / "data.json").read_text())
     (run / "data.json").write_text(json.dumps(values | {"root": str(tmp_path / "moved")}))
-    answer = says("evaluate", run)
+    answer = vitrail_says("evaluate", run)
     assert "moved does not exist" in answer.problem
     assert answer.code == 3
 
 
 def test_data_that_changed_is_no_ground_to_go_on(
-    places: dict[str, Path], says: Callable[..., Answer], tmp_path: Path
+    places: dict[str, Path], vitrail_says: Callable[..., Answer], tmp_path: Path
 ) -> None:
     data = shutil.copytree(places["photos"], tmp_path / "data")
     words = ("train", data, "--epochs", 1, "--image-size", 16, "--threads", 1, "--out", tmp_path / "run")
-    assert says(*words).code == 0
+    assert vitrail_says(*words).code == 0
     (data / "beach" / "beach_000.jpg").unlink()
     before = hashes(tmp_path)
-    answer = says(*words, "--resume", "auto")
+    answer = vitrail_says(*words, "--resume", "auto")
     assert "has changed since" in answer.problem
     assert answer.code == 3
     assert hashes(tmp_path) == before
 
 
 def test_an_empty_class_is_reported_and_does_not_stop(
-    places: dict[str, Path], says: Callable[..., Answer], tmp_path: Path
+    places: dict[str, Path], vitrail_says: Callable[..., Answer], tmp_path: Path
 ) -> None:
     data = shutil.copytree(places["photos"], tmp_path / "data")
     for name in ("void", ".hidden", ".ipynb_checkpoints"):
         (data / name).mkdir()
-    answer = says("train", data, "--epochs", 1, "--image-size", 16, "--threads", 1, "--out", tmp_path / "run")
+    answer = vitrail_says("train", data, "--epochs", 1, "--image-size", 16, "--threads", 1, "--out", tmp_path / "run")
     assert answer.code == 0
     assert "without pictures: void" in answer.out
     assert ".ipynb_checkpoints" in answer.out
@@ -414,26 +401,26 @@ def test_an_empty_class_is_reported_and_does_not_stop(
 
 
 def test_one_picture_that_is_none_is_left_out_and_named(
-    places: dict[str, Path], says: Callable[..., Answer], tmp_path: Path
+    places: dict[str, Path], vitrail_says: Callable[..., Answer], tmp_path: Path
 ) -> None:
     data = shutil.copytree(places["photos"], tmp_path / "data")
     (data / "beach" / "beach_003.png").write_text("no picture")
     before = hashes(data)
-    answer = says("train", data, "--epochs", 1, "--image-size", 16, "--threads", 1, "--out", tmp_path / "run")
+    answer = vitrail_says("train", data, "--epochs", 1, "--image-size", 16, "--threads", 1, "--out", tmp_path / "run")
     assert answer.code == 0
     assert sum("beach_003.png" in line for line in answer.out.splitlines()) == 1
     assert hashes(data) == before
 
 
 def test_pictures_of_every_channel_count_are_converted(
-    places: dict[str, Path], says: Callable[..., Answer], tmp_path: Path
+    places: dict[str, Path], vitrail_says: Callable[..., Answer], tmp_path: Path
 ) -> None:
     with Image.open(places["photo"]) as picture:
         for mode in ("1", "L", "LA", "P", "RGBA", "CMYK", "I;16"):
             picture.convert("L" if mode == "I;16" else mode).convert(mode).save(
                 tmp_path / f"{mode.replace(';', '')}.tif"
             )
-    answer = says("predict", places["run"], tmp_path)
+    answer = vitrail_says("predict", places["run"], tmp_path)
     assert answer.code == 0, answer.err
     assert len(answer.out.splitlines()) == 7
 

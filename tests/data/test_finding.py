@@ -1,0 +1,62 @@
+"""Finding: each name and path goes to the reader that fits, and what is not there names what is."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.photographs import make_photographs
+from vitrail.data.finding import MANIFESTS, NAMED, find, is_named
+from vitrail.data.sequence_source import NAMED_SEQUENCES
+from vitrail.errors import DataError, UsageError
+
+
+def test_a_path_is_read_by_the_reader_that_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that bears the name of a known set is read where it is written as a path, and only there."""
+    make_photographs(tmp_path / "mnist", ("a", "b"), 2, 0)
+    monkeypatch.chdir(tmp_path)
+    found = find("./mnist")
+    assert sorted(found.parts["all"].counts().items()) == [("a", 2), ("b", 2)]
+    files = [Path(found.root) / found.parts["all"].pictures.name(index) for index in range(4)]
+    for ending, line in zip(MANIFESTS, ("{0},{1}", '{{"path": "{0}", "label": "{1}"}}'), strict=True):
+        rows = ["path,label"] * (ending == ".csv") + [line.format(file, file.parent.name) for file in files]
+        manifest = tmp_path / f"labels{ending.upper()}"
+        manifest.write_text("\n".join(rows))
+        assert find(str(manifest)).parts["all"].counts() == {"a": 2, "b": 2}
+    with pytest.raises(DataError, match="nowhere"):
+        find("mnist", tmp_path / "nowhere")
+
+
+def test_names_are_known() -> None:
+    assert all(is_named(name) for name in (*NAMED, "planted:mnist,2x3"))
+    assert not any(is_named(name) for name in ("./mnist", "MNIST", "photos", "labels.csv", *NAMED_SEQUENCES))
+
+
+@pytest.mark.parametrize("name", NAMED_SEQUENCES)
+def test_a_set_of_sequences_has_no_classes(name: str) -> None:
+    with pytest.raises(UsageError, match="holds sequences, and pictures with classes are wanted here") as caught:
+        find(name)
+    assert caught.value.hint == f"vitrail train {name}"
+
+
+def test_names_and_paths_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(DataError, match="does not exist") as caught:
+        find(str(tmp_path / "photo"))
+    assert caught.value.hint == str(tmp_path / "photos")
+    with pytest.raises(DataError, match="nor does"):
+        find(str(tmp_path / "a" / "b"))
+    monkeypatch.chdir(tmp_path)
+    for wrong, right in (("minst", "mnist"), ("fashion_mnist", "fashion-mnist"), ("Digits", "digits")):
+        with pytest.raises(UsageError) as usage:
+            find(wrong)
+        assert usage.value.hint == right
+        assert usage.value.exit_code == 2
+    with pytest.raises(UsageError) as usage:
+        find("zzzz")
+    assert all(name in usage.value.hint for name in NAMED)
+    with pytest.raises(DataError) as caught:
+        find("photoz")
+    assert caught.value.hint == "photos"
+    Path("file.txt").write_text("x")
+    with pytest.raises(DataError, match="neither a folder nor"):
+        find("file.txt")
