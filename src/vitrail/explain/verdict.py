@@ -22,8 +22,8 @@ FAITHFUL = 0.05
 WEAK = 0.20
 
 _REACHED: dict[Kind, str] = {
-    "composites": ": pictures put together of other pictures' squares score",
-    "surrogates": " beyond colours and smoothness: noise of the same colours and smoothness scores",
+    "composites": ", since pictures put together of other pictures' squares score",
+    "surrogates": " beyond colours and smoothness, since noise of the same colours and smoothness scores",
 }
 
 
