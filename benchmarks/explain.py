@@ -17,7 +17,6 @@ random maps, white and as smooth as those of generic attention, the distance fro
 import argparse
 import json
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -26,92 +25,88 @@ from torch import Tensor
 
 from benchmarks.measure import machine
 from benchmarks.planted_networks import PLACE, SEEDS
-from vitrail.data.planted import planted_digits
+from vitrail.data.planted import Variant, planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.scores.localisation import pointing_game, relevance_mass, segmentation
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.sanity import class_discrimination
-from vitrail.explain.scores.streams import keys_of
+from vitrail.explain.scores.streams import keys_of, stream
 from vitrail.model import Model, load
 
 BATCH = 50
 CONTROLS = ("random", "random, smooth", "centre", "oracle")
-Maps = Callable[[Tensor, Tensor | None], Tensor]  # of pictures and classes
 
 
-def control(name: str, model: Model, masks: Tensor) -> Maps:
+def control(name: str, model: Model, masks: Tensor, images: Tensor, seed: int) -> Tensor:
     """Maps that ask no network: they are what a score is read against."""
-    rows, columns = masks.shape[-2:]
-
-    def maps(images: Tensor, classes: Tensor | None) -> Tensor:
-        count = len(images)
-        if name == "oracle":
-            return masks[:count].float()
-        if name == "centre":
-            down, across = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
-            away = ((down - (rows - 1) / 2) ** 2 + (across - (columns - 1) / 2) ** 2).sqrt()
-            return (away.max() - away).expand(count, -1, -1)
-        white = torch.rand(count, rows, columns, generator=torch.Generator().manual_seed(5))
-        if name == "random":
-            return white
-        heat = METHODS["generic_attention"].function(model.network, images)
-        return random_maps(heat.values, 1, 5, keys_of(images))[0].float()
-
-    return maps
+    count, rows, columns = masks.shape
+    if name == "oracle":
+        return masks.float()
+    if name == "centre":
+        down, across = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+        away = ((down - (rows - 1) / 2) ** 2 + (across - (columns - 1) / 2) ** 2).sqrt()
+        return (away.max() - away).expand(count, -1, -1)
+    if name == "random":
+        drawn = [stream(seed, "white", key) for key in keys_of(images)]
+        return torch.stack([torch.rand(rows, columns, generator=random) for random in drawn])
+    heat = METHODS["generic_attention"].function(model.network, images)
+    return random_maps(heat.values, 1, seed, keys_of(images))[0].float()
 
 
 def explained(
-    name: str, model: Model, images: Tensor, masks: Tensor, classes: Tensor | None = None
+    name: str, model: Model, images: Tensor, masks: Tensor, classes: Tensor | None, seed: int
 ) -> tuple[Tensor, float]:
     """Maps (b, rows, columns), and seconds for each picture."""
     began, parts = time.perf_counter(), []
     for first in range(0, len(images), BATCH):
         place = slice(first, first + BATCH)
-        some, asked = images[place], None if classes is None else classes[place]
         if name in CONTROLS:
-            parts.append(control(name, model, masks[place])(some, asked))
+            parts.append(control(name, model, masks[place], images[place], seed))
         else:
-            parts.append(METHODS[name].function(model.network, some, asked).values)
+            asked = None if classes is None else classes[place]
+            parts.append(METHODS[name].function(model.network, images[place], asked).values)
     return torch.cat(parts), (time.perf_counter() - began) / len(images)
+
+
+def recognised(model: Model, variant: Variant, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Pictures that the network gets right, with the masks (b, digits, rows, columns) and labels of their digits."""
+    made = planted_digits("test", count + count // 4, variant, seed=22 if variant == "single" else 21)
+    images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
+    masks, labels = torch.from_numpy(made.masks(model.network.config.patch)), torch.from_numpy(made.labels)
+    with torch.no_grad():
+        logits = torch.cat([model.network(some) for some in images.split(500)])
+    found = logits.topk(labels.shape[1], dim=1).indices
+    right = (found.sort(dim=1).values == labels.sort(dim=1).values).all(dim=1).nonzero()[:count, 0]
+    return images[right], masks[right], labels[right]
 
 
 def measure(name: str, kind: str, seed: int, count: int, place: Path) -> dict[str, object]:
     """One method on one network."""
     torch.set_num_threads(1)
     model = load(place / f"{kind}-{seed}")
-    patch = model.network.config.patch
-    costly = name not in CONTROLS and METHODS[name].costly
-    mine = slice(SEEDS.index(seed), None, len(SEEDS)) if costly else slice(None)  # thousands of passes: shared out
-    row: dict[str, object] = {"method": name, "kind": kind, "seed": seed}
+    assert isinstance(model, Model)
+    pictures = recognised(model, "double" if kind == "pairs" else "single", count)
+    if name not in CONTROLS and METHODS[name].costly:  # thousands of passes: shared out among the networks
+        pictures = tuple(each[SEEDS.index(seed) :: len(SEEDS)] for each in pictures)
+    images, masks, labels = pictures
     if kind == "pairs":
-        made = planted_digits("test", count + count // 4, "double", seed=21)
-        images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
-        masks, labels = torch.from_numpy(made.masks(patch)), torch.from_numpy(made.labels)
-        with torch.no_grad():
-            found = torch.cat([model.network(some) for some in images.split(500)]).topk(2, dim=1).indices
-        right = (found.sort(dim=1).values == labels.sort(dim=1).values).all(dim=1).nonzero()[:count, 0][mine]
-        images, masks, labels = images[right], masks[right], labels[right]
-        if name == "oracle":
-            found = [masks[:, 0].float(), masks[:, 1].float()]
-        else:
-            found = [explained(name, model, images, masks[:, which], labels[:, which])[0] for which in (0, 1)]
-        score = class_discrimination(found[0], found[1], masks)
-        return {
-            **row,
-            "n": len(images),
-            "classes": float(score.mean()),
-            "both": float((score.amin(dim=1) == 1).double().mean()),
-        }
-    made = planted_digits("test", count + count // 4, "single", seed=22)
-    images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
-    with torch.no_grad():
-        found = torch.cat([model.network(some) for some in images.split(500)]).argmax(dim=1)
-    right = (found == torch.from_numpy(made.labels[:, 0])).nonzero()[:count, 0][mine]
-    images, masks = images[right], torch.from_numpy(made.masks(patch))[right, 0]
-    values, seconds = explained(name, model, images, masks)
+        scores = told_apart(name, model, images, masks, labels, seed)
+    else:
+        scores = located(name, model, images, masks[:, 0], seed)
+    return {"method": name, "kind": kind, "seed": seed, "n": len(images), **scores}
+
+
+def told_apart(name: str, model: Model, images: Tensor, masks: Tensor, labels: Tensor, seed: int) -> dict[str, float]:
+    """Of two digits, whether the map of each one's class names it rather than the other."""
+    maps = [explained(name, model, images, masks[:, which], labels[:, which], seed)[0] for which in (0, 1)]
+    score = class_discrimination(maps[0], maps[1], masks)
+    return {"classes": float(score.mean()), "both": float((score.amin(dim=1) == 1).double().mean())}
+
+
+def located(name: str, model: Model, images: Tensor, masks: Tensor, seed: int) -> dict[str, float]:
+    """Whether the map of the top class, which is the digit's, lies on the digit."""
+    values, seconds = explained(name, model, images, masks, None, seed)
     return {
-        **row,
-        "n": len(images),
         "pointing": float(pointing_game(values, masks).nanmean()),
         "mass": float(relevance_mass(values, masks).nanmean()),
         "mIoU": segmentation(values, masks).mean_iou,

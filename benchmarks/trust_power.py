@@ -29,8 +29,8 @@ from vitrail.data.planted import planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.sanity import scrambled
-from vitrail.explain.scores.streams import keys_of
-from vitrail.explain.trusting import trust
+from vitrail.explain.scores.streams import keys_of, seed_of
+from vitrail.explain.trial import trust
 from vitrail.model import Model
 from vitrail.nn import ViT
 
@@ -66,9 +66,8 @@ def parts_of(name: str, condition: str, count: int, place: Path, seed: int) -> l
         return [(model, images)]
     ways = (scrambled, shuffled_weights)
     networks = [ways[number % 2](model.network, 100 * seed + number) for number in range(SCRAMBLES)]
-    return [
-        (replace(model, network=network), some) for network, some in zip(networks, images.chunk(SCRAMBLES), strict=True)
-    ]
+    shared_out = zip(networks, images.tensor_split(SCRAMBLES), strict=True)
+    return [(replace(model, network=network), some) for network, some in shared_out]
 
 
 def measure(name: str, condition: str, method: str, count: int, place: Path, pictures: int) -> dict[str, object]:
@@ -77,15 +76,17 @@ def measure(name: str, condition: str, method: str, count: int, place: Path, pic
     evidence, faithful, verdicts = [], [], Counter()
     for number, (model, images) in enumerate(parts_of(name, condition, count, place, pictures)):
         for first, some in enumerate(images.split(BATCH)):
-            seed = 1000 * (pictures + number) + first
+            seed = seed_of(pictures, f"network {number}", first)
             heat = METHODS[method].function(model.network, some)
             if condition == "random":
-                heat = replace(heat, values=random_maps(heat.values, 1, 77 + seed, keys_of(some))[0].to(heat.values))
+                values = random_maps(heat.values, 1, seed_of(seed, "in place of the map"), keys_of(some))[0]
+                heat = replace(heat, values=values.to(heat.values))
             held = trust(model, some, heat, seed=seed)
             evidence += held.evidence.tolist()
             faithful += held.faithful.tolist()
             verdicts.update(held.verdict)
-    row = {"network": name, "condition": condition, "method": method, "n": len(evidence), "verdicts": dict(verdicts)}
+    network = "shuffled-0" if condition == "shuffled" else name
+    row = {"network": network, "condition": condition, "method": method, "n": len(evidence), "verdicts": dict(verdicts)}
     return {**row, "evidence": evidence, "faithful": faithful}
 
 

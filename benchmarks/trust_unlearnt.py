@@ -32,7 +32,7 @@ from vitrail.explain.evidence import as_high, composites_of, ranked
 from vitrail.explain.scores.fill import donor
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import choose_target
-from vitrail.explain.trusting import trust
+from vitrail.explain.trial import trust
 from vitrail.explain.verdict import EVIDENCE
 from vitrail.model import Model
 

@@ -21,9 +21,11 @@ FILES = sorted(SOURCE.rglob("*.py"))
 PACKAGES = sorted(path.parent for path in SOURCE.rglob("__init__.py"))
 LONGEST = 320
 
-# Who may import whom. `errors` is open to all; nothing but `cli` itself imports `cli`.
+# Who may import whom. `errors` is open to all; `colour` and `shares` serve what shows; nothing but `cli` imports `cli`.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "colour": set(),
+    "shares": set(),
     "nn": set(),
     "data": set(),
     "weights": {"nn", "data"},
@@ -31,9 +33,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sequence_model": {"nn", "data", "model_files"},
     "sequence_model_files": {"nn", "data", "model_files", "sequence_model"},
     "model": {"nn", "data", "weights", "model_files", "sequence_model", "sequence_model_files"},
-    "explain": {"nn", "weights"},
+    "explain": {"nn", "weights", "colour", "shares"},
     "training": {"nn", "data", "weights", "model", "sequence_model"},
-    "pages": {"explain", "training"},
+    "pages": {"explain", "training", "colour", "shares"},
     "deploy": {"nn", "data", "weights", "model", "explain", "training", "pages"},
     "sequence_jobs": {"data", "sequence_model", "training"},
     "report": {"nn", "data", "weights", "model", "explain", "training", "pages"},
@@ -51,6 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "deploy",
     },
     "cli": {
+        "shares",
         "nn",
         "data",
         "weights",
@@ -80,7 +83,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},  # python -m vitrail
 }
 # Libraries that are not Python's: for some parts all they may use, for some what they may not.
-ONLY = {"errors": set(), "nn": {"torch", "jaxtyping"}}
+ONLY = {"errors": set(), "colour": {"numpy", "jaxtyping"}, "shares": set(), "nn": {"torch", "jaxtyping"}}
 NEVER = {"pages": {"torch", "torchvision"}}
 NEVER_ANYWHERE = {
     "accelerate",

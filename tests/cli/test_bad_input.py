@@ -157,7 +157,7 @@ CASES: list[Case] = [
     ("predict {run} {photo} --out {photo}", USAGE, "written as CSV", "--out"),
     ("predict {run} {photo} --out {manifests}/missing.csv", USAGE, "holds no predictions", "--out"),
     ("explain {run} {photo} --out {photo}", USAGE, "is an HTML page", ".html"),
-    ("explain {run} {photo} --out {root}/mine.html", USAGE, "is no page of vitrail", "--out"),
+    ("explain {run} {photo} --out {root}/mine.html", USAGE, "is no explanation by vitrail", "--out"),
     ("explain {run} {photo} --out {root}/photos.html", USAGE, "where the pictures would go, exists", "photos-2.html"),
 ]
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from tests.cli.command import START, Answer, environment
 from tests.photographs import make_photographs
-from vitrail.cli.output import count, duration, one_line, print_json, print_table, share, warn
+from vitrail.cli.output import count, duration, one_line, print_json, print_table, warn
 from vitrail.cli.progress import TrainingProgress
 from vitrail.training.events import EpochScored, Started
 
@@ -74,8 +74,6 @@ def test_numbers_in_words() -> None:
     assert count(1, "picture") == "1 picture"
     assert count(1258, "picture") == "1,258 pictures"
     assert count(2, "class", "classes") == "2 classes"
-    assert share(0.97684) == "97.68 %"
-    assert [share(value, 1) for value in (0.0, 1e-9, 0.99951, 1.0)] == ["0.0 %", "< 0.1 %", "> 99.9 %", "100.0 %"]
 
 
 def progress(stream: io.StringIO, terminal: bool) -> TrainingProgress:
@@ -98,7 +96,7 @@ def test_epochs_stand_under_their_headings() -> None:
     assert lines[1] == "the run: runs/[bold]x"
     heading, first, last = lines[2:]
     assert len(heading) == len(first) == len(last) <= 80
-    assert last.split() == ["100/100", "2.3456", "10.0000", "100.00", "%", "123,456", "100", "%"]
+    assert last.split() == ["100/100", "2.3456", "10.0000", "100", "%", "123,456", "100", "%"]
     for word in ("train loss", "validation: loss", "accuracy", "pictures/s", "waiting for data"):
         end = heading.index(word) + len(word)
         assert last[end - 1] != " "

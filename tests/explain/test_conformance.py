@@ -466,7 +466,7 @@ def keeps_small_digits(package: ModuleType) -> bool:
 def test_small_relevance_keeps_its_digits(tmp_path: Path) -> None:
     assert keeps_small_digits(vitrail.explain)
     gathered, difference = "    return gathered\n", "    return (start + gathered) - start\n"
-    assert not keeps_small_digits(make_copy(tmp_path, "methods/attention_generic.py", gathered, difference))
+    assert not keeps_small_digits(make_copy(tmp_path, "methods/generic_attention.py", gathered, difference))
 
 
 @every_method

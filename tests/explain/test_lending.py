@@ -9,7 +9,7 @@ from tests.explain.planted_lab import load_planted
 from vitrail.data.planted import planted_digits
 from vitrail.explain.evidence import composites_of
 from vitrail.explain.lending import SHARE, without_evidence
-from vitrail.explain.methods.attention_generic import generic_attention
+from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.scores.fill import donor
 from vitrail.explain.scores.sanity import scrambled
 

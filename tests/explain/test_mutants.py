@@ -26,9 +26,9 @@ from tests.explain import attention_checks, checks
 from tests.explain.mutants import is_red, make_copy
 
 GENERIC, ROLLOUT, RAW, READOUT = (
-    "methods/attention_generic.py",
-    "methods/attention_rollout.py",
-    "methods/attention_raw.py",
+    "methods/generic_attention.py",
+    "methods/rollout.py",
+    "methods/raw_attention.py",
     "readout.py",
 )
 

@@ -133,14 +133,16 @@ def test_gradients_in_the_wrong_order_tell_no_classes_apart(method: str, tmp_pat
 
 
 @pytest.mark.parametrize("method", CLASS_BLIND)
-def test_methods_that_know_no_class_tell_nothing_apart(method: str) -> None:
+@pytest.mark.parametrize("count", [30, pytest.param(1000, marks=pytest.mark.soak)])
+def test_methods_that_know_no_class_tell_nothing_apart(method: str, count: int) -> None:
     """T10: exactly one half."""
-    assert told_apart(method, 30) == 0.5
+    assert told_apart(method, count) == 0.5
 
 
-def test_relevance_turns_its_sign_for_an_absent_class() -> None:
+@pytest.mark.parametrize("count", [70, pytest.param(1000, marks=pytest.mark.soak)])
+def test_relevance_turns_its_sign_for_an_absent_class(count: int) -> None:
     """T11."""
-    images, _, labels = singles("class-0", 70)
+    images, _, labels = singles("class-0", count)
     present = maps("conservative", "class-0", images, labels).sum(dim=(1, 2))
     absent = maps("conservative", "class-0", images, (labels + 5) % 10).sum(dim=(1, 2))
     assert present.mean() > 2
@@ -150,9 +152,10 @@ def test_relevance_turns_its_sign_for_an_absent_class() -> None:
 
 
 @pytest.mark.parametrize("method", ["generic_attention", "conservative"])
-def test_maps_depend_on_the_weights(method: str) -> None:
+@pytest.mark.parametrize("count", [70, pytest.param(1000, marks=pytest.mark.soak)])
+def test_maps_depend_on_the_weights(method: str, count: int) -> None:
     """T13."""
-    images = singles("class-0", 70)[0]
+    images = singles("class-0", count)[0]
     found = [mprt(load_planted("class-0").network, images, METHODS[method].function, seed=seed) for seed in range(3)]
     for kind in ("signed", "absolute"):
         assert abs(float(torch.stack([getattr(one, kind) for one in found]).nanmean())) <= 0.15

@@ -19,7 +19,7 @@ from tests.explain.planted_lab import load_planted
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS
-from vitrail.explain.selftest import Check, SelfTest, selftest
+from vitrail.explain.selftest import Check, SelfTest, running, selftest, whole
 from vitrail.explain.selftest.running import PROMISES
 from vitrail.explain.selftest.witness import Promise, random_witnesses
 from vitrail.nn import PATCHIFIED, STANDARD, ViT, ViTConfig
@@ -194,6 +194,49 @@ def test_a_check_that_stops_is_a_line_and_not_the_end() -> None:
     assert check.saw == "stopped on a random network that reads its class token with RuntimeError: no such thing"
 
 
+@pytest.mark.parametrize(
+    ("weights", "pixels"), [("bfloat16", "float32"), ("float32", "bfloat16"), ("float64", "float32")]
+)
+def test_pictures_of_another_precision_than_the_weights(weights: str, pixels: str) -> None:
+    network = make_network(PLAIN).to(getattr(torch, weights))
+    images = make_images(PLAIN).to(getattr(torch, pixels))
+    for report in (selftest(Bare(network), images), selftest(Bare(network, images))):
+        assert report.passed, str(report)
+    assert {parameter.dtype for parameter in network.parameters()} == {getattr(torch, weights)}
+
+
+def test_threads_and_random_numbers_are_as_they_were_also_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, seen = torch.get_num_threads(), []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda _: pytest.fail("the GPU is seeded"))
+
+    def stop(*_: object) -> None:
+        seen.append(torch.get_num_threads())
+        torch.rand(3)
+        raise KeyboardInterrupt
+
+    try:
+        torch.set_num_threads(3)
+        state = torch.get_rng_state()
+        assert selftest(Bare(make_network(PLAIN)), make_images(PLAIN)).passed
+        assert torch.equal(torch.get_rng_state(), state)
+        monkeypatch.setattr(running, "witnesses_of", stop)
+        with pytest.raises(KeyboardInterrupt):
+            selftest(Bare(make_network(PLAIN)), make_images(PLAIN))
+        assert torch.equal(torch.get_rng_state(), state)
+        assert (seen, torch.get_num_threads()) == ([1], 3)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_sharper_head_is_not_drawn() -> None:
+    """What is drawn on the model's device would move its random numbers."""
+    part, state = nn.Linear(4, 3), torch.get_rng_state()
+    sharp = whole._sharper(part)
+    assert torch.equal(torch.get_rng_state(), state)
+    for own, other in zip(sharp.parameters(), part.parameters(), strict=True):
+        assert torch.equal(own, whole.SHARP * other)
+
+
 def test_training_mode_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="training mode"):
         selftest(Bare(make_network(PLAIN).train()), make_images(PLAIN))
@@ -236,13 +279,13 @@ def test_a_head_that_tells_no_classes_apart_fails(copy: ModuleType) -> None:
 # of the network as it is: (file, text, text with the fault, the check that must go red)
 WHOLE = {
     "layers of gradients in reverse": (
-        "methods/attention_generic.py",
+        "methods/generic_attention.py",
         "recorded(opened.record, at_attended)",
         "recorded(opened.record, dict(zip(at_attended, reversed(at_attended.values()))))",
         "generic attention by a second way",
     ),
     "columns divided, not rows": (
-        "methods/attention_rollout.py",
+        "methods/rollout.py",
         "mixed.sum(dim=-1, keepdim=True)",
         "mixed.sum(dim=-1)[:, None, :]",
         "rollout's rows sum to 1",
@@ -300,9 +343,9 @@ FINDERS: dict[str, tuple[str, ...]] = {
     "heat.py": ("an empty map says so",),
     "readout.py": ("raw attention by hand", "generic attention by whole matrices"),
     "layers.py": ("generic attention by whole matrices", "LeGrad by hand"),
-    "methods/attention_generic.py": ("generic attention by whole matrices",),
-    "methods/attention_rollout.py": ("rollout by a product of whole matrices",),
-    "methods/attention_raw.py": ("raw attention by hand",),
+    "methods/generic_attention.py": ("generic attention by whole matrices",),
+    "methods/rollout.py": ("rollout by a product of whole matrices",),
+    "methods/raw_attention.py": ("raw attention by hand",),
     "methods/gradient_rollout.py": ("gradient rollout by whole matrices",),
     "methods/attention_grad_cam.py": ("attention Grad-CAM by hand",),
     "methods/head_view.py": ("the head view keeps the fewest patches",),

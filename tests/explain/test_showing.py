@@ -3,12 +3,13 @@
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 import torch
 
+from vitrail.colour import MISSING, SEQUENTIAL, Common, heat_colours, share_range, value_range
 from vitrail.explain.heat import Heat, caveats
-from vitrail.explain.showing import DIVERGING, EVEN, MISSING, MOST_MAPS, SEQUENTIAL, Shown, heat_html
-from vitrail.pages import colour
+from vitrail.explain.showing import MOST_MAPS, Shown, heat_html
 
 
 def heat_of(values: torch.Tensor, signed: bool = False, **more: object) -> Heat:
@@ -36,19 +37,12 @@ def tags(text: str) -> list[str]:
     return seen
 
 
-def test_the_colours_are_those_of_the_pages() -> None:
-    assert SEQUENTIAL == colour.SEQUENTIAL
-    assert DIVERGING == colour.DIVERGING
-    assert MISSING == colour.MISSING
-    assert EVEN == colour.EVEN
-
-
 @pytest.mark.parametrize("signed", [False, True])
 def test_every_square_has_the_colour_that_a_page_gives_it(signed: bool) -> None:
     values = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
     shown = torch.tensor(colours(heat_of(values, signed)._repr_html_())).reshape(2, 3, 4, 3)
     for one, drawn in zip(values, shown, strict=True):
-        wanted = torch.from_numpy(colour.heat_colours(one.numpy(), signed))
+        wanted = torch.from_numpy(heat_colours(one.numpy(), signed))
         assert (drawn - wanted.int()).abs().max() <= 1
 
 
@@ -57,7 +51,7 @@ def test_the_range_and_what_is_explained_stand_beside_the_map() -> None:
     assert "<b>generic attention</b>" in text
     assert "picture 0: class 0 (2.5)" in text
     assert "0 dark to 4.25 light" in text
-    assert "row 0, column 1: 4" in text
+    assert "row 1, column 2: 4" in text
     signed = heat_of(torch.tensor([[[-1.0, 0.5]]]), True, rather_than=torch.tensor([3]), class_specific=False)
     assert "-1.5 against, 1.5 for" in signed._repr_html_()
     assert "class 0 rather than 3" in signed._repr_html_()
@@ -76,6 +70,20 @@ def test_a_map_of_nothing_has_no_colours() -> None:
     assert some == [MISSING, SEQUENTIAL[0], SEQUENTIAL[-1]]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("spread", [0.0, 1e-14, 1e-12, 1e-7, 1e-5, 1e-4, 2e-4, 1e-2])
+def test_a_map_has_colours_exactly_where_its_note_does_not_say_that_there_is_no_signal(
+    dtype: torch.dtype, spread: float
+) -> None:
+    """At 1e-5 of single precision the note said so, and the legend stated a range."""
+    heat = heat_of(1 + spread * torch.linspace(0, 1, 4, dtype=dtype).reshape(1, 2, 2))
+    silent = heat.notes == (("no signal",),)
+    assert value_range(heat.values[0].numpy(), False).flat == silent
+    assert share_range(heat.values[0].numpy(), False, Common(0.5, False)).flat == silent
+    text = heat._repr_html_()
+    assert (set(colours(text)) == {MISSING}) == ("no signal: every square is 1" in text) == silent
+
+
 def test_written_tokens_have_a_map_each() -> None:
     values = torch.rand(2, 3, 2, 2)
     shape = torch.zeros(2, 3)
@@ -87,7 +95,9 @@ def test_written_tokens_have_a_map_each() -> None:
 
 def test_text_of_strangers_is_text() -> None:
     bad = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
-    harmless, harmful = (heat_html(word, [Shown(word, [[0.0, 1.0]], [word])], False, True) for word in ("a", bad))
+    harmless, harmful = (
+        heat_html(word, [Shown(word, np.array([[0.0, 1.0]]), [word])], False, True) for word in ("a", bad)
+    )
     assert tags(harmless) == tags(harmful)
     assert "<script" not in harmful
     assert "http" not in harmful

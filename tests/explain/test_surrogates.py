@@ -60,3 +60,13 @@ def test_seed_and_key_decide() -> None:
 def test_any_shape_and_one_colour(shape: tuple[int, ...]) -> None:
     image = torch.full(shape, 0.25)
     assert torch.equal(surrogates(image, 2, 0, 0), image.expand(2, *shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_pictures_in_half_precision(dtype: torch.dtype) -> None:
+    """The order comes from the Fourier transform in float32; the values are the picture's own."""
+    image = picture().to(dtype)
+    made = surrogates(image, 5, 0, 0)
+    assert made.dtype == dtype
+    assert torch.equal(made.flatten(2).sort(dim=2).values, image.flatten(1).sort(dim=1).values.expand(5, -1, -1))
+    assert (neighbours(made.float()).mean(dim=0) - neighbours(image.float())).abs().max() <= 0.1

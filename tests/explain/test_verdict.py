@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.explain.verdict import EVIDENCE, FAITHFUL, WEAK, per_cent, verdict
+from vitrail.explain.verdict import EVIDENCE, FAITHFUL, WEAK, verdict
 
 ORDER = ("cannot tell", "no better than random", "weak", "supported")
 
@@ -32,12 +32,6 @@ def test_cases(evidence: float | None, faithful: float | None, references: int, 
 
 
 p = st.integers(1, 100).map(lambda count: count / 100)
-
-
-def test_shares_for_people() -> None:
-    shares = [0.0, 1e-9, 0.0004, 0.004, 0.01, 0.5, 0.99, 0.995, 0.9999, 1.0]
-    told = ["0", "under 0.1", "under 0.1", "0.4", "1", "50", "99", "99.5", "over 99.9", "100"]
-    assert [per_cent(share) for share in shares] == [f"{words} %" for words in told]
 
 
 def test_the_reason_says_which_pictures_reached_the_number() -> None:

@@ -16,7 +16,7 @@ from tests.explain.planted_lab import load_planted
 from vitrail.data.planted import Variant, planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.scores.sanity import scrambled
-from vitrail.explain.trusting import trust
+from vitrail.explain.trial import trust
 from vitrail.model import Model
 
 NETWORKS = ("class-0", "class-1", "class-2", "mean-0", "mean-1", "mean-2")

@@ -104,6 +104,7 @@ def trust(verdict: str = "supported", text: str = "plain") -> TrustView:
         composites=99,
         surrogates=59,
         fill="donor",
+        precision="fp32",
     )
 
 

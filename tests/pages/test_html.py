@@ -12,7 +12,7 @@ from PIL import Image
 from tests.pages import samples
 from tests.pages.structure import PAYLOADS, Structure, without_data
 from vitrail.pages.explanation_page import explanation_page
-from vitrail.pages.html import asset, data_uri, document, escape, number, percent, plural, write_page
+from vitrail.pages.html import asset, data_uri, document, escape, is_page, number, plural, write_page
 from vitrail.pages.run_page import run_page
 
 PAGES = {
@@ -147,28 +147,12 @@ def test_numbers(value, shown):
     assert number(value) == shown
 
 
-@pytest.mark.parametrize(
-    ("share", "shown"),
-    [
-        (1, "100 %"),
-        (0.99999, "> 99.9 %"),
-        (0.0, "0 %"),
-        (1e-9, "< 0.1 %"),
-        (0.5, "50.0 %"),
-        (None, "–"),
-        (0.991, "99.1 %"),
-    ],
-)
-def test_percentages_never_round_to_certainty(share, shown):
-    assert percent(share) == shown
-
-
 def test_plural():
     assert [plural(n, "picture") for n in (0, 1, 2)] == ["0 pictures", "1 picture", "2 pictures"]
 
 
 def test_document_is_well_formed_and_has_a_language():
-    page = Structure(document("a <title>", "<main>x</main>"))
+    page = Structure(document("a <title>", "<main>x</main>", "kind"))
     assert page.attribute("html", "lang") == ["en"]
     assert page.content["title"] == "a <title>"
 
@@ -179,3 +163,14 @@ def test_writing_replaces_in_one_step_and_leaves_nothing_else(tmp_path):
     write_page(path, "two ü")
     assert path.read_text(encoding="utf-8") == "two ü"
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_known_again_by_what_made_it_and_by_nothing_that_it_says(name):
+    text = PAGES[name]("plain")
+    assert Structure(text).attribute("meta", "name").count("generator") == 1
+    assert [kind for kind in (*PAGES, "other") if is_page(text, kind)] == [name]
+    (mark,) = re.findall("<meta name=.generator.[^>]*>", text)
+    mine = f"<html><head><title>My notes on vitrail</title></head><body>Its pages say {mark}.</body></html>"
+    assert not is_page(mine, name)
+    assert not is_page(document(mark, f"<p>{mark}</p>", "other"), name)

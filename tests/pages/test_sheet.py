@@ -8,9 +8,10 @@ from PIL import Image
 
 from tests.pages import samples
 from tests.pages.structure import PAYLOADS
+from vitrail.colour import SEQUENTIAL
 from vitrail.pages import ExplainedPicture, ExplanationPage, HeatView
-from vitrail.pages.colour import SEQUENTIAL, heat_picture
 from vitrail.pages.lettering import _without_middle, drawable, font, shorten, wrap
+from vitrail.pages.overlay import heat_picture
 from vitrail.pages.score_line import score_axis
 from vitrail.pages.sheet import ACROSS, ALONE, BESIDE, _below, _score_words, draw_sheet
 from vitrail.pages.sheet_column import BLUE, FRAME, SOFT, SUNK, TONES, Column

@@ -10,7 +10,7 @@ import pytest
 from tests.pages import samples
 from tests.pages.structure import Structure
 from vitrail.explain import verdict
-from vitrail.explain.trusting import LEAST
+from vitrail.explain.trial import LEAST
 from vitrail.pages.about_methods import ABOUT
 from vitrail.pages.trust import FILLS, brief_block, how_tested, trust_block, verdict_icon
 from vitrail.pages.words import STEP_TOLD, TWO_SCORES, told_words

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pages import samples
-from vitrail.explain.verdict import per_cent
+from vitrail.colour import Common, share_range, value_range
 from vitrail.pages import HeatView
-from vitrail.pages.colour import Common, share_range, value_range
 from vitrail.pages.words import (
     STEP_TOLD,
     ends_words,
@@ -24,7 +23,6 @@ from vitrail.pages.words import (
     rank_words,
     reach_of,
     several_words,
-    share_words,
     shared_words,
     short_words,
     step_words,
@@ -110,11 +108,6 @@ def test_which_step_the_sentences_speak_of_is_told_where_one_does() -> None:
     one = dataclasses.replace(silent, sentence="Covering the brightest square drops “7” from 9 % to 1 %: weak.")
     assert step_words([silent, samples.trust()]) == step_words([one]) == STEP_TOLD
     assert step_words([silent]) == step_words([]) == ""
-
-
-@pytest.mark.parametrize("share", [0.0, 1e-9, 1 - 1e-9, 1.0])
-def test_a_share_in_a_sentence_of_a_page_is_said_as_in_the_verdict(share: float) -> None:
-    assert share_words(share) == per_cent(share)
 
 
 def test_the_reason_stands_below_the_sentence_unless_it_is_in_it() -> None:

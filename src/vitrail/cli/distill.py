@@ -17,7 +17,7 @@ SAYS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Distill(DistillOptions):
-    """What can be typed behind `vitrail distill`."""
+    """What can be typed after `vitrail distill`."""
 
     data: Positional[str] = ""
     """digits, mnist, fashion-mnist, mnist-m, a folder of class folders, or a .csv or .jsonl with path,label[,split]"""

@@ -20,7 +20,7 @@ NETWORK = "Ti/16"
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor:
-    """What can be typed behind `vitrail doctor`."""
+    """What can be typed after `vitrail doctor`."""
 
     model: str | None = None
     """A run or model folder, whose explanations are checked: sums that must close, maps that must move with the

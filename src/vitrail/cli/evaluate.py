@@ -18,7 +18,7 @@ SHOWN = 40  # classes in the table; --json has all
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate:
-    """What can be typed behind `vitrail evaluate`."""
+    """What can be typed after `vitrail evaluate`."""
 
     run: Positional[str]
     """A run or model folder"""
@@ -60,8 +60,9 @@ def run(words: Sequence[str]) -> int:
 
 def _tell(evaluated: "Evaluated", typed: Evaluate) -> None:
     """Print how often the class is right."""
-    from vitrail.cli.output import console, count, print_json, share, warn
+    from vitrail.cli.output import console, count, print_json, warn
     from vitrail.jobs import CHANGED
+    from vitrail.shares import percent
 
     result, scores = evaluated.to_dict(), evaluated.scores
     if typed.json:
@@ -69,8 +70,8 @@ def _tell(evaluated: "Evaluated", typed: Evaluate) -> None:
     else:
         low, high = scores.interval
         screen, split = console(), "" if evaluated.split == "all" else f"{evaluated.split} "
-        screen.print(f"{split}accuracy {share(scores.accuracy)}", style="bold", end="")
-        interval = f"95 % interval {share(low)} to {share(high)}"
+        screen.print(f"{split}accuracy {percent(scores.accuracy, 2)}", style="bold", end="")
+        interval = f"95 % interval {percent(low, 2)} to {percent(high, 2)}"
         screen.print(f" of {count(scores.images, 'picture')} ({interval}), loss {scores.loss:.4f}\n")
         _print_classes(result["per_class"])
     problems = [f"Left out: {problem}." for problem in result["unreadable"]]
@@ -90,18 +91,19 @@ def _tell(evaluated: "Evaluated", typed: Evaluate) -> None:
 
 def _tell_written(outcome: "SequenceOutcome", typed: Evaluate) -> None:
     """The same for a model that writes: how often a text is right in every token."""
-    from vitrail.cli.output import console, count, print_json, print_table, share, warn
+    from vitrail.cli.output import console, count, print_json, print_table, warn
     from vitrail.sequence_jobs import CHANGED
+    from vitrail.shares import percent
 
     result = outcome.to_dict()
     if typed.json:
         print_json({"model": typed.run, "data": outcome.data, **result, "notes": list(outcome.notes)})
     else:
         screen, (name, value) = console(), outcome.headline
-        screen.print(f"{name} {share(value)}", style="bold", end="")
+        screen.print(f"{name} {percent(value, 2)}", style="bold", end="")
         screen.print(f" {outcome.sentence()}, loss {outcome.loss:.4f}\n")
         rows = [
-            (str(row["length"]), f"{row['sequences']:,}", share(row["exact"] / row["sequences"], 1))
+            (str(row["length"]), f"{row['sequences']:,}", percent(row["exact"] / row["sequences"], 1))
             for row in outcome.by_length()
         ]
         print_table(rows, ("length", "sequences", "exact"), left=0)
@@ -117,12 +119,13 @@ def _tell_written(outcome: "SequenceOutcome", typed: Evaluate) -> None:
 
 def _print_classes(rows: list[dict]) -> None:
     """A table of the classes, the worst first."""
-    from vitrail.cli.output import count, print_table, share
+    from vitrail.cli.output import count, print_table
+    from vitrail.shares import percent
 
     columns = ("precision", "recall", "f1")
     worst_first = sorted(rows, key=lambda row: (row["f1"] is None, row["f1"] or 0.0))
     cells = [
-        (row["class"], f"{row['images']:,}", *("-" if row[key] is None else share(row[key], 1) for key in columns))
+        (row["class"], f"{row['images']:,}", *("-" if row[key] is None else percent(row[key], 1) for key in columns))
         for row in worst_first[:SHOWN]
     ]
     print_table(cells, ("class (worst first)", "pictures", *columns))

@@ -17,7 +17,7 @@ BATCH = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Generate:
-    """What can be typed behind `vitrail generate`."""
+    """What can be typed after `vitrail generate`."""
 
     run: Positional[str]
     """A run or model folder"""
@@ -48,7 +48,8 @@ def run(words: Sequence[str]) -> int:
     _check_search(typed)
 
     from vitrail.cli.models_on import check_sources, files_of, load_on, writer
-    from vitrail.cli.output import count, print_json, print_table, share, warn
+    from vitrail.cli.output import count, print_json, print_table, warn
+    from vitrail.shares import percent
 
     batch = min(BATCH, len(typed.inputs))
     model = writer(load_on(typed.run, typed.device, typed.threads, batch), typed.run, "generate")
@@ -60,7 +61,7 @@ def run(words: Sequence[str]) -> int:
         facts, about = ("text", "probability", "ended", "notes"), {"about_probabilities": model.about_probabilities}
         print_json([{"input": each.name, **{fact: getattr(each, fact) for fact in facts}, **about} for each in found])
     else:
-        print_table([(each.name, each.shown, share(each.probability, 1)) for each in found], left=2)
+        print_table([(each.name, each.shown, percent(each.probability, 1)) for each in found], left=2)
         if found and model.about_probabilities:
             warn(model.about_probabilities)
     for each in found:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Models:
-    """What can be typed behind `vitrail models`."""
+    """What can be typed after `vitrail models`."""
 
     size: Positional[str] = ""
     """A size such as S/16, or a run or model folder; all sizes when left out"""
@@ -126,7 +126,7 @@ def _print_sizes(rows: list[tuple[str, "ViTConfig"]]) -> None:
 
 
 def _grouped(rows: Sequence["Layer"]) -> list["Layer"]:
-    """The layers with the blocks behind the first of a stack, which are all alike, in one row: their sum."""
+    """The layers with the blocks after the first of a stack, which are all alike, in one row: their sum."""
     found: list[Layer] = []
     for stack, some in groupby(rows, _stack_behind_first):
         block = list(some)

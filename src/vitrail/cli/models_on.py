@@ -42,7 +42,7 @@ def classifier(model: Model | SequenceModel, run: str, verb: str, given: Sequenc
         model: What was loaded.
         run: Where from.
         verb: What was typed.
-        given: The sources that were typed behind it.
+        given: The sources that were typed after it.
 
     Raises:
         UsageError: If it writes texts; says what it reads and what to type instead.

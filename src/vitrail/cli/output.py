@@ -87,16 +87,6 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def share(value: float, places: int = 2) -> str:
-    """A share as a percentage, for tables; it reads 100 or 0 only where it is exactly that."""
-    shown, nearly = f"{100 * value:.{places}f}", 10.0**-places
-    if value < 1 and float(shown) >= 100:
-        return f"> {100 - nearly:.{places}f} %"
-    if value > 0 and float(shown) == 0:
-        return f"< {nearly:.{places}f} %"
-    return f"{shown} %"
-
-
 def _finite(value: Any) -> Any:
     match value:
         case float():

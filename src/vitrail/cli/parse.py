@@ -38,7 +38,7 @@ def parse(kind: type[Options], verb: str, words: Sequence[str], says: str) -> Op
     Args:
         kind: A dataclass; its field docstrings are the help.
         verb: Its name, for messages.
-        words: What was typed behind the verb.
+        words: What was typed after the verb.
         says: What the verb does, for its help.
 
     Raises:

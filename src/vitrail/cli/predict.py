@@ -18,7 +18,7 @@ COLUMNS = ["file", "label", "probability"]
 
 @dataclass(frozen=True, kw_only=True)
 class Predict:
-    """What can be typed behind `vitrail predict`."""
+    """What can be typed after `vitrail predict`."""
 
     run: Positional[str]
     """A run or model folder"""
@@ -49,8 +49,9 @@ def run(words: Sequence[str]) -> int:
         _check_out(typed.out)
 
     from vitrail.cli.models_on import check_pictures, classifier, files_of, load_on
-    from vitrail.cli.output import count, print_json, print_table, say, share, warn
+    from vitrail.cli.output import count, print_json, print_table, say, warn
     from vitrail.data.planted_sets import is_planted
+    from vitrail.shares import percent
 
     together = BATCH if any(Path(name).is_dir() for name in typed.pictures) else min(BATCH, len(typed.pictures))
     loaded = load_on(typed.run, typed.device, typed.threads, together)
@@ -68,8 +69,8 @@ def run(words: Sequence[str]) -> int:
     elif typed.out is not None:
         say(f"{count(len(found), 'prediction')} in {typed.out}")
     else:
-        others = ["  ".join(f"{name} {share(value, 1)}" for name, value in p.top[1:3]) for p in found]
-        rows = [(p.name, p.label, share(p.probability, 1), f"({o})") for p, o in zip(found, others, strict=True)]
+        others = ["  ".join(f"{name} {percent(value, 1)}" for name, value in p.top[1:3]) for p in found]
+        rows = [(p.name, p.label, percent(p.probability, 1), f"({o})") for p, o in zip(found, others, strict=True)]
         print_table(rows, left=2)
     for problem in problems[:-1]:
         warn(f"left out: {problem}")

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from vitrail.cli.output import count, duration, one_line, share
+from vitrail.cli.output import count, duration, one_line
+from vitrail.shares import percent
 from vitrail.training.events import EpochScored, Event, Finished, Reading, Started
 from vitrail.training.loop import StepDone
 
@@ -113,7 +114,7 @@ class TrainingProgress:
         says = (
             f"epoch {event.epoch + 1}/{self.started.epochs}  loss {float(event.loss):.3f}  "
             f"{self.images / max(self.seconds, 1e-9):,.0f} {RATE.format(unit=self.started.unit)}  "
-            f"{share(self.waiting / max(self.seconds, 1e-9), 0)} waiting  "
+            f"{percent(self.waiting / max(self.seconds, 1e-9), 0)} waiting  "
             f"{duration((self.told - self.began) / max(done, 1) * left)} left"
         )
         self.images, self.seconds, self.waiting = 0, 0.0, 0.0
@@ -129,9 +130,9 @@ class TrainingProgress:
         cells = (
             f"{row['training_loss']:.4f}",
             f"{row['validation_loss']:.4f}",
-            share(row["validation_accuracy"]),
+            percent(row["validation_accuracy"], 2),
             f"{row['images_per_second'] or 0.0:,.0f}",
-            share(row["waiting_share"] or 0.0, 0),
+            percent(row["waiting_share"] or 0.0, 0),
         )
         epoch = f"{row['epoch']}/{total}".rjust(self._epoch_width())
         widths = WIDTHS.values()

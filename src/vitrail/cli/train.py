@@ -23,7 +23,7 @@ SAYS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Train(TrainOptions):
-    """What can be typed behind `vitrail train`."""
+    """What can be typed after `vitrail train`."""
 
     data: Positional[str] = ""
     """digits, mnist, fashion-mnist, mnist-m, planted (planted:mnist, planted:2x3, planted:mnist,2x3 say whose digits
@@ -56,7 +56,8 @@ def run(words: Sequence[str]) -> int:
 
 def show(finished: "Finished", screen: "Console", as_json: bool) -> int:
     """Print how well it went, and where the result is."""
-    from vitrail.cli.output import duration, print_json, say, share
+    from vitrail.cli.output import duration, print_json, say
+    from vitrail.shares import percent
 
     evaluated = finished.evaluated
     if as_json:
@@ -64,7 +65,7 @@ def show(finished: "Finished", screen: "Console", as_json: bool) -> int:
         print_json({"run": str(finished.folder), **evaluated.to_dict(), **result})
         return 0
     name, value = evaluated.headline
-    screen.print(f"\n{name} {share(value)}", style="bold", end="")
+    screen.print(f"\n{name} {percent(value, 2)}", style="bold", end="")
     screen.print(f" {evaluated.sentence()}, after {duration(finished.seconds)}")
     if finished.beside:
         say(f"beside it  {finished.beside}")

@@ -6,7 +6,7 @@
     selftest(model)                                         # does explaining work on this model?
 
 Read first `heat.py` (what comes out), `target.py` (what may be asked), `readout.py` (what all methods share), then any
-method in `methods`. `trusting.py` scores a map, `verdict.py` is the rule, `scores` are the metrics, `inside` looks into
+method in `methods`. `trial.py` scores a map, `verdict.py` is the rule, `scores` are the metrics, `inside` looks into
 a network.
 
 Every method takes a ViT in eval mode, any number of pictures, any grid and any prefix, and leaves the network as it is.
@@ -17,12 +17,10 @@ from vitrail.explain.compare import Comparison, compare
 from vitrail.explain.heat import Heat
 from vitrail.explain.methods import METHODS, Method
 from vitrail.explain.methods.attcat import attcat
-from vitrail.explain.methods.attention_generic import generic_attention, generic_relevance_of
 from vitrail.explain.methods.attention_grad_cam import attention_grad_cam
-from vitrail.explain.methods.attention_raw import raw_attention
-from vitrail.explain.methods.attention_rollout import rollout, rollout_of
 from vitrail.explain.methods.conservative import Balance, balance_sheet, conservative
 from vitrail.explain.methods.cross_attention import cross_attention
+from vitrail.explain.methods.generic_attention import generic_attention, generic_relevance_of
 from vitrail.explain.methods.grad_cam import grad_cam
 from vitrail.explain.methods.gradient_rollout import gradient_rollout, gradient_rollout_of
 from vitrail.explain.methods.head_view import head_view, head_views
@@ -32,14 +30,16 @@ from vitrail.explain.methods.integrated_gradients import integrated_gradients, i
 from vitrail.explain.methods.kernel_shap import kernel_shap
 from vitrail.explain.methods.legrad import legrad
 from vitrail.explain.methods.occlusion import occlusion
+from vitrail.explain.methods.raw_attention import raw_attention
 from vitrail.explain.methods.rise import rise
+from vitrail.explain.methods.rollout import rollout, rollout_of
 from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.methods.smooth_grad import smooth_grad
 from vitrail.explain.methods.tam import tam
 from vitrail.explain.selftest import SelfTest, selftest
 from vitrail.explain.target import Contrast, Target
 from vitrail.explain.tested import Trust
-from vitrail.explain.trusting import trust
+from vitrail.explain.trial import trust
 
 __all__ = [
     "METHODS",

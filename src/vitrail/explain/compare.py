@@ -2,18 +2,21 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
+from vitrail.explain.areas import Areas, areas_of, random_areas_of
 from vitrail.explain.heat import Heat
-from vitrail.explain.methods import METHODS, nearest_method
+from vitrail.explain.inside.sinks import find_sinks, noted
+from vitrail.explain.methods import METHODS, Method, nearest_method
+from vitrail.explain.readout import check
 from vitrail.explain.target import OfLogits, Target
 from vitrail.explain.tested import Trust
-from vitrail.explain.trusting import Explainable, Precision, evidence_for, trust
+from vitrail.explain.trial import Explainable, Precision, aim_of, begin
 from vitrail.nn.vit import Images
 
 
@@ -25,34 +28,29 @@ class Comparison:
         methods: Their names.
         heats: One heat for each.
         trusts: How far to trust each; empty when that was not asked for.
+        areas: Deletion and insertion of each; empty when they were not asked for.
+        random_areas: The same of a random order of squares; None when they were not asked for.
         seconds: What each map took for all pictures together, scores not counted.
     """
 
     methods: tuple[str, ...]
     heats: tuple[Heat, ...]
     trusts: tuple[Trust, ...]
+    areas: tuple[Areas, ...]
+    random_areas: Areas | None
     seconds: tuple[float, ...]
-
-    def shares(self) -> Float[Tensor, "methods b rows columns"]:
-        """All maps on one scale: each patch's share of its map's total size, with its sign; 0 for an empty map.
-
-        Methods have units of their own, which nothing converts into one another. Shares can be compared: uniform maps
-        have 1 / patches everywhere, and a map with everything in one patch has 1 there.
-        """
-        values = torch.stack([heat.values.double() for heat in self.heats])
-        total = values.abs().sum(dim=(2, 3), keepdim=True)
-        return torch.where(total > 0, values / total, 0.0)
 
 
 def compare(
     model: Explainable,
     images: Images,
-    methods: Sequence[str] | None = None,
+    methods: Sequence[str | Method] | None = None,
     target: Target = None,
     *,
     references: Float[Tensor, "r c h w"] | None = None,
     masks: Bool[Tensor, "b rows columns"] | None = None,
     scored: bool = True,
+    areas: bool = True,
     precision: Precision = "fp32",
     seed: int = 0,
 ) -> Comparison:
@@ -61,49 +59,61 @@ def compare(
     Args:
         model: A network in eval mode with its references.
         images: (b, c, h, w), as the network reads them.
-        methods: Names out of `METHODS`; all but those that take hundreds of passes when left out. Where one class is
-            held against another, those that cannot tell classes apart are left out too.
+        methods: Names out of `METHODS`, or methods of your own, each under a name of its own; when left out, all but
+            those that take hundreds of passes and those that one has to name (`Method.opt_in`). Where one class is held
+            against another, those that cannot tell classes apart are left out too.
         target: What is explained, see `vitrail.explain.target`.
         references: See `trust`.
         masks: See `trust`.
         scored: Whether each map is also scored, which takes far longer than the maps.
+        areas: Whether deletion and insertion, the scores of other tools, come with the verdict; a seventh more passes.
         precision: Of the scores' passes, see `trust`.
         seed: Of the scores: all methods meet the same covers.
 
     Raises:
-        UsageError: If a method is unknown, or one that was named cannot answer.
+        UsageError: If no method is named, one is unknown, or one that was named cannot answer.
     """
-    names = methods_for(target) if methods is None else tuple(methods)
-    for name in names:
-        if name not in METHODS:
-            raise UsageError(f"unknown method '{name}', there are {', '.join(METHODS)}", f"'{nearest_method(name)}'")
-    heats, trusts, seconds = [], [], []
-    evidence = None
+    if isinstance(methods, str):
+        raise UsageError(f"methods is a list of names, got the text '{methods}'", f"['{methods}']")
+    chosen = {each.name: each for each in map(_method, methods_for(target) if methods is None else methods)}
+    if not chosen:
+        raise UsageError("there is no method to compare", "methods=None for all that are quick")
+    check(model.network, images, False)
+    if target is None:  # once for all, so that no rounding lets two methods explain two classes
+        with torch.no_grad():
+            target = model.network(images).argmax(dim=1)
     function: OfLogits | None = target if callable(target) and not isinstance(target, Tensor) else None
-    for name in names:
+    sinks, heats, seconds = find_sinks(model.network, images), [], []
+    for method in chosen.values():
         began = time.perf_counter()
-        heats.append(METHODS[name].function(model.network, images, target))
+        heat = method.function(model.network, images, target)
         seconds.append(time.perf_counter() - began)
-        if scored:
-            evidence = evidence or evidence_for(model, images, heats[-1], references, function, precision, seed)
-            found = trust(
-                model,
-                images,
-                heats[-1],
-                references=references,
-                masks=masks,
-                function=function,
-                evidence=evidence,
-                precision=precision,
-                seed=seed,
-            )
-            trusts.append(found)
-    return Comparison(names, tuple(heats), tuple(trusts), tuple(seconds))
+        heats.append(noted(heat, sinks))
+    maps = Comparison(tuple(chosen), tuple(heats), (), (), None, tuple(seconds))
+    if not scored:
+        return maps
+    aim = aim_of(heats[0], function)
+    trial = begin(model, images, aim, references=references, masks=masks, precision=precision, seed=seed)
+    tested = replace(maps, trusts=tuple(trial.judge(heat) for heat in heats))
+    if not areas:
+        return tested
+    found = tuple(areas_of(trial.covering, heat.values) for heat in heats)
+    return replace(tested, areas=found, random_areas=random_areas_of(trial.covering))
+
+
+def _method(given: str | Method) -> Method:
+    if isinstance(given, Method):
+        return given
+    if given not in METHODS:
+        raise UsageError(f"unknown method '{given}', there are {', '.join(METHODS)}", f"'{nearest_method(given)}'")
+    return METHODS[given]
 
 
 def methods_for(target: Target) -> tuple[str, ...]:
     """The methods that answer such a question within some tens of passes."""
     contrast = isinstance(target, tuple)
     return tuple(
-        name for name, method in METHODS.items() if not method.costly and (method.class_specific or not contrast)
+        name
+        for name, method in METHODS.items()
+        if not method.costly and not method.opt_in and (method.class_specific or not contrast)
     )

@@ -44,12 +44,12 @@ FEWEST = 10  # references
 COMPOSITES = (99, 199, 299, 399, 499)  # after each round; they serve all pictures of a call
 SURROGATES = (59, 119, 239, 499)  # after each round; each picture has its own
 DOUBT = 0.05  # chance of a number as low, or as high, at the limit itself, up to which a round is the last
-VALUES = 3_000_000  # of the pictures that are made and go through the network at a time: 20 of 3 x 224 x 224
+VALUES = 3_000_000  # of the pictures that are made and go through the network at a time: 19 of 3 x 224 x 224
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Whether pictures hold evidence; one entry for each.
+    """Whether pictures hold evidence; one entry for each, on the CPU.
 
     Attributes:
         p: (b,), the larger of both; nan where it could not be asked.
@@ -73,8 +73,18 @@ def explained(logits: Float[Tensor, "*m b v"], aim: Aim) -> Float[Tensor, "*m b"
     Softmax does not change when a constant is added to all logits, so a logit by itself says nothing; a difference of
     two does, and a function of the caller's is taken as it is.
     """
+    return aim.of(_counted(logits, aim))
+
+
+def _counted(logits: Float[Tensor, "*m b v"], aim: Aim) -> Float[Tensor, "*m b v"]:
+    """Logits from where the aim counts them: from their mean where one class stands alone."""
     alone = aim.rather_than is None and aim.function is None and logits.shape[-1] > 1
-    return aim.of(logits - logits.mean(dim=-1, keepdim=True) if alone else logits)
+    return logits - logits.mean(dim=-1, keepdim=True) if alone else logits
+
+
+def different(references: Float[Tensor, "r c h w"]) -> int:
+    """How many of the references are not copies of another."""
+    return len(set(keys_of(references)))
 
 
 @torch.no_grad()
@@ -87,16 +97,15 @@ def find_evidence(
         network: In eval mode.
         images: (b, c, h, w), as the network reads them.
         aim: What is explained of them.
-        lent: References that lend their patches. With fewer than ten, the question is not asked.
+        lent: References that lend their patches. With fewer than ten that differ, the question is not asked.
         seed: Decides composites and surrogates.
     """
-    nothing = torch.zeros(len(images), dtype=torch.long, device=images.device)
-    if lent is None or len(lent) < FEWEST:
-        return Evidence(
-            torch.full(nothing.shape, torch.nan, dtype=torch.float64, device=images.device), nothing, nothing
-        )
+    nothing = torch.zeros(len(images), dtype=torch.long)
+    references = 0 if lent is None else different(lent)
+    if lent is None or references < FEWEST:
+        return Evidence(torch.full(nothing.shape, torch.nan, dtype=torch.float64), nothing, nothing)
     logits = wide(logits_in_chunks(network, images[None], at_a_time(images))[0])
-    p, composites = _among_composites(network, images, logits, aim, lent, seed)
+    p, composites = _among_composites(network, images, logits, aim, lent, references, seed)
     surrogates_asked = nothing.clone()
     for picture in (p <= EVIDENCE).nonzero()[:, 0].tolist():
         one = slice(picture, picture + 1)
@@ -106,16 +115,16 @@ def find_evidence(
 
 
 def _among_composites(
-    network: ViT, images: Images, logits: Tensor, aim: Aim, lent: Tensor, seed: int
+    network: ViT, images: Images, logits: Tensor, aim: Aim, lent: Tensor, references: int, seed: int
 ) -> tuple[Float[Tensor, "b"], Int[Tensor, "b"]]:
     fill, without = donor(lent), logits[:0]
-    p = torch.ones(len(images), dtype=torch.float64, device=images.device)
-    asked = torch.zeros(len(images), dtype=torch.long, device=images.device)
+    p = torch.ones(len(images), dtype=torch.float64)
+    asked = torch.zeros(len(images), dtype=torch.long)
     open_ = torch.ones_like(p, dtype=torch.bool)
     for count in COMPOSITES:
         more = composites_of(network, images, fill, range(len(without), count), seed)
         without = torch.cat([without, more])
-        above = as_high(logits, aim, without, len(lent))
+        above = as_high(logits, aim, without, references)
         p, asked = torch.where(open_, ranked(above, count), p), torch.where(open_, count, asked)
         open_ = open_ & ~settled(above, count)
         if not open_.any():
@@ -124,7 +133,7 @@ def _among_composites(
 
 
 def _among_surrogates(network: ViT, image: Images, logits: Tensor, aim: Aim, seed: int) -> tuple[float, int]:
-    key, above, asked = keys_of(image)[0], torch.zeros(1, dtype=torch.long, device=image.device), 0
+    key, above, asked = keys_of(image)[0], torch.zeros(1, dtype=torch.long), 0
     for count in SURROGATES:
         while asked < count:
             some = min(at_a_time(image[:1]), count - asked)
@@ -163,7 +172,7 @@ def composites_of(
 def as_high(
     logits: Float[Tensor, "b v"], aim: Aim, without: Float[Tensor, "count v"], references: int | None = None
 ) -> Int[Tensor, "b"]:
-    """How many pictures without evidence reach each picture's number.
+    """How many pictures without evidence reach each picture's number; on the CPU.
 
     Args:
         logits: Of the pictures.
@@ -172,19 +181,18 @@ def as_high(
         references: Of how many pictures they are put together; None where they are not.
     """
     own, pictures = explained(logits, aim), len(logits)
-    theirs = explained(without[:, None].expand(-1, pictures, -1), aim)  # (count, b)
-    if aim.function is None:
+    counted = _counted(without, aim)
+    if aim.function is not None:
+        theirs = aim.of(without)[:, None].expand(-1, pictures)  # (count, b)
+    else:
+        against = 0.0 if aim.rather_than is None else without[:, aim.rather_than]
+        best = counted.amax(dim=1, keepdim=True)  # where the picture's class is its highest, so is each of the others'
         highest = aim.target == logits.argmax(dim=1)
-        chosen = Aim(without.argmax(dim=1))
-        if aim.rather_than is None:
-            best = explained(without, chosen)[:, None].expand(-1, pictures)
-        else:  # the highest of the others, held against the same class
-            best = chosen.of(without)[:, None] - without[:, aim.rather_than]
-        theirs = torch.where(highest, best, theirs)
+        theirs = torch.where(highest, best, counted[:, aim.target]) - against
     if references is not None:
         mean = theirs.mean(dim=0)
         theirs = mean + (theirs - mean) * ((references + 1) / (references - 1)) ** 0.5
-    return (~(theirs < own)).sum(dim=0)  # what is no number counts as high
+    return (~(theirs < own)).sum(dim=0).cpu()  # what is no number counts as high
 
 
 def ranked(above: Int[Tensor, "b"], count: int) -> Float[Tensor, "b"]:

@@ -6,12 +6,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from vitrail.colour import ROUNDING
 from vitrail.explain.showing import Shown, heat_html
 
 NO_SIGNAL = "no signal"
 NOT_FINITE = "not finite"
-
-ROUNDING = 1024  # units in the last place within which a map counts as constant
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +45,10 @@ class Heat:
         """The maps in colours, for a notebook."""
         shown = []
         for picture, notes in enumerate(self.notes):
-            titles, values = self._titles(picture), self.values[picture].detach().float().cpu()
+            titles, values = self._titles(picture), self.values[picture].detach().cpu()
+            values = values.to(torch.promote_types(values.dtype, torch.float32))
             maps = values[None] if values.dim() == 2 else values
-            shown += [Shown(title, one.tolist(), notes) for title, one in zip(titles, maps, strict=True)]
+            shown += [Shown(title, one.numpy(), notes) for title, one in zip(titles, maps, strict=True)]
         return heat_html(self.method.replace("_", " "), shown, self.signed, self.class_specific)
 
     def _titles(self, picture: int) -> list[str]:

@@ -198,7 +198,7 @@ def rows_read(rows: Float[Tensor, "*b n"]) -> list[int]:
 def start_rows(layer: Layer, readout: Float[Tensor, "r n"] | None) -> Float[Tensor, "b r n"]:
     """The same rows for each picture: the readout's, or all of the identity when None."""
     pictures, _, tokens, like = layer.extent
-    start = torch.eye(tokens) if readout is None else readout
+    start = torch.eye(tokens, device="cpu") if readout is None else readout
     return start.to(like).expand(pictures, -1, -1)
 
 
@@ -244,19 +244,35 @@ def block_of(network: ViT, layer: int) -> int:
     Raises:
         UsageError: If there is no such block; names those that there are.
     """
-    depth = network.config.depth
+    return layer_among(network.config.depth, layer, "layer=-1 for the last")
+
+
+def layer_among(depth: int, layer: int, hint: str) -> int:
+    """The number of one of `depth` layers, counted from 0; `hint` is what to try where there is no such layer.
+
+    Raises:
+        UsageError: If there is no such layer; names those that there are.
+    """
     if not -depth <= layer < depth:
-        raise UsageError(f"layer must be one of {-depth}..{depth - 1}, got {layer}", "layer=-1 for the last")
+        raise UsageError(f"layer must be one of {-depth}..{depth - 1}, got {layer}", hint)
     return layer % depth
 
 
-def head_of(network: ViT, head: int, hint: str = "head=0 for the first") -> int:
-    """The number of a head, counted from 0; `hint` is what to try where there is no such head.
+def head_of(network: ViT, head: int) -> int:
+    """The number of a head, counted from 0.
 
     Raises:
         UsageError: If there is no such head; names those that there are.
     """
-    heads = network.config.heads
+    return head_among(network.config.heads, head, "head=0 for the first")
+
+
+def head_among(heads: int, head: int, hint: str) -> int:
+    """The number of one of `heads` heads, counted from 0; `hint` is what to try where there is no such head.
+
+    Raises:
+        UsageError: If there is no such head; names those that there are.
+    """
     if not 0 <= head < heads:
         raise UsageError(f"head must be one of 0..{heads - 1}, got {head}", hint)
     return head
@@ -264,6 +280,5 @@ def head_of(network: ViT, head: int, hint: str = "head=0 for the first") -> int:
 
 def heads_of(network: ViT, head: int | None) -> list[int]:
     """One head, or all when None; refuses what `head_of` refuses."""
-    if head is None:
-        return list(range(network.config.heads))
-    return [head_of(network, head, "head=None for the mean over all heads")]
+    heads = network.config.heads
+    return list(range(heads)) if head is None else [head_among(heads, head, "head=None for the mean over all heads")]

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from vitrail.explain.methods.attention_generic import generic_attention
+from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.scores.streams import stream
 from vitrail.nn import ViT
 
@@ -51,7 +51,7 @@ def without_evidence(
         row, column = divmod(square, columns)
         place = (..., slice(row * down, (row + 1) * down), slice(column * across, (column + 1) * across))
         for reference in named[:, square].nonzero()[:, 0].tolist():
-            other = int(clean[torch.randint(len(clean), (1,), generator=random)])
+            other = int(clean[torch.randint(len(clean), (1,), generator=random, device="cpu")])
             lent[reference][place] = references[other][place]
     assert len(lent) == count
     return lent

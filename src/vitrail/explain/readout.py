@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat, caveats
@@ -93,12 +93,7 @@ def open_run(
         if gradients:
             refuse_constant(logit)
         readout = readout_of(network, grid).to(device=logits.device, dtype=wide(logits).dtype)
-    missing = [place for place in attentions_asked(network, names) if place not in record.attentions()]
-    if missing:
-        raise UsageError(
-            f"the attention of {missing[0]} leaves no weights in the record",
-            "an attention that calls record.keep_attention(queries, keys, values, attended, mask)",
-        )
+    check_attentions(network, record, names)
     return Opened(record, aim, logit, pixels, readout, network.config.prefix, grid)
 
 
@@ -119,10 +114,37 @@ def heat_of(
     return Heat(values.detach(), aim.target, logit.detach(), method, signed, class_specific, found, aim.rather_than)
 
 
-def attentions_asked(network: ViT, names: Sequence[str]) -> list[str]:
-    """The places whose attention weights match one of `names`."""
+def check_attentions(network: ViT, record: Record, names: Sequence[str]) -> None:
+    """Refuse a run that left no attention weights where one of `names` asks for them.
+
+    Raises:
+        UsageError: Naming the first block whose attention left none.
+    """
     places = [f"blocks.{index}" for index in range(network.config.depth)]
-    return [place for place in places if any(fnmatchcase(f"{place}.attention", name) for name in names)]
+    asked = [place for place in places if any(fnmatchcase(f"{place}.attention", name) for name in names)]
+    missing = [place for place in asked if place not in record.attentions()]
+    if missing:
+        raise UsageError(
+            f"the attention of {missing[0]} leaves no weights in the record",
+            "an attention that calls record.keep_attention(queries, keys, values, attended, mask)",
+        )
+
+
+def check_eval(network: nn.Module, what: str = "an explanation") -> None:
+    """Refuse a network whose answers are random.
+
+    Args:
+        network: Any.
+        what: Needs it, for the message.
+
+    Raises:
+        UsageError: If any part is in training mode; names it.
+    """
+    training = [name or "the network" for name, module in network.named_modules() if module.training]
+    if training:
+        raise UsageError(
+            f"{what} needs a network in eval mode, and {training[0]} is in training mode", "network.eval()"
+        )
 
 
 def check(network: ViT, images: Tensor, gradients: bool) -> None:
@@ -131,11 +153,7 @@ def check(network: ViT, images: Tensor, gradients: bool) -> None:
     Raises:
         UsageError: See `open_run`.
     """
-    training = [name or "the network" for name, module in network.named_modules() if module.training]
-    if training:
-        raise UsageError(
-            f"an explanation needs a network in eval mode, and {training[0]} is in training mode", "network.eval()"
-        )
+    check_eval(network)
     if type(network.pool) is not POOLINGS[network.config.pooling]:
         raise UsageError(
             f"pooling {type(network.pool).__name__} is not one that explanations can read",
@@ -160,7 +178,7 @@ def readout_of(network: ViT, grid: Size) -> Float[Tensor, "n"]:
     and both heads are averaged (DeiT, 2021, section 4): it takes one half.
     """
     config, patches = network.config, grid[0] * grid[1]
-    readout = torch.zeros(config.prefix + patches, dtype=torch.float64)
+    readout = torch.zeros(config.prefix + patches, dtype=torch.float64, device="cpu")
     if config.pooling == "class":
         readout[0] = 1.0
     else:
@@ -179,6 +197,11 @@ def on_grid(row: Float[Tensor, "b n"], prefix: int, grid: Size) -> Float[Tensor,
 def wide(tensor: Tensor) -> Tensor:
     """The tensor in at least float32: products over layers are not made in half precision."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def exact(tensor: Tensor) -> Tensor:
+    """The tensor in float64, on the CPU: not every device has float64 (Apple's MPS has none)."""
+    return tensor.cpu().double()
 
 
 def without_autocast(tensor: Tensor) -> torch.autocast:

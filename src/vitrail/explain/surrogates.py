@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.explain.readout import wide
 from vitrail.explain.scores.streams import stream
 
 
@@ -30,11 +31,11 @@ def surrogates(image: Float[Tensor, "c h w"], count: int, seed: int, key: int) -
     Returns:
         (count, c, h, w): each channel of each holds exactly the values of that channel of the picture.
     """
-    random = stream(seed, "surrogates", key)
-    noise = torch.randn((count, 1, *image.shape[1:]), generator=random).to(image)
+    random, full = stream(seed, "surrogates", key), wide(image)  # no Fourier transform is made in half precision
+    noise = torch.randn((count, 1, *image.shape[1:]), generator=random, device="cpu").to(full)
     turn = torch.fft.fft2(noise).sgn()  # phases of real numbers: opposite frequencies turn oppositely
     turn[..., 0, 0] = 1.0
-    mixed = torch.fft.ifft2(torch.fft.fft2(image) * turn).real.flatten(2)
+    mixed = torch.fft.ifft2(torch.fft.fft2(full) * turn).real.flatten(2)
     own = image.flatten(1).sort(dim=1).values.expand(count, -1, -1)
     order = mixed.argsort(dim=2)
-    return torch.empty_like(mixed).scatter_(2, order, own).unflatten(2, image.shape[1:])
+    return own.new_empty(own.shape).scatter_(2, order, own).unflatten(2, image.shape[1:])

@@ -1,13 +1,18 @@
-"""What a test of maps found: a verdict for each, the numbers behind it, and a sentence for people (`trusting.py`)."""
+"""What a test of maps found: a verdict for each, the numbers behind it, and a sentence for people (`trial.py`)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitrail.explain.verdict import Verdict, per_cent
+from vitrail.explain.verdict import Verdict
+from vitrail.shares import percent_in_words
+
+Precision = Literal["fp32", "bf16"]
 
 VISIBLE = 0.05  # difference of probabilities that a sentence speaks of
+UNKNOWN = ("oracle", "evidence", "faithful", "before", "covered", "covered_random")  # where nan means "not known"
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +36,7 @@ class Trust:
         composites: (b,), with how many pictures put together of other pictures' patches the number was compared.
         surrogates: (b,), with how many pictures of the same colours and smoothness.
         fill: What covered squares.
+        precision: In which the passes of the test were computed.
     """
 
     verdict: tuple[Verdict, ...]
@@ -49,6 +55,11 @@ class Trust:
     composites: Int[Tensor, "b"]
     surrogates: Int[Tensor, "b"]
     fill: str
+    precision: Precision
+
+    def of(self, picture: int) -> dict[str, Any]:
+        """The values of one picture, under the same names: words, numbers, and None for what is not known."""
+        return {each.name: _of(getattr(self, each.name), picture, each.name in UNKNOWN) for each in fields(self)}
 
     def sentence(self, picture: int, name: str) -> str:
         """What covering squares of one picture does to the class called `name`, and the verdict, for people.
@@ -72,9 +83,20 @@ class Trust:
         random = "a random square" if count == 1 else f"{count} random squares"
         moves = "drops" if after < before else "takes"
         return (
-            f"Covering {brightest} {moves} {name} from {per_cent(before)} to {per_cent(after)}; "
-            f"covering {random} leaves {per_cent(chance)}: {says}."
+            f"Covering {brightest} {moves} {name} from {percent_in_words(before)} to {percent_in_words(after)}; "
+            f"covering {random} leaves {percent_in_words(chance)}: {says}."
         )
+
+
+def _of(values: Any, picture: int, may_lack: bool) -> Any:
+    """What one picture has of them; what is no sequence concerns all pictures."""
+    match values:
+        case tuple():
+            return values[picture]
+        case Tensor():
+            own = values[picture].tolist()
+            return None if may_lack and own != own else tuple(own) if values.dim() > 1 else own
+    return values
 
 
 def _told(value: float, *beside: float) -> str:

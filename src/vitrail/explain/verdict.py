@@ -14,6 +14,8 @@ benchmarks/LOG.md.
 
 from typing import Literal
 
+from vitrail.shares import percent_in_words
+
 Verdict = Literal["supported", "weak", "no better than random", "cannot tell"]
 Kind = Literal["composites", "surrogates"]
 
@@ -45,26 +47,21 @@ def verdict(
         why = "there are no reference pictures to cover squares with, so a change may come from the cover"
         return "cannot tell", why
     if evidence is None:
-        few = f"{references} reference picture{'s are' if references > 1 else ' is'} too few"
+        few = f"{references} different reference picture{'s are' if references > 1 else ' is'} too few"
         return "cannot tell", f"{few} to know what the network says of pictures without evidence"
     if evidence > EVIDENCE:
         return "cannot tell", f"no evidence found{_REACHED[kind]} as high in {_above(evidence)} of cases"
     if faithful <= FAITHFUL:
         return "supported", "there is evidence, and the squares that the map names carry it"
     if faithful <= WEAK:
-        return "weak", f"there is evidence, but {per_cent(faithful)} of random maps name squares that matter as much"
-    return "no better than random", f"{per_cent(faithful)} of random maps name squares that matter as much"
+        return "weak", f"there is evidence, but {_as_good(faithful)}"
+    return "no better than random", _as_good(faithful)
+
+
+def _as_good(p: float) -> str:
+    return f"{percent_in_words(p)} of random maps name squares that matter as much"
 
 
 def _above(p: float) -> str:
     """A p above the limit, which must not read like the limit."""
-    return per_cent(p) if round(100 * p) > 100 * EVIDENCE else f"{100 * p:.1f} %"
-
-
-def per_cent(share: float) -> str:
-    """A share for people: whole numbers, and a decimal near 0 and 100, which are never said of what is only near."""
-    if 0.01 <= share <= 0.99 or share in (0.0, 1.0):
-        return f"{100 * share:.0f} %"
-    if share < 0.0005:
-        return "under 0.1 %"
-    return "over 99.9 %" if share > 0.9995 else f"{100 * share:.1f} %"
+    return percent_in_words(p) if round(100 * p) > 100 * EVIDENCE else f"{100 * p:.1f} %"

@@ -4,8 +4,8 @@ A page is one file that opens from disk: its pictures, style and script are insi
 These functions take plain values (numbers, names, numpy arrays) and never a network, so this folder needs no torch.
 """
 
-from vitrail.pages.colour import heat_picture
 from vitrail.pages.explanation_page import write_explanation_page
+from vitrail.pages.overlay import heat_picture
 from vitrail.pages.run_page import write_run_page
 from vitrail.pages.run_views import EvaluationSummary, Example, RunSummary
 from vitrail.pages.sheet import draw_sheet

@@ -7,17 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
+from vitrail.colour import DIVERGING, EVEN, SEQUENTIAL, common_scale
 from vitrail.pages.about_methods import ABOUT
-from vitrail.pages.colour import DIVERGING, EVEN, SEQUENTIAL, common_scale, grey
 from vitrail.pages.explanation_map import map_figure
 from vitrail.pages.glance import at_a_glance, shared_block
-from vitrail.pages.html import data_uri, document, escape, percent, plural, write_page
+from vitrail.pages.html import data_uri, document, escape, plural, write_page
+from vitrail.pages.overlay import grey
 from vitrail.pages.trust import how_tested
 from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView
-from vitrail.pages.words import share_words
+from vitrail.shares import percent, percent_in_words
 
 __all__ = ["ExplainedPicture", "ExplanationPage", "HeatView", "explanation_page", "write_explanation_page"]
 
+KIND = "explanation"  # by which the page is known again
 NO_BREAK = "&nbsp;"
 FEW = 3  # maps that stand beside the picture; more stand below it
 
@@ -57,7 +59,7 @@ def _answer(explained: ExplainedPicture) -> str:
     if not explained.top:
         return '<p class="verdict">The model gave no answer.</p>'
     name, probability = explained.top[0]
-    verdict = f"The model says <b>{escape(name)}</b> ({share_words(probability).replace(' ', NO_BREAK)})."
+    verdict = f"The model says <b>{escape(name)}</b> ({percent_in_words(probability).replace(' ', NO_BREAK)})."
     if explained.true_label is not None:
         right = explained.true_label == name
         mark = "✓ That is its label." if right else f"✗ Its label is <b>{escape(explained.true_label)}</b>."
@@ -145,7 +147,7 @@ def explanation_page(page: ExplanationPage) -> str:
         f'<p class="interval">{count}, explained with the model <b>{escape(page.model)}</b>.</p></header>'
         f"{_CONTROLS}{cases}{_trust(page)}{command}</main>"
     )
-    return document(f"{page.title} · explanation", body)
+    return document(f"{page.title} · explanation", body, KIND)
 
 
 def write_explanation_page(path: Path, page: ExplanationPage) -> None:

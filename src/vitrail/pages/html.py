@@ -59,19 +59,6 @@ def number(value: float | int | None, digits: int = 4) -> str:
     return shown.replace("-", "−")
 
 
-def percent(share: float | int | None, digits: int = 1) -> str:
-    """A share of one as a percentage; it reads 100 % or 0 % only when it is exactly that."""
-    if share is None or not math.isfinite(share):
-        return "–"
-    shown = f"{100 * share:.{digits}f}"
-    nearly = 10.0**-digits
-    if share < 1 and float(shown) >= 100:
-        return f"> {100 - nearly:.{digits}f} %"
-    if share > 0 and float(shown) == 0:
-        return f"< {nearly:.{digits}f} %"
-    return f"{shown} %" if share not in (0, 1) else f"{100 * share:.0f} %"
-
-
 def plural(count: int, noun: str) -> str:
     """`1 picture`, `2 pictures`."""
     return f"{number(count)} {noun}{'' if count == 1 else 's'}"
@@ -101,12 +88,22 @@ def asset(name: str) -> str:
     return resources.files("vitrail.pages").joinpath(name).read_text(encoding="utf-8")
 
 
-def document(title: str, body: str) -> str:
+def is_page(text: str, kind: str) -> bool:
+    """Whether a file holds a page of this kind; a page that speaks of vitrail is none, nor one that quotes its mark."""
+    return _generator(kind) in text.partition("</head>")[0]
+
+
+def _generator(kind: str) -> str:
+    return f'<meta name="generator" content="vitrail {escape(kind)}">'
+
+
+def document(title: str, body: str, kind: str) -> str:
     """Put a page around finished HTML.
 
     Args:
         title: Plain text for the window's title; escaped here.
         body: HTML made by this folder's functions; it is trusted.
+        kind: What the page tells of, in a word, by which `is_page` knows it again.
 
     Returns:
         The whole document, which allows itself one style, one script and pictures given as data, and nothing else.
@@ -120,7 +117,7 @@ def document(title: str, body: str) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
+        f'<meta name="color-scheme" content="light dark">\n{_generator(kind)}\n'
         f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         f'<p class="brand">{_MARK} vitrail</p>\n{body}\n<script>{script}</script>\n</body>\n</html>\n'
     )

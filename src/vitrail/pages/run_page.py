@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitrail.pages.chart import Series, line_chart
-from vitrail.pages.html import data_uri, document, escape, number, percent, plural, write_page
+from vitrail.pages.html import data_uri, document, escape, number, plural, write_page
 from vitrail.pages.run_views import EvaluationSummary, Example, RunSummary, WrittenSummary
 from vitrail.pages.tables import (
     class_table,
@@ -19,6 +19,7 @@ from vitrail.pages.tables import (
     plain_table,
     settings_table,
 )
+from vitrail.shares import percent
 
 __all__ = ["EvaluationSummary", "Example", "RunSummary", "WrittenSummary", "run_page", "write_run_page"]
 
@@ -199,7 +200,7 @@ def run_page(run: RunSummary) -> str:
     evaluation += "" if run.written is None else _written(run.written, run.about_probabilities)
     shown = _examples(run.examples, run.about_probabilities)
     body = f"<main>{_headline(run)}{_curves(run.history, run.unit)}{evaluation}{shown}{_origin(run)}</main>"
-    return document(f"{run.title} · run", body)
+    return document(f"{run.title} · run", body, "run")
 
 
 def write_run_page(path: Path, run: RunSummary) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw
 
-from vitrail.pages.html import number, percent
+from vitrail.pages.html import number
 from vitrail.pages.lettering import shorten, wrap, write
 from vitrail.pages.score_line import Axis, marks_words, middle, score_axis, scored_words
 from vitrail.pages.sheet_column import CARD, GREEN, INK, ORANGE, RULE, SMALL, SOFT, TEXT, TITLE, Column
@@ -25,13 +25,13 @@ from vitrail.pages.words import (
     rank_words,
     reach_of,
     several_words,
-    share_words,
     shared_words,
     short_words,
     step_words,
     told_words,
     unit_words,
 )
+from vitrail.shares import percent, percent_in_words
 
 __all__ = ["draw_map_file", "draw_sheet"]
 
@@ -88,7 +88,7 @@ def _subject(column: Column, explained: ExplainedPicture) -> None:
         column.text("The model gave no answer.")
         return
     name, probability = explained.top[0]
-    column.text(f"The model says {name} ({share_words(probability).replace(' ', NO_BREAK)}).", TEXT + 3, bold=True)
+    column.text(f"The model says {name} ({percent_in_words(probability).replace(' ', NO_BREAK)}).", TEXT + 3, bold=True)
     if explained.true_label is not None:
         right = explained.true_label == name
         said = "Right: that is its label." if right else f"Wrong: its label is {explained.true_label}."

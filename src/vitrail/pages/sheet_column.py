@@ -6,8 +6,9 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
-from vitrail.pages.colour import DIVERGING, PALE, SEQUENTIAL
+from vitrail.colour import DIVERGING, SEQUENTIAL
 from vitrail.pages.lettering import shorten, wrap, write
+from vitrail.pages.overlay import PALE
 from vitrail.pages.score_line import Axis, score_axis
 from vitrail.pages.views import TrustView
 

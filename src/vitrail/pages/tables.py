@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from jaxtyping import Int64
 
-from vitrail.pages.html import escape, number, percent
+from vitrail.pages.html import escape, number
+from vitrail.shares import percent
 
 MOST_CLASSES = 30
 

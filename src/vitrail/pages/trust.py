@@ -25,6 +25,11 @@ FILLS = {
     "mean": "the mean colour of the picture",
     "blur": "a blurred copy of the picture",
 }
+# In which precision the test was computed, in words.
+PRECISIONS = {
+    "fp32": "in single precision (fp32)",
+    "bf16": "in bfloat16 (bf16), which keeps about three digits and takes less time",
+}
 _WHY = ' class="why"'
 # A verdict is never told by colour alone: each has a shape of its own.
 _ICONS = {
@@ -119,13 +124,15 @@ def _block(trust: TrustView, told: Sequence[str], below: str) -> str:
 def how_tested(trusts: Sequence[TrustView]) -> str:
     """How the maps of a page were tested, as items of a list."""
     fills = " and ".join(dict.fromkeys(FILLS.get(trust.fill, trust.fill) for trust in trusts))
+    precisions = " and ".join(dict.fromkeys(PRECISIONS.get(trust.precision, trust.precision) for trust in trusts))
     maps = plural(max(len(trust.random) for trust in trusts), "random map")
     scores = " ".join(words for words in (TWO_SCORES, step_words(trusts)) if words)
     asked = f" Pictures without evidence: {_without(trusts)}." if any(trust.composites for trust in trusts) else ""
     return (
         "<li><strong>Every map was tested on the model itself.</strong> Squares are covered in the order in which the "
         f"map names them, by {escape(fills)}, and the fall of the explained number is compared with the fall for "
-        f"{maps} of the same smoothness. A logit counts from the mean of all classes. {scores}</li>"
+        f"{maps} of the same smoothness. A logit counts from the mean of all classes. {scores} The test was computed "
+        f"{escape(precisions)}.</li>"
         "<li><b>Supported</b>: at most 5 % of pictures without evidence reach the number, and at most one random map "
         "in twenty does as well as this one. <b>Weak</b>: at most one in five does. <b>No better than random</b>: more "
         f"do. <b>Cannot tell</b>: there is no evidence to be found, or it could not be asked for.{asked}</li>"

@@ -30,6 +30,7 @@ class TrustView:
         composites: With how many pictures put together of other pictures' squares the number was compared.
         surrogates: With how many pictures of the same colours and smoothness in which nothing is arranged.
         fill: What covered squares: a key of `FILLS`.
+        precision: In which the passes of the test were computed: "fp32" or "bf16".
     """
 
     verdict: str
@@ -49,6 +50,7 @@ class TrustView:
     composites: int
     surrogates: int
     fill: str
+    precision: str
 
 
 @dataclass(frozen=True)

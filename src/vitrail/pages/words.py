@@ -4,9 +4,10 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal
 
-from vitrail.pages.colour import Range
-from vitrail.pages.html import number, percent
+from vitrail.colour import Range
+from vitrail.pages.html import number
 from vitrail.pages.views import HeatView, TrustView
+from vitrail.shares import percent
 
 SCORE_TITLE = "Fall of the score when squares are covered"
 # Two numbers for one map look like a mistake unless somebody says what each is for.
@@ -59,11 +60,6 @@ def cover_words(trust: TrustView) -> str:
 def step_words(trusts: Sequence[TrustView]) -> str:
     """Which step the sentences speak of, where one of them speaks of one; else empty."""
     return STEP_TOLD if any(" brightest square" in trust.sentence for trust in trusts) else ""
-
-
-def share_words(share: float) -> str:
-    """A share inside a sentence, where words stand for the signs of tables: `over 99.9 %`, as the verdicts say it."""
-    return percent(share).replace("> ", "over ").replace("< ", "under ")
 
 
 def fall_words(value: float, reach: float) -> str:

@@ -52,6 +52,20 @@ def test_it_is_the_change_of_the_network_without_the_head(config: ViTConfig) -> 
             )
 
 
+def test_references_run_a_few_at_a_time() -> None:
+    """What a record keeps of each is many times its picture; the mean is over all of them, also at an uneven end."""
+    network, images = make_network(PLAIN).double(), make_images(PLAIN, 2).double()
+    references, seen = make_images(PLAIN, 19, seed=4).double(), list[int]()
+    handle = network.patch_embed.register_forward_hook(lambda _, given, __: seen.append(len(given[0])))
+    found = head_ablation(network, images, 1, references=references, layers=[1, -2])
+    handle.remove()
+    assert max(seen) <= 8
+    without = by_hand(network, images, references, 1, 0)
+    change = (without - network(images).detach())[:, 1]
+    assert (found.change[0, 0] - change).abs().max() <= 1e-10
+    assert torch.equal(found.change[0], found.change[1])  # the same block, asked for twice
+
+
 def test_without_labels_it_is_the_share_of_answers_that_stay() -> None:
     network, images = make_network(PLAIN), make_images(PLAIN, 32)
     with torch.no_grad():

@@ -47,8 +47,8 @@ def test_a_planted_sink_is_found_where_it_is(config: ViTConfig) -> None:
     assert sinks.found[:, :, 1, 3].all()
     assert sinks.anywhere.sum(dim=(1, 2)).tolist() == [1] * 4
     assert sinks.notes()[2] == (
-        "1 patch is a sink (1, 3): tokens of outlying size behind blocks 0 to 2, whose heat says little about their "
-        "place",
+        "1 square is a sink (row 2 column 4): after blocks 0 to 2 the network uses its token as scratch paper, so heat "
+        "there says little about the place",
     )
 
 
@@ -60,7 +60,7 @@ def test_the_map_carries_a_mark_and_differs_without_sinks() -> None:
         assert torch.equal(marked.values, heat.values)
         for notes in marked.notes:
             (note,) = notes
-            assert note.startswith("2 patches are sinks (0, 6), (5, 3): ")
+            assert note.startswith("2 squares are sinks (row 1 column 7; row 6 column 4): after ")
         without = without_sinks(find_sinks(network, images), heat)
         assert not torch.equal(without.values, heat.values)
         assert without.values[:, 5, 3].tolist() == without.values[:, 0, 6].tolist() == [0.0] * 3
@@ -105,8 +105,8 @@ def test_only_the_picture_that_has_one_gets_a_note() -> None:
 def test_many_sinks_are_not_all_named() -> None:
     network, images = with_sinks(LARGE, *((0, column) for column in range(7)), (3, 3)), make_images(LARGE)
     assert (
-        "8 patches are sinks (0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (0, 5) and 2 more: "
-        in (find_sinks(network, images).notes()[0][0])
+        "8 squares are sinks (row 1 column 1; row 1 column 2; row 1 column 3; row 1 column 4; row 1 column 5; row 1 "
+        "column 6; and 2 more): after " in (find_sinks(network, images).notes()[0][0])
     )
 
 

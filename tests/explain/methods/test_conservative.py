@@ -205,7 +205,7 @@ FAULTS = {
     ),
     "mean held too": ("methods/held.py", "gradient - gradient.mean(dim=axes, keepdim=True)", "gradient"),
     "variance forgotten": ("methods/held.py", "(variance + norm.eps).rsqrt()", "variance.new_ones(variance.shape)"),
-    "positions forgotten": ("methods/conservative.py", "if network.pos_embed is not None:", "if False:"),
+    "positions forgotten": ("methods/conservative.py", "if network.pos_embed is None:", "if True:"),
     "prefix tokens taken from the end": ("methods/conservative.py", "by_tokens[:, start:end]", "by_tokens[:, -1:]"),
     "biases of norms forgotten": ("methods/held.py", "count(HeldNorm(part), part.bias, names[part])", "HeldNorm(part)"),
     "pixels without their sign": (

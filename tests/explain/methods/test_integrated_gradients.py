@@ -101,7 +101,7 @@ def test_a_gap_above_one_per_cent_is_noted_for_the_picture_that_has_it(trained: 
 
 def test_a_forgotten_node_would_be_noticed(trained: ViT, tmp_path: Path) -> None:
     images = pictures(4)
-    mutant = make_copy(tmp_path, "methods/integrated_gradients.py", "length * nodes[node]", "length * nodes[0]")
+    mutant = make_copy(tmp_path, "methods/integrated_gradients.py", "length * nodes[node[some]]", "length * nodes[0]")
     copy = import_module(f"{mutant.__name__}.methods.integrated_gradients")
     heat, gap = copy.integrated_gradients_with_gap(trained, images, steps=20)
     assert gap.median() > 0.02  # ten times the tolerance, though all parts were halved again and again

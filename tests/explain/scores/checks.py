@@ -206,7 +206,7 @@ def equal_values_come_in_random_order(scores: ModuleType) -> None:
     """Every position is as often first as last, and the larger values still come before them."""
     values = torch.zeros(1, *GRID)
     values[0, 1, 2] = 1.0
-    ranks = scores.composites.ranks_of(values, 3000, 0, [5])
+    ranks = scores.covering_by_rank.ranks_of(values, 3000, 0, [5])
     assert (ranks[:, 0, 1, 2] == 0).all()
     others = ranks.flatten(2)[:, 0, torch.arange(12) != 6].double()
     assert (others.sort(dim=1).values == torch.arange(1, 12)).all()
@@ -214,7 +214,7 @@ def equal_values_come_in_random_order(scores: ModuleType) -> None:
     assert ((others == 1).double().mean(dim=0) - 1 / 11).abs().max() < 0.03
     keys = scores.streams.keys_of(make_images()[[0, 1, 0]])
     assert keys[0] == keys[2] != keys[1]
-    first, second, again = scores.composites.ranks_of(values.expand(3, -1, -1), 4, 0, keys).transpose(0, 1)
+    first, second, again = scores.covering_by_rank.ranks_of(values.expand(3, -1, -1), 4, 0, keys).transpose(0, 1)
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
 

@@ -10,7 +10,7 @@ from tests.explain.mutants import is_red, make_copy
 from tests.explain.scores import checks
 from vitrail.explain import scores
 
-COMPOSITES, FILL, LOCALISATION = "composites.py", "fill.py", "localisation.py"
+COVERING, FILL, LOCALISATION = "covering_by_rank.py", "fill.py", "localisation.py"
 RANDOM, REMOVAL, SACO, SANITY = "random_maps.py", "removal.py", "saco.py", "sanity.py"
 
 # name: (file, text, text with the fault, the check that must go red)
@@ -23,8 +23,8 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[ModuleType], None]]] = {
     ),
     "one reference for the whole picture": (
         FILL,
-        "chosen = torch.randint(cut.shape[0], (_positive(draws), cut.shape[1]), generator=generator).to(images.device)",
-        "chosen = torch.randint(cut.shape[0], (draws, 1), generator=generator).expand(-1, cut.shape[1])",
+        'torch.randint(cut.shape[0], size, generator=generator, device="cpu")',
+        "torch.randint(cut.shape[0], (draws, 1), generator=generator).expand(-1, cut.shape[1])",
         checks.donors_stand_where_they_stood,
     ),
     "a patch put back where it was": (
@@ -51,48 +51,48 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[ModuleType], None]]] = {
         "torch.where(pixels[:, :, None], images, filler)",
         checks.composites_are_exact,
     ),
-    "the least relevant first": (COMPOSITES, "descending=True", "descending=False", checks.curves_are_exact),
-    "one patch too many": (COMPOSITES, "(rank < high[span])", "(rank <= high[span])", checks.curves_are_exact),
+    "the least relevant first": (COVERING, "descending=True", "descending=False", checks.curves_are_exact),
+    "one patch too many": (COVERING, "(rank < high[span])", "(rank <= high[span])", checks.curves_are_exact),
     "the filler of another draw": (
-        COMPOSITES,
+        COVERING,
         "filler[draw % setting.draws, picture]",
         "filler[(draw + picture) % setting.draws * 0, picture]",
         checks.curves_are_exact,
     ),
     "the target of another picture": (
-        COMPOSITES,
-        "setting.read(network(made), picture)",
-        "setting.read(network(made), (picture + 1) % pictures)",
+        COVERING,
+        "setting.read(logits_of(network, made), picture)",
+        "setting.read(logits_of(network, made), (picture + 1) % pictures)",
         checks.curves_are_exact,
     ),
     "a softmax over two classes only": (
-        COMPOSITES,
+        COVERING,
         "return logits.softmax(dim=1)",
         "return logits.sigmoid()",
         checks.curves_are_exact,
     ),
     "equal values in reading order": (
-        COMPOSITES,
-        'torch.rand(shape, generator=stream(seed, "order", key))',
+        COVERING,
+        'torch.rand(shape, generator=stream(seed, "order", key), device="cpu")',
         "torch.arange(shape[1]).expand(shape)",
         checks.equal_values_come_in_random_order,
     ),
     "one order for all pictures": (
-        COMPOSITES,
+        COVERING,
         'stream(seed, "order", key)',
         'stream(seed, "order")',
         checks.equal_values_come_in_random_order,
     ),
     "an order drawn for each batch": (
-        COMPOSITES,
+        COVERING,
         'stream(seed, "order", key)',
         'stream(seed + len(values), "order", key)',
         checks.the_same_in_every_batch,
     ),
     "fillers drawn for each batch": (
         FILL,
-        "torch.randint(cut.shape[0], (_positive(draws), cut.shape[1]), generator=generator)",
-        "torch.randint(cut.shape[0], (draws, cut.shape[1]), generator=generator).roll(len(images), 0)",
+        'torch.randint(cut.shape[0], size, generator=generator, device="cpu")',
+        "torch.randint(cut.shape[0], size, generator=generator).roll(len(images), 0)",
         checks.the_same_in_every_batch,
     ),
     "insertion that deletes": (
@@ -166,18 +166,18 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[ModuleType], None]]] = {
     "the map's own phases": (RANDOM, "turn[..., 0, 0] = 1.0", "turn[...] = 1.0", checks.random_maps_lie_anywhere),
     "the surrogate itself, with other values": (
         RANDOM,
-        'return _swapped(found, values, stream(seed, "swaps"))\n',
+        'return _swapped(found, values, stream(seed, "swaps")).to(given.device)\n',
         "return torch.fft.ifft2(power * phases).real.to(values)\n",
         checks.random_maps_hold_the_same_values,
     ),
     "a contrast measured among all classes": (
-        COMPOSITES,
+        COVERING,
         "if aim.rather_than is not None:",
         "if False:",
         checks.a_contrast_and_a_function_are_measured,
     ),
     "the truth put last": (
-        COMPOSITES,
+        COVERING,
         "descending=True",
         "descending=False",
         checks.the_true_order_is_the_best_of_all,
@@ -238,7 +238,7 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[ModuleType], None]]] = {
         "torch.device",
         checks.scrambled_networks_have_maps_of_the_same_class,
     ),
-    "noise to one side": (SANITY, "(2 * torch.rand(", "(torch.rand(", checks.the_largest_change_counts),
+    "noise to one side": (SANITY, "(2 * drawn - 1)", "drawn", checks.the_largest_change_counts),
     "the last change": (
         SANITY,
         "torch.maximum(worst, (moved - still).norm(dim=1))",

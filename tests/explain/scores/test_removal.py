@@ -205,3 +205,13 @@ def test_curves_run_from_the_picture_to_the_filler() -> None:
         assert torch.allclose(curve.points[:, 0], ends[0], atol=1e-12)
         assert torch.allclose(curve.points[:, -1], ends[1], atol=1e-12)
         assert all(low < high for low, high in pairwise(curve.fractions.tolist()))
+
+
+@by_name
+def test_pictures_are_brought_to_the_precision_of_the_network(score: Callable[..., Removal]) -> None:
+    """Float32 pictures, weights in half precision: the score of the network whose weights are the rounded ones."""
+    network, covering = make_network().bfloat16(), Covering(donor(references()), draws=3)
+    half = score(network, make_images(), make_maps(), 1, covering)
+    full = score(network.float(), make_images().bfloat16().float(), make_maps(), 1, covering)
+    assert (half.points - full.points).abs().mean() <= 0.05  # of three draws each, top-1 counts by thirds
+    assert half.points.dtype == torch.float32

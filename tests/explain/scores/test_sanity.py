@@ -236,3 +236,13 @@ def test_max_sensitivity_is_the_same_in_every_batch_and_needs_a_radius() -> None
     for options in ({"radius": 0.0}, {"samples": 0}):
         with pytest.raises(UsageError, match="radius above 0 and at least 1 sample"):
             max_sensitivity(network, images, patch_means, **options)
+
+
+def test_scrambling_leaves_the_random_numbers_of_other_devices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seeded(_: int) -> None:
+        pytest.fail("the random numbers of the GPU are seeded")
+
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded)
+    with torch.random.fork_rng(devices=[]), pytest.raises(pytest.fail.Exception):
+        torch.manual_seed(0)  # seeds every device
+    scrambled(make_network(PLAIN), 0)

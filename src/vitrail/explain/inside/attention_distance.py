@@ -57,7 +57,9 @@ def attention_distance(network: ViT, images: Images) -> AttentionDistance:
 
 def distances(grid: Size, patch: Size) -> Float[Tensor, "p p"]:
     """Between the centres of all patches, in pixels, float64."""
-    rows, columns = (torch.arange(count, dtype=torch.float64) * side for count, side in zip(grid, patch, strict=True))
+    rows, columns = (
+        torch.arange(count, dtype=torch.float64, device="cpu") * side for count, side in zip(grid, patch, strict=True)
+    )
     centres = torch.cartesian_prod(rows, columns)
     return torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist")
 
@@ -77,7 +79,7 @@ def _of_layer(
 ) -> Float[Tensor, "k b"]:
     """One layer, for some rows of weights at a time; a row that sees no patch at all counts as distance 0."""
     sums = []
-    for rows in torch.arange(len(between)).split(at_once):
+    for rows in torch.arange(len(between), device="cpu").split(at_once):
         with torch.no_grad():
             weights = wide(record.attention(place, None, (rows + prefix).tolist())[..., prefix:])
             shares = weights / weights.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)

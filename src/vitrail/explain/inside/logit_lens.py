@@ -1,6 +1,6 @@
 """Logit lens: what the network would answer if it stopped after each block (nostalgebraist, 2020).
 
-    z_l = head(pool(norm(h_l)))         h_l the tokens behind block l, h_0 those that enter the first
+    z_l = head(pool(norm(h_l)))         h_l the tokens after block l, h_0 those that enter the first
 
 norm, pooling and head are the network's own, made for the last block; what they read earlier is in a state that they
 were never trained on. The last row is the network's answer.
@@ -25,7 +25,7 @@ def logit_lens(network: ViT, images: Images) -> Float[Tensor, "layers b v"]:
         images: (b, c, h, w), any size that the patches divide.
 
     Returns:
-        (depth + 1, b, classes): first of the tokens that enter the first block, then behind each block. The last are
+        (depth + 1, b, classes): first of the tokens that enter the first block, then after each block. The last are
         the network's logits, bit for bit.
 
     Raises:
@@ -39,10 +39,10 @@ def logit_lens(network: ViT, images: Images) -> Float[Tensor, "layers b v"]:
 
 @torch.inference_mode(False)
 def patch_lens(network: ViT, images: Images, layer: int = -1) -> Float[Tensor, "b rows columns v"]:
-    """The logits that the head reads out of every patch on its own behind one block.
+    """The logits that the head reads out of every patch on its own after one block.
 
     With mean pooling and the last block their mean over the patches is the network's answer (but for a distillation
-    token). With a class token the head was never trained on patches, and behind the last block nothing ever reads them.
+    token). With a class token the head was never trained on patches, and after the last block nothing ever reads them.
 
     Args:
         network: In eval mode.

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.readout import attentions_asked, check
+from vitrail.explain.readout import check, check_attentions
 from vitrail.nn import Attention, EncoderBlock, Record, ViT
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
@@ -25,12 +25,7 @@ def read(network: ViT, images: Images, *names: str) -> Record:
     record = Record(*names)
     with torch.no_grad():
         network(images, record)
-    missing = [place for place in attentions_asked(network, names) if place not in record.attentions()]
-    if missing:
-        raise UsageError(
-            f"the attention of {missing[0]} leaves no weights in the record",
-            "an attention that calls record.keep_attention(queries, keys, values, attended, mask)",
-        )
+    check_attentions(network, record, names)
     return record
 
 

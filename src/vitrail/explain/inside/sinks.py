@@ -3,7 +3,7 @@
 "Vision transformers need registers" (Darcet et al., 2023), section 2: large networks turn some patches, mostly of dull
 background, into tokens of very large norm, which hold something about the whole picture and little about their place.
 Attention goes there, and so do maps: a bright square on a sink does not mean that this place matters. A patch counts as
-a sink behind a block when
+a sink after a block when
 
     |h_l[i]| > median + threshold * MAD        over the patches of its picture,   MAD = median | |h| - median |
 
@@ -27,12 +27,12 @@ from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
 LEAST = 2.0  # times the median
-NAMED = 6  # patches that a note names
+NAMED = 6  # squares that a note names
 
 
 @dataclass(frozen=True, eq=False)
 class Sinks:
-    """The sinks of each picture, behind every block.
+    """The sinks of each picture, after every block.
 
     Attributes:
         norms: (layers, b, rows, columns), length of each patch's token.
@@ -46,12 +46,12 @@ class Sinks:
 
     @property
     def count(self) -> Int[Tensor, "l b"]:
-        """How many behind each block."""
+        """How many after each block."""
         return self.found.sum(dim=(2, 3))
 
     @property
     def anywhere(self) -> Bool[Tensor, "b rows columns"]:
-        """Patches that are sinks behind any block."""
+        """Patches that are sinks after any block."""
         return self.found.any(dim=0)
 
     def notes(self) -> tuple[tuple[str, ...], ...]:
@@ -61,7 +61,7 @@ class Sinks:
 
 @torch.inference_mode(False)
 def find_sinks(network: ViT, images: Images, threshold: float = 6.0) -> Sinks:
-    """Look for patches of outlying norm behind every block.
+    """Look for patches of outlying norm after every block.
 
     Args:
         network: In eval mode; left as it is.
@@ -95,7 +95,11 @@ def with_sink_notes(network: ViT, images: Images, heat: Heat) -> Heat:
     Raises:
         UsageError: As `find_sinks`, or if the heat is not of these pictures.
     """
-    sinks = find_sinks(network, images)
+    return noted(heat, find_sinks(network, images))
+
+
+def noted(heat: Heat, sinks: Sinks) -> Heat:
+    """The heat, with a note for every picture in which these sinks were found."""
     _check_same(sinks, heat)
     notes = tuple(one + more for one, more in zip(heat.notes, sinks.notes(), strict=True))
     return replace(heat, notes=notes)
@@ -120,14 +124,22 @@ def without_sinks(sinks: Sinks, heat: Heat) -> Heat:
 
 
 def _note(found: Bool[Tensor, "l rows columns"]) -> tuple[str, ...]:
-    places = [f"({row}, {column})" for row, column in found.any(dim=0).nonzero().tolist()]
+    """Nothing, or the sentence; rows and columns count from 1, as on a page, and blocks from 0, as everywhere."""
+    places = [f"row {row + 1} column {column + 1}" for row, column in found.any(dim=0).nonzero().tolist()]
     if not places:
         return ()
-    named = ", ".join(places[:NAMED]) + (f" and {len(places) - NAMED} more" if len(places) > NAMED else "")
-    behind = found.any(dim=(1, 2)).nonzero()[:, 0].tolist()
-    where = f"block {behind[0]}" if len(behind) == 1 else f"blocks {behind[0]} to {behind[-1]}"
-    are = "1 patch is a sink" if len(places) == 1 else f"{len(places)} patches are sinks"
-    return (f"{are} {named}: tokens of outlying size behind {where}, whose heat says little about their place",)
+    named = "; ".join(places[:NAMED]) + (f"; and {len(places) - NAMED} more" if len(places) > NAMED else "")
+    after = found.any(dim=(1, 2)).nonzero()[:, 0].tolist()
+    where = f"block {after[0]}" if len(after) == 1 else f"blocks {after[0]} to {after[-1]}"
+    are, tokens = (
+        ("1 square is a sink", "its token")
+        if len(places) == 1
+        else (f"{len(places)} squares are sinks", "their tokens")
+    )
+    return (
+        f"{are} ({named}): after {where} the network uses {tokens} as scratch paper, so heat there says little about "
+        "the place",
+    )
 
 
 def _check_same(sinks: Sinks, heat: Heat) -> None:

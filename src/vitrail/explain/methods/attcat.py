@@ -5,7 +5,7 @@
 
 h_l is what leaves block l, y the logit of the target. A token counts as far as it pushes the logit and is looked at.
 The map is signed, but its sign is noisy: it speaks of tokens inside the network, which hold more than their own patch.
-With a class token nothing reads the patches behind the last block, so the last layer adds nothing there.
+With a class token nothing reads the patches after the last block, so the last layer adds nothing there.
 """
 
 import torch

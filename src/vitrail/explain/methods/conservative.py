@@ -15,7 +15,8 @@ The number shared out must be linear in the logits without a constant: a class, 
 other function y of the logits z the sheet leaves the gap y - sum z dy/dz, and the heat has a note.
 
 The authors of another package of such rules (lxt) report a patent on layer-wise relevance propagation that leaves it
-free for personal and scientific use only. So this method is there for those who name it; nothing uses it by default.
+free for personal and scientific use only. So this method is there for those who name it: no default and no comparison
+takes it unasked; the self-test runs it, to check it.
 """
 
 from dataclasses import dataclass, field
@@ -134,41 +135,64 @@ def balance_sheet(network: ViT, images: Images, target: Target = None) -> Balanc
     Raises:
         UsageError: As in `conservative`.
     """
-    shares: dict[str, Tensor] = {}
+    counted = _CountedBiases(len(images))
+    opened = _opened(network, images, target, counted.count)
+    shares = counted.shares
+    gradients = gradients_of(opened.logit, opened.pixels, opened.record["tokens"], *shares.values())
+    by_pixels, by_tokens = (wide(gradient) for gradient in gradients[:2])
+    with torch.no_grad():
+        return Balance(
+            pixels=by_patch(wide(opened.pixels) * by_pixels, opened.grid),
+            positions=_of_positions(network, opened, by_tokens),
+            prefix=_of_prefix(network, by_tokens),
+            biases=dict(zip(shares, gradients[2:], strict=True)),
+            logit=wide(opened.logit.detach()),
+            target=opened.aim.target,
+            rather_than=opened.aim.rather_than,
+        )
 
-    def count(part: nn.Module, bias: Tensor | None, name: str) -> nn.Module:
+
+@dataclass(frozen=True, eq=False)
+class _CountedBiases:
+    """The biases of a twin, counted by kind.
+
+    Attributes:
+        pictures: How many there are, b.
+        shares: Of each kind of `BIASES` that was met, or "norms": (b,) ones, whose gradient is what its biases gave.
+    """
+
+    pictures: int
+    shares: dict[str, Tensor] = field(default_factory=dict)
+
+    def count(self, part: nn.Module, bias: Tensor | None, name: str) -> nn.Module:
+        """The part, whose bias is taken by its kind's share; for `held`."""
         if bias is None:
             return part
         kind = next((BIASES[word] for word in name.split(".") if word in BIASES), "norms")
-        if kind not in shares:
-            shares[kind] = torch.ones(images.shape[0], dtype=wide(bias).dtype, device=bias.device, requires_grad=True)
-        return Counted(part, bias, shares[kind])
+        if kind not in self.shares:
+            ones = torch.ones(self.pictures, dtype=wide(bias).dtype, device=bias.device, requires_grad=True)
+            self.shares[kind] = ones
+        return Counted(part, bias, self.shares[kind])
 
-    opened = _opened(network, images, target, count)
-    tokens = opened.record["tokens"]
-    gradients = gradients_of(opened.logit, opened.pixels, tokens, *shares.values())
-    by_pixels, by_tokens = (wide(gradient) for gradient in gradients[:2])
-    with torch.no_grad():
-        pixels = by_patch(wide(opened.pixels) * by_pixels, opened.grid)
-        positions, front, start = torch.zeros_like(pixels[:, 0, 0]), {}, 0
-        if network.pos_embed is not None:
-            resized = resize_positions(network.pos_embed, opened.prefix, network.config.grid, opened.grid)
-            positions = (wide(resized) * by_tokens).sum(dim=(1, 2))
-        names = ("class token", "distillation token", "registers")
-        for name, token in zip(names, (network.cls_token, network.dist_token, network.reg_token), strict=True):
-            if token is not None:
-                end = start + token.shape[1]
-                front[name] = (wide(token) * by_tokens[:, start:end]).sum(dim=(1, 2))
-                start = end
-    return Balance(
-        pixels=pixels,
-        positions=positions,
-        prefix=front,
-        biases=dict(zip(shares, gradients[2:], strict=True)),
-        logit=wide(opened.logit.detach()),
-        target=opened.aim.target,
-        rather_than=opened.aim.rather_than,
-    )
+
+def _of_positions(network: ViT, opened: Opened, by_tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b"]:
+    """What the positions of all tokens give; nothing in a network without positions."""
+    if network.pos_embed is None:
+        return by_tokens.new_zeros(len(by_tokens))
+    resized = resize_positions(network.pos_embed, opened.prefix, network.config.grid, opened.grid)
+    return (wide(resized) * by_tokens).sum(dim=(1, 2))
+
+
+def _of_prefix(network: ViT, by_tokens: Float[Tensor, "b n d"]) -> dict[str, Float[Tensor, "b"]]:
+    """What each kind of prefix token gives, in words, of those that are there."""
+    found, start = dict[str, Tensor](), 0
+    names = ("class token", "distillation token", "registers")
+    for name, token in zip(names, (network.cls_token, network.dist_token, network.reg_token), strict=True):
+        if token is not None:
+            end = start + token.shape[1]
+            found[name] = (wide(token) * by_tokens[:, start:end]).sum(dim=(1, 2))
+            start = end
+    return found
 
 
 def _opened(network: ViT, images: Images, target: Target, count: Count = uncounted) -> Opened:

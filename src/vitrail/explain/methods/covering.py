@@ -19,7 +19,7 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat, no_signal_where
 from vitrail.explain.methods.pixels import chunks, like_pictures, numbers_at
-from vitrail.explain.readout import Opened, heat_of, wide
+from vitrail.explain.readout import Opened, exact, heat_of, wide
 from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
@@ -46,7 +46,7 @@ def filling_of(images: Images, fill: Filling) -> Images:
     if fill != "mean":
         raise UsageError(f"fill must be 'mean', numbers or a tensor, got {fill!r}", "fill='mean'")
     axes = (2, 3) if pictures.dim() == 4 else (1, 2)
-    mean = pictures.double().mean(dim=axes, keepdim=True).to(pictures)  # exact for a picture of one colour
+    mean = exact(pictures).mean(dim=axes, keepdim=True).to(pictures)  # exact for a picture of one colour
     return mean.broadcast_to(pictures.shape)
 
 
@@ -66,7 +66,7 @@ def answers(
     fill: Filling,
     batch_size: int,
 ) -> Float[Tensor, "m b"]:
-    """The explained number of every picture under every cover, in float64.
+    """The explained number of every picture under every cover: exact, for methods go on with differences of these.
 
     Args:
         network: In eval mode.
@@ -76,16 +76,19 @@ def answers(
         fill: See `filling_of`.
         batch_size: How many covered pictures run at once.
 
+    Returns:
+        (m, b), in float64, on the CPU.
+
     Raises:
         UsageError: If the filling does not fit the pictures, or the batch size is not at least 1.
     """
     pictures, filling = wide(images.detach()), filling_of(images, fill)
-    found = torch.zeros(len(covers), len(images), dtype=torch.float64, device=images.device)
+    found = opened.logit.new_zeros(len(covers), len(images))
     for which, some in chunks(len(images), len(covers), batch_size):
         seen = on_pixels(covers[some].to(pictures), images)
         versions = torch.lerp(filling[None, which], pictures[None, which], seen)  # exact at 0, at 1, and of equals
         found[some, which] = numbers_at(network, versions.to(images.dtype), opened.aim.select(which))
-    return found
+    return exact(found)
 
 
 def heat_of_answers(
@@ -94,7 +97,7 @@ def heat_of_answers(
     """A signed heat of values made of answers; differences that are rounding alone are noted as no signal."""
     values = values.to(wide(opened.logit))
     noise = _DROWNED * torch.finfo(opened.logit.dtype).eps * found.abs().amax(dim=0)
-    notes = no_signal_where(values.double().abs().amax(dim=(1, 2)) <= noise, values)
+    notes = no_signal_where(exact(values).abs().amax(dim=(1, 2)) <= noise, values)
     return heat_of(values, opened.aim, opened.logit, method, signed=True, class_specific=True, notes=notes)
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.heat import NO_SIGNAL, NOT_FINITE, Heat, caveats
-from vitrail.explain.readout import wide
+from vitrail.explain.layers import head_among, layer_among
+from vitrail.explain.readout import check_eval, wide
 from vitrail.nn import ImageToSequence, Record
 
 METHOD = "cross_attention"
@@ -46,22 +47,15 @@ def cross_attention(
     """
     config = network.config
     depth, heads = config.decoder_depth, config.encoder.heads
-    if any(module.training for module in network.modules()):
-        raise UsageError(
-            "an explanation needs a network in eval mode, and this one is in training mode", "network.eval()"
-        )
-    if layer is not None and not -depth <= layer < depth:
-        raise UsageError(f"layer must be one of {-depth}..{depth - 1}, got {layer}", "layer=None for the mean over all")
-    if head is not None and not 0 <= head < heads:
-        raise UsageError(f"head must be one of 0..{heads - 1}, got {head}", "head=None for the mean over all heads")
+    check_eval(network)
+    blocks = range(depth) if layer is None else [layer_among(depth, layer, "layer=None for the mean over all")]
+    asked = None if head is None else [head_among(heads, head, "head=None for the mean over all heads")]
     if target.ndim != 2 or target.shape[1] == 0:
         raise UsageError(
             f"the target must be ids (b, t), got {tuple(target.shape)}", "generate(network, images).tokens"
         )
     begin = torch.full_like(target[:, :1], config.begin)
-    asked = None if head is None else [head]
-    places = [f"decoder.blocks.{index}.cross" for index in range(depth)]
-    places = places if layer is None else [places[layer]]
+    places = [f"decoder.blocks.{index}.cross" for index in blocks]
     record = Record(*[f"{place}.attention" for place in places])
     with torch.no_grad():
         logits = network(images, torch.cat([begin, target[:, :-1]], dim=1), record)

@@ -7,7 +7,7 @@ In a convolutional network a channel is a detector and place is kept; in a ViT o
 picture loses more, and the map depends much on the layer. `hires_cam` keeps each place's own gradient.
 
 A layer is named as in the record: `blocks.3.norm1` is what the attention of block 3 reads, and the default is that of
-the last block. Behind the last attention of a network that reads out its class token no patch token is read any more:
+the last block. After the last attention of a network that reads out its class token no patch token is read any more:
 the gradient is zero there whatever the picture, which is an error and not an empty map.
 """
 
@@ -94,7 +94,7 @@ def _refuse_if_dead(network: ViT, images: Images, target: Target, layer: str) ->
     alive = [name for name, each in zip(names, arriving, strict=True) if each[:, opened.prefix :].any()]
     if alive:
         raise UsageError(
-            f"no gradient reaches the patch tokens of {layer}: nothing behind it reads them "
+            f"no gradient reaches the patch tokens of {layer}: nothing after it reads them "
             f"(a class token reads patches in the attention alone); it does reach {alive[0]} to {alive[-1]}",
             f"layer={[name for name in alive if not name.endswith('.mlp')][-1]!r}",
         )

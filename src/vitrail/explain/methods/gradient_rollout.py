@@ -29,7 +29,7 @@ from vitrail.explain.layers import (
     rows_read,
     start_rows,
 )
-from vitrail.explain.methods.attention_rollout import check_discard, largest
+from vitrail.explain.methods.rollout import check_discard, largest
 from vitrail.explain.readout import open_run, without_autocast
 from vitrail.explain.target import Target
 from vitrail.nn import ViT

@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.colour import ROUNDING
 from vitrail.errors import UsageError
-from vitrail.explain.heat import ROUNDING, Heat
+from vitrail.explain.heat import Heat
 from vitrail.explain.layers import RecordedLayer, attention, block_of, heads_of, read_heads, read_row
 from vitrail.explain.readout import open_run
 from vitrail.explain.target import Target

@@ -108,7 +108,7 @@ Back = Callable[[Tensor], Tensor]
 
 
 class Answer(torch.autograd.Function):
-    """Numbers that are there already, as a linear function of tokens that is known by its way back."""
+    """Returns the numbers that it is given; its backward pass is `back`."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, answer: Tensor, back: Back) -> Tensor:
@@ -125,7 +125,7 @@ class Answer(torch.autograd.Function):
 
 
 def answering(part: nn.Module, tokens: Tensor, back: Back) -> Tensor:
-    """The bits that `part` gives, with another way back."""
+    """The bits that `part` gives, with another backward pass."""
     with torch.no_grad():
         answer = part(tokens)
     return Answer.apply(tokens, answer, back)

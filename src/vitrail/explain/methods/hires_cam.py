@@ -3,7 +3,7 @@
     map_p = sum_d t[p, d] (d y / d t[p, d])        t the patch tokens of one layer, y the logit of the target
 
 Grad-CAM without the mean over places: each place keeps its own gradient, so the map cannot point where the network did
-not look in this layer. It keeps its sign; cut at zero it is what packages draw. With a network that is linear behind
+not look in this layer. It keeps its sign; cut at zero it is what packages draw. With a network that is linear after
 the layer, the values add up to the logit less the biases and the prefix tokens' part.
 
 Where a token is read through a norm alone the map is zero: a LayerNorm does not see how long a token is, so nothing

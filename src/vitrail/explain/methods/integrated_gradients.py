@@ -13,9 +13,11 @@ value of interest such as black is blind to the method. The answer is always rel
 
 Where the nodes lie. At the baseline a token holds its position and little else, and LayerNorm divides by how large the
 token is: near it, twice as much picture is another token; far from it, the same one. On trained networks nearly all of
-the logit's way lies at small a, and attention makes it steep there. So the way is cut at 1/2, 1/4, 1/8 and 1/16, and
-each part has its own Gauss-Legendre sum. What each must add up to is known, the difference of the logits at its two
-ends; while the parts of a picture are off by more than `tolerance` of the whole, those that are off most are halved.
+what the logit gains lies at small a, and attention makes it steep there. So the path is cut at 1/2, 1/4, 1/8 and 1/16,
+and each segment has its own Gauss-Legendre sum. What each must add up to is known, the difference of the logits at its
+two ends; while the segments of a picture are off by more than `tolerance` of the whole, those that are off most are
+halved. Sums over nodes and segments are taken on the CPU: in float64 where they are held against each other, and in the
+same order every time.
 """
 
 from collections.abc import Sequence
@@ -29,17 +31,17 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
 from vitrail.explain.methods.pixels import at_least, by_patch, chunks, gradients_at, like_pictures, numbers_at
-from vitrail.explain.readout import check, heat_of, open_run, wide
+from vitrail.explain.readout import check, exact, heat_of, open_run, wide
 from vitrail.explain.target import Aim, Target
 from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
 
 NOTED = 0.01  # the gap from which on it is noted
-PARTS = 5  # of the way, at first: each twice as long as the one before it, but for the first two
-FEWEST = 4  # nodes that a part has, where there are as many
+SEGMENTS = 5  # of the path, at first: each twice as long as the one before it, but for the first two
+FEWEST = 4  # nodes that a segment has, where there are as many
 MOST = 8  # times `steps`: the nodes that a picture may take
-ROUNDING = 8  # units in the last place of a logit, below which a part is not off
+ROUNDING = 8  # units in the last place of a logit, below which a segment is not off
 
 
 @torch.inference_mode(False)
@@ -53,17 +55,17 @@ def integrated_gradients(
     batch_size: int = 64,
     tolerance: float | None = 1e-3,
 ) -> Heat:
-    """What each patch adds to the target's logit on the straight way from the baseline to the picture.
+    """What each patch adds to the target's logit on the straight path from the baseline to the picture.
 
     Args:
         network: In eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
         target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
-        steps: Nodes on the way of a picture; up to eight times as many where the tolerance needs them.
+        steps: Nodes on the path of a picture; up to eight times as many where the tolerance needs them.
         baseline: In normalised pixels: a number, one for each channel, or a tensor that broadcasts to the pictures.
-        batch_size: How many points of the way run at once.
-        tolerance: The gap to reach, as a share of y(x) - y(x'). None for one Gauss-Legendre sum over the whole way with
-            exactly `steps` nodes, as other libraries take it.
+        batch_size: How many points of the path run at once.
+        tolerance: The gap to reach, as a share of y(x) - y(x'). None for one Gauss-Legendre sum over the whole path
+            with exactly `steps` nodes, as other libraries take it.
 
     Returns:
         A signed number per patch, in logits, which add up to the difference from the baseline.
@@ -88,7 +90,11 @@ def integrated_gradients_with_gap(
     batch_size: int = 64,
     tolerance: float | None = 1e-3,
 ) -> tuple[Heat, Float[Tensor, "b"]]:
-    """The same heat, and each picture's completeness gap, a share of y(x) - y(x'); 0 where both are exactly equal."""
+    """The same heat, and each picture's completeness gap, a share of y(x) - y(x'); 0 where both are exactly equal.
+
+    Returns:
+        The heat, and the gaps (b,) in float64, on the CPU.
+    """
     at_least("steps", steps, 1, "steps=50")
     if tolerance is not None and not 0 < tolerance < 1:
         raise UsageError(f"tolerance must be above 0 and below 1, or None, got {tolerance!r}", "tolerance=1e-3")
@@ -96,18 +102,19 @@ def integrated_gradients_with_gap(
     opened = open_run(network, images, target, "logits")
     pictures = wide(images.detach())
     start = like_pictures("baseline", baseline, pictures)
-    way = _Way(network, pictures, start, opened.aim, opened.grid, images.dtype, batch_size)
-    pieces = 1 if tolerance is None else min(PARTS, max(1, steps // FEWEST))
-    parts = _cut(len(images), pieces, images.device)
-    low = way.numbers(parts.picture, parts.low).view(len(images), pieces)
+    path = _Path(network, pictures, start, opened.aim, opened.grid, images.dtype, batch_size)
+    pieces = 1 if tolerance is None else min(SEGMENTS, max(1, steps // FEWEST))
+    segments, end = _cut(len(images), pieces), exact(opened.logit)
+    low = path.numbers(segments.picture, segments.low).view(len(images), pieces)
     if tolerance is None:
-        values = way.sums(parts, steps)
+        values = path.sums(segments, steps)
     else:
-        high = torch.cat([low[:, 1:], opened.logit.double()[:, None]], dim=1)
-        measured = _Measured(parts, low.flatten(), high.flatten())
-        values = _refined(way, measured, -(-steps // pieces), MOST * steps, tolerance)
-    gap = gap_of(values.double().sum(dim=(1, 2)), opened.logit.double() - low[:, 0])
+        high = torch.cat([low[:, 1:], end[:, None]], dim=1)
+        measured = _Measured(segments, low.flatten(), high.flatten())
+        values = _refined(path, measured, -(-steps // pieces), MOST * steps, tolerance)
+    gap = gap_of(values.double().sum(dim=(1, 2)), end - low[:, 0])
     notes = [(_note(share),) if share > NOTED else () for share in gap.tolist()]
+    values = values.to(pictures)
     heat = heat_of(
         values, opened.aim, opened.logit, "integrated_gradients", signed=True, class_specific=True, notes=notes
     )
@@ -121,45 +128,45 @@ def gap_of(total: Float[Tensor, "b"], difference: Float[Tensor, "b"]) -> Float[T
 
 
 @dataclass(frozen=True, eq=False)
-class _Parts:
-    """Parts of the ways of pictures, from a = low to a = high."""
+class _Segments:
+    """Segments of the paths of pictures, from a = low to a = high; on the CPU."""
 
-    picture: Int[Tensor, "p"]
-    low: Float[Tensor, "p"]
-    high: Float[Tensor, "p"]
+    picture: Int[Tensor, "s"]
+    low: Float[Tensor, "s"]
+    high: Float[Tensor, "s"]
 
 
 @dataclass(frozen=True, eq=False)
 class _Measured:
-    """Parts, and the explained number where each begins and where it ends."""
+    """Segments, and the explained number where each begins and where it ends."""
 
-    parts: _Parts
-    low: Float[Tensor, "p"]
-    high: Float[Tensor, "p"]
+    segments: _Segments
+    low: Float[Tensor, "s"]
+    high: Float[Tensor, "s"]
 
     def select(self, some: Tensor) -> "_Measured":
         """Some of them."""
-        parts = self.parts
-        selected = _Parts(parts.picture[some], parts.low[some], parts.high[some])
+        all_ = self.segments
+        selected = _Segments(all_.picture[some], all_.low[some], all_.high[some])
         return _Measured(selected, self.low[some], self.high[some])
 
-    def halves(self, way: "_Way") -> "_Measured":
+    def halves(self, path: "_Path") -> "_Measured":
         """Each in two: all first halves, then all second ones."""
-        parts, middle = self.parts, (self.parts.low + self.parts.high) / 2
-        half = _Parts(parts.picture.repeat(2), torch.cat([parts.low, middle]), torch.cat([middle, parts.high]))
-        between = way.numbers(parts.picture, middle)
+        whole, middle = self.segments, (self.segments.low + self.segments.high) / 2
+        half = _Segments(whole.picture.repeat(2), torch.cat([whole.low, middle]), torch.cat([middle, whole.high]))
+        between = path.numbers(whole.picture, middle)
         return _Measured(half, torch.cat([self.low, between]), torch.cat([between, self.high]))
 
     def join(self, more: "_Measured") -> "_Measured":
         """These, then those."""
-        (a, b), join = (self.parts, more.parts), torch.cat
-        parts = _Parts(join([a.picture, b.picture]), join([a.low, b.low]), join([a.high, b.high]))
-        return _Measured(parts, join([self.low, more.low]), join([self.high, more.high]))
+        (a, b), join = (self.segments, more.segments), torch.cat
+        segments = _Segments(join([a.picture, b.picture]), join([a.low, b.low]), join([a.high, b.high]))
+        return _Measured(segments, join([self.low, more.low]), join([self.high, more.high]))
 
 
 @dataclass(frozen=True, eq=False)
-class _Way:
-    """From baselines to pictures, and what is explained on it."""
+class _Path:
+    """From baselines to pictures, and what is explained on the way."""
 
     network: ViT
     pictures: Images
@@ -169,69 +176,71 @@ class _Way:
     precision: torch.dtype  # of what the network is asked
     batch_size: int
 
-    def sums(self, parts: _Parts, count: int) -> Float[Tensor, "p rows columns"]:
-        """Each part's share of the map: a Gauss-Legendre sum of so many nodes."""
+    def sums(self, segments: _Segments, count: int) -> Float[Tensor, "s rows columns"]:
+        """Each segment's share of the map: a Gauss-Legendre sum of so many nodes; on the CPU."""
         nodes, weights = np.polynomial.legendre.leggauss(count)
-        nodes, weights = (torch.from_numpy(each).to(self.pictures) for each in ((nodes + 1) / 2, weights / 2))
-        values = self.pictures.new_zeros(len(parts.picture), *self.grid)
-        for some, _ in chunks(len(values) * count, 1, self.batch_size):
-            index = torch.arange(some.start, some.stop, device=values.device)
-            part, node = index // count, index % count
-            which, low, length = parts.picture[part], parts.low[part], (parts.high - parts.low)[part]
+        nodes, weights = (torch.from_numpy(each).to(self.pictures.dtype) for each in ((nodes + 1) / 2, weights / 2))
+        index = torch.arange(len(segments.picture) * count, device="cpu")
+        segment, node, found = index // count, index % count, []
+        for some, _ in chunks(len(index), 1, self.batch_size):
+            part = segment[some]
+            which, low, length = segments.picture[part], segments.low[part], (segments.high - segments.low)[part]
             pictures, start = self.pictures[which], self.start[which]
             way = pictures - start
-            along = (low + length * nodes[node]).to(way)
+            along = (low + length * nodes[node[some]]).to(way)
             versions = start + _spread(along, way) * way
             gradients = gradients_at(self.network, versions[None].to(self.precision), self.aim.select(which))[0]
-            gathered = _spread((length * weights[node]).to(way), way) * gradients
-            values.index_add_(0, part, by_patch(way * gathered, self.grid))
-        return values
+            gathered = _spread((length * weights[node[some]]).to(way), way) * gradients
+            found.append(by_patch(way * gathered, self.grid))
+        values = torch.zeros(len(segments.picture), *self.grid, dtype=self.pictures.dtype, device="cpu")
+        return values.index_add_(0, segment, torch.cat([values[:0], *(each.cpu() for each in found)]))
 
-    def numbers(self, picture: Int[Tensor, "p"], along: Float[Tensor, "p"]) -> Float[Tensor, "p"]:
-        """The explained number of these pictures at these points of their ways, in float64."""
-        numbers = torch.zeros(len(picture), dtype=torch.float64, device=picture.device)
+    def numbers(self, picture: Int[Tensor, "s"], along: Float[Tensor, "s"]) -> Float[Tensor, "s"]:
+        """The explained number of these pictures at these points of their paths, in float64, on the CPU."""
+        found = []
         for some, _ in chunks(len(picture), 1, self.batch_size):
             which = picture[some]
             start = self.start[which]
             versions = start + _spread(along[some].to(start), start) * (self.pictures[which] - start)
-            numbers[some] = numbers_at(self.network, versions[None].to(self.precision), self.aim.select(which))[0]
-        return numbers
+            found.append(numbers_at(self.network, versions[None].to(self.precision), self.aim.select(which))[0])
+        return torch.cat([along[:0], *(exact(each) for each in found)])
 
 
 def _refined(
-    way: _Way, measured: _Measured, count: int, most: int, tolerance: float
+    path: _Path, measured: _Measured, count: int, most: int, tolerance: float
 ) -> Float[Tensor, "b rows columns"]:
-    """The map, from parts of `count` nodes, halved until those of a picture add up; one takes at most `most` nodes."""
-    pictures = len(way.pictures)
-    values = way.sums(measured.parts, count)
-    whole = _by_picture(measured.high - measured.low, measured.parts.picture, pictures).abs()
-    taken = count * torch.bincount(measured.parts.picture, minlength=pictures)
+    """The map, from segments of `count` nodes, halved until a picture's add up; one takes at most `most` nodes."""
+    pictures = len(path.pictures)
+    values = path.sums(measured.segments, count)
+    whole = _by_picture(measured.high - measured.low, measured.segments.picture, pictures).abs()
+    taken = count * torch.bincount(measured.segments.picture, minlength=pictures)
     while True:
-        picture = measured.parts.picture
-        rounding = ROUNDING * torch.finfo(way.precision).eps * torch.maximum(measured.low.abs(), measured.high.abs())
+        picture = measured.segments.picture
+        rounding = ROUNDING * torch.finfo(path.precision).eps * torch.maximum(measured.low.abs(), measured.high.abs())
         off = (values.double().sum(dim=(1, 2)) - (measured.high - measured.low)).abs()
         off = torch.where(off > rounding, off, 0)
-        share = tolerance * whole / torch.bincount(picture, minlength=pictures)  # that each part may be off
+        share = tolerance * whole / torch.bincount(picture, minlength=pictures)  # that each segment may be off
         open_ones = _by_picture(off, picture, pictures) > tolerance * whole
         split = open_ones[picture] & (off > share[picture])
         taken = taken + 2 * count * torch.bincount(picture[split], minlength=pictures)
         split &= (taken <= most)[picture]
         if not split.any():
-            return values.new_zeros(pictures, *way.grid).index_add_(0, picture, values)
-        new = measured.select(split).halves(way)
-        values = torch.cat([values[~split], way.sums(new.parts, count)])
+            return values.new_zeros(pictures, *path.grid).index_add_(0, picture, values)
+        new = measured.select(split).halves(path)
+        values = torch.cat([values[~split], path.sums(new.segments, count)])
         measured = measured.select(~split).join(new)
 
 
-def _by_picture(numbers: Float[Tensor, "p"], picture: Int[Tensor, "p"], count: int) -> Float[Tensor, "b"]:
+def _by_picture(numbers: Float[Tensor, "s"], picture: Int[Tensor, "s"], count: int) -> Float[Tensor, "b"]:
     return numbers.new_zeros(count).index_add_(0, picture, numbers)
 
 
-def _cut(pictures: int, parts: int, device: torch.device) -> _Parts:
-    """Every picture's way, cut at 1/2, 1/4, ... into so many parts."""
-    edges = torch.tensor([0.0, *(0.5**power for power in range(parts - 1, -1, -1))], dtype=torch.float64, device=device)
-    picture = torch.arange(pictures, device=device).repeat_interleave(parts)
-    return _Parts(picture, edges[:-1].repeat(pictures), edges[1:].repeat(pictures))
+def _cut(pictures: int, pieces: int) -> _Segments:
+    """Every picture's path, cut at 1/2, 1/4, ... into so many segments."""
+    edges = [0.0, *(0.5**power for power in range(pieces - 1, -1, -1))]
+    low, high = (torch.tensor(ends, dtype=torch.float64, device="cpu") for ends in (edges[:-1], edges[1:]))
+    picture = torch.arange(pictures, device="cpu").repeat_interleave(pieces)
+    return _Segments(picture, low.repeat(pictures), high.repeat(pictures))
 
 
 def _spread(numbers: Float[Tensor, "p"], images: Tensor) -> Tensor:

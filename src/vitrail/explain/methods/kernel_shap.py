@@ -65,7 +65,7 @@ def kernel_shap(
     opened = open_run(network, images, target, "logits")
     players = opened.grid[0] * opened.grid[1]
     sets, weights = coalitions(players, samples, seed)
-    ends = torch.tensor([False, True])[:, None].expand(2, players)
+    ends = torch.tensor([False, True], device="cpu")[:, None].expand(2, players)
     covers = torch.cat([ends, sets]).float().unflatten(1, opened.grid)
     found = answers(network, images, opened, covers, fill, batch_size)
     values = shapley_fit(sets.to(found), weights.to(found), found[2:], found[0], found[1])
@@ -84,21 +84,23 @@ def coalitions(players: int, samples: int, seed: int) -> tuple[Bool[Tensor, "m p
         UsageError: If the sets cannot tell the players apart.
     """
     if 2**players - 2 <= samples:
-        numbers = torch.arange(1, 2**players - 1)
-        sets = (numbers[:, None] >> torch.arange(players) & 1).bool()
-        return sets, torch.tensor([kernel(players, size) for size in sets.sum(dim=1).tolist()], dtype=torch.float64)
+        numbers = torch.arange(1, 2**players - 1, device="cpu")
+        sets = (numbers[:, None] >> torch.arange(players, device="cpu") & 1).bool()
+        shares = [kernel(players, size) for size in sets.sum(dim=1).tolist()]
+        return sets, torch.tensor(shares, dtype=torch.float64, device="cpu")
     if samples < FEWEST * players:
         raise UsageError(
             f"samples must be at least {FEWEST} x {players} to tell {players} patches apart, got {samples}",
             f"samples={max(2048, FEWEST * players)}",
         )
     generator = torch.Generator().manual_seed(seed)
-    sizes = torch.arange(1, players)
+    sizes = torch.arange(1, players, device="cpu")
     shares = 1.0 / (sizes * (players - sizes)).double()
     drawn = sizes[torch.multinomial(shares, samples // 2, replacement=True, generator=generator)]
-    places = torch.rand(samples // 2, players, generator=generator, dtype=torch.float64).argsort(dim=1).argsort(dim=1)
-    sets = places < drawn[:, None]
-    return torch.stack([sets, ~sets], dim=1).flatten(0, 1), torch.ones(len(sets) * 2, dtype=torch.float64)
+    order = torch.rand(samples // 2, players, generator=generator, dtype=torch.float64, device="cpu").argsort(dim=1)
+    sets = order.argsort(dim=1) < drawn[:, None]
+    both = torch.stack([sets, ~sets], dim=1).flatten(0, 1)
+    return both, torch.ones(len(both), dtype=torch.float64, device="cpu")
 
 
 def kernel(players: int, size: int) -> float:
@@ -113,7 +115,7 @@ def shapley_fit(
     none: Float[Tensor, "b"],
     every: Float[Tensor, "b"],
 ) -> Float[Tensor, "b p"]:
-    """The weighted least-squares fit whose ends are exact, in float64.
+    """The weighted least-squares fit whose ends are exact, in float64, on the CPU.
 
     Args:
         sets: 1 where a player is in the set.
@@ -132,10 +134,10 @@ def shapley_fit(
     design = scale * (sets[:, :-1] - sets[:, -1:])
     wanted = scale * (found - none - sets[:, -1:] * difference)
     finite = wanted.isfinite().all(dim=0)  # LAPACK refuses what is not: such a picture gets no numbers
-    fit = torch.linalg.lstsq(design.cpu(), wanted.where(finite, 0.0).cpu(), driver="gelsd")
+    fit = torch.linalg.lstsq(design, wanted.where(finite, 0.0), driver="gelsd")
     if int(fit.rank) < design.shape[1]:
         raise UsageError(
             f"{len(sets)} sets of patches cannot tell {sets.shape[1]} patches apart", f"samples={4 * len(sets)}"
         )
-    others = fit.solution.to(wanted).where(finite, torch.nan).T
+    others = fit.solution.where(finite, torch.nan).T
     return torch.cat([others, difference[:, None] - others.sum(dim=1, keepdim=True)], dim=1)

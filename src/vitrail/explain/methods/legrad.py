@@ -1,12 +1,12 @@
 """LeGrad: explainability via feature formation sensitivity (Bousselham et al., 2024), section 3.
 
-    s_l   = the target's logit, read from the tokens behind block l
+    s_l   = the target's logit, read from the tokens after block l
     map_j = mean over layers l of  mean over heads h and queries q of  pos(d s_l / d A_l[h, q, j])
 
-Every layer is asked for itself: how would more attention to j here have raised the score read right behind it? The
+Every layer is asked for itself: how would more attention to j here have raised the score read right after it? The
 attention itself is not multiplied in. One short backward per layer.
 
-How s_l is read. With a class token: the mean of all tokens behind block l, then the last norm and the head, as in the
+How s_l is read. With a class token: the mean of all tokens after block l, then the last norm and the head, as in the
 paper. Read from the class token, s_l would react to the class token's queries alone, before it has gathered anything:
 on digits with a known place (patches of 8 pixels, two seeds) that pointed right in 0.05 and 0.07 of the pictures, the
 mean in 0.89 and 0.93. With mean pooling: as the network itself does it, norm, then mean over the patches, then head, so
@@ -55,20 +55,20 @@ def legrad(
     first = block_of(network, first_layer)
     opened = open_run(network, images, target, "blocks.*.attention", "blocks.*.output", gradients=True)
     places = opened.record.attentions()[first:]
-    layers = (layer_behind(network, opened.record, opened.aim, place) for place in places)
+    layers = (layer_after(network, opened.record, opened.aim, place) for place in places)
     row = torch.stack([mean_over_queries(layer, raising_gradient) for layer in layers]).mean(dim=0)
     return opened.heat(row, "legrad", signed=False, class_specific=True)
 
 
-def layer_behind(network: ViT, record: Record, aim: Aim, place: str) -> Layer:
-    """A layer with the gradient of the score that is read right behind it."""
+def layer_after(network: ViT, record: Record, aim: Aim, place: str) -> Layer:
+    """A layer with the gradient of the score that is read right after it."""
     with torch.enable_grad():
         number = score(network, record[f"{place}.output"], aim).sum()  # pictures do not mix: each gets its own
     return RecordedLayer(record.kept(place), record.attended_gradient(number, place, keep_graph=True)[place])
 
 
 def score(network: ViT, tokens: Float[Tensor, "b n d"], aim: Aim) -> Float[Tensor, "b"]:
-    """The explained number, read from the tokens behind any block."""
+    """The explained number, read from the tokens after any block."""
     if network.config.pooling == "class":  # every token that a head reads is their mean
         tokens = tokens.mean(dim=1, keepdim=True).expand(-1, network.config.prefix, -1)
     return aim.of(network.readout(tokens))

@@ -16,7 +16,7 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
 from vitrail.explain.methods.covering import Filling, answers, heat_of_answers
-from vitrail.explain.readout import open_run
+from vitrail.explain.readout import exact, open_run
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
@@ -55,7 +55,7 @@ def occlusion(
     opened = open_run(network, images, target, "logits")
     hidden = windows(opened.grid, _pair("window", window), _pair("stride", stride))
     covered = answers(network, images, opened, 1.0 - hidden, fill, batch_size)
-    falls = opened.logit.double() - covered
+    falls = exact(opened.logit) - covered
     hidden = hidden.to(falls)
     values = torch.einsum("mb,mij->bij", falls, hidden) / hidden.sum(dim=0)
     return heat_of_answers(values, covered, opened, "occlusion")
@@ -76,7 +76,8 @@ def windows(grid: Size, window: Size, stride: Size) -> Float[Tensor, "m rows col
             )
     along = []
     for side, long, far in zip(grid, window, stride, strict=True):
-        places, starts = torch.arange(side), far * torch.arange(math.ceil((side - long) / far) + 1)
+        places = torch.arange(side, device="cpu")
+        starts = far * torch.arange(math.ceil((side - long) / far) + 1, device="cpu")
         along.append(((places >= starts[:, None]) & (places < starts[:, None] + long)).float())
     rows, columns = along
     return (rows[:, None, :, None] * columns[None, :, None, :]).flatten(0, 1)

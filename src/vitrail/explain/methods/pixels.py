@@ -67,8 +67,8 @@ def gradients_at(network: ViT, versions: Float[Tensor, "m b *x"], aim: Aim) -> F
 
 @torch.no_grad()
 def numbers_at(network: ViT, versions: Float[Tensor, "m b *x"], aim: Aim) -> Float[Tensor, "m b"]:
-    """The explained number of each version, in float64: their differences are what methods go on with."""
-    return aim.of(network(versions.flatten(0, 1)).unflatten(0, versions.shape[:2])).double()
+    """The explained number of each version."""
+    return aim.of(network(versions.flatten(0, 1)).unflatten(0, versions.shape[:2]))
 
 
 def chunks(pictures: int, versions: int, batch_size: int) -> Iterator[tuple[slice, slice]]:

@@ -94,11 +94,11 @@ def random_masks(grid: Size, count: int, cells: int, seen: float, seed: int) -> 
     generator = torch.Generator().manual_seed(seed)
     small = [min(cells, side) for side in grid]
     patches = [math.ceil(side / few) for side, few in zip(grid, small, strict=True)]  # along a cell
-    beyond = [few + 3 for few in small]  # one cell before the picture, and as far behind it as it is shifted
-    drawn = (torch.rand(count, *beyond, generator=generator) < seen).float()
+    beyond = [few + 3 for few in small]  # one cell before the picture, and as far after it as it is shifted
+    drawn = (torch.rand(count, *beyond, generator=generator, device="cpu") < seen).float()
     large = spread(drawn, (drawn.shape[1] * patches[0], drawn.shape[2] * patches[1]))
-    shifts = [side + torch.randint(side, (count,), generator=generator) for side in patches]
+    shifts = [side + torch.randint(side, (count,), generator=generator, device="cpu") for side in patches]
     rows, columns = (
-        shift[:, None] + torch.arange(side) for shift, side in zip(shifts, grid, strict=True)
+        shift[:, None] + torch.arange(side, device="cpu") for shift, side in zip(shifts, grid, strict=True)
     )  # (m, rows), (m, columns)
-    return large[torch.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
+    return large[torch.arange(count, device="cpu")[:, None, None], rows[:, :, None], columns[:, None, :]]

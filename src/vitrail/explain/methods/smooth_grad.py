@@ -60,7 +60,7 @@ def smooth_grad(
     spread = (noise * (flat.amax(dim=1) - flat.amin(dim=1))).view(-1, *[1] * (images.dim() - 1))
     patches = opened.grid[0] * opened.grid[1]
     size = (samples, patches, math.prod(images.shape[1:]) // patches)
-    drawn = torch.randn(size, generator=torch.Generator().manual_seed(seed))
+    drawn = torch.randn(size, generator=torch.Generator().manual_seed(seed), device="cpu")
     drawn = onto_pixels(drawn, images, opened.grid).to(pictures)
     gathered = torch.zeros_like(pictures)
     for which, some in chunks(len(images), samples, batch_size):

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 from vitrail.explain.heat import Heat
 from vitrail.explain.methods.attcat import attcat
-from vitrail.explain.methods.attention_generic import generic_attention
 from vitrail.explain.methods.attention_grad_cam import attention_grad_cam
-from vitrail.explain.methods.attention_raw import raw_attention
-from vitrail.explain.methods.attention_rollout import rollout
 from vitrail.explain.methods.conservative import conservative
+from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.grad_cam import grad_cam
 from vitrail.explain.methods.gradient_rollout import gradient_rollout
 from vitrail.explain.methods.head_view import head_view
@@ -20,7 +18,9 @@ from vitrail.explain.methods.integrated_gradients import integrated_gradients
 from vitrail.explain.methods.kernel_shap import kernel_shap
 from vitrail.explain.methods.legrad import legrad
 from vitrail.explain.methods.occlusion import occlusion
+from vitrail.explain.methods.raw_attention import raw_attention
 from vitrail.explain.methods.rise import rise
+from vitrail.explain.methods.rollout import rollout
 from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.methods.smooth_grad import smooth_grad
 from vitrail.explain.methods.tam import tam
@@ -40,6 +40,7 @@ class Method:
         paper: Where it comes from.
         cost: In forward passes of the network; a pass forward and back counts as 3.
         costly: Whether it takes hundreds of passes, so that a comparison leaves it out unless it is asked for.
+        opt_in: Whether it is left out unless it is asked for, for a reason that its file gives.
     """
 
     function: Callable[..., Heat]
@@ -51,6 +52,7 @@ class Method:
     paper: str
     cost: str = "1"
     costly: bool = False
+    opt_in: bool = False
 
 
 METHODS: dict[str, Method] = {
@@ -244,6 +246,7 @@ METHODS: dict[str, Method] = {
             says="what the pixels of each patch give to the class's logit, for it or against it; the parts sum to it",
             paper="XAI for transformers: better explanations through conservative propagation (Ali et al., ICML 2022)",
             cost="3",
+            opt_in=True,
         ),
     )
 }

@@ -7,7 +7,7 @@
 Nothing here says what a good value is: hold a score against that of `random_maps` and, where there is one, the truth.
 """
 
-from vitrail.explain.scores.composites import Covering
+from vitrail.explain.scores.covering_by_rank import Covering
 from vitrail.explain.scores.fill import (
     Fill,
     blur,

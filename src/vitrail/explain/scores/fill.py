@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
+from vitrail.explain.readout import check_eval
 from vitrail.explain.scores.streams import stream
 from vitrail.nn.embedding import Size, grid_of
 
@@ -65,7 +66,8 @@ def donor(references: Float[Tensor, "r c h w"]) -> Fill:
             )
         cut = _cut(references.to(images), patch)  # r p c ph pw
         generator = stream(seed, "donor")
-        chosen = torch.randint(cut.shape[0], (_positive(draws), cut.shape[1]), generator=generator).to(images.device)
+        size = (_positive(draws), cut.shape[1])
+        chosen = torch.randint(cut.shape[0], size, generator=generator, device="cpu").to(images.device)
         picked = cut[chosen, torch.arange(cut.shape[1], device=images.device)]
         return _joined(picked, images)[:, None].expand(-1, images.shape[0], -1, -1, -1)
 
@@ -85,8 +87,8 @@ def own_patches() -> Fill:
         if positions < 2:
             raise UsageError("a picture of one patch has no other patches", "donor(references)")
         generator = stream(seed, "own patches")
-        away = torch.randint(1, positions, (_positive(draws), positions), generator=generator)
-        source = ((torch.arange(positions) + away) % positions).to(images.device)
+        away = torch.randint(1, positions, (_positive(draws), positions), generator=generator, device="cpu")
+        source = ((torch.arange(positions, device="cpu") + away) % positions).to(images.device)
         return torch.stack([_joined(cut[:, one], images) for one in source])
 
     return Fill("own patches", False, make)
@@ -103,7 +105,7 @@ def grey(level: float | Float[Tensor, "c"], name: str = "grey") -> Fill:
     """
 
     def make(images: Pictures, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
-        colour = torch.as_tensor(level).to(images)
+        colour = torch.as_tensor(level, device="cpu").to(images)
         if colour.shape not in ((), (1,), images.shape[1:2]):
             raise UsageError(
                 f"a colour is one number or one for each of {images.shape[1]} channels, got {tuple(colour.shape)}",
@@ -165,30 +167,21 @@ def composite(
 
 @torch.no_grad()
 def logits_in_chunks(network: nn.Module, images: Float[Tensor, "m b c h w"], batch: int) -> Float[Tensor, "m b v"]:
-    """Logits of composites, `batch` pictures at a time, in the precision of the network's weights.
+    """Logits of pictures, `batch` of them at a time, in the precision of the network's weights.
 
     Raises:
         UsageError: If the network is in training mode, where its answers are random.
     """
-    check_eval(network)
+    check_eval(network, "a score")
     draws, pictures = images.shape[:2]
     chunks = torch.arange(draws * pictures, device=images.device).split(_positive(batch))
-    dtype = next((weight.dtype for weight in network.parameters()), images.dtype)
-    logits = [network(images[chunk // pictures, chunk % pictures].to(dtype)) for chunk in chunks]
+    logits = [logits_of(network, images[chunk // pictures, chunk % pictures]) for chunk in chunks]
     return torch.cat(logits).unflatten(0, (draws, pictures))
 
 
-def check_eval(network: nn.Module) -> None:
-    """Refuse a network whose answers are random.
-
-    Raises:
-        UsageError: If any part is in training mode.
-    """
-    training = [name or "the network" for name, module in network.named_modules() if module.training]
-    if training:
-        raise UsageError(
-            f"a score needs a network in eval mode, and {training[0]} is in training mode", "network.eval()"
-        )
+def logits_of(network: nn.Module, images: Pictures) -> Float[Tensor, "b v"]:
+    """Logits of pictures, which are brought to the precision of the network's weights."""
+    return network(images.to(next((weight.dtype for weight in network.parameters()), images.dtype)))
 
 
 def _cut(images: Pictures, patch: Size) -> Float[Tensor, "b p c ph pw"]:
@@ -206,7 +199,7 @@ def _joined(patches: Float[Tensor, "b p c ph pw"], images: Float[Tensor, "i c h 
 
 def _gaussian(images: Pictures, axis: int, deviation: float) -> Float[Tensor, "n n"]:
     """A matrix that blurs along one axis; every row sums to 1."""
-    places = torch.arange(images.shape[2 + axis], dtype=torch.float64)
+    places = torch.arange(images.shape[2 + axis], dtype=torch.float64, device="cpu")
     weights = torch.exp(-((places[:, None] - places) ** 2) / (2 * deviation**2))
     return (weights / weights.sum(dim=1, keepdim=True)).to(images)
 

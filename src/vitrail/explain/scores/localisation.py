@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.readout import wide
+from vitrail.explain.readout import exact, wide
 
 Maps = Float[Tensor, "b rows columns"]
 Masks = Bool[Tensor, "b rows columns"]
@@ -136,7 +136,7 @@ def segmentation(values: Maps, masks: Bool[Tensor, "b h w"]) -> Segmentation:
         for share, true in zip(shares, truth, strict=True)
     ]
     return Segmentation(
-        pixel_accuracy=float((inside == truth).double().mean()),
+        pixel_accuracy=float(exact(inside == truth).mean()),
         mean_iou=sum(ratios) / 2,
         mean_average_precision=sum(precisions) / len(precisions),
         pictures=len(maps),
@@ -150,8 +150,8 @@ def average_precision(scores: Float[Tensor, "n"], truth: Bool[Tensor, "n"]) -> f
     Equal scores are one threshold. Range: [0, 1]; by chance the share of what is true. Not a number where nothing is.
     """
     in_order, order = scores.sort(descending=True)
-    hits = truth[order].cumsum(0).double()
-    last = torch.cat([in_order[1:] != in_order[:-1], in_order.new_ones(1, dtype=torch.bool)])
+    hits = exact(truth[order].cumsum(0))
+    last = torch.cat([in_order[1:] != in_order[:-1], in_order.new_ones(1, dtype=torch.bool)]).cpu()
     hits, found = hits[last], last.nonzero()[:, 0] + 1
     gained = torch.diff(hits, prepend=hits.new_zeros(1))
     return float((gained * hits / found).sum() / hits[-1])

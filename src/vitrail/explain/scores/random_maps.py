@@ -20,7 +20,8 @@ than all of its twins beats them for that alone: of random maps, 7 in 100 then p
 So pairs of values are swapped, at random, where that brings the likeness of neighbours, along rows and along columns,
 nearer to the map's.
 
-All of it sees the map on a torus: a spot may lie across the edge, half of it on either side.
+All of it sees the map on a torus: a spot may lie across the edge, half of it on either side. Maps are small, so they
+are made on the CPU: in float64, and the same on every machine.
 """
 
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vitrail.explain.readout import exact
 from vitrail.explain.scores.streams import stream
 
 REFINEMENTS = 10  # more change the autocorrelation by less than 0.01
@@ -59,22 +61,22 @@ def random_maps(
     Returns:
         (count, b, rows, columns): each holds exactly the values of its map. A constant map stays as it is.
     """
-    grid = values.shape[1:]
+    given, values, grid = values, values.cpu(), values.shape[1:]
     drawn = [
-        torch.randn((count, *grid), generator=stream(seed, "random maps", key), dtype=torch.float64)
+        torch.randn((count, *grid), generator=stream(seed, "random maps", key), dtype=torch.float64, device="cpu")
         for key in ([0] if keys is None else keys)
     ]
-    noise = torch.stack(drawn, dim=1).to(values.device)  # (count, b or 1, rows, columns)
+    noise = torch.stack(drawn, dim=1)  # (count, b or 1, rows, columns)
     turn = torch.fft.fft2(noise).sgn()  # phases of a real map: opposite frequencies turn oppositely
     turn[..., 0, 0] = 1.0
     own = values.flatten(1).sort(dim=1).values.expand(count, -1, -1)
-    map_, ranks = values.double(), _gaussian_of_ranks(values.flatten(1).double()).unflatten(1, grid)
+    map_, ranks = exact(values), _gaussian_of_ranks(exact(values).flatten(1)).unflatten(1, grid)
     power = torch.fft.fft2(map_).abs()
     found = _in_order_of(torch.fft.ifft2(torch.fft.fft2(ranks) * turn).real, own)
     for _ in range(REFINEMENTS):
         phases = torch.fft.fft2(found.double()).sgn()
         found = _in_order_of(torch.fft.ifft2(power * phases).real, own)
-    return _swapped(found, values, stream(seed, "swaps"))
+    return _swapped(found, values, stream(seed, "swaps")).to(given.device)
 
 
 def _swapped(
@@ -86,14 +88,14 @@ def _swapped(
     the sum of the two neighbours, and k tells how often i and j are neighbours themselves.
     """
     (rows, columns), count = like.shape[1:], maps.shape[0]
-    places = torch.arange(rows * columns).view(rows, columns)
+    places = torch.arange(rows * columns, device="cpu").view(rows, columns)
     beside = torch.stack([places.roll((one, two), (0, 1)) for one, two in ((1, 0), (-1, 0), (0, 1), (0, -1))])
-    beside = beside.flatten(1).to(maps.device)  # (4, p): two along the rows' axis, two along the columns'
+    beside = beside.flatten(1)  # (4, p): two along the rows' axis, two along the columns'
     values, wanted = maps.double().flatten(2), like.double().flatten(1)
     size = (wanted - wanted.mean(dim=1, keepdim=True)).square().sum(dim=1).clamp(min=torch.finfo(torch.float64).tiny)
     off = (_alike(values, beside) - _alike(wanted, beside)) / size[:, None]  # (m, b, 2)
     tries = min(MOST_SWAPS, SWAPS * rows * columns)
-    pairs = torch.randint(rows * columns, (tries, 2, count), generator=random).to(maps.device)
+    pairs = torch.randint(rows * columns, (tries, 2, count), generator=random, device="cpu")
     for one, two in pairs:
         here, there = (place[:, None, None].expand(-1, values.shape[1], 1) for place in (one, two))
         a, d = values.gather(2, here), values.gather(2, there)

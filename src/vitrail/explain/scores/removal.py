@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.explain.readout import wide
-from vitrail.explain.scores.composites import Covering, Measured, finite_maps, measured, opened, ranks_of
+from vitrail.explain.scores.covering_by_rank import Covering, Measured, finite_maps, measured, opened, ranks_of
 from vitrail.explain.scores.fill import Pictures
 from vitrail.explain.scores.streams import keys_of
 from vitrail.explain.target import Target

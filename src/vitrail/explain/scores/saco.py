@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
-from vitrail.explain.scores.composites import Covering, finite_maps
+from vitrail.explain.readout import exact
+from vitrail.explain.scores.covering_by_rank import Covering, finite_maps
 from vitrail.explain.scores.fill import Pictures
 from vitrail.explain.scores.removal import Maps, Removal, of_patches, points_of
 from vitrail.explain.target import Target
@@ -51,7 +52,7 @@ def saco(
     drops = points[:, :1] - points[:, 1:]
     flat = values.flatten(1)
     usable = finite_maps(values) & (flat.amax(dim=1) > flat.amin(dim=1))
-    score = saco_of(group_sums(values, spans), drops).to(drops.dtype).masked_fill(~usable, torch.nan)
+    score = saco_of(group_sums(values, spans), drops.cpu()).to(drops).masked_fill(~usable, torch.nan)
     return of_patches("saco", score, drops, [(high - low) / patches for low, high in spans], covering, draws)
 
 
@@ -65,6 +66,6 @@ def saco_of(salience: Float[Tensor, "b k"], drops: Float[Tensor, "b k"]) -> Floa
 
 
 def group_sums(values: Maps, spans: Sequence[tuple[int, int]]) -> Float[Tensor, "b k"]:
-    """The sum of the map over each span of ranks."""
-    in_order = values.flatten(1).double().sort(dim=1, descending=True).values
+    """The sum of the map over each span of ranks; on the CPU."""
+    in_order = exact(values).flatten(1).sort(dim=1, descending=True).values
     return torch.stack([in_order[:, low:high].sum(dim=1) for low, high in spans], dim=1)

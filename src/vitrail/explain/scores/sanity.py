@@ -64,7 +64,7 @@ def scrambled(network: ViT, seed: int) -> ViT:
     """
     device = next(network.parameters()).device
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # of the CPU alone: torch.manual_seed seeds every device
         other = ViT(network.config, network.parts)
         for head in (other.head, other.head_dist):
             for parameter in () if head is None else head.parameters():
@@ -148,7 +148,8 @@ def max_sensitivity(
     generator = stream(seed, "max-sensitivity")
     worst = still.new_zeros(len(still))
     for _ in range(samples):
-        noise = radius * (2 * torch.rand(images.shape[1:], generator=generator, dtype=torch.float64) - 1)
+        drawn = torch.rand(images.shape[1:], generator=generator, dtype=torch.float64, device="cpu")
+        noise = radius * (2 * drawn - 1)
         moved = wide(method(network, images + noise.to(images), wanted).values).flatten(1)
         worst = torch.maximum(worst, (moved - still).norm(dim=1))
     size = still.norm(dim=1)
@@ -165,11 +166,11 @@ def spearman(one: Float[Tensor, "b p"], two: Float[Tensor, "b p"]) -> Float[Tens
 
     Not a number where a row is constant or not finite.
     """
-    first, second = (_centred_ranks(rows) for rows in (one, two))
+    first, second = (_centred_ranks(rows.cpu()) for rows in (one, two))
     size = first.norm(dim=1) * second.norm(dim=1)
     found = (first * second).sum(dim=1) / size
-    finite = one.isfinite().all(dim=1) & two.isfinite().all(dim=1)
-    return found.masked_fill(~finite | (size == 0), torch.nan).to(wide(one).dtype)
+    finite = (one.isfinite().all(dim=1) & two.isfinite().all(dim=1)).cpu()
+    return found.masked_fill(~finite | (size == 0), torch.nan).to(wide(one))
 
 
 def _centred_ranks(rows: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:

@@ -1,6 +1,8 @@
 """Random numbers of one seed for several uses and for single pictures.
 
-Two generators with the same seed give the same bits, so every use of a seed draws from a stream of its own.
+Two generators with the same seed give the same bits. So where one seed serves several uses, or several pictures, each
+draws from a stream of its own. What draws one thing for all pictures takes the seed as it is: SmoothGrad's noise,
+RISE's masks, KernelSHAP's sets, the weights of a scrambled network, and the noise that a self-test looks at.
 """
 
 import zlib

@@ -1,8 +1,8 @@
 """Promises of all methods alike: maps move with the picture, a batch is one by one, an empty map says so."""
 
+import copy
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
@@ -101,16 +101,12 @@ def _deaf(network: ViT) -> ViT:
     def silent(part: nn.Module) -> nn.Module:
         if part not in heads:
             return part
-        assert isinstance(part, nn.Linear)
-        head = nn.Linear(part.in_features, part.out_features, part.bias is not None, dtype=part.weight.dtype)
-        return head.requires_grad_(False)
+        head = copy.deepcopy(part).requires_grad_(False)
+        for parameter in head.parameters():
+            parameter.zero_()
+        return head
 
-    deaf = twin(network, {nn.Linear: silent})
-    with torch.no_grad():
-        for head in (deaf.head, deaf.head_dist):
-            for parameter in () if head is None else head.parameters():
-                parameter.zero_()
-    return deaf
+    return twin(network, {nn.Linear: silent})
 
 
 PROMISES = (

@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.layers import Join
-from vitrail.explain.methods.attention_raw import raw_attention
-from vitrail.explain.methods.attention_rollout import rollout, rollout_of
 from vitrail.explain.methods.head_view import head_view, head_views
+from vitrail.explain.methods.raw_attention import raw_attention
+from vitrail.explain.methods.rollout import rollout, rollout_of
 from vitrail.explain.readout import open_run
 from vitrail.explain.selftest.witness import Promise, Witness, off
 

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.methods.attcat import attcat
-from vitrail.explain.methods.attention_generic import generic_attention, generic_relevance_of
 from vitrail.explain.methods.attention_grad_cam import attention_grad_cam
+from vitrail.explain.methods.generic_attention import generic_attention, generic_relevance_of
 from vitrail.explain.methods.gradient_rollout import gradient_rollout, gradient_rollout_of
 from vitrail.explain.methods.legrad import legrad
 from vitrail.explain.methods.tam import tam

@@ -89,7 +89,7 @@ def cams_are_those_of_the_plain_run(witness: Witness) -> float:
     for layer, (tokens, gradient) in ((None, last), ("tokens", (witness.run.tokens, witness.by.tokens))):
         here, slope = (witness.map(each.detach().movedim(2, 0)) for each in (tokens, gradient))
         if not slope.any():
-            continue  # nothing behind this layer reads its patches: then both methods refuse it
+            continue  # nothing after this layer reads its patches: then both methods refuse it
         each, one = here * slope, here * slope.mean(dim=(2, 3), keepdim=True)
         hires, plain = (method(*asked, layer=layer).values for method in (hires_cam, grad_cam))
         worst = max(worst, off(hires, each.sum(dim=0), each.abs().sum(dim=0)))

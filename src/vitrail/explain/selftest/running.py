@@ -4,6 +4,7 @@ import copy
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import reduce
 
 import torch
 
@@ -13,7 +14,7 @@ from vitrail.explain.readout import check
 from vitrail.explain.selftest import all_methods, attention, attention_gradients, covering, pixels, views, whole
 from vitrail.explain.selftest.report import Check, SelfTest
 from vitrail.explain.selftest.witness import Promise, witnesses_of
-from vitrail.explain.trusting import Explainable
+from vitrail.explain.trial import Explainable
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
@@ -32,8 +33,12 @@ PROMISES: tuple[Promise, ...] = (
 def selftest(model: Explainable, images: Images | None = None, seed: int = 0) -> SelfTest:
     """Check the explanations of a model.
 
+    While it runs, torch computes on one thread, in the whole process. The number of threads is restored in the end,
+    also after an error, and so is the state of torch's random numbers.
+
     Args:
-        model: A network in eval mode, of the standard parts.
+        model: A network in eval mode, of the standard parts. One in half precision is checked in float32, with the same
+            weights: the checks need digits.
         images: (b, c, h, w), as the network reads them; at most 4 are used. Left out, the model's references are, or
             noise where it has none.
         seed: Of noise and of scrambled weights.
@@ -49,9 +54,11 @@ def selftest(model: Explainable, images: Images | None = None, seed: int = 0) ->
         )
     check(network, pictures, True)
     check_rules(network)
-    if torch.finfo(pictures.dtype).bits < torch.finfo(torch.float32).bits:  # checks need digits: the same weights
-        network, pictures = copy.deepcopy(network).float(), pictures.float()
-    with _one_thread(), torch.random.fork_rng(devices=[]):  # parts that are made anew draw
+    precision = reduce(torch.promote_types, (one.dtype for one in network.parameters()), torch.float32)
+    if any(one.dtype != precision for one in network.parameters()):
+        network = copy.deepcopy(network).to(precision)
+    pictures = pictures.to(precision)
+    with _one_thread(), torch.random.fork_rng(devices=[]), torch.device("cpu"):  # parts that are made anew draw
         checks = (*whole.checks(network, pictures, seed), *_asked(network, pictures))
     return SelfTest(checks, time.perf_counter() - began)
 
@@ -80,4 +87,4 @@ def _pictures(model: Explainable, seed: int) -> Images:
         return donors[:PICTURES]
     weight = next(network.parameters())
     shape = (PICTURES, network.config.channels, *network.config.image)
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(weight)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), device="cpu").to(weight)

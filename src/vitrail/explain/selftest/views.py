@@ -14,7 +14,7 @@ from vitrail.explain.inside.patch_filters import patch_filters
 from vitrail.explain.inside.position_similarity import position_similarity
 from vitrail.explain.inside.reading import encoder_block
 from vitrail.explain.inside.sinks import find_sinks, without_sinks
-from vitrail.explain.methods.attention_raw import raw_attention
+from vitrail.explain.methods.raw_attention import raw_attention
 from vitrail.explain.selftest.all_methods import without_positions
 from vitrail.explain.selftest.plain import read_out, through
 from vitrail.explain.selftest.witness import Promise, Witness, off
@@ -25,8 +25,8 @@ def lens_reads_every_depth(witness: Witness) -> float:
     network, run = witness.network, witness.run
     depths = [run.tokens, *(step.output for step in run.steps)]
     wanted = torch.stack([read_out(network, tokens).detach() for tokens in depths])
-    behind = run.steps[-1].output[:, witness.places].detach()
-    each = network.head(network.norm(behind)).unflatten(1, witness.grid)
+    after = run.steps[-1].output[:, witness.places].detach()
+    each = network.head(network.norm(after)).unflatten(1, witness.grid)
     return max(
         off(logit_lens(network, witness.images), wanted),
         off(patch_lens(network, witness.images), each),

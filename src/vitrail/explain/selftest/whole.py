@@ -1,5 +1,6 @@
 """Checks of the network as it is, in its own precision: sums, moved pictures, batches, classes and weights."""
 
+import copy
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.explain.methods.attention_generic import generic_attention
-from vitrail.explain.methods.attention_rollout import rollout, rollout_of
 from vitrail.explain.methods.conservative import balance_sheet, conservative
+from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.integrated_gradients import integrated_gradients_with_gap
+from vitrail.explain.methods.rollout import rollout, rollout_of
 from vitrail.explain.readout import open_run, readout_of
 from vitrail.explain.scores.sanity import scrambled, similarity
 from vitrail.explain.selftest.report import Check
@@ -204,11 +205,10 @@ def _two_classes(network: ViT, images: Images) -> tuple[Tensor, Tensor] | None:
 
 
 def _sharper(part: nn.Module) -> nn.Module:
-    assert isinstance(part, nn.Linear)
-    sharp = nn.Linear(part.in_features, part.out_features, part.bias is not None, part.weight.device, part.weight.dtype)
+    sharp = copy.deepcopy(part)  # a new one would be drawn on the model's device, and move its random state
     with torch.no_grad():
-        for own, other in zip(sharp.parameters(), part.parameters(), strict=True):
-            own.copy_(SHARP * other)
+        for parameter in sharp.parameters():
+            parameter.mul_(SHARP)
     return sharp
 
 

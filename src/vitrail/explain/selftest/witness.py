@@ -104,9 +104,10 @@ class Witness:
         draw = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for parameter in touched.patch_embed.parameters():
-                parameter.copy_(torch.randn(parameter.shape, generator=draw))
+                parameter.copy_(torch.randn(parameter.shape, generator=draw, device="cpu"))
             for index, place in enumerate(self.squares()):
-                images[index][place] += 1 + torch.rand(images[index][place].shape, generator=draw).to(images)
+                spot = images[index][place]
+                spot += 1 + torch.rand(spot.shape, generator=draw, device="cpu").to(images)
             change = (touched.embed(images) - touched.embed(self.images[:1])).abs().sum(dim=2)
         return change.argmax(dim=1).tolist()
 
@@ -248,13 +249,14 @@ def random_witnesses() -> list[Witness]:
 
 
 def _random(name: str, config: ViTConfig) -> Witness:
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         network = ViT(config).double().eval().requires_grad_(False)
     draw = torch.Generator().manual_seed(1)
     for parameter in network.parameters():
         spread = 1.5 * parameter[0].numel() ** -0.5 if parameter.dim() == 2 or parameter.dim() == 4 else 0.5
-        numbers = torch.randn(parameter.shape, generator=draw, dtype=torch.float64)
+        numbers = torch.randn(parameter.shape, generator=draw, dtype=torch.float64, device="cpu")
         parameter.copy_(spread * numbers + (parameter.dim() == 1) * (parameter == 1))
-    images = torch.randn(PICTURES, config.channels, *config.image, generator=draw, dtype=torch.float64)
-    ranges = torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64).view(-1, 1, 1, 1)
-    return Witness(name, network, images * ranges, torch.tensor([2, 0, 3]), True)
+    size = (PICTURES, config.channels, *config.image)
+    images = torch.randn(size, generator=draw, dtype=torch.float64, device="cpu")
+    ranges = torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64, device="cpu").view(-1, 1, 1, 1)
+    return Witness(name, network, images * ranges, torch.tensor([2, 0, 3], device="cpu"), True)

@@ -18,7 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
-from vitrail.explain.scores.fill import Fill, Pictures, check_eval, composite, logits_in_chunks
+from vitrail.explain.readout import check_eval, wide
+from vitrail.explain.scores.fill import Fill, Pictures, composite, logits_in_chunks, logits_of
 from vitrail.explain.scores.streams import stream
 from vitrail.explain.target import Aim, Target, choose_target
 from vitrail.nn.embedding import Size
@@ -37,7 +38,7 @@ class Covering:
         seed: Of the fillers, and of the order of patches with equal values.
         measure: "probability" of the explained class (of a contrast: of the first class among the two), or "logit", the
             explained number itself.
-        batch_size: How many composites go through the network at a time.
+        batch_size: How many covered pictures go through the network at a time.
 
     Raises:
         UsageError: If draws or batch size are below 1, or there is no such measure.
@@ -70,7 +71,7 @@ class Setting:
         filler: (m, b, c, h, w), what stands in covered patches, in each draw.
         aim: What is explained of each picture.
         measure: What is measured.
-        batch_size: How many composites go through the network at a time.
+        batch_size: How many covered pictures go through the network at a time.
     """
 
     images: Pictures
@@ -91,7 +92,7 @@ class Setting:
 
     def read(self, logits: Float[Tensor, "n v"], pictures: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
         """The number that is measured, of logits of the pictures with these indices."""
-        aim, logits = self.aim.select(pictures), logits.to(torch.promote_types(logits.dtype, torch.float32))
+        aim, logits = self.aim.select(pictures), wide(logits)
         if self.measure == "logit":
             return aim.of(logits)
         if self.measure == "top-1":
@@ -123,7 +124,7 @@ def opened(
         UsageError: If the network is in training mode, if the grid does not divide the pictures, if the target does
             not fit, or if a function of the logits was to be measured as a probability.
     """
-    check_eval(network)
+    check_eval(network, "a score")
     height, width = images.shape[2:]
     if height % grid[0] or width % grid[1]:
         raise UsageError(
@@ -155,7 +156,7 @@ def ranks_of(
     """
     flat = values.flatten(1)
     shape = (draws, flat.shape[1])
-    random = torch.stack([torch.rand(shape, generator=stream(seed, "order", key)) for key in keys], dim=1)
+    random = torch.stack([torch.rand(shape, generator=stream(seed, "order", key), device="cpu") for key in keys], dim=1)
     shuffles = random.argsort(dim=2).to(flat.device)  # m b p
     mixed = flat.expand(draws, -1, -1).gather(2, shuffles)
     order = shuffles.gather(2, mixed.sort(dim=2, descending=True, stable=True).indices)
@@ -171,7 +172,7 @@ def measured(
     ranks: Int[Tensor, "m b rows columns"],
     spans: Sequence[tuple[int, int]],
 ) -> Float[Tensor, "m b s"]:
-    """What is measured of each picture with each span of ranks covered, in each draw; a few composites at a time.
+    """What is measured of each picture with each span of ranks covered, in each draw; a few covered pictures at a time.
 
     Args:
         network: In eval mode.
@@ -190,7 +191,7 @@ def measured(
         covered = (rank >= low[span]) & (rank < high[span])
         stands = filler[draw % setting.draws, picture][None]
         made = composite(images[picture], stands, covered, patch)[0]
-        numbers.append(setting.read(network(made), picture))
+        numbers.append(setting.read(logits_of(network, made), picture))
     return torch.cat(numbers).view(draws, pictures, len(spans))
 
 

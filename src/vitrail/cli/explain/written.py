@@ -1,20 +1,20 @@
 """`vitrail explain` for a model that writes: for each written token, where on the picture the decoder looked."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from vitrail.cli.explain_json import heats_json
-from vitrail.cli.explain_options import Explain
-from vitrail.cli.explain_pictures import read_files
-from vitrail.cli.explain_places import folder_name
+from vitrail.cli.explain.options import Explain
+from vitrail.cli.explain.pictures import read_files
+from vitrail.cli.explain.places import folder_name
 from vitrail.cli.shown import Shown, leave_out, spread
 from vitrail.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from vitrail.cli.pictures import Files
     from vitrail.pages.views import ExplainedPicture
     from vitrail.sequence_model import SequenceModel, Written
+
+    Result = tuple[Written, ExplainedPicture]
 
 METHOD = "cross_attention"
 
@@ -34,10 +34,7 @@ def explain_written(model: "SequenceModel", typed: Explain, page: Path, command:
     """
     _refuse(model, typed)
 
-    from vitrail.cli.output import print_json, print_table, say
-    from vitrail.cli.pictures import write_pictures
-    from vitrail.pages.explanation_page import write_explanation_page
-    from vitrail.pages.html import percent
+    from vitrail.cli.explain.writing import write_all
     from vitrail.pages.views import ExplanationPage
 
     problems: list[str] = []
@@ -45,24 +42,24 @@ def explain_written(model: "SequenceModel", typed: Explain, page: Path, command:
     if not shown:
         raise DataError(problems[0], "another picture")
     results = [_explain(model, one) for one in shown]
-    explained = [one for _, one in results]
     title, about = f"Where {folder_name(typed.run)} looked", model.about_probabilities
-    all_shown = ExplanationPage(title, str(typed.run), command, explained, about)
-    write_explanation_page(page, all_shown)
-    files = write_pictures(page.with_suffix(""), all_shown)
-    if typed.json:
-        print_json([_as_json(w, one, page, some) for (w, one), some in zip(results, files, strict=True)])
-    else:
-        truths = ["" if one.true_label in (None, w.text) else f"(it is {one.true_label})" for w, one in results]
-        rows = [(o.name, w.shown, percent(w.probability), t) for (w, o), t in zip(results, truths, strict=True)]
-        print_table(rows, left=2)
-        if about:
-            say(about)
-        say("")
-        say(f"the page      {page}")
-        say(f"the pictures  {page.with_suffix('')}")
+    whole = ExplanationPage(title, typed.run, command, [one for _, one in results], about)
+    answers = [{"text": said.text, "probability": said.probability, "true_text": o.true_label} for said, o in results]
+    write_all(whole, page, answers, typed.json, lambda: _tell(results, about))
     leave_out(problems)
     return 0
+
+
+def _tell(results: Sequence["Result"], about: str) -> None:
+    """The texts, and what to know of their probabilities."""
+    from vitrail.cli.output import print_table, say
+    from vitrail.shares import percent
+
+    truths = ["" if one.true_label in (None, said.text) else f"(it is {one.true_label})" for said, one in results]
+    rows = [(one.name, s.shown, percent(s.probability), truth) for (s, one), truth in zip(results, truths, strict=True)]
+    print_table(rows, left=2)
+    if about:
+        say(about)
 
 
 def _refuse(model: "SequenceModel", typed: Explain) -> None:
@@ -114,12 +111,12 @@ def _pictures(model: "SequenceModel", typed: Explain, problems: list[str]) -> It
     yield from read_files(typed.pictures, typed.count, problems)
 
 
-def _explain(model: "SequenceModel", shown: Shown) -> tuple["Written", "ExplainedPicture"]:
+def _explain(model: "SequenceModel", shown: Shown) -> "Result":
     """What the model writes for a picture, and the picture with a map for each token."""
-    import numpy as np
     import torch
 
     from vitrail.explain import cross_attention
+    from vitrail.explain.readout import wide
     from vitrail.nn import ImageToSequence
     from vitrail.pages.views import ExplainedPicture, HeatView
     from vitrail.report import as_picture
@@ -139,7 +136,7 @@ def _explain(model: "SequenceModel", shown: Shown) -> tuple["Written", "Explaine
                     title=f"Token {place + 1}: {token}",
                     target=token,
                     logit=float(heat.logit[0, place]),
-                    values=np.asarray(heat.values[0, place].cpu().numpy(), dtype=np.float32),
+                    values=wide(heat.values[0, place]).cpu().numpy(),
                     signed=False,
                     class_specific=False,
                     notes=tuple(note for note in heat.notes[0] if note.startswith(f"token {place + 1}:")),
@@ -148,15 +145,3 @@ def _explain(model: "SequenceModel", shown: Shown) -> tuple["Written", "Explaine
     picture = as_picture(model.preprocessing.to_uint8(shown.picture))
     top = [(written.shown, written.probability)]
     return written, ExplainedPicture(shown.name, picture, shown.true_label, top, views)
-
-
-def _as_json(written: "Written", one: "ExplainedPicture", page: Path, files: "Files") -> dict[str, Any]:
-    return {
-        "file": one.name,
-        "text": written.text,
-        "probability": written.probability,
-        "true_text": one.true_label,
-        "page": str(page),
-        "sheet": files.sheet,
-        "heats": heats_json(one, files),
-    }

@@ -10,7 +10,7 @@ from vitrail.errors import DataError, UsageError, counted, nearest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitrail.cli.explain_options import Explain
+    from vitrail.cli.explain.options import Explain
     from vitrail.explain import Method
     from vitrail.model import Model
 
@@ -33,7 +33,7 @@ class Asked:
         rather_than: Index of the class that it is held against.
         references: What covers squares, as the network reads pictures; the model's own when None.
         scored: Whether each map is tested.
-        precision: Of the passes that test a map: "fp32", "bf16", or "auto" for the faster.
+        precision: Of the passes that test maps: "fp32", "bf16", or "auto" for the faster.
     """
 
     methods: Methods
@@ -128,7 +128,7 @@ def _named(names: Sequence[str], option: str, contrast: bool) -> Methods:
     if contrast and blind:
         able = [each.name for each in chosen if each.class_specific] or [DEFAULT_METHOD]
         raise UsageError(
-            f"{', '.join(blind)} cannot tell classes apart, so not say why one class rather than another",
+            f"{', '.join(blind)} cannot tell classes apart and so cannot say why one class rather than another",
             f"{option} {','.join(able)}",
         )
     return chosen

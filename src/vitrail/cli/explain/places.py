@@ -11,7 +11,7 @@ def folder_name(run: str) -> str:
 
 
 def page_at(out: Path | None) -> Path:
-    """Where the page goes; nothing but a page is ever written over.
+    """Where the page goes; nothing but a page of an explanation is ever written over.
 
     Raises:
         UsageError: If that place is taken, or its ending is that of another kind of file.
@@ -22,11 +22,18 @@ def page_at(out: Path | None) -> Path:
         return _free(out / "explanation.html")
     if out.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"an explanation is an HTML page, not {out.name}", f"--out {out.with_suffix('.html')}")
-    if out.exists() and b"vitrail" not in out.read_bytes():
-        raise UsageError(f"{out} exists and is no page of vitrail", f"--out {_free(out)}")
+    if out.exists() and not _is_explanation(out):
+        raise UsageError(f"{out} exists and is no explanation by vitrail", f"--out {_free(out)}")
     if out.with_suffix("").exists() and not out.exists():
         raise UsageError(f"{out.with_suffix('')}, where the pictures would go, exists", f"--out {_free(out)}")
     return out
+
+
+def _is_explanation(page: Path) -> bool:
+    from vitrail.pages.explanation_page import KIND
+    from vitrail.pages.html import is_page
+
+    return is_page(page.read_text(encoding="utf-8", errors="replace"), KIND)
 
 
 def _free(page: Path) -> Path:

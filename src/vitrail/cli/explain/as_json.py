@@ -14,36 +14,35 @@ far to trust it; `trust` is null with --no-trust. There:
     squares                     the step at which these two differ most, of those up to a quarter of all squares
     composites, surrogates      with how many pictures without evidence, of each kind, the number was compared
     fill                        what covered squares
+    precision                   in which the test was computed, fp32 or bf16; the same for all maps of a command
 
 So `score` and `paired` are two means of one thing: compare `paired` with the random maps, and take `score` with its
 interval for the map alone. The rank is null for a map without signal, whose order is drawn by lot.
 """
 
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitrail.cli.pictures import Files
-    from vitrail.model import Prediction
+    from vitrail.cli.explain.files import Files
     from vitrail.pages.views import ExplainedPicture, HeatView, TrustView
 
-
-def explained_json(prediction: "Prediction", one: "ExplainedPicture", page: Path, files: "Files") -> dict[str, Any]:
-    """What was said of one picture, and its maps."""
-    return {
-        "file": one.name,
-        "label": prediction.label,
-        "probability": prediction.probability,
-        "true_label": one.true_label,
-        "page": str(page),
-        "sheet": files.sheet,
-        "heats": heats_json(one, files),
-    }
+OTHERWISE = ("random", "evidence", "faithful")  # what a `TrustView` holds and JSON tells otherwise
 
 
-def heats_json(one: "ExplainedPicture", files: "Files") -> list[dict[str, Any]]:
-    """The maps of a picture, each with how far to trust it."""
-    return [_heat_json(view, file) for view, file in zip(one.heats, files.maps, strict=True)]
+def explained_json(answer: Mapping[str, Any], one: "ExplainedPicture", page: Path, files: "Files") -> dict[str, Any]:
+    """What was said of one picture, and its maps.
+
+    Args:
+        answer: What the model says, and what is true, under the names that JSON has for it.
+        one: The picture with its maps.
+        page: Where the page is.
+        files: What was written of this picture.
+    """
+    heats = [_heat_json(view, file) for view, file in zip(one.heats, files.maps, strict=True)]
+    return {"file": one.name, **answer, "page": str(page), "sheet": files.sheet, "heats": heats}
 
 
 def _heat_json(view: "HeatView", file: str) -> dict[str, Any]:
@@ -63,26 +62,15 @@ def _heat_json(view: "HeatView", file: str) -> dict[str, Any]:
 
 
 def _trust_json(trust: "TrustView") -> dict[str, Any]:
+    """What is known of it under the same names, but for the random maps and the two questions."""
     from vitrail.pages.words import rank_of
 
+    told = {name: value for name, value in dataclasses.asdict(trust).items() if name not in OTHERWISE}
     return {
-        "verdict": trust.verdict,
-        "reason": trust.reason,
-        "sentence": trust.sentence,
-        "score": trust.score,
-        "interval": list(trust.interval),
-        "paired": trust.paired,
+        **told,
         "rank": None if trust.faithful is None else rank_of(trust),
         "random_mean": sum(trust.random) / len(trust.random),
         "random_maps": len(trust.random),
-        "oracle": trust.oracle,
         "evidence_p": trust.evidence,
         "faithful_p": trust.faithful,
-        "before": trust.before,
-        "covered": trust.covered,
-        "covered_random": trust.covered_random,
-        "squares": trust.squares,
-        "composites": trust.composites,
-        "surrogates": trust.surrogates,
-        "fill": trust.fill,
     }

@@ -143,11 +143,14 @@ def mask_patches(shown: Sequence[Shown], model: "Model") -> "Tensor | None":
 
 
 def _flattened(mask: "Image.Image") -> "Image.Image":
-    """White where the mask is not zero, whatever its mode; how opaque it is does not count."""
+    """White where the mask is not black, whatever its mode; how opaque it is does not count.
+
+    What a palette calls by number has the colour of that number: a mask of two colours may well have white first.
+    """
     import numpy as np
     from PIL import Image
 
-    plain = mask if mask.mode in ("1", "L", "P", "I") or mask.mode.startswith("I;") else mask.convert("RGB")
+    plain = mask if mask.mode in ("1", "L", "I") or mask.mode.startswith("I;") else mask.convert("RGB")
     values = np.asarray(plain)
     there = values.any(axis=2) if values.ndim > 2 else values != 0
     return Image.fromarray(np.where(there, 255, 0).astype(np.uint8))

@@ -1,6 +1,7 @@
 """`vitrail explain`: maps with verdicts, side by side or alone, with masks and references of a person's own."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from PIL import Image
 
 import vitrail
-from tests.cli.command import Answer
+from tests.cli.command import ROOT, Answer
 from tests.cli.planted import planted_model
 from tests.pages.structure import Structure
 from tests.photographs import make_photographs
@@ -263,7 +264,7 @@ def test_few_references_are_named_at_once(vitrail_says: Says, planted: Path, pic
     words = ("explain", planted, pictures / "0.png", "--out", tmp_path / "p.html", "--reference")
     answer = vitrail_says(*words, pictures)
     assert "has 2 reference pictures, and a verdict needs 10" in answer.err.splitlines()[0]
-    assert "Cannot tell: 2 reference pictures are too few" in answer.out
+    assert "Cannot tell: 2 different reference pictures are too few" in answer.out
     assert "a verdict needs" not in vitrail_says(*words, planted).err
 
 
@@ -277,3 +278,24 @@ def test_the_headline_names_the_folder_and_not_where_it_lies(
         text = page.read_text()
         assert "<h1>What planted looked at</h1>" in text
         assert f"<b>{run}</b>" in text
+
+
+def test_the_target_asked_for(vitrail_says: Says, photo_run: Path, photo: Path, tmp_path: Path) -> None:
+    def heat(target: str) -> dict:
+        out = tmp_path / f"{target}.html"
+        words = ("--target", target, "--no-trust", "--out", out, "--json")
+        return json.loads(vitrail_says("explain", photo_run, photo, *words).out)[0]
+
+    a, b = heat("a")["heats"][0], heat("b")["heats"][0]
+    assert (a["target"], b["target"]) == ("a", "b")
+    assert a["values"] != b["values"]
+    assert heat("a")["label"] == heat("b")["label"] == "a"
+
+
+def test_every_key_of_a_verdict_is_in_the_docs(
+    vitrail_says: Says, planted: Path, pictures: Path, tmp_path: Path
+) -> None:
+    (row,) = rows(vitrail_says("explain", planted, pictures / "0.png", "--out", tmp_path / "p.html", "--json"))
+    told = (ROOT / "docs" / "explaining.md").read_text().partition("## For other programs")[2].partition("\n## ")[0]
+    cells = [line.split("|")[1] for line in told.splitlines() if line.startswith("| `")]
+    assert sorted(re.findall(r"`(\w+)`", " ".join(cells))) == sorted(row["heats"][0]["trust"])

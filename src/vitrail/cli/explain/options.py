@@ -1,4 +1,4 @@
-"""What can be typed behind `vitrail explain`."""
+"""What can be typed after `vitrail explain`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from vitrail.cli.parse import Positional
 
 @dataclass(frozen=True, kw_only=True)
 class Explain:
-    """What can be typed behind `vitrail explain`."""
+    """What can be typed after `vitrail explain`."""
 
     run: Positional[str]
     """A run or model folder"""
@@ -41,7 +41,7 @@ class Explain:
     masks: Path | None = None
     """A folder with a PNG for each picture, of the same name, not black where the evidence lies."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of the passes that test a map; auto times bf16 against fp32 on a wide network, and takes the faster."""
+    """Of the passes that test maps; auto times bf16 against fp32 once, on a wide network, and takes the faster."""
     count: int = 8
     """How many pictures of a set or folder, evenly spread over it."""
     out: Path | None = None

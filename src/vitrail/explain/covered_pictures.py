@@ -94,6 +94,14 @@ class CoveredPictures:
             shares.append(probability(logits, self.aim))
         return torch.stack(numbers), torch.stack(shares)
 
+    def alike(
+        self, maps: Float[Tensor, "m b rows columns"], other: Float[Tensor, "b rows columns"]
+    ) -> Bool[Tensor, "m b"]:
+        """Which maps cover the very squares that the other covers, at every step."""
+        order, others = self._order(maps), self._order(other[None])
+        same = [self._first(order, k) == self._first(others, k) for k in self.steps]
+        return torch.stack(same).all(dim=0).flatten(2).all(dim=2)
+
     def cover(self, number: int) -> Float[Tensor, "b c h w"]:
         """What stands in covered squares, in step or draw `number`: whole pictures to take them from."""
         return self.fill.make(self.images, self.patch, 1, seed_of(self.seed, "cover", number))[0]

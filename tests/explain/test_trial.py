@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -16,18 +17,18 @@ from vitrail.data.planted import Variant, planted_digits
 from vitrail.errors import UsageError
 from vitrail.explain import Heat
 from vitrail.explain.evidence import COMPOSITES, SURROGATES
-from vitrail.explain.methods.attention_generic import generic_attention
-from vitrail.explain.methods.attention_raw import raw_attention
-from vitrail.explain.methods.attention_rollout import rollout
 from vitrail.explain.methods.conservative import conservative
+from vitrail.explain.methods.generic_attention import generic_attention
+from vitrail.explain.methods.raw_attention import raw_attention
+from vitrail.explain.methods.rollout import rollout
 from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.streams import keys_of
 from vitrail.explain.tested import Trust, _told
-from vitrail.explain.trusting import _check_fit, _t_97_5, trust
-from vitrail.explain.verdict import per_cent
+from vitrail.explain.trial import _t_97_5, aim_of, begin, check_masks, trust
 from vitrail.model import Model
 from vitrail.nn import ViT
+from vitrail.shares import percent_in_words
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,13 @@ def lab() -> Lab:
 def few(lab: Lab) -> Lab:
     """For what no chance decides."""
     return lab.select(6)
+
+
+class _Small(NamedTuple):
+    """What can be explained, with pictures that lend their patches."""
+
+    network: ViT
+    donors: Tensor
 
 
 def share(held: Trust, word: str) -> float:
@@ -136,12 +144,35 @@ def test_a_batch_is_one_by_one_and_the_seed_decides(lab: Lab) -> None:
 
 
 def test_a_map_without_signal_is_not_judged(few: Lab) -> None:
+    """Whether its method said so or not: a map of zeros was called "supported" in one of 24 pictures."""
     heat = few.heat(torch.zeros_like(few.masks, dtype=torch.float32))
-    heat = replace(heat, notes=(("no signal",),) * len(few.images))
-    held = trust(few.model, few.images, heat)
-    assert set(held.verdict) == {"cannot tell"}
-    assert "prefers no square" in held.reason[0]
-    assert held.faithful.isnan().all()
+    noted = few.heat(few.masks.float() + torch.rand(few.masks.shape))
+    for silent in (heat, replace(noted, notes=(("no signal",),) * len(few.images))):
+        held = trust(few.model, few.images, silent)
+        assert set(held.verdict) == {"cannot tell"}
+        assert "prefers no square" in held.reason[0]
+        assert held.faithful.isnan().all()
+    broken = few.heat(torch.full(few.masks.shape, torch.nan))
+    assert set(trust(few.model, few.images, broken).reason) == {"the map holds values that are no numbers"}
+
+
+def test_a_twin_that_covers_the_same_squares_counts_against_the_map() -> None:
+    """On a grid of few patches many do, and rounding in another place of a batch decided between equals."""
+    torch.manual_seed(0)
+    network = ViT(replace(load_planted("class-0").network.config, image_size=(8, 8), depth=1)).eval()
+    torch.nn.init.normal_(network.head.weight)
+    images = torch.randn(40, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    small = _Small(network, torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_seed(1)))
+    values = torch.rand(40, 2, 2, generator=torch.Generator().manual_seed(2))
+    heat = replace(generic_attention(network, images), values=values, notes=((),) * 40)
+    for seed in range(3):
+        trial = begin(small, images, aim_of(heat), seed=seed)
+        twins = random_maps(heat.values, 39, seed, keys_of(images))
+        alike = trial.covering.alike(twins, heat.values)
+        assert 0.1 < alike.double().mean() < 0.4
+        held = trial.judge(heat)
+        lower = (held.paired > held.random.T) & ~alike
+        assert torch.equal(held.faithful, (40 - lower.sum(dim=0)).double() / 40)
 
 
 def test_contrasts_and_functions(lab: Lab) -> None:
@@ -168,7 +199,7 @@ def test_sentences(few: Lab) -> None:
     sentence = held.sentence(index, "seven")
     assert sentence.startswith(f"Covering the {int(held.squares[index])} brightest squares drops seven from ")
     assert sentence.endswith(": supported.")
-    assert per_cent(float(held.before[index])) in sentence
+    assert percent_in_words(float(held.before[index])) in sentence
     one = replace(held, squares=torch.ones_like(held.squares))
     assert "the brightest square " in one.sentence(index, "seven")
     assert "a random square " in one.sentence(index, "seven")
@@ -207,10 +238,10 @@ def test_too_few_is_a_usage_error(lab: Lab, name: str) -> None:
 def test_what_does_not_fit_is_a_usage_error(lab: Lab) -> None:
     network: ViT = lab.model.network
     heat = generic_attention(network, lab.images[:2])
-    with pytest.raises(UsageError, match="these pictures have"):
+    with pytest.raises(UsageError, match="the heat is of 2 pictures, and these are 1"):
         trust(lab.model, lab.images[:1], heat)
     with pytest.raises(UsageError, match="masks must be"):
-        _check_fit((8, 8), 2, heat, lab.masks[:1], None)
+        check_masks((8, 8), 2, lab.masks[:1])
     with pytest.raises(UsageError, match="explains a class, and a function is given"):
         trust(lab.model, lab.images[:2], heat, function=lambda rows: rows[:, 0])
 
@@ -229,7 +260,33 @@ def test_what_is_no_number_never_speaks_for_a_map(few: Lab) -> None:
 
 def test_an_unknown_precision_is_a_usage_error(few: Lab, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="precision is fp32 or bf16, not 'fp8'\ntry: precision='bf16'"):
-        unchecked(tmp_path, "trusting", "in_precision")(few.model.network, "fp8")
+        unchecked(tmp_path, "trial", "in_precision")(few.model.network, "fp8")
+
+
+def test_a_trial_judges_maps_of_its_own_question_alone(few: Lab) -> None:
+    """With the evidence of the top class, maps of other classes were "supported"."""
+    network = few.model.network
+    heat, top = generic_attention(network, few.images), generic_attention(network, few.images).target
+    trial = begin(few.model, few.images, aim_of(heat))
+    whole, alone = trial.judge(heat), trust(few.model, few.images, heat)
+    assert whole.verdict == alone.verdict
+    assert torch.equal(whole.random, alone.random)
+    for other in (
+        generic_attention(network, few.images, (top + 1) % 10),
+        generic_attention(network, few.images, (top, (top + 1) % 10)),
+        generic_attention(network, few.images, lambda logits: logits[:, 0]),
+    ):
+        with pytest.raises(UsageError, match=r"explains another target than the trial\ntry: a trial for each target"):
+            trial.judge(other)
+    with pytest.raises(UsageError, match="the heat has the shape"):
+        trial.judge(generic_attention(network, few.images[:1]))
+
+
+def test_patches_in_place_of_pictures_are_a_usage_error(few: Lab) -> None:
+    heat = generic_attention(few.model.network, few.images)
+    patches = few.images.flatten(2).unflatten(2, (8, -1))[:, 0]
+    with pytest.raises(UsageError, match=r"covers squares of pictures \(b, c, h, w\)"):
+        trust(few.model, patches, heat)
 
 
 def test_no_picture_is_a_usage_error(few: Lab) -> None:

@@ -10,6 +10,8 @@ Maps of several methods have units that nothing converts into one another. Side 
 square's share of its map's total absolute value, and one range of colours for all. There colours go with the square
 root of the share, and the last one stands for at most twice the median of the maps' largest shares: one map with nearly
 everything in one square would leave all others black otherwise. The legend says so.
+
+Pages and notebooks take their colours from here. numpy is all that it takes, so that pages need no torch.
 """
 
 import dataclasses
@@ -22,9 +24,8 @@ from jaxtyping import Float, UInt8
 SEQUENTIAL = ((17, 20, 54), (62, 52, 128), (134, 66, 144), (206, 92, 110), (247, 160, 76), (255, 241, 168))
 DIVERGING = ((23, 66, 138), (96, 150, 208), (248, 248, 246), (222, 120, 92), (140, 24, 34))
 MISSING = (128, 128, 128)
-STRENGTH = 0.65
+ROUNDING = 1024  # units in the last place within which a map counts as constant
 EVEN = 3  # times the mean: squares that have less are never shown in the last colour
-PALE = 0.35  # of a map that the evidence does not support
 TICKS = (0.01, 0.05, 0.25)  # shares that a legend names between its ends
 APART, FROM_END = 0.085, 0.2  # how near two names on a legend may stand, and one to an end, as shares of its width
 
@@ -39,6 +40,7 @@ class Range:
         low: Value of the first colour of the scale.
         high: Value of the last colour of the scale.
         missing: How many values are not finite.
+        flat: Whether there is nothing to show, see `is_flat`.
         rooted: Whether colours go with the square root of a value, with its sign, and not with the value itself.
         more: Whether the last colour also stands for what is beyond its value, in this map or another on its scale.
     """
@@ -48,14 +50,9 @@ class Range:
     low: float
     high: float
     missing: int
+    flat: bool
     rooted: bool = False
     more: bool = False
-
-    @property
-    def flat(self) -> bool:
-        """Whether there is nothing to show: no finite value, or all equal up to rounding in single precision."""
-        largest = max(abs(self.smallest), abs(self.largest))
-        return not self.largest - self.smallest > 1e-6 * largest
 
     def place(self, values: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
         """Where values lie on the colour scale: 0 at its first colour, 1 at its last."""
@@ -88,16 +85,28 @@ class Common:
     more: bool
 
 
+def is_flat(values: Float[np.ndarray, "rows columns"]) -> bool:
+    """Whether a map prefers no square: no value is finite, or those that are differ by rounding alone.
+
+    By at most 1024 units in the last place of the largest, which are 1.2e-4 of it in single precision: gradients that
+    nearly cancel leave some hundreds on a constant map. A heat's own "no signal" goes by the same number.
+    """
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return True
+    return float(np.ptp(finite)) <= ROUNDING * float(np.finfo(values.dtype).eps) * float(np.abs(finite).max())
+
+
 def value_range(values: Float[np.ndarray, "rows columns"], signed: bool) -> Range:
     """Find what the colours of a map stand for on a scale of its own, which holds zero; for signs, in its middle."""
     finite = values[np.isfinite(values)].astype(np.float64)
     if finite.size == 0:
-        return Range(np.nan, np.nan, np.nan, np.nan, values.size)
+        return Range(np.nan, np.nan, np.nan, np.nan, values.size, True)
     smallest, largest, total = float(finite.min()), float(finite.max()), float(np.abs(finite).sum())
     even = total * min(1.0, EVEN / finite.size)
     high = max(abs(smallest), largest, even) if signed else max(largest, even)
     low = -high if signed else min(0.0, smallest)
-    return Range(smallest, largest, low, high, values.size - finite.size)
+    return Range(smallest, largest, low, high, values.size - finite.size, is_flat(values))
 
 
 def shares(values: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows columns"]:
@@ -121,7 +130,8 @@ def share_range(values: Float[np.ndarray, "rows columns"], signed: bool, common:
     """The range of a map as shares, with colours from 0 (for signs from -top) to the common top, by the square root."""
     own = value_range(shares(values), signed)
     low = -common.top if signed else 0.0
-    return dataclasses.replace(own, low=low, high=common.top, rooted=True, more=common.more)
+    flat = is_flat(values)  # and not of the shares, which have more digits
+    return dataclasses.replace(own, low=low, high=common.top, flat=flat, rooted=True, more=common.more)
 
 
 def heat_colours(
@@ -151,41 +161,3 @@ def heat_colours(
 
 def _rooted(values: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     return np.sign(values) * np.sqrt(np.abs(values))
-
-
-def grey(picture: UInt8[np.ndarray, "h w *channels"]) -> UInt8[np.ndarray, "h w"]:
-    """The luminance of a picture (weights of ITU-R BT.601)."""
-    if picture.ndim == 2:
-        return picture
-    return (picture[..., :3] @ np.array([0.299, 0.587, 0.114])).round().astype(np.uint8)
-
-
-def heat_picture(
-    picture: UInt8[np.ndarray, "h w *channels"],
-    values: Float[np.ndarray, "rows columns"],
-    signed: bool,
-    shown: Range | None = None,
-    strength: float = STRENGTH,
-) -> UInt8[np.ndarray, "h w 3"]:
-    """Lay a heat over its picture, in squares as the model saw them.
-
-    The picture is turned grey first, so that every colour in the result means heat. A map without signal leaves the
-    grey picture as it is.
-
-    Args:
-        picture: (h, w) or (h, w, 3), as the model saw it.
-        values: One number per patch, any grid.
-        signed: Whether the sign means for and against.
-        shown: What the colours stand for, as in `heat_colours`.
-        strength: How much of the heat is seen, from 0 to 1; the rest is the picture.
-
-    Returns:
-        The overlay in the size of the picture.
-    """
-    base = np.repeat(grey(picture)[..., None], 3, axis=2)
-    if (value_range(values, signed) if shown is None else shown).flat:
-        return base
-    (height, width), (rows, columns) = base.shape[:2], values.shape
-    row, column = np.arange(height) * rows // height, np.arange(width) * columns // width
-    squares = heat_colours(values, signed, shown)[row[:, None], column]
-    return (strength * squares + (1 - strength) * base).round().astype(np.uint8)

@@ -1,17 +1,22 @@
-"""Masks that say where the evidence of a picture lies, on the grid of patches."""
+"""Which pictures are explained; and the masks that say where their evidence lies, on the grid of patches."""
 
 import dataclasses
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.cli.command import Answer
 from tests.cli.planted import planted_model
-from vitrail.cli.explain_pictures import mask_patches, read_pictures, with_masks, with_planted_masks
+from vitrail.cli.explain.pictures import mask_patches, read_pictures, with_masks, with_planted_masks
 from vitrail.cli.shown import Shown
 from vitrail.data.planted import planted_digits
 from vitrail.errors import DataError
+
+Says = Callable[..., Answer]
 
 
 def test_the_masks_of_planted_pictures_are_where_the_digits_are() -> None:
@@ -43,7 +48,7 @@ def test_pictures_of_another_size_than_the_model_reads_are_named(capsys: pytest.
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "I;16"])
-def test_a_mask_of_any_mode_counts_where_it_is_not_zero(mode: str, tmp_path: Path) -> None:
+def test_a_mask_of_any_mode_counts_where_it_is_not_black(mode: str, tmp_path: Path) -> None:
     plain = np.zeros((32, 32), np.uint8)
     plain[4:8, 8:16], plain[20:23, 20:24] = 1, 1  # two squares, and three quarters of one
     plain[28:30, 28:32] = 1  # half of one is not the most of it
@@ -60,6 +65,22 @@ def test_a_mask_of_any_mode_counts_where_it_is_not_zero(mode: str, tmp_path: Pat
     masks = mask_patches([one], planted_model())
     assert masks is not None
     assert masks[0].nonzero().tolist() == [[1, 2], [1, 3], [5, 5]]
+
+
+@pytest.mark.parametrize("mode", ["P", "LA"])
+def test_a_mask_counts_by_its_colours_and_neither_by_their_numbers_nor_by_how_opaque_they_are(
+    mode: str, tmp_path: Path
+) -> None:
+    """White on black that Pillow brings down to two colours has white as number 0, so it came out the other way."""
+    plain = Image.new("L", (32, 32))
+    plain.paste(255, (8, 4, 16, 8))
+    mask = plain.convert("RGB").quantize(2)
+    assert np.asarray(mask)[5, 10] == 0
+    mask.convert(mode).save(tmp_path / "a.png")
+    (one,) = with_masks([Shown("x/a.jpg", Image.new("L", (32, 32)), None)], tmp_path)
+    masks = mask_patches([one], planted_model())
+    assert masks is not None
+    assert masks[0].nonzero().tolist() == [[1, 2], [1, 3]]
 
 
 def test_a_mask_goes_where_its_picture_goes(tmp_path: Path) -> None:
@@ -80,3 +101,13 @@ def test_masks_by_folder_and_masks_that_would_serve_twice(tmp_path: Path) -> Non
     (tmp_path / "a").mkdir()
     Image.new("L", (8, 8), 255).save(tmp_path / "a" / "1.png")
     assert all(one.mask is not None for one in with_masks(pictures, tmp_path))
+
+
+def test_a_set_is_spread_over_and_what_is_left_out_is_said(
+    vitrail_says: Says, photo_run: Path, photographs: Path, tmp_path: Path
+) -> None:
+    for number, data in enumerate((photographs / "abc", photographs / "abc" / "val")):
+        out = tmp_path / f"{number}.html"
+        answer = vitrail_says("explain", photo_run, data, "--count", 3, "--no-trust", "--out", out, "--json")
+        assert [Path(row["file"]).parent.name for row in json.loads(answer.out)] == ["a", "b", "c"]
+        assert answer.err == "3 of 12 pictures; --count 12 takes all\n"

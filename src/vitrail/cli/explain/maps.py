@@ -2,11 +2,11 @@
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.explain_asked import EVERY_HAS, Asked
+from vitrail.cli.explain.asked import EVERY_HAS, Asked
 from vitrail.errors import UsageError
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from vitrail.cli.shown import Shown
     from vitrail.explain import Comparison, Method
+    from vitrail.explain.tested import Precision
     from vitrail.model import Model, Prediction
     from vitrail.pages.views import ExplainedPicture
 
@@ -30,59 +31,63 @@ def explain(model: "Model", shown: Sequence["Shown"], asked: Asked) -> list[Resu
     Raises:
         UsageError: If a picture's top class would be held against itself, or a method refuses its options.
     """
+    from vitrail.cli.explain.precision import choose_precision
+
     with _waiting(asked.scored):
+        precision = choose_precision(model, shown[0].picture, asked.precision) if asked.scored else "fp32"
         return [
             result
             for first in range(0, len(shown), BATCH)
-            for result in _explain(model, shown[first : first + BATCH], asked)
+            for result in _explain(model, shown[first : first + BATCH], asked, precision)
         ]
 
 
-def _explain(model: "Model", shown: Sequence["Shown"], asked: Asked) -> list[Result]:
-    from vitrail.cli.explain_pictures import mask_patches
-    from vitrail.cli.explain_views import views_of
-    from vitrail.explain.inside import find_sinks
+def _explain(model: "Model", shown: Sequence["Shown"], asked: Asked, precision: "Precision") -> list[Result]:
+    from vitrail.cli.explain.pictures import mask_patches
+    from vitrail.cli.explain.views import views_of
     from vitrail.pages.views import ExplainedPicture
     from vitrail.report import as_picture
 
     pictures = [one.picture for one in shown]
     images, predictions = model.tensor(pictures), model.predict(pictures)
     target, masks = _target(model, shown, predictions, asked), mask_patches(shown, model) if asked.scored else None
-    compared, sinks = _compared(model, images, target, masks, asked), find_sinks(model.network, images)
+    compared = _compared(model, images, target, masks, asked, precision)
     parts = _parts(model, images, target, asked.methods)
     results = []
     for row, (one, prediction) in enumerate(zip(shown, predictions, strict=True)):
-        views = views_of(model.classes, compared, sinks, row)
+        views = views_of(model.classes, compared, row)
         views = [dataclasses.replace(v, parts=parts[row]) if v.method == SUMMED else v for v in views]
         picture = as_picture(model.preprocessing.to_uint8(one.picture))
         results.append((prediction, ExplainedPicture(one.name, picture, one.true_label, list(prediction.top), views)))
     return results
 
 
-def _compared(model: "Model", images: "Tensor", target: Classes, masks: "Tensor | None", asked: Asked) -> "Comparison":
+def _compared(
+    model: "Model",
+    images: "Tensor",
+    target: Classes,
+    masks: "Tensor | None",
+    asked: Asked,
+    precision: "Precision",
+) -> "Comparison":
     """The maps, each with how far to trust it."""
-    from vitrail.explain import Comparison, compare, trust
+    from vitrail.explain import compare
 
-    names = tuple(method.name for method in asked.methods)
-    precision = _precision(model, images, asked.precision) if asked.scored else "fp32"
-    if not asked.options:
+    methods = [dataclasses.replace(each, function=partial(each.function, **asked.options)) for each in asked.methods]
+    try:
         return compare(
             model,
             images,
-            names,
+            methods,
             target,
             references=asked.references,
             masks=masks,
             scored=asked.scored,
+            areas=False,
             precision=precision,
         )
-    try:
-        heat = asked.methods[0].function(model.network, images, target, **asked.options)
     except UsageError as error:  # its hint speaks Python
         raise UsageError(error.problem, _typed_hint(error, asked.options)) from error
-    lent = asked.references
-    tested = (trust(model, images, heat, references=lent, masks=masks, precision=precision),) if asked.scored else ()
-    return Comparison(names, (heat,), tested, (0.0,))
 
 
 def _typed_hint(error: UsageError, options: Mapping[str, Any]) -> str:
@@ -92,28 +97,6 @@ def _typed_hint(error: UsageError, options: Mapping[str, Any]) -> str:
         return error.hint
     example = value.split()[0].strip("'")
     return EVERY_HAS[name] if example == "None" else f"--{name} {example}"
-
-
-def _precision(model: "Model", images: "Tensor", asked: str) -> Literal["fp32", "bf16"]:
-    """What was asked for, or the faster of both, timed on a few passes of a network that is wide enough to gain."""
-    import torch
-
-    from vitrail.explain.trusting import in_precision
-    from vitrail.training.execution import BF16_LEAST_WIDTH
-
-    if asked == "fp32" or (asked == "auto" and model.network.config.width < BF16_LEAST_WIDTH):
-        return "fp32"
-    if asked == "bf16":
-        return "bf16"
-    seconds = []
-    for network, dtype in ((model.network, images.dtype), (in_precision(model.network, "bf16"), torch.bfloat16)):
-        some = images[:1].expand(4, -1, -1, -1).to(dtype)
-        with torch.no_grad():
-            network(some)  # warms up
-            began = time.perf_counter()
-            network(some).float().sum().item()
-        seconds.append(time.perf_counter() - began)
-    return "bf16" if seconds[1] < 0.8 * seconds[0] else "fp32"
 
 
 def _parts(

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from tests.explain.reference import PLAIN, make_images, make_network
+from vitrail.explain.covered_pictures import CoveredPictures, probability, steps_of
 from vitrail.explain.evidence import explained
 from vitrail.explain.scores.fill import donor
-from vitrail.explain.steps import CoveredPictures, probability, steps_of
 from vitrail.explain.target import Aim
 
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitrail.cli.explain_options import Explain
-from vitrail.cli.explain_places import folder_name, page_at
+from vitrail.cli.explain.options import Explain
+from vitrail.cli.explain.places import folder_name, page_at
 from vitrail.cli.parse import parse
 from vitrail.cli.shown import leave_out
 from vitrail.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from vitrail.cli.explain_maps import Result
+    from vitrail.cli.explain.maps import Result
 
 
 def run(words: Sequence[str]) -> int:
@@ -25,19 +25,19 @@ def run(words: Sequence[str]) -> int:
         raise UsageError(f"--count must be at least 1, got {typed.count}", "--count 4")
     page, command = page_at(typed.out), shlex.join(["vitrail", "explain", *words])
 
-    from vitrail.cli.explain_maps import BATCH
+    from vitrail.cli.explain.maps import BATCH
     from vitrail.cli.models_on import load_on
     from vitrail.sequence_model import SequenceModel
 
     model = load_on(typed.run, typed.device, typed.threads, BATCH)
     if isinstance(model, SequenceModel):
-        from vitrail.cli.explain_written import explain_written
+        from vitrail.cli.explain.written import explain_written
 
         return explain_written(model, typed, page, command)
 
-    from vitrail.cli.explain_asked import check_asked
-    from vitrail.cli.explain_maps import explain
-    from vitrail.cli.explain_pictures import read_pictures, with_masks
+    from vitrail.cli.explain.asked import check_asked
+    from vitrail.cli.explain.maps import explain
+    from vitrail.cli.explain.pictures import read_pictures, with_masks
 
     asked = check_asked(model, typed)
     problems: list[str] = []
@@ -52,30 +52,22 @@ def run(words: Sequence[str]) -> int:
 
 def _write(typed: Explain, page: Path, command: str, results: Sequence["Result"]) -> None:
     """The page and the pictures, and what is said of them."""
-    from vitrail.cli.explain_json import explained_json
-    from vitrail.cli.output import print_json, say
-    from vitrail.cli.pictures import write_pictures
-    from vitrail.pages.explanation_page import write_explanation_page
+    from vitrail.cli.explain.writing import write_all
     from vitrail.pages.views import ExplanationPage
 
     title, explained = f"What {folder_name(typed.run)} looked at", [one for _, one in results]
     shown = ExplanationPage(title, typed.run, command, explained, one_scale=typed.compare)
-    write_explanation_page(page, shown)
-    files = write_pictures(page.with_suffix(""), shown)
-    if typed.json:
-        print_json([explained_json(p, one, page, some) for (p, one), some in zip(results, files, strict=True)])
-        return
-    _tell(typed, results)
-    say("")
-    say(f"the page      {page}")
-    say(f"the pictures  {page.with_suffix('')}")
+    answers = [
+        {"label": said.label, "probability": said.probability, "true_label": one.true_label} for said, one in results
+    ]
+    write_all(shown, page, answers, typed.json, lambda: _tell(typed, results))
 
 
 def _tell(typed: Explain, results: Sequence["Result"]) -> None:
     """The answers and the verdicts: those of a comparison in a table, others as sentences below it."""
     from vitrail.cli.output import print_table, say, warn
-    from vitrail.pages.html import percent
     from vitrail.pages.words import parts_words, several_words, shared_words
+    from vitrail.shares import percent
 
     explained = [one for _, one in results]
     rows, sentences = [], []

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.cli.planted import planted_model
-from vitrail.cli.explain_asked import choose_methods
+from vitrail.cli.explain.asked import choose_methods
 from vitrail.data import references
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS, evidence

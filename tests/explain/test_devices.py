@@ -1,0 +1,162 @@
+"""Explanations where torch makes tensors on another device by default, and where a device has no float64."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.explain.no_float64 import There, moved, on_the_device
+from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
+from vitrail.explain import METHODS, balance_sheet, scores
+from vitrail.explain.inside import attention_distance, direct_attribution, head_ablation
+from vitrail.explain.lending import without_evidence
+from vitrail.explain.methods.integrated_gradients import integrated_gradients_with_gap
+from vitrail.explain.scores.saco import saco
+from vitrail.explain.selftest import selftest
+from vitrail.explain.surrogates import surrogates
+from vitrail.nn import ViT
+
+CONFIG = VARIANTS["class-5-registers"]
+FEW: dict[str, dict[str, Any]] = {
+    "rise": {"masks": 30},
+    "kernel_shap": {"samples": 130},
+    "smooth_grad": {"samples": 3},
+    "integrated_gradients": {"steps": 6, "tolerance": 1e-2},
+    "tam": {"steps": 2},
+}
+
+
+def heat_of(method: str, network: ViT, images: Tensor) -> Tensor:
+    return METHODS[method].function(network, images, 1, **FEW.get(method, {})).values
+
+
+def scores_of(network: ViT, images: Tensor, references: Tensor, values: Tensor) -> dict[str, Tensor]:
+    """Every score of some maps, and what is drawn for them."""
+    fills = {"donor": scores.donor(references), "own": scores.own_patches(), "grey": scores.grey(0.5)}
+    found = {}
+    for name, fill in {**fills, "blur": scores.blur(), "mean": scores.mean_of_picture()}.items():
+        covering = scores.Covering(fill, draws=2, batch_size=7)
+        found[f"deletion, {name}"] = scores.deletion(network, images, values, 1, covering).score
+    found["perturbation"] = scores.perturbation(network, images, values, 1, covering).score
+    found["saco"] = saco(network, images, values, 1, covering, groups=4).score
+    found["random maps"] = scores.random_maps(values, 3, 0, scores.keys_of(images))
+    found["spearman"] = scores.class_similarity(values, values.flip(0)).signed
+    found["sensitivity"] = scores.max_sensitivity(network, images, METHODS["saliency"].function, samples=2, target=1)
+    masks = (images > 0).any(dim=1)
+    found["mass"] = scores.relevance_mass(values, masks[:, ::4, ::2])
+    found["segmentation"] = torch.tensor(scores.segmentation(values, masks).mean_average_precision, device="cpu")
+    return found
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[None]:
+    """Tensors are made on another device unless it is named: one that nothing can be brought back from."""
+    before = torch.get_default_device()
+    torch.set_default_device("meta")
+    yield
+    torch.set_default_device(before)
+
+
+ALL = [pytest.param(name, id=name) for name in METHODS]
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_a_method_does_not_depend_on_the_default_device(method: str, request: pytest.FixtureRequest) -> None:
+    network, images = make_network(CONFIG), make_images(CONFIG)
+    wanted = heat_of(method, network, images)
+    request.getfixturevalue("elsewhere")
+    assert torch.equal(heat_of(method, network, images), wanted)
+
+
+def test_scores_do_not_depend_on_the_default_device(request: pytest.FixtureRequest) -> None:
+    network, images, references = make_network(CONFIG), make_images(CONFIG), make_images(CONFIG, 4, seed=2)
+    values = heat_of("generic_attention", network, images)
+    wanted = scores_of(network, images, references, values)
+    request.getfixturevalue("elsewhere")
+    for name, score in scores_of(network, images, references, values).items():
+        assert torch.equal(score, wanted[name]), name
+
+
+def test_what_is_drawn_and_seen_inside_does_not_depend_on_the_default_device(request: pytest.FixtureRequest) -> None:
+    network, images = make_network(CONFIG), make_images(CONFIG, 4)
+    bytes_ = (images * 40 + 128).clamp(0, 255).byte()
+
+    def found() -> list[Tensor]:
+        return [
+            surrogates(images[0], 2, 0, 0),
+            without_evidence(network, images, bytes_),
+            balance_sheet(network, images, 1).positions,
+            attention_distance(network, images).pixels,
+            direct_attribution(network, images, 1).heads,
+            head_ablation(network, images, 1, references=images).change,
+            next(scores.scrambled(network, 3).parameters()).detach(),
+        ]
+
+    wanted = found()
+    request.getfixturevalue("elsewhere")
+    for one, other in zip(found(), wanted, strict=True):
+        assert torch.equal(one, other)
+
+
+class Bare:
+    """A network without references."""
+
+    network, donors = make_network(PLAIN), None
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_self_test_does_not_depend_on_the_default_device() -> None:
+    report = selftest(Bare())
+    assert report.passed, str(report)
+
+
+# ---- a device without float64
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_a_method_runs_on_a_device_without_float64(method: str) -> None:
+    network, images = make_network(CONFIG), make_images(CONFIG)
+    wanted = heat_of(method, network, images)
+    with on_the_device() as there:
+        values = heat_of(method, moved(network), there(images))
+        assert type(values) is There
+        assert torch.equal(values.cpu(), wanted)
+
+
+def test_scores_run_on_a_device_without_float64() -> None:
+    network, images, references = make_network(CONFIG), make_images(CONFIG), make_images(CONFIG, 4, seed=2)
+    values = heat_of("generic_attention", network, images)
+    wanted = scores_of(network, images, references, values)
+    with on_the_device() as there:
+        found = scores_of(moved(network), there(images), there(references), there(values))
+        for name, score in found.items():
+            assert torch.equal(score.cpu(), wanted[name]), name
+            assert type(score) is There or name == "segmentation", name
+
+
+def test_what_is_drawn_and_seen_inside_needs_no_float64() -> None:
+    network, images = make_network(CONFIG), make_images(CONFIG, 4)
+    bytes_ = (images * 40 + 128).clamp(0, 255).byte()
+    with on_the_device() as there:
+        network, images = moved(network), there(images)
+        surrogates(images[0], 2, 0, 0)
+        without_evidence(network, images, bytes_)
+        balance_sheet(network, images, 1)
+        attention_distance(network, images)
+        direct_attribution(network, images, 1)
+        head_ablation(network, images, 1, references=images)
+        assert integrated_gradients_with_gap(network, images, 1, steps=6)[1].dtype == torch.float64
+
+
+def test_the_device_refuses_what_mps_refuses() -> None:
+    with on_the_device() as there:
+        tensor = there(torch.ones(2))
+        assert (tensor.device.type, type(tensor + 1), type(tensor.cpu())) == ("mps", There, Tensor)
+        with pytest.raises(TypeError, match="no float64"):
+            tensor.double()
+        with pytest.raises(TypeError, match="no float64"):
+            torch.zeros(2, dtype=torch.float64, device=tensor.device)
+        with pytest.raises(RuntimeError, match="one on the CPU"):
+            tensor + torch.ones(2)

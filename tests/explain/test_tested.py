@@ -1,0 +1,60 @@
+"""What a test of maps found, picture by picture, as plain values."""
+
+import torch
+
+from vitrail.explain import Trust
+
+NAN = torch.nan
+
+
+def test_the_values_of_one_picture_are_plain() -> None:
+    pair = torch.tensor
+    trust = Trust(
+        verdict=("supported", "cannot tell"),
+        reason=("a", "b"),
+        score=pair([1.5, NAN]),
+        interval=pair([[1.0, 2.0], [NAN, NAN]]),
+        random=pair([[0.25, 0.5, 0.75], [0.0, 0.0, 0.0]]),
+        paired=pair([1.25, 0.0]),
+        oracle=None,
+        evidence=pair([0.5, NAN]),
+        faithful=pair([0.025, NAN]),
+        before=pair([0.75, NAN]),
+        covered=pair([0.5, NAN]),
+        covered_random=pair([0.625, NAN]),
+        squares=pair([3, 1]),
+        composites=pair([99, 0]),
+        surrogates=pair([59, 0]),
+        fill="donor",
+        precision="bf16",
+    )
+    first, second = trust.of(0), trust.of(1)
+    assert first == {
+        "verdict": "supported",
+        "reason": "a",
+        "score": 1.5,
+        "interval": (1.0, 2.0),
+        "random": (0.25, 0.5, 0.75),
+        "paired": 1.25,
+        "oracle": None,
+        "evidence": 0.5,
+        "faithful": 0.02500000037252903,  # the nearest in single precision
+        "before": 0.75,
+        "covered": 0.5,
+        "covered_random": 0.625,
+        "squares": 3,
+        "composites": 99,
+        "surrogates": 59,
+        "fill": "donor",
+        "precision": "bf16",
+    }
+    assert type(first["squares"]) is int
+    assert [name for name, value in second.items() if value is None] == [
+        "oracle",
+        "evidence",
+        "faithful",
+        "before",
+        "covered",
+        "covered_random",
+    ]
+    assert second["score"] != second["score"]  # a number that is none stays one

@@ -1,0 +1,32 @@
+"""Shares as percentages: never certain by rounding, neither in tables nor in sentences."""
+
+import pytest
+
+from vitrail.shares import percent, percent_in_words
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [
+        (1, "100 %"),
+        (0.99999, "> 99.9 %"),
+        (0.0, "0 %"),
+        (1e-9, "< 0.1 %"),
+        (0.5, "50.0 %"),
+        (None, "–"),
+        (0.991, "99.1 %"),
+    ],
+)
+def test_percentages_never_round_to_certainty(share: float | None, shown: str) -> None:
+    assert percent(share) == shown
+
+
+def test_so_many_decimals_as_are_asked_for() -> None:
+    assert percent(0.97684, 2) == "97.68 %"
+    assert [percent(value, 0) for value in (0.0, 0.004, 0.5, 0.996, 1.0)] == ["0 %", "< 1 %", "50 %", "> 99 %", "100 %"]
+
+
+def test_shares_in_sentences() -> None:
+    shares = [0.0, 1e-9, 0.0004, 0.004, 0.01, 0.5, 0.99, 0.995, 0.9999, 1.0]
+    told = ["0", "under 0.1", "under 0.1", "0.4", "1", "50", "99", "99.5", "over 99.9", "100"]
+    assert [percent_in_words(share) for share in shares] == [f"{words} %" for words in told]
