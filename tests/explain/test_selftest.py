@@ -19,7 +19,7 @@ from tests.explain.planted_lab import load_planted
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS
-from vitrail.explain.selftest import Check, SelfTest, running, selftest, whole
+from vitrail.explain.selftest import Check, SelfTest, selftest, whole
 from vitrail.explain.selftest.running import PROMISES
 from vitrail.explain.selftest.witness import Promise, random_witnesses
 from vitrail.nn import PATCHIFIED, STANDARD, ViT, ViTConfig
@@ -197,15 +197,17 @@ def test_a_check_that_stops_is_a_line_and_not_the_end() -> None:
 @pytest.mark.parametrize(
     ("weights", "pixels"), [("bfloat16", "float32"), ("float32", "bfloat16"), ("float64", "float32")]
 )
-def test_pictures_of_another_precision_than_the_weights(weights: str, pixels: str) -> None:
+def test_pictures_of_another_precision_than_the_weights(copy: ModuleType, weights: str, pixels: str) -> None:
     network = make_network(PLAIN).to(getattr(torch, weights))
-    images = make_images(PLAIN).to(getattr(torch, pixels))
-    for report in (selftest(Bare(network), images), selftest(Bare(network, images))):
-        assert report.passed, str(report)
+    report = part(copy, "running").selftest(Bare(network, make_images(PLAIN).to(getattr(torch, pixels))))
+    assert report.passed, str(report)
     assert {parameter.dtype for parameter in network.parameters()} == {getattr(torch, weights)}
 
 
-def test_threads_and_random_numbers_are_as_they_were_also_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_and_random_numbers_are_as_they_were_also_after_an_error(
+    copy: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, network, images = part(copy, "running"), make_network(PLAIN), make_images(PLAIN)
     threads, seen = torch.get_num_threads(), []
     monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda _: pytest.fail("the GPU is seeded"))
 
@@ -217,11 +219,11 @@ def test_threads_and_random_numbers_are_as_they_were_also_after_an_error(monkeyp
     try:
         torch.set_num_threads(3)
         state = torch.get_rng_state()
-        assert selftest(Bare(make_network(PLAIN)), make_images(PLAIN)).passed
+        assert running.selftest(Bare(network), images).passed
         assert torch.equal(torch.get_rng_state(), state)
         monkeypatch.setattr(running, "witnesses_of", stop)
         with pytest.raises(KeyboardInterrupt):
-            selftest(Bare(make_network(PLAIN)), make_images(PLAIN))
+            running.selftest(Bare(network), images)
         assert torch.equal(torch.get_rng_state(), state)
         assert (seen, torch.get_num_threads()) == ([1], 3)
     finally:

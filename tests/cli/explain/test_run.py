@@ -23,21 +23,6 @@ Says = Callable[..., Answer]
 VERDICTS = ("supported", "weak", "no better than random", "cannot tell")
 
 
-@pytest.fixture
-def planted(tmp_path: Path) -> Path:
-    """An untrained model that carries references, in a folder."""
-    return vitrail.save(planted_model(references=True), tmp_path / "planted")
-
-
-@pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two pictures of the set `planted`; the set itself takes seconds to make."""
-    folder = tmp_path_factory.mktemp("pictures")
-    for number, pixels in enumerate(planted_digits("test", 2).pixels):
-        Image.fromarray(pixels).save(folder / f"{number}.png")
-    return folder
-
-
 def rows(answer: Answer) -> list[dict[str, Any]]:
     assert answer.code == 0, answer.err
     return json.loads(answer.out)
