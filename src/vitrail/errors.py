@@ -8,13 +8,15 @@ of the library may raise them.
 import difflib
 from collections.abc import Iterable
 
+INTERRUPTED = 130  # the exit code of a command that Ctrl-C ended
+
 
 class VitrailError(ValueError):
     """A problem with a remedy.
 
     Args:
         problem: One line: what was given and what was wanted.
-        hint: One line: the next thing to try; printed behind `try: `.
+        hint: One line: the next thing to try; printed after `try: `.
     """
 
     exit_code = 1

@@ -205,7 +205,7 @@ MUTANTS: dict[str, tuple[str, str, str, tuple[Callable[[ModuleType], None], ...]
         "values[:, heads]).clamp(min=0)) for",
         (tam_is_exact,),
     ),
-    "TAM: nothing kept of what is behind": (
+    "TAM: nothing kept of what is after": (
         "methods/tam.py",
         "states = states + times(",
         "states = times(",

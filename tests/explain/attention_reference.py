@@ -112,7 +112,7 @@ def chosen(logits: Tensor, targets: list[int]) -> Tensor:
     return sum(logits[picture, target] for picture, target in enumerate(targets))
 
 
-def score_behind(network: ViT, tokens: Tensor, targets: list[int]) -> Tensor:
+def score_after(network: ViT, tokens: Tensor, targets: list[int]) -> Tensor:
     """LeGrad's s_l: with a class token, of the mean of all tokens; else as the network reads."""
     if network.config.pooling == "mean":
         return chosen(explicit_logits(network, tokens), targets)
@@ -131,11 +131,11 @@ def scaled_gradient(network: ViT, images: Tensor, targets: list[int], scale: flo
 def oracle(method: str, network: ViT, images: Tensor, targets: list[int], **options: Any) -> np.ndarray:
     """(b, rows, columns) by the formulas above."""
     config, depth = network.config, network.config.depth
-    logits, inside, behind = explicit_run(network, images)
+    logits, inside, after = explicit_run(network, images)
     score = chosen(logits, targets)
     by_attention = [each.numpy() for each in torch.autograd.grad(score, inside, retain_graph=True)]
-    by_output = [each.numpy() for each in torch.autograd.grad(score, behind, retain_graph=True)]
-    attentions, outputs = [each.detach().numpy() for each in inside], [each.detach().numpy() for each in behind]
+    by_output = [each.numpy() for each in torch.autograd.grad(score, after, retain_graph=True)]
+    attentions, outputs = [each.detach().numpy() for each in inside], [each.detach().numpy() for each in after]
     layer, first = options.get("layer", -1) % depth, options.get("first_layer")
     rows = []
     for picture in range(len(images)):
@@ -155,7 +155,7 @@ def oracle(method: str, network: ViT, images: Tensor, targets: list[int], **opti
                 row = tam_row(a, sum(runs)[picture] / steps, config, depth // 3 if first is None else first % depth)
             case "legrad":
                 own = [
-                    torch.autograd.grad(score_behind(network, behind[one], targets), inside[one], retain_graph=True)[0]
+                    torch.autograd.grad(score_after(network, after[one], targets), inside[one], retain_graph=True)[0]
                     for one in range((first or 0) % depth, depth)
                 ]
                 row = legrad_row([each[picture].numpy() for each in own])

@@ -66,7 +66,7 @@ def explicit(network: ViT, images: Tensor) -> tuple[Tensor, list[Tensor]]:
 
 
 def explicit_run(network: ViT, images: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """Logits, and of every block, inside the graph, attention weights (b, k, n, n) and the tokens behind it."""
+    """Logits, and of every block, inside the graph, attention weights (b, k, n, n) and the tokens after it."""
     config, attentions, outputs = network.config, [], []
     patches = network.patch_embed(images)
     front = [getattr(network, name) for name in ("cls_token", "dist_token", "reg_token")]

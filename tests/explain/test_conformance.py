@@ -30,7 +30,7 @@ from tests.explain.suite import (
 from vitrail.data.patches import Patchify
 from vitrail.data.planted import planted_digits
 from vitrail.errors import UsageError
-from vitrail.explain import METHODS, Heat, Method
+from vitrail.explain import METHODS, Heat, Method, readout
 from vitrail.explain.scores import spearman
 from vitrail.nn import MLP, STANDARD, ViT, ViTConfig
 
@@ -445,7 +445,7 @@ def test_no_class_has_a_signal_in_a_network_that_has_learnt_nothing(method: Meth
 
 
 def keeps_small_digits(package: ModuleType) -> bool:
-    """Whether each map is that of float64, behind a head a million times smaller.
+    """Whether each map is that of float64, before a head a million times smaller.
 
     With mean pooling, where what never left its token lies on all patches: a difference from it would lose the rest.
     """
@@ -470,9 +470,23 @@ def test_small_relevance_keeps_its_digits(tmp_path: Path) -> None:
 
 
 @every_method
-def test_what_is_not_finite_is_said_and_stays_in_its_picture(method: Method) -> None:
+def test_a_picture_that_holds_no_numbers_is_refused(method: Method) -> None:
+    """Its top class would be the first, which looks like an answer."""
+    network, images = make_network(PLAIN), make_images(PLAIN, 3)
+    images[1, 0, 0, 0] = torch.nan
+    with pytest.raises(UsageError, match=r"picture 1 of 3 holds values that are no numbers\ntry: "):
+        method.function(network, images, 1)
+    images[2, 0, 0, 0] = torch.inf
+    with pytest.raises(UsageError, match=r"picture 1 of 3, and 1 more hold values"):
+        method.function(network, images)
+
+
+@every_method
+def test_what_is_not_finite_is_said_and_stays_in_its_picture(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network may make it of pictures of numbers; here a picture brings it, past the check."""
     network, images = make_network(PLAIN), make_images(PLAIN, 3)
     clean = method.function(network, images, 1).values
+    monkeypatch.setattr(readout, "check_finite", lambda images: None)
     images[1, 0, 0, 0] = torch.nan
     heat = method.function(network, images, 1)
     assert heat.notes == ((), ("not finite",), ())

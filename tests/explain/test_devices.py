@@ -1,7 +1,7 @@
 """Explanations where torch makes tensors on another device by default, and where a device has no float64."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.explain.no_float64 import There, moved, on_the_device
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
-from vitrail.explain import METHODS, balance_sheet, scores
+from vitrail.explain import METHODS, balance_sheet, compare, scores
 from vitrail.explain.inside import attention_distance, direct_attribution, head_ablation
 from vitrail.explain.lending import without_evidence
 from vitrail.explain.methods.integrated_gradients import integrated_gradients_with_gap
@@ -112,7 +112,43 @@ def test_a_self_test_does_not_depend_on_the_default_device() -> None:
     assert report.passed, str(report)
 
 
+class Lent(NamedTuple):
+    """A network with references."""
+
+    network: ViT
+    donors: Tensor
+
+
+def verdicts_of(network: ViT, images: Tensor, references: Tensor) -> dict[str, Tensor]:
+    """Two maps, tested against each other, and the numbers behind their verdicts."""
+    masks = torch.zeros((len(images), *network.grid(images)), dtype=torch.bool, device=images.device)
+    masks[:, 0, 0] = True
+    found = compare(Lent(network, references), images, ["generic_attention", "saliency"], masks=masks)
+    assert found.random_areas is not None
+    numbers = {"insertion": found.areas[1].insertion, "random": found.random_areas.deletion}
+    for field in ("score", "random", "paired", "oracle", "evidence", "faithful", "before", "covered", "squares"):
+        numbers[field] = getattr(found.trusts[1], field)
+    return numbers
+
+
+def test_verdicts_do_not_depend_on_the_default_device(request: pytest.FixtureRequest) -> None:
+    network, images, references = make_network(CONFIG), make_images(CONFIG), make_images(CONFIG, 12, seed=2)
+    wanted = verdicts_of(network, images, references)
+    request.getfixturevalue("elsewhere")
+    for name, found in verdicts_of(network, images, references).items():
+        assert torch.equal(found, wanted[name]), name
+
+
 # ---- a device without float64
+
+
+def test_verdicts_are_reached_on_a_device_without_float64() -> None:
+    network, images, references = make_network(CONFIG), make_images(CONFIG), make_images(CONFIG, 12, seed=2)
+    wanted = verdicts_of(network, images, references)
+    with on_the_device() as there:
+        for name, found in verdicts_of(moved(network), there(images), there(references)).items():
+            assert type(found) is Tensor, name
+            assert torch.equal(found, wanted[name]), name
 
 
 @pytest.mark.parametrize("method", ALL)

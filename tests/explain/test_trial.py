@@ -128,6 +128,15 @@ def test_without_references_nothing_is_supported(lab: Lab) -> None:
     assert lent.verdict == whole.verdict
 
 
+@pytest.mark.parametrize("references", ["grey", "one picture"])
+def test_copies_of_one_picture_are_too_few_references(lab: Lab, references: str) -> None:
+    """Twelve grey pictures passed for a fill of patches as they are seen in training: 31 of 50 were "supported"."""
+    lent = torch.zeros_like(lab.images[:12]) if references == "grey" else lab.images[:1].expand(12, -1, -1, -1)
+    held = trust(lab.model, lab.images[:4], generic_attention(lab.model.network, lab.images[:4]), references=lent)
+    assert set(held.verdict) == {"cannot tell"}
+    assert "1 different reference picture is too few" in held.reason[0]
+
+
 def test_a_batch_is_one_by_one_and_the_seed_decides(lab: Lab) -> None:
     images = lab.images[:3]
     together = trust(lab.model, images, generic_attention(lab.model.network, images))
@@ -249,7 +258,9 @@ def test_what_does_not_fit_is_a_usage_error(lab: Lab) -> None:
 def test_what_is_no_number_never_speaks_for_a_map(few: Lab) -> None:
     """The planted fault compares with >=: a nan is not above, so it counted in favour."""
     heat = generic_attention(few.model.network, few.images)
-    broken = torch.full_like(few.model.donors, torch.nan)
+    assert few.model.donors is not None
+    broken = few.model.donors.clone()
+    broken[..., 0] = torch.nan
     held = trust(few.model, few.images, heat, references=broken)
     assert set(held.verdict) == {"cannot tell"}
     assert held.evidence.tolist() == [1.0] * len(few.images)

@@ -21,8 +21,8 @@ ORDER = ("cannot tell", "no better than random", "weak", "supported")
         (1.0, 1.0, 64, "cannot tell", "no evidence found"),
         (0.01, None, 64, "cannot tell", "prefers no square"),
         (None, 0.025, 0, "cannot tell", "no reference pictures"),
-        (None, 0.025, 1, "cannot tell", "1 reference picture is too few"),
-        (None, 0.025, 9, "cannot tell", "9 reference pictures are too few"),
+        (None, 0.025, 1, "cannot tell", "1 different reference picture is too few"),
+        (None, 0.025, 9, "cannot tell", "9 different reference pictures are too few"),
     ],
 )
 def test_cases(evidence: float | None, faithful: float | None, references: int, wanted: str, why: str) -> None:
@@ -35,7 +35,7 @@ p = st.integers(1, 100).map(lambda count: count / 100)
 
 
 def test_the_reason_says_which_pictures_reached_the_number() -> None:
-    assert "other pictures' squares score as high in 12 % of" in verdict(0.12, 0.025, 64)[1]
+    assert "other pictures' squares score as high in 12 % of cases (the limit is 5 %)" in verdict(0.12, 0.025, 64)[1]
     assert "beyond colours and smoothness" in verdict(0.12, 0.025, 64, "surrogates")[1]
     assert verdict(0.05, 0.025, 64, "surrogates") == verdict(0.05, 0.025, 64)
 

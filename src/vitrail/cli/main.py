@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from vitrail.cli.output import warn
-from vitrail.errors import UsageError, VitrailError, nearest
+from vitrail.errors import INTERRUPTED, UsageError, VitrailError, nearest
 
 VERBS = {
     "train": "train a Vision Transformer on a set of pictures",
@@ -33,8 +33,6 @@ usage: vitrail <verb> [what] [--flags]     vitrail <verb> --help
 
 try: vitrail train digits"""
 
-INTERRUPTED = 130
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and leave with its exit code: 0 done, 1 failed, 2 usage, 3 data or weights, 130 interrupted."""
@@ -48,9 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except VitrailError as error:
         code = _complain(error.problem, error.hint, error.exit_code, debug)
     except KeyboardInterrupt:
-        code = _complain(
-            "interrupted", "the same command again; with --out and --resume auto a run goes on", INTERRUPTED, debug
-        )
+        more = "; with --out and --resume auto a run goes on" if given[:1] in (["train"], ["distill"]) else ""
+        code = _complain("interrupted", f"the same command again{more}", INTERRUPTED, debug)
     except BrokenPipeError:  # the reader of our output has left, such as `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0

@@ -22,7 +22,7 @@ from vitrail.nn.vit import Images
 
 def steps_of(squares: int, count: int) -> tuple[int, ...]:
     """How many squares each step covers: from 1 to half of them, evenly on a logarithmic scale."""
-    shares = torch.linspace(0, 1, count, dtype=torch.float64)
+    shares = torch.linspace(0, 1, count, dtype=torch.float64, device="cpu")
     return tuple(int(k) for k in (max(1.0, squares / 2) ** shares).round().tolist())
 
 
@@ -109,9 +109,8 @@ class CoveredPictures:
     def _order(self, maps: Float[Tensor, "m b rows columns"]) -> Tensor:
         """(m, b, squares), highest value first; equal values come in an order of the picture's own, at random."""
         flat = maps.flatten(2)
-        shuffles = torch.stack(
-            [torch.randperm(flat.shape[2], generator=stream(self.seed, "equals", key)) for key in keys_of(self.images)]
-        )
+        random = [stream(self.seed, "equals", key) for key in keys_of(self.images)]
+        shuffles = torch.stack([torch.randperm(flat.shape[2], device="cpu", generator=one) for one in random])
         mixed = shuffles.to(flat.device).expand_as(flat)
         return mixed.gather(2, flat.gather(2, mixed).argsort(dim=2, descending=True, stable=True))
 

@@ -100,10 +100,10 @@ def find_evidence(
         lent: References that lend their patches. With fewer than ten that differ, the question is not asked.
         seed: Decides composites and surrogates.
     """
-    nothing = torch.zeros(len(images), dtype=torch.long)
+    nothing = torch.zeros(len(images), dtype=torch.long, device="cpu")
     references = 0 if lent is None else different(lent)
     if lent is None or references < FEWEST:
-        return Evidence(torch.full(nothing.shape, torch.nan, dtype=torch.float64), nothing, nothing)
+        return Evidence(torch.full(nothing.shape, torch.nan, dtype=torch.float64, device="cpu"), nothing, nothing)
     logits = wide(logits_in_chunks(network, images[None], at_a_time(images))[0])
     p, composites = _among_composites(network, images, logits, aim, lent, references, seed)
     surrogates_asked = nothing.clone()
@@ -118,8 +118,8 @@ def _among_composites(
     network: ViT, images: Images, logits: Tensor, aim: Aim, lent: Tensor, references: int, seed: int
 ) -> tuple[Float[Tensor, "b"], Int[Tensor, "b"]]:
     fill, without = donor(lent), logits[:0]
-    p = torch.ones(len(images), dtype=torch.float64)
-    asked = torch.zeros(len(images), dtype=torch.long)
+    p = torch.ones(len(images), dtype=torch.float64, device="cpu")
+    asked = torch.zeros(len(images), dtype=torch.long, device="cpu")
     open_ = torch.ones_like(p, dtype=torch.bool)
     for count in COMPOSITES:
         more = composites_of(network, images, fill, range(len(without), count), seed)
@@ -133,7 +133,7 @@ def _among_composites(
 
 
 def _among_surrogates(network: ViT, image: Images, logits: Tensor, aim: Aim, seed: int) -> tuple[float, int]:
-    key, above, asked = keys_of(image)[0], torch.zeros(1, dtype=torch.long), 0
+    key, above, asked = keys_of(image)[0], torch.zeros(1, dtype=torch.long, device="cpu"), 0
     for count in SURROGATES:
         while asked < count:
             some = min(at_a_time(image[:1]), count - asked)

@@ -153,6 +153,8 @@ def check(network: ViT, images: Tensor, gradients: bool) -> None:
     Raises:
         UsageError: See `open_run`.
     """
+    if not isinstance(network, ViT):
+        raise UsageError(f"a network is wanted, got {type(network).__name__}", "model.network")
     check_eval(network)
     if type(network.pool) is not POOLINGS[network.config.pooling]:
         raise UsageError(
@@ -164,10 +166,30 @@ def check(network: ViT, images: Tensor, gradients: bool) -> None:
             f"images must be floating point, got {images.dtype}",
             "model.preprocessing(picture), which converts any file to what this network expects",
         )
+    weights = next(network.parameters()).dtype
+    if images.dtype != weights and not torch.is_autocast_enabled(images.device.type):
+        problem = f"the network computes in {weights}, and the images are {images.dtype}"
+        raise UsageError(problem, f"images.to({weights})")
+    check_finite(images)
     if gradients and any(parameter.is_inference() for parameter in network.parameters()):
         raise UsageError(
             "the weights of this network were made under torch.inference_mode, so nothing can be differentiated",
             "making or loading the network outside torch.inference_mode",
+        )
+
+
+def check_finite(images: Tensor) -> None:
+    """Refuse pictures that hold what is no number: every map of them would, and their top class would be the first.
+
+    Raises:
+        UsageError: Names the first such picture.
+    """
+    broken = (~images.flatten(1).isfinite().all(dim=1)).nonzero()[:, 0].tolist()
+    if broken:
+        more = f", and {len(broken) - 1} more hold" if len(broken) > 1 else " holds"
+        raise UsageError(
+            f"picture {broken[0]} of {len(images)}{more} values that are no numbers",
+            "pictures without NaN and infinity; images.isfinite() finds them",
         )
 
 

@@ -237,7 +237,7 @@ class Trial:
             before=self.share.cpu(),
             covered=covered.gather(0, told)[0].cpu(),
             covered_random=chance.gather(0, told)[0].cpu(),
-            squares=torch.tensor(covering.steps)[told[0].cpu()],
+            squares=torch.tensor(covering.steps, device="cpu")[told[0].cpu()],
             composites=self.evidence.composites,
             surrogates=self.evidence.surrogates,
             fill=covering.fill.name,
@@ -272,7 +272,8 @@ def _fall_of(masks: Bool[Tensor, "b rows columns"], covering: CoveredPictures, b
 def _rank(as_good: Bool[Tensor, "maps b"], notes: list[set[str]]) -> Float[Tensor, "b"]:
     """p of "is the map faithful?": its place among its random twins, in float64; nan without a signal."""
     p = (1 + as_good.sum(dim=0)).double() / (1 + len(as_good))
-    return p.masked_fill(torch.tensor([bool({NO_SIGNAL, NOT_FINITE} & said) for said in notes]), torch.nan)
+    silent = [bool({NO_SIGNAL, NOT_FINITE} & said) for said in notes]
+    return p.masked_fill(torch.tensor(silent, device="cpu"), torch.nan)
 
 
 def _mean_and_interval(scores: Float[Tensor, "draws b"]) -> tuple[Float[Tensor, "b"], Float[Tensor, "b 2"]]:

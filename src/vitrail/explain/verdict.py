@@ -50,7 +50,10 @@ def verdict(
         few = f"{references} different reference picture{'s are' if references > 1 else ' is'} too few"
         return "cannot tell", f"{few} to know what the network says of pictures without evidence"
     if evidence > EVIDENCE:
-        return "cannot tell", f"no evidence found{_REACHED[kind]} as high in {_above(evidence)} of cases"
+        return (
+            "cannot tell",
+            f"no evidence found{_REACHED[kind]} as high in {_above(evidence)} of cases (the limit is 5 %)",
+        )
     if faithful <= FAITHFUL:
         return "supported", "there is evidence, and the squares that the map names carry it"
     if faithful <= WEAK:

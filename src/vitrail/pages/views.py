@@ -54,6 +54,23 @@ class TrustView:
 
 
 @dataclass(frozen=True)
+class AreasView:
+    """Areas under two curves of the target's probability, of a map and of a random order of squares.
+
+    Args:
+        deletion: Squares covered in the map's order, from none to all: lower is better.
+        insertion: Squares shown in the map's order: higher is better.
+        random_deletion: Deletion of a random order.
+        random_insertion: Insertion of a random order.
+    """
+
+    deletion: float
+    insertion: float
+    random_deletion: float
+    random_insertion: float
+
+
+@dataclass(frozen=True)
 class HeatView:
     """One map over one picture.
 
@@ -69,6 +86,8 @@ class HeatView:
         rather_than: Name of the class that the target is held against; None where it stands alone.
         trust: How far to trust it; None where that was not tested.
         parts: What the explained number is the sum of, in words, in its unit; empty where the method does not say.
+        areas: Deletion and insertion, where maps are compared; None elsewhere.
+        seconds: What the map took; None where it was not measured.
     """
 
     method: str
@@ -82,6 +101,8 @@ class HeatView:
     rather_than: str | None = None
     trust: TrustView | None = None
     parts: tuple[tuple[str, float], ...] = ()
+    areas: AreasView | None = None
+    seconds: float | None = None
 
     @property
     def pale(self) -> bool:

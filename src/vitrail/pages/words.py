@@ -19,6 +19,10 @@ STEP_TOLD = (
     "What covering the brightest squares does is told of one step, up to a quarter of all squares: the one at which "
     "the map and the random maps differ most. The verdict goes by the mean over all steps."
 )
+AREAS_TOLD = (
+    "Deletion and insertion are areas under the curve of the probability while squares are covered, or shown, in the "
+    "map's order: low deletion and high insertion are good. What a value is worth only the random order says."
+)
 BIASES = "biases of the "  # how the parts that are summed up as `biases` begin
 
 

@@ -12,7 +12,10 @@ from vitrail.explain import METHODS, evidence
 def test_what_a_comparison_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
     model = planted_model()
     plain = choose_methods(model, None, True, None, False)
-    assert {each.name for each in METHODS.values() if not each.costly} == {each.name for each in plain}
+    assert {each.name for each in METHODS.values() if not each.costly and not each.opt_in} == {
+        each.name for each in plain
+    }
+    assert "others report a patent on rules of its kind: conservative; --methods" in capsys.readouterr().err
     many = choose_methods(planted_model(image=32, patch=1), None, True, None, False)
     assert {each.name for each in plain} - {each.name for each in many} <= {"occlusion"}
     contrast = choose_methods(model, None, True, None, True)

@@ -63,7 +63,7 @@ def test_shares_are_those_of_the_network_under_fixed_factors(config: ViTConfig) 
 
 @every_kind
 def test_shares_of_tokens(config: ViTConfig) -> None:
-    """At the tokens too; there a network without biases behind them would have no other parts."""
+    """At the tokens too; there a network without biases after them would have no other parts."""
     network, images = double(config)
     tokens = embed(network, images).detach().requires_grad_()
     logits, factors = from_tokens(network, tokens)

@@ -57,7 +57,7 @@ def test_a_layer_that_does_not_exist(method, layer, tmp_path) -> None:
 
 
 def test_before_a_norm_alone_nothing_is_left_of_hires_cam() -> None:
-    """A class-token network reads the patches behind its last block but one through a LayerNorm only, which does not
+    """A class-token network reads the patches after its last block but one through a LayerNorm only, which does not
     see how long a token is: t (d y / d t) = 0 (Euler)."""
     network, images = make_network(PLAIN), make_images(PLAIN, 4)
     for precise in (False, True):

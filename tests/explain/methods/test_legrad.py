@@ -28,7 +28,7 @@ def test_the_last_score_is_the_logit_with_mean_pooling(config: ViTConfig) -> Non
 
 
 def test_each_layer_is_scored_for_itself() -> None:
-    """What comes behind a block does not matter to that block: another last block leaves the first layers' maps."""
+    """What comes after a block does not matter to that block: another last block leaves the first layers' maps."""
     network, images = make_network(PLAIN).double(), make_images(PLAIN).double()
     all_three, last = legrad(network, images, 1).values, legrad(network, images, 1, first_layer=2).values
     with torch.no_grad():

@@ -1,7 +1,8 @@
 """The JSON of `vitrail explain`: a list with a dictionary for each picture, which has its maps in `heats`.
 
-Each map says what it explains (`target`, `rather_than`, `logit`), its `values`, one for each square, and in `trust` how
-far to trust it; `trust` is null with --no-trust. There:
+Each map says what it explains (`target`, `rather_than`, `logit`), its `values`, one for each square, what it took
+(`passes` of the network, `seconds` for one picture), with --compare its `deletion` and `insertion` and those of a
+random order, and in `trust` how far to trust it; `trust` is null with --no-trust. There:
 
     verdict, reason, sentence   as on the page
     score, interval             mean fall of the explained number, in logits, with each of the ten covers at every step
@@ -46,6 +47,8 @@ def explained_json(answer: Mapping[str, Any], one: "ExplainedPicture", page: Pat
 
 
 def _heat_json(view: "HeatView", file: str) -> dict[str, Any]:
+    from vitrail.explain.methods import METHODS
+
     return {
         "method": view.method,
         "target": view.target,
@@ -57,8 +60,18 @@ def _heat_json(view: "HeatView", file: str) -> dict[str, Any]:
         "notes": list(view.notes),
         "parts": dict(view.parts) or None,
         "picture": file,
+        "passes": METHODS[view.method].cost if view.method in METHODS else None,
+        "seconds": view.seconds,
+        **_areas_json(view),
         "trust": None if view.trust is None else _trust_json(view.trust),
     }
+
+
+def _areas_json(view: "HeatView") -> dict[str, Any]:
+    from vitrail.pages.views import AreasView
+
+    names = [field.name for field in dataclasses.fields(AreasView)]
+    return dict.fromkeys(names) if view.areas is None else dataclasses.asdict(view.areas)
 
 
 def _trust_json(trust: "TrustView") -> dict[str, Any]:

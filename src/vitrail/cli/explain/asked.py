@@ -57,11 +57,17 @@ def check_asked(model: "Model", typed: "Explain") -> Asked:
         raise UsageError(f"{option} is for the test that --no-trust leaves out", "one of the two")
     contrast = typed.rather_than is not None
     methods = choose_methods(model, typed.method, typed.compare, typed.methods, contrast)
+    target = class_index(model, typed.target, "--target")
+    rather_than = class_index(model, typed.rather_than, "--rather-than")
+    if contrast and target == rather_than:
+        others = [each for each in model.classes if each != typed.rather_than]
+        problem = f"--target and --rather-than are both '{typed.target}', which has nothing to be held against"
+        raise UsageError(problem, f"--rather-than {others[0]}" if others else "leave --rather-than out")
     return Asked(
         methods=methods,
         options=choose_options(methods, {"layer": typed.layer, "head": typed.head}),
-        target=class_index(model, typed.target, "--target"),
-        rather_than=class_index(model, typed.rather_than, "--rather-than"),
+        target=target,
+        rather_than=rather_than,
         references=_references(model, typed),
         scored=not typed.no_trust,
         precision=typed.precision,
@@ -144,12 +150,15 @@ def _compared_by_itself(model: "Model", contrast: bool) -> Methods:
     )
     slow = SLOW_WITH_SQUARES if rows * columns > SQUARES else ()
     costly = [each.name for each in METHODS.values() if each.costly or each.name in slow]
+    named = {each.name: each.opt_in for each in METHODS.values() if each.opt_in}
     blind = [each.name for each in METHODS.values() if contrast and not each.class_specific]
     if costly:
         warn(f"left out, since they take long: {', '.join(costly)}; --methods {','.join(costly)} takes them")
     if blind:
         warn(f"left out, since they cannot tell classes apart: {', '.join(blind)}")
-    return tuple(each for each in METHODS.values() if each.name not in {*costly, *blind})
+    for name, why in named.items():
+        warn(f"left out, since {why}: {name}; --methods {DEFAULT_METHOD},{name} takes it")
+    return tuple(each for each in METHODS.values() if each.name not in {*costly, *blind, *named})
 
 
 def choose_options(methods: Methods, given: Mapping[str, str | int | None]) -> dict[str, Any]:

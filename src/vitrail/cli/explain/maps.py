@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,38 +19,54 @@ if TYPE_CHECKING:
     from vitrail.pages.views import ExplainedPicture
 
 BATCH = 16
+FEW = 4  # pictures at a time where each takes long, so that one sees how far it is, and little is lost
+WIDE = 192
 SUMMED = "conservative"  # the method whose parts add up to what is explained
 
 Result = tuple["Prediction", "ExplainedPicture"]
 Classes = int | tuple[list[int], list[int]] | None
 
 
-def explain(model: "Model", shown: Sequence["Shown"], asked: Asked) -> list[Result]:
-    """What the model says of each picture, and the picture with its maps as values of a page.
+def explain(model: "Model", shown: Sequence["Shown"], asked: Asked) -> Iterator[Result]:
+    """What the model says of each picture, and the picture with its maps as values of a page, some at a time.
+
+    A picture whose top class is the one that it would be held against is left out, and named on stderr.
 
     Raises:
-        UsageError: If a picture's top class would be held against itself, or a method refuses its options.
+        UsageError: If a method refuses its options.
+        DataError: If a mask names no square.
     """
+    from vitrail.cli.explain.pictures import mask_patches
     from vitrail.cli.explain.precision import choose_precision
 
-    with _waiting(asked.scored):
+    masks = mask_patches(shown, model) if asked.scored else None
+    at_a_time = FEW if len(asked.methods) > 1 or model.network.config.width >= WIDE else BATCH
+    with _waiting(asked.scored) as say:
         precision = choose_precision(model, shown[0].picture, asked.precision) if asked.scored else "fp32"
-        return [
-            result
-            for first in range(0, len(shown), BATCH)
-            for result in _explain(model, shown[first : first + BATCH], asked, precision)
-        ]
+        for first in range(0, len(shown), at_a_time):
+            say(first, len(shown))
+            some = slice(first, first + at_a_time)
+            yield from _explain(model, shown[some], None if masks is None else masks[some], asked, precision)
 
 
-def _explain(model: "Model", shown: Sequence["Shown"], asked: Asked, precision: "Precision") -> list[Result]:
-    from vitrail.cli.explain.pictures import mask_patches
+def _explain(
+    model: "Model",
+    shown: Sequence["Shown"],
+    masks: "Tensor | None",
+    asked: Asked,
+    precision: "Precision",
+) -> list[Result]:
     from vitrail.cli.explain.views import views_of
     from vitrail.pages.views import ExplainedPicture
     from vitrail.report import as_picture
 
-    pictures = [one.picture for one in shown]
-    images, predictions = model.tensor(pictures), model.predict(pictures)
-    target, masks = _target(model, shown, predictions, asked), mask_patches(shown, model) if asked.scored else None
+    predictions = model.predict([one.picture for one in shown])
+    kept = [row for row, said in enumerate(predictions) if not _same(model, shown[row].name, said, asked)]
+    if not kept:
+        return []
+    shown, predictions = [shown[row] for row in kept], [predictions[row] for row in kept]
+    images, masks = model.tensor([one.picture for one in shown]), None if masks is None else masks[kept]
+    target = _target(model, predictions, asked)
     compared = _compared(model, images, target, masks, asked, precision)
     parts = _parts(model, images, target, asked.methods)
     results = []
@@ -83,7 +99,7 @@ def _compared(
             references=asked.references,
             masks=masks,
             scored=asked.scored,
-            areas=False,
+            areas=len(methods) > 1,
             precision=precision,
         )
     except UsageError as error:  # its hint speaks Python
@@ -114,29 +130,36 @@ def _parts(
     ]
 
 
-def _target(model: "Model", shown: Sequence["Shown"], predictions: Sequence["Prediction"], asked: Asked) -> Classes:
+def _same(model: "Model", name: str, said: "Prediction", asked: Asked) -> bool:
+    """Whether a picture's top class would be held against itself; it is named then."""
+    from vitrail.cli.output import warn
+
+    if asked.rather_than is None or asked.target is not None:
+        return False
+    against = model.classes[asked.rather_than]
+    if said.label != against:
+        return False
+    warn(f"left out: the model takes {name} for '{against}', which has nothing to be held against")
+    return True
+
+
+def _target(model: "Model", predictions: Sequence["Prediction"], asked: Asked) -> Classes:
     """The target of a batch; of a contrast, the two classes of each picture."""
     if asked.rather_than is None:
         return asked.target
     tops = [model.classes.index(each.label) if asked.target is None else asked.target for each in predictions]
-    same = [one.name for one, top in zip(shown, tops, strict=True) if top == asked.rather_than]
-    if same:
-        name = model.classes[asked.rather_than]
-        what = "--target and --rather-than are both" if asked.target is not None else f"the model takes {same[0]} for"
-        others = [each for each in model.classes if each != name]
-        raise UsageError(f"{what} '{name}', which has nothing to be held against", f"--rather-than {others[0]}")
     return tops, [asked.rather_than] * len(tops)
 
 
 @contextlib.contextmanager
-def _waiting(scored: bool) -> Iterator[None]:
-    """On a terminal, a line that says what takes so long."""
+def _waiting(scored: bool) -> "Iterator[Callable[[int, int], None]]":
+    """On a terminal, a line that says what takes so long and how far it is."""
     from vitrail.cli.output import console
 
     on = console(to_stderr=True)
     says = "explaining, and testing each map; --no-trust leaves the test out" if scored else "explaining"
     if not on.is_terminal:
-        yield
+        yield lambda done, of: None
         return
-    with on.status(says):
-        yield
+    with on.status(says) as line:
+        yield lambda done, of: line.update(f"{done} of {of} pictures; {says}" if of > 1 else says)

@@ -1,5 +1,6 @@
 """Where an explanation goes: a page, and a folder of pictures beside it that has the page's name."""
 
+import tempfile
 from pathlib import Path
 
 from vitrail.errors import UsageError
@@ -18,6 +19,8 @@ def page_at(out: Path | None) -> Path:
     """
     if out is None:
         return _free(Path("explanation.html"))
+    if out.is_file() and not out.suffix:
+        raise UsageError(f"{out} is a file, and an explanation is a page or a folder for one", f"--out {out}.html")
     if out.is_dir() or not out.suffix:
         return _free(out / "explanation.html")
     if out.suffix.lower() not in (".html", ".htm"):
@@ -27,6 +30,21 @@ def page_at(out: Path | None) -> Path:
     if out.with_suffix("").exists() and not out.exists():
         raise UsageError(f"{out.with_suffix('')}, where the pictures would go, exists", f"--out {_free(out)}")
     return out
+
+
+def check_writable(page: Path) -> None:
+    """Refuse a place where nothing can be written, before anything is computed; leaves nothing there.
+
+    Raises:
+        UsageError: If the folder cannot be made, or nothing can be written into it.
+    """
+    there = next(folder for folder in page.absolute().parents if folder.exists())
+    try:
+        with tempfile.TemporaryDirectory(dir=there):
+            pass
+    except OSError as error:
+        problem = f"{page} cannot be written: {there}: {error.strerror}"
+        raise UsageError(problem, "--out with a page in a folder of yours") from error
 
 
 def _is_explanation(page: Path) -> bool:

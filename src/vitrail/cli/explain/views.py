@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vitrail.explain import Comparison, Trust
-    from vitrail.pages.views import HeatView, TrustView
+    from vitrail.pages.views import AreasView, HeatView, TrustView
 
 
 def views_of(classes: Sequence[str], compared: "Comparison", row: int) -> "list[HeatView]":
@@ -36,9 +36,21 @@ def views_of(classes: Sequence[str], compared: "Comparison", row: int) -> "list[
                 notes=heat.notes[row],
                 rather_than=against,
                 trust=_trusted(compared.trusts[number], row, _named(target, against)) if compared.trusts else None,
+                areas=_areas(compared, number, row),
+                seconds=compared.seconds[number] / len(heat.values),
             )
         )
     return views
+
+
+def _areas(compared: "Comparison", number: int, row: int) -> "AreasView | None":
+    """Deletion and insertion of one map, beside those of a random order."""
+    from vitrail.pages.views import AreasView
+
+    if compared.random_areas is None:
+        return None
+    both = compared.areas[number], compared.random_areas
+    return AreasView(*(float(area[row]) for one in both for area in (one.deletion, one.insertion)))
 
 
 def _named(target: str, against: str | None) -> str:

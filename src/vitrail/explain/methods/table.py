@@ -40,7 +40,7 @@ class Method:
         paper: Where it comes from.
         cost: In forward passes of the network; a pass forward and back counts as 3.
         costly: Whether it takes hundreds of passes, so that a comparison leaves it out unless it is asked for.
-        opt_in: Whether it is left out unless it is asked for, for a reason that its file gives.
+        opt_in: Why a comparison leaves it out unless it is asked for; empty where it does not.
     """
 
     function: Callable[..., Heat]
@@ -52,7 +52,7 @@ class Method:
     paper: str
     cost: str = "1"
     costly: bool = False
-    opt_in: bool = False
+    opt_in: str = ""
 
 
 METHODS: dict[str, Method] = {
@@ -246,7 +246,7 @@ METHODS: dict[str, Method] = {
             says="what the pixels of each patch give to the class's logit, for it or against it; the parts sum to it",
             paper="XAI for transformers: better explanations through conservative propagation (Ali et al., ICML 2022)",
             cost="3",
-            opt_in=True,
+            opt_in="others report a patent on rules of its kind",
         ),
     )
 }
