@@ -34,6 +34,7 @@ def at_a_glance(heats: Sequence[HeatView]) -> str:
     )
     areas = next((heat.areas for heat, _ in tested if heat.areas is not None), None)
     curves = "" if areas is None else '<th scope="col">Deletion</th><th scope="col">Insertion</th>'
+    meant = "" if areas is None else f'<p class="curves why">{AREAS_TOLD}</p>'
     rows += _random_row(areas)
     contrast = any(heat.rather_than is not None for heat in heats)
     return (
@@ -41,8 +42,7 @@ def at_a_glance(heats: Sequence[HeatView]) -> str:
         f'<table class="numbers"><caption>{SCORE_TITLE} in the order of each map, {unit_words(contrast)}'
         f'{key_list(marks_words(trusts))}</caption><thead><tr><th scope="col">Map</th><th scope="col">Verdict</th>'
         '<th scope="col"><span class="aside">Fall on a line from 0</span></th><th scope="col">Fall</th>'
-        f'<th scope="col">Random</th>{curves}</tr></thead><tbody>{rows}</tbody></table></div>'
-        f"{'' if areas is None else f'<p>{AREAS_TOLD}</p>'}</div>"
+        f'<th scope="col">Random</th>{curves}</tr></thead><tbody>{rows}</tbody></table></div>{meant}</div>'
     )
 
 
@@ -55,7 +55,8 @@ def _random_row(areas: AreasView | None) -> str:
     if areas is None:
         return ""
     of_random = AreasView(areas.random_deletion, areas.random_insertion, areas.random_deletion, areas.random_insertion)
-    return f'<tr><th scope="row">A random order</th><td></td><td></td><td></td><td></td>{_areas(of_random)}</tr>'
+    empty = "<td></td>" * 4
+    return f'<tr class="curves"><th scope="row">A random order</th>{empty}{_areas(of_random)}</tr>'
 
 
 def shared_block(heats: Sequence[HeatView]) -> str:
