@@ -11,6 +11,7 @@ from vitrail.pages import (
     RunSummary,
     TrustView,
 )
+from vitrail.pages.views import AreasView
 
 
 def picture(height: int = 12, width: int = 12, colour: bool = False) -> np.ndarray:
@@ -122,6 +123,8 @@ def heats(text: str = "plain", rows: int = 3, columns: int = 4) -> list[HeatView
             notes=(text,),
             rather_than=text,
             trust=trust("supported", text),
+            areas=AreasView(0.12, 0.88, 0.45, 0.46),
+            seconds=0.02,
         ),
         HeatView("rollout", "Rollout", text, 2.5, values, signed=True, class_specific=False, trust=trust(text, text)),
         HeatView("raw_attention", "Raw", text, 2.5, np.full((rows, columns), 0.25), False, False),
