@@ -53,7 +53,12 @@ def shuffled_weights(network: ViT, seed: int) -> ViT:
 
 
 def parts_of(name: str, condition: str, count: int, place: Path, seed: int) -> list[tuple[Model, Tensor]]:
-    """The networks of a condition, each with its pictures."""
+    """The networks of a condition, each with its pictures; every trained network has pictures and scrambles of its own.
+
+    Six networks on the same pictures succeed and fail together: the rate under scrambled weights then ran from 1.9 to
+    6.6 % over 29 seeds, instead of 2.8 to 4.6 %.
+    """
+    seed += SCRAMBLES * NETWORKS.index(name)
     model = vitrail.load(place / ("shuffled-0" if condition == "shuffled" else name))
     made = planted_digits("test", 2 * count, "empty" if condition == "empty" else "single", seed=seed)
     images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
@@ -65,7 +70,7 @@ def parts_of(name: str, condition: str, count: int, place: Path, seed: int) -> l
     if condition != "scrambled":
         return [(model, images)]
     ways = (scrambled, shuffled_weights)
-    networks = [ways[number % 2](model.network, 100 * seed + number) for number in range(SCRAMBLES)]
+    networks = [ways[number % 2](model.network, seed + number) for number in range(SCRAMBLES)]
     shared_out = zip(networks, images.tensor_split(SCRAMBLES), strict=True)
     return [(replace(model, network=network), some) for network, some in shared_out]
 
@@ -76,7 +81,7 @@ def measure(name: str, condition: str, method: str, count: int, place: Path, pic
     evidence, faithful, verdicts = [], [], Counter()
     for number, (model, images) in enumerate(parts_of(name, condition, count, place, pictures)):
         for first, some in enumerate(images.split(BATCH)):
-            seed = seed_of(pictures, f"network {number}", first)
+            seed = seed_of(pictures, f"{name}, {number}", first)
             heat = METHODS[method].function(model.network, some)
             if condition == "random":
                 values = random_maps(heat.values, 1, seed_of(seed, "in place of the map"), keys_of(some))[0]

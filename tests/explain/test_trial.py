@@ -300,6 +300,32 @@ def test_patches_in_place_of_pictures_are_a_usage_error(few: Lab) -> None:
         trust(few.model, patches, heat)
 
 
+def test_pictures_of_another_size_need_references_of_their_own(lab: Lab) -> None:
+    wide = torch.cat([lab.images[:2], lab.images[:2]], dim=3)
+    heat = generic_attention(lab.model.network, wide)
+    with pytest.raises(
+        UsageError, match=r"references are \(1, 32, 32\), and these pictures \(1, 32, 64\)\ntry: references="
+    ):
+        trust(lab.model, wide, heat)
+    assert trust(lab.model, wide, heat, references=torch.cat([lab.images[:12]] * 2, dim=3)).fill == "donor"
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [("trial", "trust"), ("compare", "compare"), ("selftest.running", "selftest")]
+)
+def test_a_bare_network_is_no_model(lab: Lab, tmp_path: Path, file: str, name: str) -> None:
+    function = unchecked(tmp_path, file, name)
+    given = (lab.images[:1], lab.heat(lab.masks.float())) if name == "trust" else (lab.images[:1],)
+    with pytest.raises(ValueError, match=r"a model is wanted, .* got ViT\ntry: vitrail\.load"):
+        function(lab.model.network, *given)
+    with pytest.raises(ValueError, match=r"a network is wanted, got Model\ntry: model\.network"):
+        unchecked(tmp_path, "methods.rollout", "rollout")(lab.model, lab.images[:1])
+    with pytest.raises(
+        ValueError, match=r"computes in torch\.float32, and the images are torch\.float64\ntry: images\.to"
+    ):
+        unchecked(tmp_path, "methods.rollout", "rollout")(lab.model.network, lab.images[:1].double())
+
+
 def test_no_picture_is_a_usage_error(few: Lab) -> None:
     with pytest.raises(UsageError, match="there is no picture to test"):
         trust(few.model, few.images[:0], generic_attention(few.model.network, few.images[:0]))

@@ -23,6 +23,7 @@ NETWORKS = ("class-0", "class-1", "class-2", "mean-0", "mean-1", "mean-2")
 Condition = str
 WRONG, RIGHT = 0.05, 0.60  # of pictures without evidence at most, of true pictures at least
 SEED = 97
+SCRAMBLES = 10  # networks with other weights, for each trained one
 # A method, and how many pictures of each network.
 parts = [
     ("generic_attention", 34),
@@ -40,9 +41,9 @@ class Case:
     seed: int
 
 
-def pictures(model: Model, count: int, variant: Variant) -> Tensor:
+def pictures(model: Model, count: int, variant: Variant, seed: int) -> Tensor:
     """Fresh pictures; of `single` those that the network gets right."""
-    made = planted_digits("test", 2 * count, variant, seed=SEED)
+    made = planted_digits("test", 2 * count, variant, seed=seed)
     images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
     if variant == "empty":
         return images[:count]
@@ -52,16 +53,19 @@ def pictures(model: Model, count: int, variant: Variant) -> Tensor:
 
 
 def cases(name: str, condition: Condition, count: int) -> list[Case]:
-    """One for a trained network; for scrambled ones four, weights drawn anew and shuffled in turn."""
-    model = load_planted(name)
-    images = pictures(model, count, "empty" if condition == "empty" else "single")
+    """One for a trained network; for scrambled ones ten, weights drawn anew and shuffled in turn.
+
+    Each network has pictures, covers and scrambles of its own: six networks with the same ones would say less.
+    """
+    model, seed = load_planted(name), SEED + SCRAMBLES * NETWORKS.index(name)
+    images = pictures(model, count, "empty" if condition == "empty" else "single", seed)
     if condition != "scrambled":
-        return [Case(model, images, SEED)]
+        return [Case(model, images, seed)]
     ways = (scrambled, shuffled_weights)
-    networks = [ways[number % 2](model.network, SEED + number) for number in range(4)]
+    networks = [ways[number % 2](model.network, seed + number) for number in range(SCRAMBLES)]
     return [
-        Case(replace(model, network=network), some, SEED + number)
-        for number, (network, some) in enumerate(zip(networks, images.chunk(4), strict=True))
+        Case(replace(model, network=network), some, seed + number)
+        for number, (network, some) in enumerate(zip(networks, images.tensor_split(SCRAMBLES), strict=True))
     ]
 
 

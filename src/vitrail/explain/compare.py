@@ -16,7 +16,7 @@ from vitrail.explain.methods import METHODS, Method, nearest_method
 from vitrail.explain.readout import check
 from vitrail.explain.target import OfLogits, Target
 from vitrail.explain.tested import Trust
-from vitrail.explain.trial import Explainable, Precision, aim_of, begin
+from vitrail.explain.trial import Explainable, Precision, aim_of, begin, check_model
 from vitrail.nn.vit import Images
 
 
@@ -78,6 +78,7 @@ def compare(
     chosen = {each.name: each for each in map(_method, methods_for(target) if methods is None else methods)}
     if not chosen:
         raise UsageError("there is no method to compare", "methods=None for all that are quick")
+    check_model(model)
     check(model.network, images, False)
     if target is None:  # once for all, so that no rounding lets two methods explain two classes
         with torch.no_grad():

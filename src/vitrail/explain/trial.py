@@ -144,6 +144,7 @@ def begin(
         precision: Of the passes.
         seed: Decides random maps and covers.
     """
+    check_model(model)
     check(model.network, images, False)
     _check_numbers({"random_maps": random_maps, "draws": draws})
     if images.dim() != 4:
@@ -160,6 +161,11 @@ def begin(
         )
     check_masks(model.network.grid(images), len(images), masks)
     lent = model.donors if references is None else references
+    if references is None and lent is not None and lent.shape[1:] != images.shape[1:]:
+        raise UsageError(
+            f"the model's references are {tuple(lent.shape[1:])}, and these pictures {tuple(images.shape[1:])}",
+            "references= with pictures of their size, as the network reads them",
+        )
     fill = own_patches() if lent is None else donor(lent)
     network = in_precision(model.network, precision)
     covering = CoveredPictures(network, images, aim, fill, draws, seed)
@@ -299,6 +305,13 @@ def _check_numbers(given: dict[str, int]) -> None:
     for name, number in given.items():
         if number < LEAST[name]:
             raise UsageError(f"{name} must be at least {LEAST[name]}, got {number}", f"{name}={LEAST[name]}")
+
+
+def check_model(model: Explainable) -> None:
+    """Refuse what has no network and no references, such as a bare network."""
+    if not isinstance(model, Explainable):
+        problem = f"a model is wanted, with its network and its references (donors), got {type(model).__name__}"
+        raise UsageError(problem, "vitrail.load(folder)")
 
 
 def check_masks(grid: tuple[int, int], pictures: int, masks: Tensor | None) -> None:

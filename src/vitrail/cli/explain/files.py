@@ -8,6 +8,7 @@ removed, if its bytes are still those that were written; nothing else is.
 import hashlib
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from vitrail.pages.views import ExplainedPicture, ExplanationPage
 
 LIST = "pictures.json"
+FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]')  # in the names of files, on some systems
 
 
 class Files(NamedTuple):
@@ -49,7 +51,7 @@ def _drawn(number: int, one: "ExplainedPicture", page: "ExplanationPage") -> Ite
     """The sheet of a picture, then each map, with the names of their files."""
     from vitrail.pages.sheet import draw_map_file, draw_sheet
 
-    stem = f"{number:03d}-{Path(one.name).stem}"
+    stem = f"{number:03d}-{FORBIDDEN.sub('_', Path(one.name).stem)}"
     yield f"{stem}-sheet.png", draw_sheet(one, page)
     methods = [view.method for view in one.heats]
     for place, view in enumerate(one.heats, start=1):

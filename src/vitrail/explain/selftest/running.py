@@ -14,7 +14,7 @@ from vitrail.explain.readout import check
 from vitrail.explain.selftest import all_methods, attention, attention_gradients, covering, pixels, views, whole
 from vitrail.explain.selftest.report import Check, SelfTest
 from vitrail.explain.selftest.witness import Promise, witnesses_of
-from vitrail.explain.trial import Explainable
+from vitrail.explain.trial import Explainable, check_model
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
@@ -46,18 +46,19 @@ def selftest(model: Explainable, images: Images | None = None, seed: int = 0) ->
     Raises:
         UsageError: If the network is in training mode or has a part that is not standard, or if the images do not fit.
     """
+    check_model(model)
     began, network = time.perf_counter(), model.network
     pictures = (_pictures(model, seed) if images is None else images[:PICTURES]).detach().clone()
     if pictures.dim() != 4 or not len(pictures):
         raise UsageError(
             f"a self-test needs at least one picture (b, c, h, w), got {tuple(pictures.shape)}", "images=None for noise"
         )
-    check(network, pictures, True)
-    check_rules(network)
     precision = reduce(torch.promote_types, (one.dtype for one in network.parameters()), torch.float32)
     if any(one.dtype != precision for one in network.parameters()):
         network = copy.deepcopy(network).to(precision)
-    pictures = pictures.to(precision)
+    pictures = pictures.to(precision) if pictures.is_floating_point() else pictures
+    check(network, pictures, True)
+    check_rules(network)
     with _one_thread(), torch.random.fork_rng(devices=[]), torch.device("cpu"):  # parts that are made anew draw
         checks = (*whole.checks(network, pictures, seed), *_asked(network, pictures))
     return SelfTest(checks, time.perf_counter() - began)
