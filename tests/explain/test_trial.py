@@ -17,6 +17,7 @@ from vitrail.data.planted import Variant, planted_digits
 from vitrail.errors import UsageError
 from vitrail.explain import Heat
 from vitrail.explain.evidence import COMPOSITES, SURROGATES
+from vitrail.explain.heat import aim_of
 from vitrail.explain.methods.conservative import conservative
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.raw_attention import raw_attention
@@ -25,7 +26,7 @@ from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.streams import keys_of
 from vitrail.explain.tested import Trust, _told
-from vitrail.explain.trial import _t_97_5, aim_of, begin, check_masks, trust
+from vitrail.explain.trial import _t_97_5, begin, check_masks, trust
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.shares import percent_in_words
@@ -271,7 +272,7 @@ def test_what_is_no_number_never_speaks_for_a_map(few: Lab) -> None:
 
 def test_an_unknown_precision_is_a_usage_error(few: Lab, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="precision is fp32 or bf16, not 'fp8'\ntry: precision='bf16'"):
-        unchecked(tmp_path, "trial", "in_precision")(few.model.network, "fp8")
+        unchecked(tmp_path, "explainable", "in_precision")(few.model.network, "fp8")
 
 
 def test_a_trial_judges_maps_of_its_own_question_alone(few: Lab) -> None:

@@ -6,7 +6,7 @@
     selftest(model)                                         # does explaining work on this model?
 
 Read first `heat.py` (what comes out), `target.py` (what may be asked), `readout.py` (what all methods share), then any
-method in `methods`. `trial.py` scores a map, `verdict.py` is the rule, `scores` are the metrics, `inside` looks into
+method in `methods`. `trial.py` tests a map, `verdict.py` is the rule, `scores` are the metrics, `inside` looks into
 a network.
 
 Every method takes a ViT in eval mode, any number of pictures, any grid and any prefix, and leaves the network as it is.

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.areas import Areas, areas_of, random_areas_of
-from vitrail.explain.heat import Heat
+from vitrail.explain.explainable import Explainable, check_model
+from vitrail.explain.heat import Heat, aim_of
 from vitrail.explain.inside.sinks import find_sinks, noted
 from vitrail.explain.methods import METHODS, Method, nearest_method
 from vitrail.explain.readout import check
 from vitrail.explain.target import OfLogits, Target
-from vitrail.explain.tested import Trust
-from vitrail.explain.trial import Explainable, Precision, aim_of, begin, check_model
+from vitrail.explain.tested import Precision, Trust
+from vitrail.explain.trial import begin
 from vitrail.nn.vit import Images
 
 

@@ -7,7 +7,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.colour import ROUNDING
+from vitrail.errors import UsageError
 from vitrail.explain.showing import Shown, heat_html
+from vitrail.explain.target import FUNCTION, Aim, OfLogits
 
 NO_SIGNAL = "no signal"
 NOT_FINITE = "not finite"
@@ -81,3 +83,15 @@ def no_signal_where(drowned: Bool[Tensor, "b"], values: Float[Tensor, "b rows co
     """Notes on maps that hold what rounding left, as their method knows, where the values do not say so themselves."""
     found = zip(drowned.tolist(), caveats(values), strict=True)
     return [(NO_SIGNAL,) if lost and not said else () for lost, said in found]
+
+
+def aim_of(heat: Heat, function: OfLogits | None = None) -> Aim:
+    """What a heat explains; the function has to be given again, where it is one.
+
+    Raises:
+        UsageError: If a function is missing, or one is given for a heat that explains a class.
+    """
+    if bool((heat.target == FUNCTION).any()) != (function is not None):
+        problem = "explains a class, and a function is given" if function else "explains a function, which is not given"
+        raise UsageError(f"the heat {problem}", "function=... exactly when the target was a function")
+    return Aim(heat.target, heat.rather_than, function)

@@ -33,7 +33,7 @@ def choose_precision(model: "Model", picture: "Image.Image", asked: Literal["aut
 
     import torch
 
-    from vitrail.explain.trial import in_precision
+    from vitrail.explain.explainable import in_precision
 
     some, fewer = model.tensor([picture]).expand(PICTURES, -1, -1, -1), in_precision(model.network, "bf16")
     with torch.no_grad():

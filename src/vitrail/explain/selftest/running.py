@@ -9,12 +9,12 @@ from functools import reduce
 import torch
 
 from vitrail.errors import UsageError
+from vitrail.explain.explainable import Explainable, check_model
 from vitrail.explain.methods.held import check_rules
 from vitrail.explain.readout import check
 from vitrail.explain.selftest import all_methods, attention, attention_gradients, covering, pixels, views, whole
 from vitrail.explain.selftest.report import Check, SelfTest
 from vitrail.explain.selftest.witness import Promise, witnesses_of
-from vitrail.explain.trial import Explainable, check_model
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
