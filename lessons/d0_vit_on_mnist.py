@@ -67,7 +67,7 @@ print("after the embedding", tuple(tokens.shape), "and after the network", tuple
 #
 # Attention with several heads maps the *whole* token to queries, keys and values of each head, and a last map lets the
 # heads' answers mix. In the document each head gets its own slice of the token, and nothing follows: written as one
-# matrix, the map is block-diagonal. Nothing warns, because the shapes are the same: the MLP behind it must do all the
+# matrix, the map is block-diagonal. Nothing warns, because the shapes are the same: the MLP after it must do all the
 # mixing.
 #
 # The faulty part is a module of a few lines. It goes into vitrail's network from outside, through `Parts`.
@@ -140,10 +140,10 @@ show("double_softmax.gradient.right", loss_of(-50.0, False)[1], "gradient when s
 print(f"closed form of the floor: {math.log(1 + 9 / math.e):.4f}")
 
 # %% [markdown]
-# ## Fault 3: no norm behind the last block
+# ## Fault 3: no norm after the last block
 #
 # Each block adds to the tokens and nothing takes the size back. The paper normalises once more before the head
-# (equation 4), so that the head reads a direction and not a size. Here the tokens behind the last block are made ten
+# (equation 4), so that the head reads a direction and not a size. Here the tokens after the last block are made ten
 # times as large: the head without a norm answers ten times as much.
 #
 # This is not a part but an assembly: the network is built and its last norm taken out.
@@ -163,7 +163,7 @@ def as_the_document_builds_it() -> ViT:
 
 
 def growth(network: ViT) -> float:
-    """How many times larger the logits are when the tokens behind the last block are ten times as large."""
+    """How many times larger the logits are when the tokens after the last block are ten times as large."""
     torch.manual_seed(0)
     linear = network.head[0] if isinstance(network.head, nn.Sequential) else network.head
     nn.init.normal_(linear.weight)

@@ -287,7 +287,7 @@ def silent_block(order) -> EncoderBlock:
 
 
 def length_after_twelve(block: EncoderBlock) -> float:
-    """The length of a token that was 100 long, behind twelve times this block."""
+    """The length of a token that was 100 long, after twelve times this block."""
     torch.manual_seed(0)
     token = torch.randn(1, 1, 768)
     token = 100 * token / token.norm()
@@ -328,7 +328,7 @@ show("relu.right", share_of_zeros(nn.GELU), "the same, GELU")
 show("relu.apart", largest(F.gelu(x) - x.relu()), "the two functions differ by at most")
 
 # %% [markdown]
-# ## Fault 5: a second linear map behind the convolution
+# ## Fault 5: a second linear map after the convolution
 #
 # Two linear maps with nothing between are one linear map: A (B x + b) + a = (A B) x + (A b + a). The second map adds
 # 590,592 numbers to learn and nothing that the first could not say. Proof: melt both into one convolution.

@@ -128,7 +128,7 @@ show("late_scale.largest", largest_weight(late.weights(tokens)), "share of the r
 show("late_scale.largest.right", largest_weight(whole), "the same, vitrail")
 
 # %% [markdown]
-# Nothing warns, and it does not fail: the map behind attention can learn to multiply by 28 again. Passed into the whole
+# Nothing warns, and it does not fail: the map after attention can learn to multiply by 28 again. Passed into the whole
 # network, with the same numbers everywhere, the answer differs:
 
 
@@ -422,7 +422,7 @@ with torch.no_grad():
 
 # %% [markdown]
 # One thing here is *not* a fault: the document normalises after the mean, vitrail before it. Both are in use (masked
-# autoencoders fine-tune with the norm behind the mean). They are two networks, not one in two spellings:
+# autoencoders fine-tune with the norm after the mean). They are two networks, not one in two spellings:
 
 
 # %%
