@@ -72,6 +72,19 @@ def test_all_methods_explain_one_class(case: Case) -> None:
     assert found.trusts == ()
 
 
+def test_all_maps_on_one_scale(case: Case) -> None:
+    found = compare(case.model, case.images, NAMES, scored=False)
+    even, one, empty = (torch.zeros_like(found.heats[0].values) for _ in range(3))
+    even += 7.0
+    one[:, 2, 3] = -5.0
+    heats = tuple(replace(found.heats[0], values=values) for values in (even, one, empty))
+    shares = replace(found, heats=heats).shares()
+    assert (shares[0] - 1 / 64).abs().max() <= 1e-7
+    assert torch.equal(shares[1], one / 5)
+    assert torch.equal(shares[2], empty)
+    assert (found.shares().abs().sum(dim=(2, 3)) - 1).abs().max() <= 1e-5
+
+
 def test_which_methods_are_taken(case: Case) -> None:
     quick = compare(case.model, case.images[:1], scored=False).methods
     assert quick == tuple(name for name in METHODS if name not in ("rise", "kernel_shap", "conservative"))

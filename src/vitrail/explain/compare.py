@@ -41,6 +41,16 @@ class Comparison:
     random_areas: Areas | None
     seconds: tuple[float, ...]
 
+    def shares(self) -> Float[Tensor, "methods b rows columns"]:
+        """All maps on one scale: each patch's share of its map's total size, with its sign; 0 for an empty map.
+
+        Methods have units of their own, which nothing converts into one another. Shares can be compared: uniform maps
+        have 1 / patches everywhere, and a map with everything in one patch has 1 there.
+        """
+        values = torch.stack([heat.values for heat in self.heats])
+        total = values.abs().sum(dim=(2, 3), keepdim=True)
+        return torch.where(total > 0, values / total, 0.0)
+
 
 def compare(
     model: Explainable,
