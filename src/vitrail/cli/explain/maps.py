@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vitrail.pages.views import ExplainedPicture
 
 BATCH = 16
-FEW = 4  # pictures at a time where each takes long, so that one sees how far it is, and little is lost
+FEW = 4  # pictures at a time by a wide network, so that one sees how far it is, and an interruption loses little
 WIDE = 192
 SUMMED = "conservative"  # the method whose parts add up to what is explained
 
@@ -40,7 +40,7 @@ def explain(model: "Model", shown: Sequence["Shown"], asked: Asked) -> Iterator[
     from vitrail.cli.explain.precision import choose_precision
 
     masks = mask_patches(shown, model) if asked.scored else None
-    at_a_time = FEW if len(asked.methods) > 1 or model.network.config.width >= WIDE else BATCH
+    at_a_time = max(1, (FEW if model.network.config.width >= WIDE else BATCH) // len(asked.methods))
     with _waiting(asked.scored) as say:
         precision = choose_precision(model, shown[0].picture, asked.precision) if asked.scored else "fp32"
         for first in range(0, len(shown), at_a_time):
