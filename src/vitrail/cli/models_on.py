@@ -136,7 +136,6 @@ def _no_picture(path: Path) -> DataError:
     """The error for a file that is not there, with the nearest one that is."""
     if not path.parent.is_dir():
         return DataError(f"there is no picture {path}, nor a folder {path.parent}", "check the path")
-    there = {each.stem: each.name for each in path.parent.iterdir()}
-    close = nearest(path.stem, there)  # endings are alike anyway
-    hint = str(path.with_name(there[close])) if close else f"ls {path.parent}"
+    close = nearest(path.name, [each.name for each in path.parent.iterdir()])
+    hint = str(path.with_name(close)) if close else f"ls {path.parent}"
     return DataError(f"there is no picture {path}", hint)
