@@ -1,5 +1,6 @@
 """A run that is stopped, by whatever, goes on with `--resume auto` and ends with the weights of one that was not."""
 
+import importlib
 import json
 import os
 import signal
@@ -96,3 +97,19 @@ def test_interrupted_before_anything_was_begun(tmp_path: Path) -> None:
     if not (tmp_path / "run" / "config.yaml").exists():
         assert not (tmp_path / "run").exists()
     assert process.returncode == 130, err
+
+
+def test_an_interruption_that_an_import_wraps_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C while torch makes its classes: Python gives a RuntimeError whose cause it is."""
+
+    def wrapped(_: object) -> int:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    command = importlib.import_module("vitrail.cli.main")
+    monkeypatch.setattr(command, "run", wrapped)
+    with pytest.raises(SystemExit) as left:
+        command.main(["models"])
+    assert left.value.code == 130
+    assert capsys.readouterr().err == "vitrail: interrupted\ntry: the same command again\n"

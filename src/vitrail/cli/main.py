@@ -46,8 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except VitrailError as error:
         code = _complain(error.problem, error.hint, error.exit_code, debug)
     except KeyboardInterrupt:
-        more = "; with --out and --resume auto a run goes on" if given[:1] in (["train"], ["distill"]) else ""
-        code = _complain("interrupted", f"the same command again{more}", INTERRUPTED, debug)
+        code = _interrupted(given, debug)
     except BrokenPipeError:  # the reader of our output has left, such as `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
@@ -56,10 +55,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         problem = f"{what}{error.strerror or error}"
         code = _complain(problem, "check that the path exists, may be written, and has space", 1, debug)
     except Exception as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # in the middle of an import, Python wraps it
+            sys.exit(_interrupted(given, debug))
         text = " ".join(f"{type(error).__name__}: {error}".split())
         hint = "the same command with --debug, and report what it prints" if not debug else "report the lines above"
         code = _complain(f"vitrail failed where it should not: {text}", hint, 1, debug)
     sys.exit(code)
+
+
+def _interrupted(given: list[str], debug: bool) -> int:
+    more = "; with --out and --resume auto a run goes on" if given[:1] in (["train"], ["distill"]) else ""
+    return _complain("interrupted", f"the same command again{more}", INTERRUPTED, debug)
 
 
 def run(arguments: list[str]) -> int:
