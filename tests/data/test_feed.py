@@ -1,13 +1,14 @@
 """Two feeds, the same pixels; a picture that cannot be read is named once, left out, and never replaced."""
 
 import hashlib
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from vitrail.data.feed import Feed, ResidentFeed, StreamedFeed, check_readable, open_feed, resident_pixels
+from vitrail.data.feed import Feed, ResidentFeed, StreamedFeed, check_readable, cores, open_feed, resident_pixels
 from vitrail.data.pictures import ArrayPictures, FilePictures
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError
@@ -46,6 +47,15 @@ def test_streamed_equals_resident_equals_one_by_one(photo_folder: Path, workers:
         assert torch.equal(ours[0], alone)
         assert torch.equal(theirs[0], alone)
         assert bool(ours[1].all() & theirs[1].all())
+
+
+def test_there_are_no_more_workers_than_cores(photo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one core three were asked for; torch would warn of them, and a warning is an error here."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    feed = StreamedFeed(files(photo_folder), SHAPE, workers=3)
+    assert feed.workers == cores() == 1
+    assert len(collect(feed, WANTED)) == len(WANTED)
 
 
 def test_arrays_are_taken_whole_where_nothing_is_resized() -> None:
@@ -91,7 +101,7 @@ def test_the_size_of_the_set_decides(photo_folder: Path) -> None:
     assert told == list(range(1, len(pictures) + 1))
     streamed = open_feed(pictures, SHAPE, workers=2, resident_bytes=size - 1)
     assert isinstance(streamed, StreamedFeed)
-    assert streamed.workers == 2
+    assert streamed.workers == min(2, cores())
     open_feed(pictures.select(range(3)), SHAPE, workers=0)  # no worker process: one thread reads
 
 

@@ -6,6 +6,8 @@ the feed says so, and it is left out of the batch and of every count.
 """
 
 import abc
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -61,11 +63,19 @@ class ResidentFeed(Feed):
             yield Fetched(self.pixels[rows.to(self.pixels.device)], self._readable[rows])
 
 
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else (os.cpu_count() or 1)
+
+
 class StreamedFeed(Feed):
-    """Files decoded by worker processes when they are needed, a few batches ahead."""
+    """Files decoded by worker processes when they are needed, a few batches ahead.
+
+    There are at most as many workers as cores: more would only wait for each other, and torch warns of them.
+    """
 
     def __init__(self, pictures: Pictures, preprocessing: Preprocessing, workers: int) -> None:
-        self.pictures, self.preprocessing, self.workers = pictures, preprocessing, workers
+        self.pictures, self.preprocessing, self.workers = pictures, preprocessing, min(workers, cores())
         self.unreadable = {}
 
     def fetch(self, wanted: Iterable[NDArray[np.int64]]) -> Iterator[Fetched]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vitrail.data.batches import Batch
+from vitrail.data.feed import cores
 from vitrail.errors import UsageError
 from vitrail.nn import ViTConfig
 from vitrail.nn.cost import flops
@@ -38,11 +39,7 @@ MATH_MOST_HEAD_DIM = 24  # (50 tokens of 4 or 16, 17 of 24); at 50 of 32 and 197
 def processors() -> int:
     """Processors that this process may use: those of its affinity, at most OMP_NUM_THREADS where that is set."""
     limit = os.environ.get("OMP_NUM_THREADS", "")
-    return min(_present(), int(limit)) if limit.isdecimal() and int(limit) else _present()
-
-
-def _present() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else (os.cpu_count() or 1)
+    return min(cores(), int(limit)) if limit.isdecimal() and int(limit) else cores()
 
 
 def pick_device(asked: str) -> torch.device:
