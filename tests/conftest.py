@@ -8,6 +8,7 @@ import jaxtyping
 import pytest
 import torch
 
+from tests import runs
 from tests.photographs import make_photographs
 
 _FILE = "train-images-idx3-ubyte.gz"
@@ -17,6 +18,15 @@ _FILE = "train-images-idx3-ubyte.gz"
 def one_thread() -> None:
     """Several workers share the cores."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests/runs.py makes lies in one folder for all workers of this session."""
+    base = tmp_path_factory.getbasetemp()
+    runs.share_below((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared")
+    yield
+    runs.must_be_unchanged()
 
 
 @pytest.fixture
