@@ -8,6 +8,7 @@ import jaxtyping
 import pytest
 import torch
 
+import tests.shapes  # noqa: F401  (the check of types that pyproject.toml names: loaded before the package is)
 from tests import runs
 from tests.photographs import make_photographs
 
