@@ -1,20 +1,21 @@
 """Compiles and exports networks in a process of its own, where annotations are not checked; prints one JSON line each.
 
-    python -m tests.nn.compile_worker BACKEND NAME...
+    python -m tests.nn.compile_worker BACKEND=NAME...
 
-`BACKEND` is `export` (with a free number of pictures) or a backend of torch.compile. A line holds the name and how far
-the logits are from the eager ones, or the kind of the error.
+`BACKEND` is `export` (with free batches and lengths) or a backend of torch.compile. A line holds what was asked and how
+far the logits are from the eager ones, or the kind of the error.
 """
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from tests.nn.reference import pictures, redraw
+from tests.nn.sequences import PADDING, PICTURES, image_to_sequence, sources, targets, transformer
+from tests.nn.sequences import SMALL as TEXTS
 from vitrail.nn import PATCHIFIED, STANDARD, EncoderBlock, Parts, Record, ViT, ViTConfig, cut_patches
 
 SHORT = replace(ViTConfig.from_size("Ti/16", image_size=32, classes=10), depth=2)
@@ -37,6 +38,13 @@ CONFIGS = {
     "a picture without a batch": SHORT,
     "recorded": SHORT,
     "both heads": replace(SHORT, distillation_token=True),
+}
+WRITERS = {
+    "post-norm": TEXTS,
+    "pre-norm, tied": replace(TEXTS, norm="pre", embeddings="tied"),
+    "shared, gelu": replace(TEXTS, source_vocabulary=11, embeddings="shared", activation="gelu"),
+    "a picture": PICTURES,
+    "a graph break in a writer": TEXTS,
 }
 
 
@@ -77,7 +85,7 @@ class BothHeads(nn.Module):
 WRAPPED = {"recorded": Recorded, "both heads": BothHeads}
 
 
-def network_of(name: str) -> tuple[nn.Module, Tensor]:
+def reader(name: str) -> tuple[nn.Module, tuple[Tensor]]:
     config = CONFIGS[name]
     parts = {"a graph break": Parts(norm=lambda config: Breaking()), "patches": PATCHIFIED}.get(name, STANDARD)
     network = ViT(config, parts).eval()
@@ -86,33 +94,52 @@ def network_of(name: str) -> tuple[nn.Module, Tensor]:
     images = pictures(2, 3, *size)
     images = images[0] if name == "a picture without a batch" else images
     images = cut_patches(images, config.patch) if name == "patches" else images
-    return WRAPPED.get(name, nn.Sequential)(network), images
+    return WRAPPED.get(name, nn.Sequential)(network), (images,)
+
+
+def writer(name: str) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    target = targets()
+    target[1, 3:] = PADDING
+    if name == "a picture":
+        return image_to_sequence(WRITERS[name]), (pictures(3, 1, 16, 24), target)
+    network = transformer(WRITERS[name])
+    if name == "a graph break in a writer":
+        network.encoder.norm = Breaking()
+    source = sources().clamp(max=10)
+    source[2] = PADDING
+    return network, (source, target)
+
+
+def exported(network: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+    """The logits of an exported program that ran on twice the batch and, where it writes, on longer targets."""
+    free = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    shapes = tuple(free if given.dim() == 2 else {0: torch.export.Dim.AUTO} for given in inputs)
+    program = torch.export.export(network, inputs, dynamic_shapes=shapes)
+    more = [given.repeat(2, *[1] * (given.dim() - 1)) for given in inputs]
+    if len(inputs) == 1:
+        return program.module()(*more)[len(inputs[0]) :]
+    more[1] = nn.functional.pad(more[1], (0, 2))
+    return program.module()(*more)[len(inputs[0]) :, : inputs[1].shape[1]]
 
 
 def distance(backend: str, name: str) -> float:
-    network, images = network_of(name)
+    network, inputs = (writer if name in WRITERS else reader)(name)
     with torch.no_grad():
-        expected = network(images)
+        expected = network(*inputs)
         if backend == "export":
-            program = torch.export.export(network, (images,), dynamic_shapes=({0: torch.export.Dim.AUTO},))
-            logits = torch.cat([program.module()(torch.cat([images, images]))[:1], program.module()(images)[1:]])
+            logits = exported(network, inputs)
         else:
-            logits = torch.compile(network, fullgraph=True, backend=backend)(images)
+            logits = torch.compile(network, fullgraph=True, backend=backend)(*inputs)
     assert expected.std() > 0.1
     return (logits - expected).abs().max().item()
 
 
-def print_distances(distance: Callable[[str, str], float]) -> None:
-    """A line for each name that the command line gives."""
+if __name__ == "__main__":
     assert not hasattr(EncoderBlock.forward, "__wrapped__"), "annotations are checked here"
-    for name in sys.argv[2:]:
+    for asked in sys.argv[1:]:
         torch._dynamo.reset()
         try:
-            answer = {"name": name, "distance": distance(sys.argv[1], name)}
+            answer = {"asked": asked, "distance": distance(*asked.split("=", 1))}
         except Exception as error:
-            answer = {"name": name, "error": type(error).__name__, "text": str(error)[:2000]}
+            answer = {"asked": asked, "error": type(error).__name__, "text": str(error)[:2000]}
         print(json.dumps(answer), flush=True)
-
-
-if __name__ == "__main__":
-    print_distances(distance)

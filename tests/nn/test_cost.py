@@ -98,7 +98,7 @@ def test_the_fourth_documents_count_term_by_term():
 sides = st.integers(1, 4)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=10)
 @given(
     grid=st.tuples(sides, sides),
     patch=st.tuples(sides, sides),
@@ -163,7 +163,7 @@ stacks = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=10)
 @given(
     stack=stacks,
     encoder_depth=st.integers(1, 3),
@@ -190,7 +190,7 @@ def test_any_transformer(stack, encoder_depth, heads, head_dim, vocabularies, em
     assert (parameters(config), flops(config, source, target)) == counted(Transformer(config), *ids)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=10)
 @given(
     stack=stacks,
     grid=st.tuples(sides, sides),

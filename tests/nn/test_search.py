@@ -1,5 +1,6 @@
 """Searches: beams against all sequences and a beam by hand, draws against the softmax."""
 
+import functools
 import itertools
 import math
 from dataclasses import replace
@@ -25,10 +26,11 @@ from tests.nn.sequences import (
 from vitrail.errors import UsageError
 from vitrail.nn import Beam, Cache, Greedy, Sampling, Transformer, generate
 
+pytestmark = pytest.mark.usefixtures("shapes_unchecked")
 TINY = replace(SMALL, target_vocabulary=5, max_length=5)  # padding, begin, end and two words
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=6)
 @given(seed=st.integers(0, 50), steps=st.integers(1, 12), penalty=st.sampled_from([0.0, 0.6, 2.0]))
 def test_a_beam_of_one_is_greedy(seed: int, steps: int, penalty: float):
     network, source = lively(seed=10 + seed % 3), sources(4, seed=seed)
@@ -43,37 +45,34 @@ def every_sequence(steps: int) -> list[list[int]]:
     return [[*ids, END] for length in range(steps) for ids in itertools.product((3, 4), repeat=length)]
 
 
-def best_of_all(network: Transformer, source: Tensor, steps: int, penalty: float) -> tuple[list[int], float]:
-    worths = {
-        tuple(ids): log_probability(network, source, ids) / ((5 + len(ids)) / 6) ** penalty
-        for ids in every_sequence(steps)
-    }
-    best = max(worths, key=worths.__getitem__)
-    return list(best), worths[best]
+def best_of_all(network: Transformer, source: Tensor, steps: int, *penalties: float) -> list[tuple[list[int], float]]:
+    """The best sequence for each length penalty, and its log-probability."""
+    totals = {tuple(ids): log_probability(network, source, ids) for ids in every_sequence(steps)}
+    best = [max(totals, key=lambda ids: totals[ids] / ((5 + len(ids)) / 6) ** penalty) for penalty in penalties]
+    return [(list(ids), totals[ids]) for ids in best]
 
 
-@pytest.mark.parametrize("penalty", [0.0, 0.6, 3.0])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_wide_beam_finds_the_best_of_all_sequences(seed: int, penalty: float):
-    network, source, steps = lively(TINY, seed), sources(2, 4, seed), 4
-    found = generate(network, source, Beam(width=31, length_penalty=penalty), steps)  # 15 that end, 16 that are cut
-    assert found.ended.all()
-    for row in range(2):
-        ids, _ = best_of_all(network, source[row : row + 1], steps, penalty)
-        assert written(found, row, steps) == ids
-        expected = log_probability(network, source[row : row + 1], ids)
-        assert found.log_probability[row].item() == pytest.approx(expected, abs=1e-4)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_wide_beam_finds_the_best_of_all_sequences(seed: int):
+    network, source, steps, penalties = lively(TINY, seed), sources(2, 4, seed), 4, (0.0, 0.6, 3.0)
+    best = [best_of_all(network, source[row : row + 1], steps, *penalties) for row in range(2)]
+    for penalty, *rows in zip(penalties, *best, strict=True):
+        found = generate(network, source, Beam(width=31, length_penalty=penalty), steps)  # 15 that end, 16 that are cut
+        assert found.ended.all()
+        for row, (ids, expected) in enumerate(rows):
+            assert written(found, row, steps) == ids
+            assert found.log_probability[row].item() == pytest.approx(expected, abs=1e-4)
 
 
 def test_the_length_penalty_and_the_width_matter():
     """Else the comparison with all sequences would pass for any search."""
     greedy, short, long = 0, 0, 0
-    for seed in range(8):
+    for seed in range(5):
         network, source = lively(TINY, seed), sources(1, 4, seed)
-        best = {penalty: best_of_all(network, source, 4, penalty)[0] for penalty in (0.0, 3.0)}
-        greedy += written(generate(network, source, max_length=4), 0, 4) == best[0.0]
-        short, long = short + len(best[0.0]), long + len(best[3.0])
-    assert greedy < 8
+        (likeliest, _), (longest, _) = best_of_all(network, source, 4, 0.0, 3.0)
+        greedy += written(generate(network, source, max_length=4), 0, 4) == likeliest
+        short, long = short + len(likeliest), long + len(longest)
+    assert greedy < 5
     assert short < long
 
 
@@ -87,25 +86,32 @@ def beam_by_hand(network: Transformer, source: Tensor, search: Beam, steps: int)
     live: list[tuple[list[int], float]] = [([], 0.0)]
     done: list[tuple[list[int], float]] = []
     for _ in range(steps):
-        grown = [one for one in live if END in one[0]]
-        for ids, total in live:
-            if END not in ids:
-                ahead = network(source, torch.tensor([[BEGIN, *ids]]))[0, -1].log_softmax(-1).tolist()
-                grown += [([*ids, token], total + ahead[token]) for token in range(2, len(ahead))]
+        grown, going = [one for one in live if END in one[0]], [one for one in live if END not in one[0]]
+        if going:
+            target = torch.tensor([[BEGIN, *ids] for ids, _ in going])
+            ahead = network(source.expand(len(going), -1), target)[:, -1].log_softmax(-1).tolist()
+            for (ids, total), gains in zip(going, ahead, strict=True):
+                grown += [([*ids, token], total + gains[token]) for token in range(2, len(gains))]
         live = sorted(grown, key=worth, reverse=True)[: search.width]
         done += [one for one in live if END in one[0]]
     return max(done or live[:1], key=worth)
 
 
+@functools.cache
+def all_by_hand(seed: int) -> tuple[Transformer, Tensor, Beam, list[tuple[list[int], float]]]:
+    """A network, two sources, a search, and what the beam by hand writes in 8 steps."""
+    network, source = turning(seed), sources(2, 6, seed)
+    search = Beam(width=3, length_penalty=(0.6, 4.0)[seed % 2])
+    return network, source, search, [beam_by_hand(network, source[row : row + 1], search, 8) for row in range(2)]
+
+
 def beams_differ(steps: int = 8) -> float:
     """How far beams are from beams by hand, over networks, sources and penalties; infinite for other ids."""
     apart = 0.0
-    for seed in range(8):
-        network, source = turning(seed), sources(2, 6, seed)
-        search = Beam(width=3, length_penalty=(0.6, 4.0)[seed % 2])
+    for seed in range(6):
+        network, source, search, by_hand = all_by_hand(seed)
         found = generate(network, source, search, steps)
-        for row in range(2):
-            ids, expected = beam_by_hand(network, source[row : row + 1], search, steps)
+        for row, (ids, expected) in enumerate(by_hand):
             apart = max(apart, abs(found.log_probability[row].item() - expected))
             apart = apart if written(found, row, steps) == ids else math.inf
     return apart
@@ -205,9 +211,8 @@ def test_steps_and_rows_and_seeds_draw_on_their_own():
     ],
 )
 def test_a_search_that_cannot_be_is_refused(search: type, values: dict):
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError):
         search(**values)
-    assert "\ntry: " in str(raised.value)
 
 
 def test_batches_draw_as_one_batch_would() -> None:
