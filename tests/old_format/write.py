@@ -62,7 +62,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }
 DATA = {"photos": "images", "student": "digits", "stopped": "digits", "writing": "sort-digits", "reading": "images.csv"}
-UNNEEDED = ("run.html", "log.txt")  # what nothing reads
+UNNEEDED = ("run.html", "log.txt", "README.md")  # what nothing reads
 
 
 def train(name: str, listen: Callable[[object], None] = lambda event: None, *, again: bool = False) -> Any:
@@ -144,7 +144,7 @@ def main(folder: Path) -> None:
         clean(Path("stopped-stopped"), root, folder / "stopped", Path("stopped-stopped", "resume"))
         for name in ("student", "writing"):
             clean(Path(name), root, folder / name, Path(f"{name}-stopped", "resume"))
-        shutil.copytree(Path("reading", "model"), folder / "reading")
+        shutil.copytree(Path("reading", "model"), folder / "reading", ignore=shutil.ignore_patterns(*UNNEEDED))
     (folder / "expected.json").write_text(json.dumps(said) + "\n")
 
 
