@@ -25,7 +25,7 @@ from torch import Tensor
 
 from benchmarks.measure import machine
 from benchmarks.planted_networks import PLACE, SEEDS
-from vitrail.data.planted import Variant, planted_digits
+from vitrail.data.readers.planted import Variant, planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.scores.localisation import pointing_game, relevance_mass, segmentation
 from vitrail.explain.scores.random_maps import random_maps

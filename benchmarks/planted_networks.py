@@ -30,7 +30,7 @@ import vitrail
 from benchmarks.measure import machine
 from vitrail.data.batches import Batch
 from vitrail.data.pictures import ArrayPictures
-from vitrail.data.planted import CLASSES, COUNTS, planted_digits
+from vitrail.data.readers.planted import CLASSES, COUNTS, planted_digits
 from vitrail.data.references import make_references
 from vitrail.data.source import Source, Split, open_source
 from vitrail.explain.lending import without_evidence

@@ -25,7 +25,7 @@ from torch import Tensor
 import vitrail
 from benchmarks.measure import machine
 from benchmarks.planted_networks import PLACE
-from vitrail.data.planted import planted_digits
+from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.sanity import scrambled

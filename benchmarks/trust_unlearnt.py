@@ -25,7 +25,7 @@ import vitrail
 from benchmarks.measure import machine, spread
 from benchmarks.trust_power import shuffled_weights
 from vitrail.data.feed import resident_pixels
-from vitrail.data.order import uniforms
+from vitrail.data.plan import uniforms
 from vitrail.data.source import open_source
 from vitrail.explain import METHODS
 from vitrail.explain.evidence import as_high, composites_of, ranked

@@ -25,9 +25,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lesson import largest, parameters, pictures, results, show
-from vitrail.data.mnist_m import blend
 from vitrail.data.patches import Patchify
-from vitrail.data.photographs import packaged_photographs
+from vitrail.data.readers.mnist_m import blend
+from vitrail.data.readers.photographs import packaged_photographs
 from vitrail.errors import UsageError
 from vitrail.explain import generic_attention
 from vitrail.nn import PATCHIFIED, Record, ViT, ViTConfig

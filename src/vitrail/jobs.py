@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from vitrail.data.feed import open_feed
-from vitrail.data.finding import is_named
+from vitrail.data.readers import is_named
 from vitrail.data.reference_files import compress, decompress
 from vitrail.data.source import Evaluation, open_evaluation, open_source
 from vitrail.errors import DataError, UsageError
@@ -40,8 +40,7 @@ def train(
     """Train a Vision Transformer on a set of pictures, and leave a run folder with its page.
 
     Args:
-        data: `digits`, `mnist`, `fashion-mnist`, `mnist-m`, a folder of class folders, or a CSV or JSONL manifest;
-            empty when `options.config` names it.
+        data: The name of a set or a path, see `vitrail.data.readers.table`; empty when `options.config` names it.
         out: The run folder; a new one below `runs/` when None.
         options: What to do differently from the recipe.
         listen: Gets every event; see `vitrail.training.events`.

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vitrail.data.readers import NAMED_SEQUENCES
 from vitrail.data.samples import Samples, TextSamples
 from vitrail.data.sequence_source import (
-    NAMED_SEQUENCES,
     Counts,
     is_sequences,
     open_sequences,

@@ -3,8 +3,8 @@
 import torch
 
 import vitrail
-from vitrail.data.planted import planted_digits
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.readers.planted import planted_digits
 from vitrail.nn import ViT, ViTConfig
 
 

@@ -12,9 +12,9 @@ from tests.cli.command import Answer
 from tests.explain.planted_lab import NETWORKS, load_planted
 from vitrail.cli.explain.pictures import read_pictures
 from vitrail.cli.planted import root_of, show_planted
-from vitrail.data.planted import planted_digits
-from vitrail.data.planted_sets import parse_planted, planted_pictures
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.readers.planted import planted_digits
+from vitrail.data.readers.planted_sets import parse_planted, planted_pictures
 
 Says = Callable[..., Answer]
 RUN = NETWORKS / "mean-0"

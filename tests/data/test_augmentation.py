@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional as reference
 
 from vitrail.data.augmentation import OPERATIONS, Augmentation, Draws, apply, draw, inside, mix
-from vitrail.data.order import Slots, plan
+from vitrail.data.plan import Slots, plan
 from vitrail.errors import UsageError
 
 STILL = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0))

@@ -15,8 +15,8 @@ from tests.training.lab import LIVELY, PLAIN, PatchyFeed, pictures, tiny_set
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch, TrainingSet, evaluation_batches
 from vitrail.data.feed import Feed, StreamedFeed, resident_pixels
-from vitrail.data.order import plan
 from vitrail.data.pictures import FilePictures
+from vitrail.data.plan import plan
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.model import Model
 from vitrail.nn import ViT, ViTConfig

@@ -12,13 +12,13 @@ from PIL import Image
 
 import vitrail
 from tests.data.test_source import put_idx
-from vitrail.data import idx, photographs
 from vitrail.data.feed import ResidentFeed, open_feed
-from vitrail.data.mnist_m import blend, read_mnist_m
-from vitrail.data.order import BACKGROUND, uniforms
 from vitrail.data.parts import TEST, TRAIN
 from vitrail.data.pictures import ArrayPictures
+from vitrail.data.plan import BACKGROUND, uniforms
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.readers import idx, photographs
+from vitrail.data.readers.mnist_m import blend, read_mnist_m
 from vitrail.data.source import Source, open_evaluation, open_source, reopen_source
 from vitrail.errors import DataError, UsageError
 from vitrail.jobs import CHANGED, open_for
@@ -123,7 +123,7 @@ def test_made_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     plain = open_source("mnist", tmp_path)
     np.testing.assert_array_equal(plain.test.labels, source.test.labels)
     assert source.test.pictures.open(0).mode == "RGB"
-    found = read_mnist_m(tmp_path)
+    found = read_mnist_m("mnist-m", tmp_path)
     whole = np.concatenate([pixels(source, "train"), pixels(source, "validation")])
     assert sorted(map(bytes, whole)) == sorted(map(bytes, found.parts[TRAIN].pictures.pixels))
     monkeypatch.chdir("/")
@@ -156,14 +156,15 @@ def test_training_and_test_cut_out_other_places(tmp_path: Path) -> None:
     for name, brightness in (("train", 0), ("test", 100)):
         (tmp_path / "photographs" / name).mkdir(parents=True)
         Image.fromarray(dark + np.uint8(brightness)).save(tmp_path / "photographs" / name / "a.png")
-    train, test = (read_mnist_m(tmp_path).parts[name].pictures.pixels for name in (TRAIN, TEST))
+    train, test = (read_mnist_m("mnist-m", tmp_path).parts[name].pictures.pixels for name in (TRAIN, TEST))
     assert ((train + np.uint8(100)) != test).any(axis=(1, 2, 3)).mean() > 0.9
 
 
 def test_the_fingerprint_covers_digits_photographs_and_seed(tmp_path: Path) -> None:
     put_made(tmp_path)
     seen = {open_source("mnist-m", tmp_path).fingerprint}
-    digests = {read_mnist_m(tmp_path, seed).parts[name].pictures.digest() for seed in (0, 1) for name in (TRAIN, TEST)}
+    made = [read_mnist_m("mnist-m", tmp_path, seed).parts for seed in (0, 1)]
+    digests = {parts[name].pictures.digest() for parts in made for name in (TRAIN, TEST)}
     assert len(digests) == 4
     put_photograph(tmp_path / "photographs" / "3.png", 99)
     seen.add(open_source("mnist-m", tmp_path).fingerprint)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vitrail.data.mnist_strings import GAP, HEIGHT, LAYOUT, LONGEST, RAISED, WIDTH, StringMaker, string_makers
+from vitrail.data.readers.mnist_strings import GAP, HEIGHT, LAYOUT, LONGEST, RAISED, WIDTH, StringMaker, string_makers
 from vitrail.data.sequence_source import Counts, open_sequences
 
 SPLITS = ("train", "validation", "test")
@@ -135,6 +135,6 @@ def test_digits_in_two_splits_would_be_seen(split: str, mnist_root: Path, monkey
             super().__init__(*mine, seed, number)
 
     learnt: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    monkeypatch.setattr("vitrail.data.mnist_strings.StringMaker", Mixed)
+    monkeypatch.setattr("vitrail.data.readers.mnist_strings.StringMaker", Mixed)
     with pytest.raises(AssertionError, match="are learnt from"):
         check_held_out(mnist_root)

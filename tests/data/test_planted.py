@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from vitrail.data.digits import read_digits
 from vitrail.data.pictures import ArrayPictures
-from vitrail.data.planted import PLANTED, Planted, Variant, plant, planted_digits
+from vitrail.data.readers.digits import read_digits
+from vitrail.data.readers.planted import PLANTED, Planted, Variant, plant, planted_digits
 from vitrail.errors import UsageError
 
 SIDE = 6

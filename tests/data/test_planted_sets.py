@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.data import planted_sets
-from vitrail.data.digits import read_digits
-from vitrail.data.finding import is_named
 from vitrail.data.parts import Part
 from vitrail.data.pictures import ArrayPictures
-from vitrail.data.planted import COUNTS, GRID, PLANTED, Planted, plant, planted_digits
-from vitrail.data.planted_sets import (
+from vitrail.data.readers import is_named, planted_sets
+from vitrail.data.readers.digits import read_digits
+from vitrail.data.readers.planted import COUNTS, GRID, PLANTED, Planted, plant, planted_digits
+from vitrail.data.readers.planted_sets import (
     MOST_BYTES,
     SIDES,
     PlantedSet,

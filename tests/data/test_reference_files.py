@@ -18,10 +18,10 @@ from tests.data.test_references import noise
 from tests.errors import must_raise
 from tests.photographs import make_photographs
 from vitrail.data import reference_files
-from vitrail.data.order import uniforms
-from vitrail.data.photographs import PACKAGED_TEST, PACKAGED_TRAIN
 from vitrail.data.pictures import ArrayPictures, FilePictures
+from vitrail.data.plan import uniforms
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.readers.photographs import PACKAGED_TEST, PACKAGED_TRAIN
 from vitrail.data.reference_files import (
     MOST_BYTES,
     MOST_VALUES,

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.data.samples import MadeSamples, PictureSamples, TextSamples
+from vitrail.data.readers.mnist_strings import MadeSamples
+from vitrail.data.samples import PictureSamples, TextSamples
 from vitrail.data.sequence_source import Counts, is_sequences, open_sequences, reopen_sequences
 from vitrail.errors import DataError, UsageError
 

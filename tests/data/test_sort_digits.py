@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.data.sort_digits import in_order, make_strings, split_of
+from vitrail.data.readers.sort_digits import in_order, make_strings, split_of
 from vitrail.errors import DataError
 
 SPLITS = ("train", "validation", "test")

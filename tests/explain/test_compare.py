@@ -11,7 +11,7 @@ from torch import Tensor
 
 import vitrail.explain.trial
 from tests.explain.planted_lab import load_planted
-from vitrail.data.planted import planted_digits
+from vitrail.data.readers.planted import planted_digits
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS, compare, raw_attention, trust
 from vitrail.explain.evidence import find_evidence

@@ -28,7 +28,7 @@ from tests.explain.suite import (
     takes,
 )
 from vitrail.data.patches import Patchify
-from vitrail.data.planted import planted_digits
+from vitrail.data.readers.planted import planted_digits
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS, Heat, Method, readout
 from vitrail.explain.scores import spearman

@@ -29,7 +29,7 @@ from tests.explain.mutants import make_copy
 from tests.explain.planted_lab import load_planted
 from tests.explain.reference import make_network
 from tests.explain.suite import QUICK, UNSURE, draws, quick, rough
-from vitrail.data.planted import Variant, planted_digits
+from vitrail.data.readers.planted import Variant, planted_digits
 from vitrail.explain import METHODS, Method
 from vitrail.explain.scores.localisation import pointing_game
 from vitrail.explain.scores.sanity import class_discrimination

@@ -6,7 +6,7 @@ import torch
 
 import vitrail
 from tests.explain.planted_lab import load_planted
-from vitrail.data.planted import planted_digits
+from vitrail.data.readers.planted import planted_digits
 from vitrail.explain.evidence import composites_of
 from vitrail.explain.lending import SHARE, without_evidence
 from vitrail.explain.methods.generic_attention import generic_attention

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from tests.explain.planted_lab import load_planted
 from tests.explain.suite import QUICK, quick
-from vitrail.data.planted import planted_digits
+from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import METHODS, Method
 from vitrail.explain.scores import Covering, Removal, deletion, donor, grey, insertion, normalised
 

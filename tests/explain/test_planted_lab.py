@@ -19,7 +19,7 @@ from tests.explain.planted_lab import load_planted
 from tests.explain.suite import QUICK, quick
 from tests.explain.test_mutants import MUTANTS
 from vitrail.data.pictures import ArrayPictures
-from vitrail.data.planted import Planted, planted_digits
+from vitrail.data.readers.planted import Planted, planted_digits
 from vitrail.data.source import Split
 from vitrail.explain import METHODS, integrated_gradients
 from vitrail.explain.scores.localisation import pointing_game, relevance_mass

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.explain.mutants import unchecked
 from tests.explain.planted_lab import load_planted
-from vitrail.data.planted import Variant, planted_digits
+from vitrail.data.readers.planted import Variant, planted_digits
 from vitrail.errors import UsageError
 from vitrail.explain import Heat
 from vitrail.explain.evidence import COMPOSITES, SURROGATES

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks.trust_power import shuffled_weights
 from tests.explain.planted_lab import load_planted
-from vitrail.data.planted import Variant, planted_digits
+from vitrail.data.readers.planted import Variant, planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.trial import trust

@@ -12,7 +12,7 @@ from PIL import Image
 
 import vitrail
 from tests.training.ended import Killed, ended_at, what_was_learnt
-from vitrail.data.mnist_strings import LAYOUT
+from vitrail.data.readers.mnist_strings import LAYOUT
 from vitrail.data.samples import TextSamples
 from vitrail.data.sequence_batches import SequenceBatch, SequenceSet, feed_of
 from vitrail.data.sequence_source import Counts, open_sequences

@@ -4,8 +4,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Annotated
 
-from vitrail.cli.parse import Hidden, Positional, parse
+from vitrail.cli.parse import Hidden, Positional, described, parse
+from vitrail.data.readers import overview
 from vitrail.errors import UsageError
 from vitrail.training.options import DistillOptions
 
@@ -19,8 +21,7 @@ SAYS = (
 class Distill(DistillOptions):
     """What can be typed after `vitrail distill`."""
 
-    data: Positional[str] = ""
-    """digits, mnist, fashion-mnist, mnist-m, a folder of class folders, or a .csv or .jsonl with path,label[,split]"""
+    data: Annotated[Positional[str], described(overview(texts=False))] = ""
     teacher: str = ""
     """A run or model folder, torchvision:NAME or timm:NAME."""
     student: str | None = None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from vitrail.data.folder import EXTENSIONS, picture_files
+from vitrail.data.readers.folder import EXTENSIONS, picture_files
 from vitrail.errors import DataError, UsageError, nearest
 from vitrail.model import Model, load
 from vitrail.nn.cost import flops

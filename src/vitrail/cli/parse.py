@@ -32,6 +32,11 @@ _RULE = re.compile(r"[╭╰─╯╮-]{5,}")
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName)
 
 
+def described(text: str) -> Any:
+    """For `Annotated`: the help of a field whose docstring cannot say it, since it is made from a table."""
+    return tyro.conf.arg(help=text)
+
+
 def parse(kind: type[Options], verb: str, words: Sequence[str], says: str) -> Options:
     """The options of one verb.
 

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from vitrail.cli.shown import Shown
-    from vitrail.data.planted import Planted
+    from vitrail.data.readers.planted import Planted
 
 
 def show_planted(run: str, name: str, count: int | None, data_root: Path | None) -> list["Shown"]:
@@ -27,8 +27,8 @@ def show_planted(run: str, name: str, count: int | None, data_root: Path | None)
 
     from vitrail.cli.shown import Shown, spread
     from vitrail.data.parts import TEST
-    from vitrail.data.planted import CLASSES
-    from vitrail.data.planted_sets import parse_planted, planted_pictures
+    from vitrail.data.readers.planted import CLASSES
+    from vitrail.data.readers.planted_sets import parse_planted, planted_pictures
 
     chosen = parse_planted(name)
     made = planted_pictures(chosen, TEST, data_root or root_of(run))
@@ -42,7 +42,7 @@ def show_planted(run: str, name: str, count: int | None, data_root: Path | None)
 
 def root_of(run: str) -> Path | None:
     """The folder where a run read MNIST, if it did and the folder is still there."""
-    from vitrail.data.planted_sets import is_planted
+    from vitrail.data.readers.planted_sets import is_planted
     from vitrail.jobs import remembered_data
 
     remembered = remembered_data(run)

@@ -50,7 +50,7 @@ def run(words: Sequence[str]) -> int:
 
     from vitrail.cli.models_on import check_pictures, classifier, files_of, load_on
     from vitrail.cli.output import count, print_json, print_table, say, warn
-    from vitrail.data.planted_sets import is_planted
+    from vitrail.data.readers.planted_sets import is_planted
     from vitrail.shares import percent
 
     together = BATCH if any(Path(name).is_dir() for name in typed.pictures) else min(BATCH, len(typed.pictures))

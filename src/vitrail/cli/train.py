@@ -4,9 +4,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from vitrail.cli.parse import Positional, parse
+from vitrail.cli.parse import Positional, described, parse
+from vitrail.data.readers import overview
 from vitrail.errors import UsageError
 from vitrail.training.options import TrainOptions
 
@@ -25,10 +26,7 @@ SAYS = (
 class Train(TrainOptions):
     """What can be typed after `vitrail train`."""
 
-    data: Positional[str] = ""
-    """digits, mnist, fashion-mnist, mnist-m, planted (planted:mnist, planted:2x3, planted:mnist,2x3 say whose digits
-    and how many cells), a folder of class folders, or a .csv or .jsonl with path,label[,split]; or
-    sequences: sort-digits, mnist-strings, a .tsv with source and target, a .csv or .jsonl with path,text[,split]"""
+    data: Annotated[Positional[str], described(overview())] = ""
     out: Path | None = None
     """The run folder; a new one below runs/ when left out."""
     json: bool = False

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.colour import COLOUR_OPERATIONS, change_colours
-from vitrail.data.order import COLOUR, CUTTING, ERASING, GEOMETRY, Ids, Slots, uniforms
+from vitrail.data.plan import COLOUR, CUTTING, ERASING, GEOMETRY, Ids, Slots, uniforms
 from vitrail.errors import UsageError
 
 PLACE_OPERATIONS = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")

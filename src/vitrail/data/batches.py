@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitrail.data.augmentation import Augmentation, Draws, apply, draw, mix
 from vitrail.data.feed import Feed
-from vitrail.data.order import Slots, plan
+from vitrail.data.plan import Slots, plan
 from vitrail.data.preprocessing import Preprocessing
 
 

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from vitrail.data.decode import open_picture
 from vitrail.data.feed import resident_pixels
-from vitrail.data.folder import picture_files
-from vitrail.data.order import uniforms
 from vitrail.data.pictures import Pictures
+from vitrail.data.plan import uniforms
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.readers.folder import picture_files
 from vitrail.data.reference_files import (
     ENOUGH_AT,
     MOST,
@@ -42,7 +42,7 @@ SOURCES = 4  # pictures that a reference is drawn from, at least: a picture give
 FEW = 10  # with fewer, pictures put together of them are too much alike to say what is exceptional
 LEAST_PATCHES = 4  # where a picture has fewer, a patch shows too much of it
 
-_CHOICE, _PLACES = 20, 21  # streams of random numbers, see `order.py`
+_CHOICE, _PLACES = 20, 21  # streams of random numbers, see `plan.py`
 
 
 def make_references(pictures: UInt8[Tensor, "k c h w"], patch: Patch, seed: int) -> UInt8[Tensor, "r c h w"]:

@@ -9,7 +9,6 @@ from typing import final
 import numpy as np
 from jaxtyping import Int64
 
-from vitrail.data.mnist_strings import MNIST_STRINGS, StringMaker
 from vitrail.data.pictures import Pictures
 
 
@@ -91,39 +90,6 @@ class PictureSamples(Samples):
     def digest(self) -> bytes:
         """A hash of pictures and texts."""
         return self.pictures.digest() + _digest(self.targets)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class MadeSamples(Samples):
-    """Pictures of digit strings that are made anew in every epoch.
-
-    Args:
-        maker: Makes them.
-        count: Of an epoch.
-    """
-
-    maker: StringMaker
-    count: int
-
-    def __len__(self) -> int:
-        """How many there are in an epoch."""
-        return self.count
-
-    def name(self, index: int) -> str:
-        """The number of one."""
-        return f"{MNIST_STRINGS}/{index}"
-
-    def texts(self, ids: Int64[np.ndarray, " n"], epoch: int = 0) -> list[str]:
-        """What the pictures of this epoch show."""
-        return list(self.maker.make(ids, epoch).texts)
-
-    def digest(self) -> bytes:
-        """A hash of the digits that they are made of, and of their number."""
-        state = hashlib.blake2b(f"{self.count} {self.maker.seed}".encode(), digest_size=16)
-        state.update(np.ascontiguousarray(self.maker.pixels).data)
-        state.update(self.maker.labels.astype("<i8").tobytes())
-        return state.digest()
 
 
 def _digest(texts: Iterable[str]) -> bytes:

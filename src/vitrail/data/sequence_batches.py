@@ -17,10 +17,11 @@ from torch import Tensor
 
 from vitrail.data.batches import places_of
 from vitrail.data.feed import Feed, open_feed
-from vitrail.data.order import plan
 from vitrail.data.pictures import ArrayPictures
+from vitrail.data.plan import plan
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.samples import MadeSamples, PictureSamples, Samples, TextSamples
+from vitrail.data.readers.mnist_strings import MadeSamples
+from vitrail.data.samples import PictureSamples, Samples, TextSamples
 from vitrail.data.vocabulary import PADDING, Vocabulary
 
 

@@ -1,8 +1,8 @@
 """From a name or a file to pairs of a source and a target text: what a network learns that reads one and writes other.
 
-sort-digits             strings of digits, and the same in order; made: `sort_digits.py`
-mnist-strings           pictures of one to five digits side by side, and what they show; made: `mnist_strings.py`
-a file                  pairs of texts, or pictures with texts: `sequence_files.py`
+sort-digits             strings of digits, and the same in order; made: `readers/sort_digits.py`
+mnist-strings           pictures of one to five digits and what they show; made: `readers/mnist_strings.py`
+a file                  pairs of texts, or pictures with texts: `readers/pairs.py`
 """
 
 import hashlib
@@ -12,16 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.mnist_strings import MNIST_STRINGS, string_makers
 from vitrail.data.parts import TEST, TRAIN, VALIDATION
 from vitrail.data.pictures import ArrayPictures
-from vitrail.data.samples import MadeSamples, PictureSamples, Samples, TextSamples
-from vitrail.data.sequence_files import PAIRS, read_parts, with_validation
-from vitrail.data.sort_digits import SORT_DIGITS, in_order, make_strings
+from vitrail.data.readers import MANIFESTS, NAMED_SEQUENCES, PAIRS
+from vitrail.data.readers.mnist_strings import MNIST_STRINGS, MadeSamples, string_makers
+from vitrail.data.readers.pairs import read_parts, with_validation
+from vitrail.data.readers.sort_digits import SORT_DIGITS, in_order, make_strings
+from vitrail.data.samples import PictureSamples, Samples, TextSamples
 from vitrail.errors import DataError, UsageError
-
-NAMED_SEQUENCES = (SORT_DIGITS, MNIST_STRINGS)
-"""The sets of sequences that are known by name."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +82,9 @@ class SequenceSource:
 def is_sequences(what: str) -> bool:
     """Whether a name or a file holds sequences: by the name, the ending, or a column `text` beside `path`."""
     path = Path(what).expanduser()
-    if what in NAMED_SEQUENCES or path.suffix.lower() == PAIRS:
+    if what in NAMED_SEQUENCES or path.suffix.lower() in PAIRS:
         return True
-    if path.suffix.lower() not in (".csv", ".jsonl") or not path.is_file():
+    if path.suffix.lower() not in MANIFESTS or not path.is_file():
         return False
     with open(path, encoding="utf-8-sig", errors="replace") as handle:
         first = handle.readline()

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64
 
-from vitrail.data.finding import find, is_named
 from vitrail.data.parts import ALL, TEST, TRAIN, VALIDATION, Found, Part, hold_out
 from vitrail.data.pictures import Pictures
+from vitrail.data.readers import find, is_named
 from vitrail.errors import DataError, UsageError, nearest
 
 
@@ -48,7 +48,7 @@ class Source:
     """Data to train on.
 
     Args:
-        name: `digits`, `mnist`, `fashion-mnist`, `mnist-m`, `planted` (with options), or the path as given.
+        name: The name of a known set (with its options), or the path as given.
         root: Where it was read from; with it `reopen_source` finds the data again from any folder.
         classes: The names of the classes, decided by the training split.
         train: What is learnt from.
@@ -97,9 +97,8 @@ def open_source(what: str, data_root: Path | None = None, split_seed: int = 0) -
     """Open data to train on.
 
     Args:
-        what: `digits`, `mnist`, `fashion-mnist`, `mnist-m`, `planted` (or `planted:mnist,2x3`, see
-            `vitrail.data.planted_sets`), a folder of class folders, or a `.csv` or `.jsonl` manifest. A folder that
-            bears the name of a known set is written with a path, such as `./mnist`.
+        what: The name of a set or a path, see `vitrail.data.readers.table`. A folder that bears the name of a known
+            set is written with a path, such as `./mnist`.
         data_root: Where the files of a named set are.
         split_seed: The seed of the validation split, where the data brings none.
 

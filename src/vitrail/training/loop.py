@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.order import uniforms
+from vitrail.data.plan import uniforms
 from vitrail.training.execution import compiled
 from vitrail.training.objectives import Network, Objective
 from vitrail.training.optimizer import Average, gradient_norms, learning_rate, make_optimizer

@@ -10,10 +10,11 @@ import torch
 from vitrail.data.feed import check_readable
 from vitrail.data.pictures import Pictures
 from vitrail.data.preprocessing import Preprocessing, measure_statistics
+from vitrail.data.readers import NAMED_SEQUENCES
+from vitrail.data.readers.sort_digits import DIGITS
 from vitrail.data.samples import PictureSamples, Samples, TextSamples
 from vitrail.data.sequence_batches import SequenceSet, feed_of
-from vitrail.data.sequence_source import NAMED_SEQUENCES, SequenceSource
-from vitrail.data.sort_digits import DIGITS
+from vitrail.data.sequence_source import SequenceSource
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import ImageToSequence, ImageToSequenceConfig, Transformer, TransformerConfig

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitrail.data.augmentation import Augmentation
-from vitrail.data.planted_sets import NAME, SIDES, is_planted, parse_planted
+from vitrail.data.readers.planted_sets import NAME, SIDES, is_planted, parse_planted
 from vitrail.errors import UsageError, nearest
 from vitrail.training.settings import Optimization, RunSettings
 

@@ -9,9 +9,9 @@ from typing import Any, Literal, get_type_hints
 
 from pydantic import TypeAdapter
 
-from vitrail.data.mnist_strings import MNIST_STRINGS
+from vitrail.data.readers.mnist_strings import MNIST_STRINGS
+from vitrail.data.readers.sort_digits import SORT_DIGITS
 from vitrail.data.sequence_source import Counts
-from vitrail.data.sort_digits import SORT_DIGITS
 from vitrail.errors import UsageError, VitrailError, nearest
 from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.training.recipes import NOT_MEASURED

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from vitrail.data.feed import Feed
-from vitrail.data.mnist_strings import LAYOUT, MNIST_STRINGS
+from vitrail.data.readers.mnist_strings import LAYOUT, MNIST_STRINGS
 from vitrail.data.sequence_batches import SequenceSet
 from vitrail.data.sequence_source import SequenceSource
 from vitrail.data.vocabulary import FIRST

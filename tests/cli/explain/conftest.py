@@ -7,7 +7,7 @@ from PIL import Image
 
 import vitrail
 from tests.cli.planted import planted_model
-from vitrail.data.planted import planted_digits
+from vitrail.data.readers.planted import planted_digits
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.cli.command import Answer
 from tests.cli.planted import planted_model
 from vitrail.cli.explain.pictures import mask_patches, read_pictures, with_masks, with_planted_masks
 from vitrail.cli.shown import Shown
-from vitrail.data.planted import planted_digits
+from vitrail.data.readers.planted import planted_digits
 from vitrail.errors import DataError
 
 Says = Callable[..., Answer]

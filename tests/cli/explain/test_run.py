@@ -16,7 +16,7 @@ from tests.cli.command import ROOT, Answer
 from tests.cli.planted import planted_model
 from tests.pages.structure import Structure
 from tests.photographs import make_photographs
-from vitrail.data.planted import planted_digits
+from vitrail.data.readers.planted import planted_digits
 
 Says = Callable[..., Answer]
 

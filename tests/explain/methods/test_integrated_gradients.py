@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.explain.mutants import make_copy, unchecked
 from tests.explain.planted_lab import load_planted
 from tests.explain.reference import PLAIN, make_images, make_network
-from vitrail.data.planted import planted_digits
+from vitrail.data.readers.planted import planted_digits
 from vitrail.errors import UsageError
 from vitrail.explain.methods.integrated_gradients import gap_of, integrated_gradients, integrated_gradients_with_gap
 from vitrail.nn import ViT

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.explain.planted_lab import load_planted
 from tests.explain.scores.checks import autocorrelation, spots
-from vitrail.data.planted import planted_digits
+from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.scores import random_maps
 from vitrail.explain.scores.random_maps import _swapped

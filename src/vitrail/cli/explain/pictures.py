@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from vitrail.data.planted_sets import PlantedSet
+    from vitrail.data.readers.planted_sets import PlantedSet
     from vitrail.model import Model
 
 
@@ -26,8 +26,8 @@ def read_pictures(
         DataError: If there is no picture at all.
     """
     from vitrail.cli.planted import show_planted
-    from vitrail.data.finding import MANIFESTS, is_named
-    from vitrail.data.planted_sets import is_planted, parse_planted
+    from vitrail.data.readers import MANIFESTS, is_named
+    from vitrail.data.readers.planted_sets import is_planted, parse_planted
     from vitrail.jobs import is_own_data, open_for
 
     first = given[0]
@@ -161,7 +161,7 @@ def with_planted_masks(
 ) -> list[Shown]:
     """Pictures of a planted set, with the cell that shows the digit, where squares do not lie in two cells."""
     from vitrail.cli.planted import mask_of
-    from vitrail.data.planted_sets import SIDES, parse_planted, planted_pictures
+    from vitrail.data.readers.planted_sets import SIDES, parse_planted, planted_pictures
 
     chosen = parse_planted(name)
     if any(SIDES[chosen.digits] % side for side in model.network.config.patch):

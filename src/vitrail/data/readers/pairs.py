@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64
 
-from vitrail.data.manifest import part_named, read_rows, read_text
 from vitrail.data.parts import ALL, TRAIN, VALIDATION
 from vitrail.data.pictures import FilePictures
+from vitrail.data.readers import PAIRS
+from vitrail.data.readers.manifest import part_named, read_rows, read_text
 from vitrail.data.samples import PictureSamples, Samples, TextSamples
 from vitrail.errors import DataError, counted
 
-PAIRS = ".tsv"
 MOST_HELD_OUT = 5000
 _COLUMNS = ("source", "target", "split")
 
@@ -33,7 +33,7 @@ def read_parts(path: Path) -> tuple[dict[str, Samples], tuple[str, ...]]:
     Raises:
         DataError: The file is damaged, or a line is.
     """
-    parts = _pairs(path) if path.suffix.lower() == PAIRS else _labelled(path)
+    parts = _pairs(path) if path.suffix.lower() in PAIRS else _labelled(path)
     return parts, _repeated(parts)
 
 

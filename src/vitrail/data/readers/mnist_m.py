@@ -13,11 +13,11 @@ import numpy as np
 from jaxtyping import UInt8
 from numpy.lib.stride_tricks import sliding_window_view
 
-from vitrail.data.idx import HELD_OUT, data_folder, read_idx
-from vitrail.data.order import BACKGROUND, uniforms
 from vitrail.data.parts import TEST, TRAIN, Found, Part
-from vitrail.data.photographs import Photograph, packaged_photographs, read_photographs
 from vitrail.data.pictures import ArrayPictures, FilePictures
+from vitrail.data.plan import BACKGROUND, uniforms
+from vitrail.data.readers.idx import HELD_OUT, data_folder, read_idx
+from vitrail.data.readers.photographs import Photograph, packaged_photographs, read_photographs
 from vitrail.errors import DataError, counted
 
 CLASSES = tuple("0123456789")
@@ -26,7 +26,7 @@ PHOTOGRAPHS = "photographs"  # the folder in the root where a person puts photog
 BELOW = ("", "mnist_m")  # where in the root the published files may lie
 
 
-def read_mnist_m(data_root: Path | None = None, seed: int = SEED) -> Found:
+def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int = SEED) -> Found:
     """Read or make MNIST-M.
 
     The root is `data_root`, else the folder that the environment variable VITRAIL_DATA names, else MNIST's place in the
@@ -38,6 +38,7 @@ def read_mnist_m(data_root: Path | None = None, seed: int = SEED) -> Found:
     3. Made from MNIST and the photographs that scikit-learn and scikit-image carry (extra `photos`).
 
     Args:
+        what: `mnist-m`.
         data_root: The folder to look in.
         seed: Of the cut-outs, where the pictures are made.
 

@@ -2,7 +2,7 @@
 
     30713 -> 01337
 
-Every string is made from (seed, split, number) by the hash of `order.py`, so nothing is stored. A hash of the string
+Every string is made from (seed, split, number) by the hash of `plan.py`, so nothing is stored. A hash of the string
 itself says to which split it belongs, so a string that is tested was never trained on, whatever the seeds.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int64
 
-from vitrail.data.order import uniforms
 from vitrail.data.parts import TEST, TRAIN, VALIDATION
+from vitrail.data.plan import uniforms
 from vitrail.errors import DataError
 
 SORT_DIGITS = "sort-digits"

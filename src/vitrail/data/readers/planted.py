@@ -9,7 +9,7 @@ of pixels in the planted cell is evidence, and where it lies is known to the pix
     empty       no digit: there is nothing to find
 
 The set that has the name `planted` is `single`, of scikit-learn's digits, 4 x 4 cells of 8 x 8 pixels. Its test
-pictures are made of digits that training does not see. `vitrail.data.planted_sets` has the others that have a name.
+pictures are made of digits that training does not see. The others that have a name are in `planted_sets.py`.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8
 
-from vitrail.data.digits import read_digits
 from vitrail.data.parts import TEST, TRAIN, VALIDATION
 from vitrail.data.pictures import ArrayPictures
+from vitrail.data.readers.digits import read_digits
 from vitrail.errors import UsageError, nearest
 
 Variant = Literal["single", "double", "empty"]

@@ -4,6 +4,8 @@ They are the test part of "Optical Recognition of Handwritten Digits" (Alpaydin 
 official split, so one is made here, once and for all: it does not depend on the seed of a training.
 """
 
+from pathlib import Path
+
 import numpy as np
 
 from vitrail.data.parts import TEST, TRAIN, VALIDATION, Found, Part, hold_out
@@ -16,8 +18,12 @@ TEST_SHARE = 0.2
 VALIDATION_SHARE = 0.1
 
 
-def read_digits() -> Found:
+def read_digits(what: str = "digits", data_root: Path | None = None) -> Found:
     """Read the digits: 20 % for testing and 10 % for validation, stratified, by a fixed seed.
+
+    Args:
+        what: `digits`.
+        data_root: Not looked at: the digits come with scikit-learn.
 
     Returns:
         Grey pictures of 8 x 8 pixels; the original values 0..16 become round(value * 255 / 16).

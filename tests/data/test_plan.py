@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from vitrail.data import order
-from vitrail.data.order import COLOUR, ERASING, GEOMETRY, MIXING, ORDER, plan, uniforms
+from vitrail.data import plan as planning
+from vitrail.data.plan import COLOUR, ERASING, GEOMETRY, MIXING, ORDER, plan, uniforms
 
 seeds = st.integers(-(2**63), 2**63 - 1)
 
@@ -134,6 +134,6 @@ def test_both_mixtures_share_the_slots_evenly() -> None:
 def test_a_slice_of_slots_is_slots() -> None:
     slots = plan(0, 0, 9, mixup=1.0)
     part = slots[4:7]
-    assert isinstance(part, order.Slots)
+    assert isinstance(part, planning.Slots)
     np.testing.assert_array_equal(part.ids, slots.ids[4:7])
     np.testing.assert_array_equal(part.shares, slots.shares[4:7])

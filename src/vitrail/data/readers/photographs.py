@@ -16,7 +16,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from vitrail.data.decode import convert, open_picture
-from vitrail.data.folder import picture_files
+from vitrail.data.readers.folder import picture_files
 from vitrail.errors import DataError, UsageError, counted
 
 SIDE = 321

@@ -31,11 +31,12 @@ class Row:
     part: str
 
 
-def read_manifest(path: Path) -> Found:
+def read_manifest(what: str, data_root: Path | None = None) -> Found:
     """Read a `.csv` or `.jsonl` manifest.
 
     Args:
-        path: The manifest; relative paths in it start from its folder.
+        what: The path of the manifest; relative paths in it start from its folder.
+        data_root: Not looked at: the path says where.
 
     Returns:
         The parts that the column `split` names (train, val, valid, validation, test), or one part `all` without it.
@@ -43,6 +44,7 @@ def read_manifest(path: Path) -> Found:
     Raises:
         DataError: A column is missing, a value is empty or not understood, or a file is missing.
     """
+    path = Path(what).expanduser()
     rows = read_rows(path)
     parts = {}
     for name in (TRAIN, VALIDATION, TEST, ALL):

@@ -6,16 +6,19 @@ below the middle; the row begins anywhere where it fits. Lengths 1 to 5 are equa
 (seed, epoch, number): training pictures are new in each epoch, pictures that are tested are always the same.
 """
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from vitrail.data.idx import HELD_OUT, read_idx
-from vitrail.data.order import uniforms
 from vitrail.data.parts import TEST, TRAIN, VALIDATION, hold_out
 from vitrail.data.pictures import ArrayPictures
+from vitrail.data.plan import uniforms
+from vitrail.data.readers.idx import HELD_OUT, read_idx
+from vitrail.data.samples import Samples
 from vitrail.errors import DataError
 
 MNIST_STRINGS = "mnist-strings"
@@ -94,6 +97,39 @@ class StringMaker:
             "".join(map(str, row[:length])) for row, length in zip(digits.tolist(), lengths.tolist(), strict=True)
         )
         return Strings(pixels, texts, np.where(there, begins, -1))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MadeSamples(Samples):
+    """Pictures of digit strings that are made anew in every epoch.
+
+    Args:
+        maker: Makes them.
+        count: Of an epoch.
+    """
+
+    maker: StringMaker
+    count: int
+
+    def __len__(self) -> int:
+        """How many there are in an epoch."""
+        return self.count
+
+    def name(self, index: int) -> str:
+        """The number of one."""
+        return f"{MNIST_STRINGS}/{index}"
+
+    def texts(self, ids: Int64[np.ndarray, " n"], epoch: int = 0) -> list[str]:
+        """What the pictures of this epoch show."""
+        return list(self.maker.make(ids, epoch).texts)
+
+    def digest(self) -> bytes:
+        """A hash of the digits that they are made of, and of their number."""
+        state = hashlib.blake2b(f"{self.count} {self.maker.seed}".encode(), digest_size=16)
+        state.update(np.ascontiguousarray(self.maker.pixels).data)
+        state.update(self.maker.labels.astype("<i8").tobytes())
+        return state.digest()
 
 
 def string_makers(data_root: Path | None, seed: int) -> tuple[dict[str, StringMaker], str, tuple[str, ...]]:

@@ -1,7 +1,7 @@
 """The sets called `planted`, and what may stand behind that name: `planted:mnist`, `planted:empty`, `planted:2x3`.
 
     digits, mnist           whose digits: scikit-learn's of 8 x 8 pixels, or MNIST's of 28 x 28
-    single, double, empty   what is planted, see `vitrail.data.planted`
+    single, double, empty   what is planted, see `vitrail.data.readers.planted`
     2x3                     rows and columns of cells, any two numbers
 
 Commas join them, in any order: `planted:mnist,empty,2x3`. What is left out is as in `planted` itself, which is
@@ -17,11 +17,11 @@ from typing import cast, final
 
 import numpy as np
 
-from vitrail.data.digits import SPLIT_SEED, read_digits
-from vitrail.data.idx import HELD_OUT, read_idx
 from vitrail.data.parts import TEST, TRAIN, VALIDATION, Found, Part, hold_out
 from vitrail.data.pictures import ArrayPictures
-from vitrail.data.planted import CLASSES, COUNTS, GRID, PLANTED, SEED, Planted, Variant, plant
+from vitrail.data.readers.digits import SPLIT_SEED, read_digits
+from vitrail.data.readers.idx import HELD_OUT, read_idx
+from vitrail.data.readers.planted import CLASSES, COUNTS, GRID, PLANTED, SEED, Planted, Variant, plant
 from vitrail.errors import UsageError, nearest
 
 NAME = "planted"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.photographs import make_photographs
-from vitrail.data.finding import MANIFESTS, NAMED, find, is_named
-from vitrail.data.sequence_source import NAMED_SEQUENCES
+from vitrail.data.readers import table
+from vitrail.data.readers.table import FORMATS, MANIFESTS, NAMED, NAMED_SEQUENCES, find, is_named, overview
 from vitrail.errors import DataError, UsageError
 
 
@@ -24,6 +24,22 @@ def test_a_path_is_read_by_the_reader_that_fits(tmp_path: Path, monkeypatch: pyt
         assert find(str(manifest)).parts["all"].counts() == {"a": 2, "b": 2}
     with pytest.raises(DataError, match="nowhere"):
         find("mnist", tmp_path / "nowhere")
+
+
+def test_help_and_messages_are_made_from_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row more is opened by its name and by its suffix, and is in every list, without a change anywhere else."""
+    assert all(each.name in overview() for each in FORMATS if each.is_set)
+    assert all(suffix in overview() for each in FORMATS for suffix in each.suffixes)
+    assert not any(name in overview(texts=False) for name in NAMED_SEQUENCES)
+    seen = []
+    row = table.Format("shapes", "circles and crosses", lambda *given: seen.append(given), True, suffixes=(".shapes",))
+    monkeypatch.setattr(table, "FORMATS", (*FORMATS, row))
+    file = tmp_path / "a.SHAPES"
+    file.touch()
+    find("shapes", tmp_path)
+    find(str(file))
+    assert seen == [("shapes", tmp_path), (str(file), None)]
+    assert "shapes" in overview()
 
 
 def test_names_are_known() -> None:

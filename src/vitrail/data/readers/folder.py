@@ -47,11 +47,12 @@ class _LeftAside:
         return tuple(sentence for things, sentence in said if things)
 
 
-def read_folder(root: Path) -> Found:
+def read_folder(what: str, data_root: Path | None = None) -> Found:
     """Read a tree of class folders.
 
     Args:
-        root: The folder with `train/` and so on, or with the class folders.
+        what: The path of the folder with `train/` and so on, or with the class folders.
+        data_root: Not looked at: the path says where.
 
     Returns:
         The parts `train`, `validation` and `test` as far as they are there, or one part `all`.
@@ -59,7 +60,7 @@ def read_folder(root: Path) -> Found:
     Raises:
         DataError: There are no class folders, no pictures, two folders for one split, or a folder cannot be read.
     """
-    root = root.resolve()
+    root = Path(what).expanduser().resolve()
     aside = _LeftAside()
     try:
         parts = _read_parts(root, aside)

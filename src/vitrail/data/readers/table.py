@@ -1,0 +1,173 @@
+"""What can be opened, as one list, and the way from a name or a path to the reader that fits.
+
+Every reader has a file of its own here. Help, messages and docs are made from `FORMATS`; a new format is one file and
+one row. A reader is imported when it is first called, so that asking for the list costs nothing.
+
+A name goes before a path; a folder that bears the name of a known set is written with a path, such as `./mnist`. Where
+there is nothing, the error names the nearest name or path that is there.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitrail.errors import DataError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from vitrail.data.parts import Found
+
+Reader = Callable[[str, "Path | None"], "Found"]
+"""From what a person typed, and the folder where named sets lie, to what lies there."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """One kind of data that can be opened.
+
+    Attributes:
+        name: What a person types, for a set that is known by name; else what the format is called.
+        help: One line about it.
+        read: Its reader; None for sequences, which `vitrail.data.sequence_source` reads.
+        is_set: Whether it is a set that is known by name.
+        options: Whether more may stand behind its name and a colon.
+        suffixes: Of a file that it reads, in small letters.
+        classes: Whether it gives images with classes.
+        texts: Whether it gives sequences: something to be read, and a text to be written.
+    """
+
+    name: str
+    help: str
+    read: Reader | None = None
+    is_set: bool = False
+    options: bool = False
+    suffixes: tuple[str, ...] = ()
+    classes: bool = True
+    texts: bool = False
+
+    def names(self, what: str) -> bool:
+        """Whether these words are its name, with options or without."""
+        return what == self.name or (self.options and what.startswith(f"{self.name}:"))
+
+
+def _reader(module: str, function: str) -> Reader:
+    """A function in one of the files here, which is imported when it is called."""
+
+    def read(what: str, data_root: Path | None) -> "Found":
+        return getattr(importlib.import_module(f"vitrail.data.readers.{module}"), function)(what, data_root)
+
+    return read
+
+
+FORMATS = (
+    Format("digits", "1,797 handwritten digits of 8 x 8 pixels", _reader("digits", "read_digits"), is_set=True),
+    Format("mnist", "70,000 handwritten digits of 28 x 28 pixels", _reader("idx", "read_idx"), is_set=True),
+    Format("fashion-mnist", "70,000 images of clothing", _reader("idx", "read_idx"), is_set=True),
+    Format("mnist-m", "MNIST's digits on photographs", _reader("mnist_m", "read_mnist_m"), is_set=True),
+    Format(
+        "planted",
+        "one digit among shuffled ones; planted:mnist, planted:2x3, planted:mnist,2x3 say whose and how many cells",
+        _reader("planted_sets", "read_planted"),
+        is_set=True,
+        options=True,
+    ),
+    Format("folder", "a folder of class folders", _reader("folder", "read_folder")),
+    Format(
+        "manifest",
+        "images with path,label[,split]",
+        _reader("manifest", "read_manifest"),
+        suffixes=(".csv", ".jsonl"),
+    ),
+    Format("sort-digits", "strings of digits, to be sorted", is_set=True, classes=False, texts=True),
+    Format("mnist-strings", "images of one to five digits, to be read", is_set=True, classes=False, texts=True),
+    Format("texts", "images with path,text[,split]", suffixes=(".csv", ".jsonl"), classes=False, texts=True),
+    Format("pairs", "source<TAB>target[<TAB>split]", suffixes=(".tsv",), classes=False, texts=True),
+)
+"""Everything that can be opened. A file is known by its suffix, and where two rows have it, by its columns."""
+
+NAMED = tuple(each.name for each in FORMATS if each.is_set and each.classes)
+"""The sets of images with classes that are known by name."""
+
+NAMED_SEQUENCES = tuple(each.name for each in FORMATS if each.is_set and not each.classes)
+"""The sets of sequences that are known by name."""
+
+MANIFESTS, PAIRS = (next(each.suffixes for each in FORMATS if each.name == row) for row in ("manifest", "pairs"))
+"""The suffixes of lists of image files, and of files of pairs of texts."""
+
+
+def overview(*, classes: bool = True, texts: bool = True) -> str:
+    """What can be opened, for a help text.
+
+    Args:
+        classes: With what gives images with classes.
+        texts: With what gives sequences.
+    """
+    fit = [each for each in FORMATS if (each.classes and classes) or (each.texts and texts)]
+    sets = [each.name + (f" ({each.help})" if each.options else "") for each in fit if each.is_set]
+    files = [f"{' or '.join(each.suffixes)}{': ' * bool(each.suffixes)}{each.help}" for each in fit if not each.is_set]
+    return f"{', '.join(sets)}; {'; '.join(files)}"
+
+
+def format_of(what: str) -> Format | None:
+    """The row for these words: a set of that name, a folder, a file with one of the suffixes; None where none fits."""
+    found = next((each for each in FORMATS if each.is_set and each.names(what)), None)
+    if found is not None:
+        return found
+    path = Path(what).expanduser()
+    if path.is_dir():
+        return next(each for each in FORMATS if each.name == "folder")
+    suffix = path.suffix.lower()
+    return next((each for each in FORMATS if path.is_file() and suffix in each.suffixes), None)
+
+
+def is_named(what: str) -> bool:
+    """Whether these words name a set of images with classes, with options or without."""
+    return any(each.is_set and each.classes and each.names(what) for each in FORMATS)
+
+
+def find(what: str, data_root: Path | None = None) -> "Found":
+    """Read what lies there, by the reader that fits.
+
+    Args:
+        what: The name of a known set, or a path; see `FORMATS`.
+        data_root: Where the files of a named set are.
+
+    Returns:
+        What the reader brings back: parts whose classes are not yet numbered for a network.
+
+    Raises:
+        UsageError: There is no such named set, or an extra package is missing.
+        DataError: The data is missing or damaged.
+    """
+    chosen = format_of(what)
+    if chosen is None:
+        raise _missing(what)
+    if chosen.read is None:
+        raise UsageError(f"{what} holds sequences, and pictures with classes are wanted here", f"vitrail train {what}")
+    return chosen.read(what, data_root)
+
+
+def _missing(what: str) -> UsageError | DataError:
+    """The error for what cannot be opened, with the nearest name or path that can."""
+    path = Path(what).expanduser()
+    suffixes = [suffix for each in FORMATS for suffix in each.suffixes]
+    if path.exists():
+        wanted = f"neither a folder nor a {', '.join(suffixes[:-1])} or {suffixes[-1]} file"
+        return DataError(f"{what} is {wanted}", "give a folder of class folders")
+    siblings = []
+    if path.parent.is_dir():
+        siblings = [each.name for each in path.parent.iterdir() if each.is_dir() or each.suffix.lower() in suffixes]
+    bare = Path(what).name == what and path.suffix.lower() not in suffixes
+    known = nearest(what.lower(), (*NAMED, *NAMED_SEQUENCES)) if bare else None
+    sibling = nearest(path.name, siblings)
+    if known is not None or (bare and sibling is None):
+        names = ", ".join((*NAMED, *NAMED_SEQUENCES))
+        return UsageError(f"there is no data set or folder {what}", known or f"one of {names}, or the path of a folder")
+    if not path.parent.is_dir():
+        return DataError(f"{what} does not exist, nor does {path.parent}", "check the path")
+    there = ", ".join(sorted(siblings)[:4])
+    hint = f"one of {there} in {path.parent}" if there else f"the path of a folder; {path.parent} holds none"
+    if sibling is not None:
+        hint = str(path.with_name(sibling))
+    return DataError(f"{what} does not exist", hint)
