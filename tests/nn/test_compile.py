@@ -32,8 +32,8 @@ VARIANTS = [
 WRITERS = ["post-norm", "pre-norm, tied", "shared, gelu", "a picture"]
 
 
-def compiled(asked: list[str], cache: Path) -> list[dict]:
-    """What the worker says of each network; the compiler's store is `cache`."""
+def compile_worker(module: str, arguments: list[str], cache: Path) -> list[dict]:
+    """What a worker prints, a line each; the compiler's store is `cache`."""
     settings = {
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
         "OMP_NUM_THREADS": "1",
@@ -41,7 +41,7 @@ def compiled(asked: list[str], cache: Path) -> list[dict]:
         "TORCHINDUCTOR_CACHE_DIR": str(cache),
     }
     run = subprocess.run(
-        [sys.executable, "-m", "tests.nn.compile_worker", *asked],
+        [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
         env={**os.environ, **settings},
         capture_output=True,
@@ -49,7 +49,12 @@ def compiled(asked: list[str], cache: Path) -> list[dict]:
         check=False,
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    answers = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+
+
+def compiled(asked: list[str], cache: Path) -> list[dict]:
+    """What the worker says of each network."""
+    answers = compile_worker("tests.nn.compile_worker", asked, cache)
     assert [answer["asked"] for answer in answers] == asked
     return answers
 
