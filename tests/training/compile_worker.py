@@ -1,11 +1,12 @@
 """A few compiled training steps by each attention kernel, against eager ones; prints a JSON line each.
 
-    python -m tests.training.compile_worker
+    python -m tests.training.compile_worker flash math
 
 Annotations are not checked in this process, since compilers cannot see through the check.
 """
 
 import json
+import sys
 from dataclasses import replace
 
 import torch
@@ -34,9 +35,9 @@ def trained(execution: Execution) -> tuple[Tensor, Tensor, int]:
     return torch.cat([parameter.detach().flatten() for parameter in state.network.parameters()]), before, calls
 
 
-def main() -> None:
+def main(kernels: list[str]) -> None:
     eager, start, _ = trained(EXECUTION)
-    for kernel in ("flash", "math"):  # the second after the first: with the same store of compiled graphs on disk
+    for kernel in kernels:
         torch._dynamo.reset()
         weights, _, calls = trained(replace(EXECUTION, compile=True, attention_kernel=kernel))
         distance, moved = (weights - eager).abs().max().item(), (eager - start).abs().max().item()
@@ -44,4 +45,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

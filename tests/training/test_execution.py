@@ -1,41 +1,37 @@
 """How a training is computed: chosen by rule, stored, and without a trace on the network."""
 
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.nn.test_compile import compile_worker
+from tests.errors import must_raise
 from tests.training.lab import CHOICES, EXECUTION, NOISY, fresh, same, tiny_set, weights
 from vitrail.errors import UsageError
 from vitrail.nn import ViTConfig
 from vitrail.training import execution
-from vitrail.training.execution import (
-    free_memory,
-    pick_attention_kernel,
-    pick_device,
-    pick_execution,
-    pick_parts,
-    pick_precision,
-    pick_threads,
-    step_seconds,
-)
 from vitrail.training.objectives import classification
 from vitrail.training.options import TrainOptions
 from vitrail.training.settings import Optimization
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("cores", [1, 2, 4, 64])
 def test_threads_follow_the_size_and_the_load(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
     monkeypatch.setattr(execution, "processors", lambda: cores)
-    chosen = [pick_threads(10.0**power, 0.0)[0] for power in range(5, 15)]
-    assert chosen == [pick_threads(10.0**power, 0.0)[0] for power in range(5, 15)], "a rule, not a stopwatch"
+    chosen = [execution.pick_threads(10.0**power, 0.0)[0] for power in range(5, 15)]
+    assert chosen == [execution.pick_threads(10.0**power, 0.0)[0] for power in range(5, 15)], "a rule, not a stopwatch"
     assert chosen == sorted(chosen), "more work never takes fewer threads"
     assert chosen[0] == max(1, min(2, cores // 2))
     assert chosen[-1] == cores
     for busy in (0.0, 1.2, 3.0, 500.0):
-        threads, why = pick_threads(1e14, busy)
+        threads, why = execution.pick_threads(1e14, busy)
         assert 1 <= threads <= cores
         assert threads == max(1, cores - round(busy))
         assert str(threads) in why
@@ -55,20 +51,22 @@ def test_processors_respect_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_device_that_is_not_there_is_refused(asked: str) -> None:
     if asked == "cuda:" and torch.cuda.is_available():
         return
-    with pytest.raises(UsageError, match=r"is not there, this machine has: .*cpu") as caught:
-        pick_device(asked)
-    assert caught.value.hint == "--device auto"
+    with must_raise(UsageError) as caught:
+        execution.pick_device(asked)
+    option, value = caught.value.hint.split()
+    assert option == "--device"
+    assert execution.pick_device(value), "what is offered works"
 
 
 def test_devices_that_are_there() -> None:
-    assert pick_device("cpu") == torch.device("cpu")
-    assert pick_device("cpu:0").type == "cpu"
-    assert pick_device("auto").type in ("cpu", "cuda", "mps")
+    assert execution.pick_device("cpu") == torch.device("cpu")
+    assert execution.pick_device("cpu:0").type == "cpu"
+    assert execution.pick_device("auto").type in ("cpu", "cuda", "mps")
 
 
 def test_options_decide_and_are_stored() -> None:
     options = TrainOptions(device="cpu", threads=3, precision="bf16", compile="on", workers=0)
-    chosen, notes = pick_execution(options, NOISY, CHOICES, 10)
+    chosen, notes = execution.pick_execution(options, NOISY, CHOICES, 10)
     assert (chosen.device, chosen.threads, chosen.precision, chosen.compile, chosen.workers) == (
         "cpu",
         3,
@@ -76,31 +74,61 @@ def test_options_decide_and_are_stored() -> None:
         True,
         0,
     )
-    assert any("asked for" in note for note in notes)
-    left, _ = pick_execution(TrainOptions(device="cpu"), NOISY, CHOICES, 10**6)
+    assert notes
+    left, _ = execution.pick_execution(TrainOptions(device="cpu"), NOISY, CHOICES, 10**6)
     assert (left.precision, left.compile) == ("fp32", False)
-    with pytest.raises(UsageError, match="threads must be at least 1"):
-        pick_execution(TrainOptions(threads=0), NOISY, CHOICES, 10)
+    with must_raise(UsageError, "threads"):
+        execution.pick_execution(TrainOptions(threads=0), NOISY, CHOICES, 10)
 
 
 def test_the_math_kernel_is_for_small_heads_compiled_on_a_processor() -> None:
     small = ViTConfig(image_size=28, patch_size=4, channels=1, classes=10, width=8, depth=2, heads=2)
-    assert pick_attention_kernel(small, torch.device("cpu")) == "math"
-    assert pick_attention_kernel(small, torch.device("cuda")) == "flash"
-    assert pick_attention_kernel(ViTConfig.from_size("Ti/16", classes=10), torch.device("cpu")) == "flash"
+    assert execution.pick_attention_kernel(small, torch.device("cpu")) == "math"
+    assert execution.pick_attention_kernel(small, torch.device("cuda")) == "flash"
+    assert execution.pick_attention_kernel(ViTConfig.from_size("Ti/16", classes=10), torch.device("cpu")) == "flash"
     options = TrainOptions(device="cpu", compile="on")
-    assert pick_execution(options, small, CHOICES, 10)[0].attention_kernel == "math"
-    assert pick_execution(replace(options, compile="off"), small, CHOICES, 10)[0].attention_kernel == "flash"
+    assert execution.pick_execution(options, small, CHOICES, 10)[0].attention_kernel == "math"
+    assert execution.pick_execution(replace(options, compile="off"), small, CHOICES, 10)[0].attention_kernel == "flash"
 
 
+def compiled_steps(kernels: list[str], cache: Path) -> list[dict]:
+    """What `compile_worker.py` says, in a process of its own without annotations checked."""
+    settings = {
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+        "OMP_NUM_THREADS": "1",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        "TORCHINDUCTOR_CACHE_DIR": str(cache),
+    }
+    command = [sys.executable, "-m", "tests.training.compile_worker", *kernels]
+    run = subprocess.run(command, cwd=ROOT, env={**os.environ, **settings}, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+
+
+@pytest.mark.soak
 def test_compiled_steps_are_eager_steps_by_either_kernel(tmp_path: Path) -> None:
-    """In a process of its own without annotations checked; the math kernel must really be in the graph."""
-    answers = compile_worker("tests.training.compile_worker", [], tmp_path)
+    """The math kernel must really be in the graph; it comes second, with the same store of graphs on disk."""
+    answers = compiled_steps(["flash", "math"], tmp_path)
     assert [answer["kernel"] for answer in answers] == ["flash", "math"]
     for answer in answers:
         assert answer["moved"] > 5e-3
         assert answer["distance"] <= 1e-5
     assert [answer["flash calls"] > 0 for answer in answers] == [True, False]
+
+
+@pytest.mark.parametrize("kernel", ["flash", "math"])
+def test_the_kernel_that_was_chosen_is_what_a_compiled_network_runs(
+    kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named inside of what is compiled; the compiler itself stands aside here, `make soak` has it."""
+    monkeypatch.setattr(torch, "compile", lambda network: network)
+    seen: list[bool] = []
+    network, batch = fresh().network, next(tiny_set().batches(0, 8))
+    network.head.register_forward_hook(lambda *given: seen.append(torch.backends.cuda.flash_sdp_enabled()))
+    chosen = replace(EXECUTION, compile=True, attention_kernel=kernel)
+    logits = execution.compiled(network.eval(), chosen)(batch.images)
+    assert seen == [kernel == "flash"]
+    torch.testing.assert_close(logits, network(batch.images))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -112,7 +140,7 @@ def test_a_trial_leaves_no_trace(precision: str) -> None:
     before = weights(network)
     batch = next(tiny_set().batches(0, 8))
     images = batch.images.clone()
-    chosen, notes, seconds = pick_precision(
+    chosen, notes, seconds = execution.pick_precision(
         replace(EXECUTION, precision=precision), "auto", wide, network, batch, classification
     )
     assert same(weights(network), before)
@@ -122,7 +150,6 @@ def test_a_trial_leaves_no_trace(precision: str) -> None:
     assert seconds > 0
     assert chosen.precision in ("fp32", "bf16")
     assert len(notes) == 1
-    assert "timed" in notes[0]
 
 
 @pytest.mark.parametrize(("gain", "expected"), [(2.0, "bf16"), (1.16, "bf16"), (1.1, "fp32"), (0.5, "fp32")])
@@ -134,27 +161,28 @@ def test_the_faster_precision_is_taken(monkeypatch: pytest.MonkeyPatch, gain: fl
     )
     wide = replace(NOISY, width=192)
     batch = next(tiny_set().batches(0, 8))
-    chosen, notes, seconds = pick_precision(EXECUTION, "auto", wide, fresh().network, batch, classification)
+    chosen, notes, seconds = execution.pick_precision(EXECUTION, "auto", wide, fresh().network, batch, classification)
     assert (chosen.precision, seconds) == (expected, 1.0 / gain if expected == "bf16" else 1.0)
     assert expected in notes[0]
-    asked, notes, _ = pick_precision(EXECUTION, "fp32", wide, fresh().network, batch, classification)
+    asked, notes, _ = execution.pick_precision(EXECUTION, "fp32", wide, fresh().network, batch, classification)
     assert (asked.precision, notes) == ("fp32", [])
-    narrow, notes, _ = pick_precision(EXECUTION, "auto", NOISY, fresh().network, batch, classification)
+    narrow, notes, _ = execution.pick_precision(EXECUTION, "auto", NOISY, fresh().network, batch, classification)
     assert (narrow.precision, notes) == ("fp32", []), "a narrow network is not even tried"
 
 
 def test_a_step_takes_time() -> None:
-    assert 0 < step_seconds(fresh().network, next(tiny_set().batches(0, 8)), classification, "fp32", repeats=2) < 5
+    assert (
+        execution.step_seconds(fresh().network, next(tiny_set().batches(0, 8)), classification, "fp32", repeats=2) > 0
+    )
 
 
 def test_a_batch_that_does_not_fit_is_computed_in_parts() -> None:
     network = ViTConfig.from_size("S/16")
     choices = Optimization(batch_size=1024)
-    assert pick_parts(network, choices, 2**50) == (1, [])
-    parts, notes = pick_parts(network, choices, 16 * 2**30)
+    assert execution.pick_parts(network, choices, 2**50) == (1, [])
+    parts, notes = execution.pick_parts(network, choices, 16 * 2**30)
     assert parts > 1
     assert parts & (parts - 1) == 0
-    assert notes
-    assert f"in {parts} parts" in notes[0]
-    assert pick_parts(network, choices, 1)[0] == 1024  # never more parts than pictures
-    assert free_memory(torch.device("cpu")) > 2**20
+    assert str(parts) in notes[0]
+    assert execution.pick_parts(network, choices, 1)[0] == 1024  # never more parts than pictures
+    assert execution.free_memory(torch.device("cpu")) > 2**20
