@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         TransformerConfig,
         ViT,
         ViTConfig,
+        run_with_record,
     )
     from vitrail.sequence_model import SequenceModel
     from vitrail.training.options import DistillOptions, TrainOptions
@@ -46,6 +47,7 @@ __all__ = [
     "evaluate",
     "explain",
     "load",
+    "run_with_record",
     "save",
     "train",
 ]
@@ -67,6 +69,7 @@ _HOMES = {
     "distill": "vitrail.jobs",
     "evaluate": "vitrail.jobs",
     "load": "vitrail.model",
+    "run_with_record": "vitrail.nn",
     "save": "vitrail.model",
     "train": "vitrail.jobs",
 }

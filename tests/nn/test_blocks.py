@@ -30,8 +30,9 @@ def test_a_block_is_two_residual_branches_each_of_a_norm_a_part_and_a_scale():
     x2 = x1 + 0.25 * (7 * (3 * x1 - 1) + 3)
     record = Record()
     torch.testing.assert_close(block(x, record), x2)
-    assert list(record) == ["input", "norm1", "mlp", "output"]
+    assert list(record) == ["input", "norm1", "attn_out", "mlp", "output"]
     torch.testing.assert_close(record["norm1"], 2 * x + 1)
+    torch.testing.assert_close(record["attn_out"], x1 - x)
     torch.testing.assert_close(record["mlp"], x2 - x1)
     with pytest.raises(AssertionError):  # the planted fault: norm after the branch
         torch.testing.assert_close(x + 0.5 * (2 * (5 * x + 2) + 1), x1)

@@ -133,7 +133,8 @@ def test_a_decoder_block_is_three_branches_in_either_order():
     x2 = x1 + 0.25 * (3 * x1 - 1 + read) + 1
     record = Record()
     torch.testing.assert_close(a_decoder_block(pre_norm)(x, memory, record=record), x2 + 7 * (0.5 * x2 + 2) + 3)
-    assert list(record) == ["input", "mlp", "output"]
+    assert list(record) == ["input", "self.attn_out", "cross.attn_out", "mlp", "output"]
+    torch.testing.assert_close(record["cross.attn_out"], x2 - x1)
     x1 = 2 * (x + 5 * x + 2) + 1
     x2 = 3 * (x1 + 0.25 * (x1 + read) + 1) - 1
     torch.testing.assert_close(a_decoder_block(post_norm)(x, memory), 0.5 * (x2 + 7 * x2 + 3) + 2)

@@ -1,15 +1,19 @@
 """A record never changes the answer, and what it shows equals the explicit network, weights and gradients alike."""
 
+import re
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import vitrail
 from tests.nn.reference import explicit_vit, explicit_weights, pictures, redraw
+from tests.nn.sequences import SMALL, sources, targets, transformer
 from vitrail.errors import UsageError
-from vitrail.nn import SILENT, Attention, Parts, Record, Silent, ViT, ViTConfig, causal_mask
+from vitrail.nn import SILENT, Attention, Parts, Record, Silent, ViT, ViTConfig, causal_mask, run_with_record
 from vitrail.nn.record import weights_gradient
 
 PLAIN = ViTConfig(image_size=(16, 24), patch_size=8, classes=7, width=24, depth=3, heads=3)
@@ -23,7 +27,7 @@ FORMS = {
     "free head_dim, LayerScale, no qkv bias": replace(PLAIN, heads=2, head_dim=5, layer_scale=0.1, qkv_bias=False),
     "sinusoidal": replace(PLAIN, positions="sinusoidal"),
 }
-BLOCK = ["input", "norm1", "mlp", "output", "attention", "queries", "keys", "values", "attended"]
+BLOCK = ["input", "norm1", "attn_out", "mlp", "output", "attention", "queries", "keys", "values", "attended"]
 
 
 def built(config: ViTConfig, parts: Parts | None = None) -> ViT:
@@ -183,15 +187,16 @@ def test_the_names_and_shapes_are_the_public_ones(run):
     for name in names:
         part = name.rpartition(".")[2]
         per_head = (b, k, n, n) if part == "attention" else (b, k, n, e)
-        shape = {"pooled": (b, d), "logits": (b, 7)}.get(part, per_head if part in BLOCK[4:] else (b, n, d))
+        shape = {"pooled": (b, d), "logits": (b, 7)}.get(part, per_head if part in BLOCK[5:] else (b, n, d))
         assert tuple(record[name].shape) == shape, name
     assert torch.equal(record["logits"], logits)
     assert record["tokens"] is record["blocks.0.input"]
     assert torch.equal(record["blocks.1.output"], record["blocks.2.input"])
     assert torch.equal(record["blocks.1.norm1"], network.blocks[1].norm1(record["blocks.1.input"]))
-    residual = record["blocks.1.output"] - record["blocks.1.mlp"]
+    added = record["blocks.1.attn_out"] + record["blocks.1.mlp"]
+    torch.testing.assert_close(record["blocks.1.output"], record["blocks.1.input"] + added)
     after_attention = record["blocks.1.attended"].transpose(1, 2).flatten(2)
-    torch.testing.assert_close(residual, record["blocks.1.input"] + network.blocks[1].attn.proj(after_attention))
+    torch.testing.assert_close(record["blocks.1.attn_out"], network.blocks[1].attn.proj(after_attention))
     explicit = record["blocks.1.attention"] @ record["blocks.1.values"]
     torch.testing.assert_close(record["blocks.1.attended"], explicit)
     torch.testing.assert_close(record["logits"], network.head(record["pooled"]))
@@ -355,3 +360,46 @@ def test_the_silent_record_is_itself_everywhere():
     assert SILENT.at("blocks.0").at("cross") is SILENT
     SILENT.keep("tokens", torch.ones(1))
     assert vars(SILENT) == {}
+
+
+def test_one_call_gives_the_answer_and_the_record():
+    network, images = built(PLAIN), images_for(PLAIN)
+    logits, record = run_with_record(network, images, "blocks.*.attention", "pooled")
+    assert torch.equal(logits, network(images))
+    assert not logits.requires_grad
+    assert set(record) == {"pooled", *(f"blocks.{index}.attention" for index in range(PLAIN.depth))}
+    logits, record = run_with_record(network, images, gradients=True)
+    assert record.gradient(logits[:, 0].sum())["blocks.0"].abs().max() > 0
+    with pytest.raises(UsageError):
+        run_with_record(network, images, "blocks.*.atention")
+    source, target = sources(), targets()
+    logits, record = run_with_record(transformer(), (source, target), "decoder.blocks.?.*.attn_out")
+    names = {f"decoder.blocks.{index}.{place}.attn_out" for index in range(2) for place in ("self", "cross")}
+    assert set(record) == names
+    assert vitrail.run_with_record is run_with_record
+
+
+def documented(first: str, behind: str) -> list[str]:
+    """The names of the table in `record.py` from one line to another; of `blocks.3.queries, .keys` both."""
+    text = vitrail.nn.record.__doc__ or ""
+    names: list[str] = []
+    for line in text[text.index(first) : text.index(behind)].splitlines():
+        ahead, *more = re.split(r" {2,}", line.strip())[0].split(", ")
+        names += [ahead, *(ahead.rpartition(".")[0] + other for other in more)] if ahead else []
+    return names
+
+
+def test_the_names_that_are_documented_are_those_that_are_kept():
+    """Block 3 stands for all."""
+    network = built(replace(PLAIN, depth=4))
+    _, record = run_with_record(network, images_for(PLAIN))
+    kept = [name for name in record if "blocks" not in name or "blocks.3" in name]
+    assert sorted(documented("    tokens", "A network that writes")) == sorted(kept)
+    config = replace(SMALL, encoder_depth=4, decoder_depth=4)
+    _, record = run_with_record(transformer(config), (sources(), targets()))
+    patterns = documented("    memory", "The attention weights")
+    assert all(any(fnmatchcase(kept, pattern) for kept in record) for pattern in patterns)
+    decoder = [
+        name for name in record if not name.startswith("encoder.") and name.count("blocks.3") == name.count("blocks")
+    ]
+    assert all(any(fnmatchcase(kept, pattern) for pattern in patterns) for kept in decoder)

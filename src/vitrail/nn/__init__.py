@@ -21,7 +21,7 @@ from vitrail.nn.embedding import (
 from vitrail.nn.generate import Generated, generate
 from vitrail.nn.image_to_sequence import ImageToSequence, ImageToSequenceConfig
 from vitrail.nn.mode import evaluating
-from vitrail.nn.record import SILENT, AnyRecord, Record, Silent, attention_weights
+from vitrail.nn.record import SILENT, AnyRecord, Record, Silent, attention_weights, run_with_record
 from vitrail.nn.search import Beam, Greedy, Sampling, Search
 from vitrail.nn.token_embedding import TokenEmbedding
 from vitrail.nn.transformer import Encoder, Transformer, TransformerConfig
@@ -79,6 +79,7 @@ __all__ = [
     "post_norm",
     "pre_norm",
     "resize_positions",
+    "run_with_record",
     "sinusoids",
     "sinusoids_2d",
     "twin",

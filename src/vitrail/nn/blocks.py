@@ -129,7 +129,7 @@ class EncoderBlock(nn.Module):
         record: AnyRecord = SILENT,
         mask: Bool[Tensor, "*#b #n #n"] | None = None,
     ) -> Float[Tensor, "b n d"]:
-        """Run the block; keeps `input`, `norm1` (what attention reads), the attention, `mlp` and `output`.
+        """Run the block; keeps `input`, `norm1` (what attention reads), the attention, `attn_out`, `mlp`, `output`.
 
         Args:
             tokens: (b, n, d).
@@ -140,7 +140,9 @@ class EncoderBlock(nn.Module):
         def mix(tokens: Tensor) -> Tensor:
             record.keep("norm1", tokens)
             attention = self.attn if mask is None else partial(self.attn, mask=mask)  # a ViT's may know no mask
-            return self.drop_path(self.ls1(attention(tokens, record=record)))
+            added = self.drop_path(self.ls1(attention(tokens, record=record)))
+            record.keep("attn_out", added)
+            return added
 
         def transform(tokens: Tensor) -> Tensor:
             added = self.drop_path(self.ls2(self.mlp(tokens)))

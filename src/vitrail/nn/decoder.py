@@ -151,12 +151,16 @@ class DecoderBlock(nn.Module):
         """
 
         def look_back(tokens: Tensor) -> Tensor:
-            return self.self_attn(tokens, mask=mask, record=record.at("self"), cache=cache.at("self"))
+            inside = record.at("self")
+            added = self.self_attn(tokens, mask=mask, record=inside, cache=cache.at("self"))
+            inside.keep("attn_out", added)
+            return added
 
         def read(tokens: Tensor) -> Tensor:
-            return self.cross_attn(
-                tokens, memory.tokens, memory.mask, record=record.at("cross"), cache=cache.at("cross")
-            )
+            inside = record.at("cross")
+            added = self.cross_attn(tokens, memory.tokens, memory.mask, record=inside, cache=cache.at("cross"))
+            inside.keep("attn_out", added)
+            return added
 
         def transform(tokens: Tensor) -> Tensor:
             added = self.mlp(tokens)

@@ -157,10 +157,7 @@ class ImageToSequence(nn.Module):
 
     def encode(self, images: Float[Tensor, "b c h w"], record: AnyRecord = SILENT) -> Memory:
         """The patch tokens behind the ViT's last norm; keeps `encoder.tokens`, `encoder.blocks.0.*` ..., `memory`."""
-        inside = record.at("encoder")
-        tokens = self.encoder.embed(images, inside)
-        for index, block in enumerate(self.encoder.blocks):
-            tokens = block(tokens, inside.at(f"blocks.{index}"))
+        tokens = self.encoder.encode(images, record.at("encoder"))
         memory = self.encoder.norm(tokens)[:, self.config.encoder.prefix :]
         record.keep("memory", memory)
         return Memory(memory, None)

@@ -10,6 +10,7 @@ asks whether it is there. A `Record` keeps the tensors under public names:
     blocks.3.attention          the weights softmax(q k^T / sqrt(e))     (b, k, n, n)
     blocks.3.values             per head                                 (b, k, n, e)
     blocks.3.attended           attention times values, per head         (b, k, n, e)
+    blocks.3.attn_out           what attention adds                      (b, n, d)
     blocks.3.mlp                what the MLP adds                        (b, n, d)
     blocks.3.output             what leaves block 3                      (b, n, d)
     pooled                      what the head reads                      (b, d)
@@ -19,7 +20,7 @@ A network that writes keeps the same under `encoder.`, and beside it, for t targ
 
     memory                      what the decoder reads                   (b, m, d)
     decoder.tokens              what enters its first block              (b, t, d)
-    decoder.blocks.3.self.*     how target tokens look back: `.queries`, `.attention` (b, k, t, t) and the others
+    decoder.blocks.3.self.*     how target tokens look back: `.queries`, `.attention` (b, k, t, t), `.attn_out` and on
     decoder.blocks.3.cross.*    how they look into the memory: `.attention` is (b, k, t, m)
     decoder.blocks.3.input, .mlp, .output                                (b, t, d)
     logits                                                               (b, t, v)
@@ -38,7 +39,7 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.errors import UsageError, nearest
 
@@ -287,3 +288,30 @@ class Record:
 
 
 AnyRecord = Record | Silent
+
+
+def run_with_record(
+    network: nn.Module, inputs: Tensor | tuple[Tensor, ...], *names: str, gradients: bool = False
+) -> tuple[Tensor, Record]:
+    """Run a network once, in the mode that it is in: what it answers, and what it computed on the way.
+
+        logits, record = run_with_record(network, images, "blocks.*.attention")
+        record["blocks.11.attention"]
+
+    Args:
+        network: Any that takes a record: a `ViT`, a `Transformer`, an `ImageToSequence`.
+        inputs: What it reads: images (b, c, h, w), or a tuple where it reads more, such as (source, target).
+        *names: What to keep, as in `Record`: names or shell patterns; everything when none is given.
+        gradients: Whether both stay inside the graph, for `Record.gradient` and `torch.autograd.grad`; else the run
+            leaves no graph.
+
+    Raises:
+        UsageError: If the inputs do not fit, or a name is none that this network keeps.
+    """
+    record = Record(*names, gradients=gradients)
+    with torch.set_grad_enabled(gradients):
+        logits = network(*(inputs if isinstance(inputs, tuple) else (inputs,)), record=record)
+    idle = [name for name in names if not any(fnmatchcase(kept, name) for kept in record)]
+    if idle:
+        raise UsageError(f"this network keeps nothing that is called '{idle[0]}'", "no names at all, and list(record)")
+    return logits, record

@@ -1,8 +1,7 @@
 """The Vision Transformer: "An image is worth 16x16 words" (Dosovitskiy et al., 2020).
 
-    tokens = embed(images)            equation 1: patches, prefix tokens, positions
-    tokens = block(tokens), L times   equations 2 and 3
-    logits = readout(tokens)          equation 4: norm, pooling, head
+    tokens = encode(images)     embed: patches, prefix tokens, positions (equation 1); then the blocks (2 and 3)
+    logits = readout(tokens)    norm, pooling, head (equation 4)
 
 Read with it: `attention.py`, `embedding.py`, `blocks.py`. Axes: b batch, c channels, h w pixels, gh gw grid,
 n tokens, d width. Parameters bear timm's names.
@@ -189,10 +188,11 @@ class ViT(nn.Module):
         Raises:
             UsageError: If the channels or the size do not fit.
         """
-        tokens = self.embed(images, record)
-        for index, block in enumerate(self.blocks):
-            tokens = block(tokens, record.at(f"blocks.{index}"))
-        return self.readout(tokens, record)
+        return self.readout(self.encode(images, record), record)
+
+    def encode(self, images: Images, record: AnyRecord = SILENT) -> Float[Tensor, "b n d"]:
+        """The tokens behind the last block: `embed`, then all blocks."""
+        return self.run_blocks(self.embed(images, record), record)
 
     def embed(self, images: Images, record: AnyRecord = SILENT) -> Float[Tensor, "b n d"]:
         """Equation 1: patches to tokens, prefix tokens in front, positions added. Keeps `tokens`."""
@@ -204,6 +204,14 @@ class ViT(nn.Module):
             tokens = tokens + resize_positions(self.pos_embed, self.config.prefix, self.config.grid, grid)
         tokens = self.drop(tokens)
         record.keep("tokens", tokens)
+        return tokens
+
+    def run_blocks(
+        self, tokens: Float[Tensor, "b n d"], record: AnyRecord = SILENT, first: int = 0, stop: int | None = None
+    ) -> Float[Tensor, "b n d"]:
+        """Equations 2 and 3: blocks `first` to `stop` - 1 (to the last when None); keeps `blocks.0.*` and on."""
+        for index in range(len(self.blocks))[first:stop]:
+            tokens = self.blocks[index](tokens, record.at(f"blocks.{index}"))
         return tokens
 
     def readout(self, tokens: Float[Tensor, "b n d"], record: AnyRecord = SILENT) -> Float[Tensor, "b v"]:
@@ -225,10 +233,7 @@ class ViT(nn.Module):
 
     def features(self, images: Images) -> Features:
         """Class token, patches as a grid, registers and the pooled vector, after the last norm."""
-        tokens = self.embed(images)
-        for block in self.blocks:
-            tokens = block(tokens)
-        tokens, prefix = self.norm(tokens), self.config.prefix
+        tokens, prefix = self.norm(self.encode(images)), self.config.prefix
         return Features(
             class_token=tokens[:, 0] if self.config.class_token else None,
             patches=tokens[:, prefix:].unflatten(1, self.grid(images)),

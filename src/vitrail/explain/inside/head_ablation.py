@@ -129,9 +129,8 @@ def answer_without(
         assert isinstance(attention, Attention)
         return Ablated(attention, head, mean)
 
-    for layer in (twin(network.blocks[block], {Attention: ablated}), *network.blocks[block + 1 :]):
-        tokens = layer(tokens)
-    return network.readout(tokens)
+    tokens = twin(network.blocks[block], {Attention: ablated})(tokens)
+    return network.readout(network.run_blocks(tokens, first=block + 1))
 
 
 class Ablated(nn.Module):

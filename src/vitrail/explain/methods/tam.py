@@ -91,15 +91,13 @@ def last_gradient(
     network: ViT, opened: Opened, scale: float
 ) -> tuple[Float[Tensor, "b k n e"], Float[Tensor, "b k n e"]]:
     """The gradient of what the last attention attended, and its values, for the picture times `scale`."""
-    *blocks, last = network.blocks
-    place = f"blocks.{len(blocks)}"
+    last = network.config.depth - 1
+    place = f"blocks.{last}"
     record = Record(f"{place}.attention", f"{place}.values", gradients=True)
     with torch.no_grad():
-        tokens = network.embed(opened.pixels * scale)
-        for block in blocks:
-            tokens = block(tokens)
+        tokens = network.run_blocks(network.embed(opened.pixels * scale), stop=last)
     with torch.enable_grad():
-        logits = network.readout(last(tokens.detach().requires_grad_(), record.at(place)))
+        logits = network.readout(network.run_blocks(tokens.detach().requires_grad_(), record, first=last))
         number = opened.aim.of(logits).sum()  # pictures do not mix: each gets its own
     refuse_constant(number)
     return record.attended_gradient(number)[place], record[f"{place}.values"].detach()
