@@ -150,7 +150,7 @@ def open_feed(
     preprocessing: Preprocessing,
     *,
     workers: int,
-    resident_bytes: int = RESIDENT_BYTES,
+    resident_bytes: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Feed:
     """The feed that fits: resident when all pixels take at most `resident_bytes`, streamed otherwise.
@@ -159,11 +159,11 @@ def open_feed(
         pictures: The set.
         preprocessing: How a picture becomes pixels.
         workers: Worker processes (streamed) or threads at the start (resident).
-        resident_bytes: Limit of memory for resident pixels, in bytes.
+        resident_bytes: Limit of memory for resident pixels, in bytes; `RESIDENT_BYTES` when None.
         progress: Called with the number of pictures read at the start (resident only).
     """
     size = len(pictures) * preprocessing.channels * preprocessing.size[0] * preprocessing.size[1]
-    if size <= resident_bytes:
+    if size <= (RESIDENT_BYTES if resident_bytes is None else resident_bytes):
         return resident_pixels(pictures, preprocessing, max(1, workers), progress)
     return StreamedFeed(pictures, preprocessing, workers)
 
