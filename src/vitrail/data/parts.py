@@ -96,9 +96,10 @@ def hold_out(part: Part, count: int, seed: int) -> tuple[Part, Part]:
     sizes = np.bincount(part.labels, minlength=len(part.classes))
     by_class = np.split(np.argsort(part.labels, kind="stable"), np.cumsum(sizes)[:-1])
     held = np.zeros(len(part.labels), dtype=bool)
+    named = (os.fsencode(f"{seed}:{name}") for name in part.pictures.names())
+    ranks = np.array([hashlib.blake2b(each, digest_size=8).digest().hex() for each in named])
     for members, quota in zip(by_class, _quotas(sizes, count), strict=True):
-        ranked = sorted(members, key=lambda index: _rank(seed, part.pictures.name(int(index))))
-        held[ranked[:quota]] = True
+        held[members[np.argsort(ranks[members], kind="stable")[:quota]]] = True
     return part.select(np.flatnonzero(~held)), part.select(np.flatnonzero(held))
 
 
@@ -111,7 +112,3 @@ def _quotas(sizes: Int64[np.ndarray, " classes"], count: int) -> list[int]:
     for label in by_remainder[: count - sum(quotas)]:
         quotas[label] += 1
     return [min(max(quota, 1), int(size) - 1) if size else 0 for quota, size in zip(quotas, sizes, strict=True)]
-
-
-def _rank(seed: int, name: str) -> bytes:
-    return hashlib.blake2b(os.fsencode(f"{seed}:{name}"), digest_size=8).digest()

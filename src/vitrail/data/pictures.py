@@ -34,6 +34,10 @@ class Pictures(abc.ABC):
         """
 
     @abc.abstractmethod
+    def names(self) -> list[str]:
+        """The names of all."""
+
+    @abc.abstractmethod
     def open(self, index: int) -> Image.Image:
         """One decoded picture.
 
@@ -86,6 +90,10 @@ class ArrayPictures(Pictures):
         """The set's label and the picture's number in it, such as `digits/17`."""
         return f"{self.label}/{self.numbers[index]}"
 
+    def names(self) -> list[str]:
+        """The names of all."""
+        return [f"{self.label}/{number}" for number in self.numbers]
+
     def open(self, index: int) -> Image.Image:
         """The picture with mode L or RGB."""
         pixels = self.pixels[index]
@@ -127,6 +135,10 @@ class FilePictures(Pictures):
         if self.root is not None and path.is_relative_to(self.root):
             path = path.relative_to(self.root)
         return path.as_posix()
+
+    def names(self) -> list[str]:
+        """The names of all."""
+        return [self.name(index) for index in range(len(self))]
 
     def open(self, index: int) -> Image.Image:
         """The decoded file; see `vitrail.data.decode.open_picture`."""
