@@ -9,19 +9,30 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from vitrail.explain import Method
+import pytest
+
+from tests.explain.reference import VARIANTS
+from vitrail.explain import METHODS, Method
 
 # options under which a method is cheap enough to be run a thousand times
 QUICK: dict[str, dict[str, Any]] = {
     "smooth_grad": {"samples": 4},
-    "integrated_gradients": {"batch_size": 1024},
+    "integrated_gradients": {"steps": 16, "batch_size": 1024},
     "rise": {"masks": 60, "cells": 3, "batch_size": 1024},
     "kernel_shap": {"samples": 176, "batch_size": 1024},
     "occlusion": {"batch_size": 1024},
+    "tam": {"steps": 2},
 }
 
 # where only the place of values counts, and not what they are worth
-ROUGH = QUICK | {"integrated_gradients": {"steps": 3, "tolerance": None}, "tam": {"steps": 2}}
+ROUGH = QUICK | {"integrated_gradients": {"steps": 3, "tolerance": None}}
+
+# on the networks of the lab, whose 64 patches KernelSHAP wants at least 512 samples for
+ON_THE_LAB = QUICK | {
+    "kernel_shap": {"samples": 512, "batch_size": 1024},
+    "integrated_gradients": {"batch_size": 1024},
+    "tam": {},
+}
 
 # they ask the network with pictures that are partly covered, and need no gradient
 BY_COVERING = {"occlusion", "rise", "kernel_shap"}
@@ -69,3 +80,19 @@ def takes(method: Method, option: str) -> bool:
     """Whether a method has an option of this name."""
     function = method.function.func if type(method.function) is partial else method.function
     return option in inspect.signature(function).parameters
+
+
+# All methods read a network by the same functions, so two of them meet every variant, and the others three that differ
+# most: both poolings, none and several tokens in front of the patches, one head and two.
+SOME_VARIANTS = ("class-5-distilled", "mean-0", "mean-2-register")
+IN_EVERY_VARIANT = {"generic_attention", "conservative"}
+
+every_method = pytest.mark.parametrize("method", [quick(method) for method in METHODS.values()], ids=METHODS)
+every_method_and_variant = pytest.mark.parametrize(
+    ("method", "config"),
+    [
+        pytest.param(quick(method), VARIANTS[variant], id=f"{name}-{variant}")
+        for name, method in METHODS.items()
+        for variant in (VARIANTS if name in IN_EVERY_VARIANT else SOME_VARIANTS)
+    ],
+)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.explain.left import same, state_of, with_gradients
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
-from tests.explain.test_conformance import same, state_of, with_gradients
 from vitrail.errors import UsageError
 from vitrail.explain.inside import (
     attention_distance,
