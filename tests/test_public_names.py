@@ -16,7 +16,7 @@ PROMISED = {
     *("ViT", "ViTConfig", "Record", "Model", "load", "save", "train", "explain", "TrainOptions", "evaluate"),
     *("Transformer", "TransformerConfig", "ImageToSequence", "ImageToSequenceConfig"),
     *("distill", "DistillOptions", "Teacher"),
-    *("SequenceModel", "Vocabulary"),
+    *("SequenceModel", "Vocabulary", "run_with_record"),
 }
 FOLDERS = sorted(path.parent.name for path in (Path(vitrail.__file__).parent).glob("*/__init__.py"))
 MODULES = sorted(path.stem for path in Path(vitrail.__file__).parent.glob("*.py") if path.stem != "__init__")
