@@ -1,6 +1,9 @@
-"""What the tests of training share: a tiny set of pictures, a tiny network, and comparisons down to the bit."""
+"""What the tests of training share: tiny sets of images and texts, tiny networks, and comparisons down to the bit.
 
-from collections.abc import Iterable, Iterator
+Where batches, objectives and the loop live is said here, once; the tests import these names from here.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,10 +15,15 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import TrainingSet
 from vitrail.data.feed import Feed, Fetched, ResidentFeed
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.nn import ViT, ViTConfig
+from vitrail.data.samples import TextSamples
+from vitrail.data.sequence_batches import SequenceBatch, SequenceSet, feed_of
+from vitrail.data.vocabulary import Vocabulary
+from vitrail.nn import Transformer, TransformerConfig, ViT, ViTConfig
 from vitrail.training.loop import EpochDone, State, StepDone, start, train_loop
-from vitrail.training.objectives import classification
+from vitrail.training.objectives import classification, teacher_forcing
 from vitrail.training.settings import Execution, Optimization
+
+__all__ = ["EpochDone", "StepDone", "classification", "start", "teacher_forcing", "train_loop"]  # and what is made here
 
 TINY = ViTConfig(image_size=8, patch_size=4, channels=1, classes=3, width=16, depth=2, heads=2, mlp_dim=24)
 NOISY = replace(TINY, dropout=0.2, attention_dropout=0.1, stochastic_depth=0.2, layer_scale=0.1)
@@ -24,6 +32,7 @@ LIVELY = Augmentation(
     shift=0.1, rotate=10.0, zoom=(0.9, 1.1), flip=0.5, erase=0.3, mixup=0.4, cutmix=1.0, label_smoothing=0.1, fill=0
 )
 EXECUTION = Execution(threads=1)
+VOCABULARY = Vocabulary(tuple("0123456789"))
 
 
 class PatchyFeed(Feed):
@@ -56,6 +65,39 @@ def tiny_set(
     """A training set in memory."""
     pixels, labels = pictures(count)
     return TrainingSet(PatchyFeed(pixels, bad), labels, 3, PLAIN, augmentation, seed, torch.device("cpu"))
+
+
+def digit_strings(count: int, seed: int = 0) -> list[str]:
+    """Strings of one to nine random digits, all different."""
+    draw, found = np.random.default_rng(seed), []
+    while len(found) < count:
+        text = "".join(map(str, draw.integers(0, 10, draw.integers(1, 10))))
+        found += [text] if text not in found else []
+    return found
+
+
+def text_set(sources: Sequence[str], targets: Sequence[str], seed: int = 0) -> SequenceSet:
+    """A training set of strings of digits; batches have inputs, target, ids and number."""
+    feed = feed_of(TextSamples(tuple(sources), tuple(targets)), None, VOCABULARY, 0)
+    return SequenceSet(feed, len(targets), VOCABULARY, None, seed, torch.device("cpu"))
+
+
+def batch_of_ids(target: list[list[int]]) -> SequenceBatch:
+    """A batch whose sources say nothing."""
+    inputs = torch.zeros(len(target), 1, dtype=torch.long)
+    return SequenceBatch(inputs, torch.tensor(target), np.arange(len(target)), 0, 0, 0)
+
+
+def writer(width: int, max_length: int, seed: int = 0) -> Transformer:
+    """A small Transformer from strings of digits to strings of digits, without dropout."""
+    torch.manual_seed(seed)
+    ids = len(VOCABULARY)
+    return Transformer(
+        TransformerConfig(
+            source_vocabulary=ids, target_vocabulary=ids, width=width, heads=2, mlp_dim=2 * width, encoder_depth=1,
+            decoder_depth=1, dropout=0.0, norm="pre", max_length=max_length,
+        )
+    )  # fmt: skip
 
 
 CHOICES = Optimization(epochs=3, batch_size=8, learning_rate=3e-3, warmup_epochs=0.5, average=0.9, weight_decay=0.1)
