@@ -112,13 +112,13 @@ def test_a_student_goes_on_with_its_teacher(old: Path) -> None:
 
 def test_a_model_of_texts_answers_and_goes_on(old: Path) -> None:
     run = old / "writing"
-    must_answer_as_then("writing", vitrail.load(run).generate(SOURCES))
+    must_answer_as_then("writing", vitrail.load(run).predict(SOURCES))
     must_be_as_then("writing", vitrail.evaluate(run))
     must_have_gone_on("writing", vitrail.train("sort-digits", run, AGAIN))
 
 
 def test_a_model_that_reads_images_and_writes_answers(old: Path, images: Path) -> None:
-    must_answer_as_then("reading", vitrail.load(old / "reading").generate(some_images(images)))
+    must_answer_as_then("reading", vitrail.load(old / "reading").predict(some_images(images)))
 
 
 @pytest.mark.parametrize("name", ["stopped", "student", "writing"])

@@ -11,9 +11,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitrail import explain
+    from vitrail import data, explain, nn, tasks, training
+    from vitrail.data.columns import Classes
     from vitrail.data.vocabulary import Vocabulary
-    from vitrail.jobs import distill, evaluate, train
     from vitrail.model import Model, load, save
     from vitrail.nn import (
         ImageToSequence,
@@ -25,17 +25,19 @@ if TYPE_CHECKING:
         ViTConfig,
         run_with_record,
     )
-    from vitrail.sequence_model import SequenceModel
+    from vitrail.training.evaluate import evaluate
+    from vitrail.training.job import distill, train
+    from vitrail.training.loop import train_loop
     from vitrail.training.options import DistillOptions, TrainOptions
     from vitrail.training.teacher import Teacher
 
 __all__ = [
+    "Classes",
     "DistillOptions",
     "ImageToSequence",
     "ImageToSequenceConfig",
     "Model",
     "Record",
-    "SequenceModel",
     "Teacher",
     "TrainOptions",
     "Transformer",
@@ -43,17 +45,22 @@ __all__ = [
     "ViT",
     "ViTConfig",
     "Vocabulary",
+    "data",
     "distill",
     "evaluate",
     "explain",
     "load",
+    "nn",
     "run_with_record",
     "save",
+    "tasks",
     "train",
+    "train_loop",
+    "training",
 ]
 
 _HOMES = {
-    "SequenceModel": "vitrail.sequence_model",
+    "Classes": "vitrail.data.columns",
     "Vocabulary": "vitrail.data.vocabulary",
     "DistillOptions": "vitrail.training.options",
     "ImageToSequence": "vitrail.nn",
@@ -66,19 +73,23 @@ _HOMES = {
     "TransformerConfig": "vitrail.nn",
     "ViT": "vitrail.nn",
     "ViTConfig": "vitrail.nn",
-    "distill": "vitrail.jobs",
-    "evaluate": "vitrail.jobs",
+    "distill": "vitrail.training.job",
+    "evaluate": "vitrail.training.evaluate",
     "load": "vitrail.model",
     "run_with_record": "vitrail.nn",
     "save": "vitrail.model",
-    "train": "vitrail.jobs",
+    "train": "vitrail.training.job",
+    "train_loop": "vitrail.training.loop",
 }
+
+
+_FOLDERS = ("data", "explain", "nn", "tasks", "training")
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its home (PEP 562)."""
-    if name == "explain":
-        return importlib.import_module("vitrail.explain")
+    if name in _FOLDERS:
+        return importlib.import_module(f"vitrail.{name}")
     if name not in _HOMES:
         raise AttributeError(f"vitrail has no '{name}'; it has {', '.join(__all__)}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -3,145 +3,188 @@
     model = vitrail.load("runs/latest")
     model.predict(["photo.jpg"])[0].label
 
-The folder holds `model.safetensors` (tensors), `config.json` (the network and the class names),
-`preprocessor_config.json` (how a picture becomes a tensor), `references.safetensors` (what explanations are tested
-with; it may be missing) and `README.md`. Nothing in it is a pickle.
+The folder holds `model.safetensors` (tensors), `config.json` (the network, the task, and the names of what it says),
+`preprocessor_config.json` where images go in, the background that explanations are tested with where there is one, and
+`README.md`. Nothing in it is a pickle. `config.json` comes last: with it the folder is a model.
 """
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
+from vitrail.card import card as card_of
+from vitrail.data.columns import Classes, Codec
+from vitrail.data.decode import open_picture
 from vitrail.data.hugging_face import from_hugging_face, to_hugging_face
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.reference_files import REFERENCES, Compressed, misfit, read_references, references_file
-from vitrail.data.references import about_references
-from vitrail.data.tensor_files import with_checksum
-from vitrail.errors import DataError, UsageError, VitrailError
-from vitrail.model_files import (
-    CARD,
-    CONFIG,
-    FORMAT,
-    PREPROCESSOR,
-    SAVED_AGAIN,
-    WEIGHTS,
-    kind_of,
-    load_weights,
-    open_model,
-    opened,
-    read_json,
-    write,
-)
-from vitrail.nn import STANDARD, Parts, ViT, ViTConfig, grid_of
+from vitrail.data.tensor_files import read_tensors, with_checksum
+from vitrail.data.vocabulary import BEGIN, END, PADDING, Vocabulary
+from vitrail.errors import DataError, UsageError, VitrailError, nearest
+from vitrail.io import read_json, to_json, write_file
+from vitrail.nn import STANDARD, ImageToSequenceConfig, Parts, Search, TransformerConfig, ViTConfig, grid_of
 from vitrail.nn.mode import evaluating
-from vitrail.sequence_model import SequenceModel
-from vitrail.sequence_model_files import KINDS, load_sequence_model, save_sequence_model
+from vitrail.nn.networks import build, config_from_dict, config_to_dict
+from vitrail.tasks import TASKS, Prediction, Result, Task
+from vitrail.tasks.classify import Classification
+from vitrail.tasks.task import Input
 from vitrail.weights import timm_keys
+from vitrail.weights.format1 import FORMAT as OLD
+from vitrail.weights.format1 import model_config
 
-TOP = 5
+FORMAT = 2
+WEIGHTS, CONFIG, PREPROCESSOR, CARD = "model.safetensors", "config.json", "preprocessor_config.json", "README.md"
+SAVED_AGAIN = "the folder of another run, or train again"
+FIRST_RUN = "vitrail train digits, or for a model that writes: vitrail train sort-digits"
 
-
-class Prediction(NamedTuple):
-    """What a model says of one picture."""
-
-    name: str
-    label: str
-    probability: float
-    top: tuple[tuple[str, float], ...]  # the most probable classes with their probabilities, best first
+Source = str | Path | Image.Image
+CLASSIFY = Classification()
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A network with its preprocessing and class names.
+    """A network with all that makes it usable, whatever its task.
 
     Attributes:
-        network: Gives logits, one for each class.
-        preprocessing: What turns a file or picture into what the network expects.
-        classes: The class names, in the order of the logits.
-        references: Pictures that explanations are tested with, put together from patches of training pictures; see
+        network: A module that gives logits.
+        input: What turns a source into what the network expects: of an image, or the vocabulary of a text.
+        output: The codec: class names in the order of the logits, a vocabulary, or that of a task of your own.
+        task: What was learnt.
+        background: Images that explanations are tested with, put together from patches of training images; see
             `vitrail.data.references`. None where there are none. Predictions do not need them.
-        compressed_references: What these were decoded from, where they are stored as JPEG: `save` writes it again, so
-            that nothing is lost twice. It is passed over where `references` are others; nobody needs to give it.
+        facts: What to know of its training and origin, by name, in plain values.
+        compressed_background: What `background` was decoded from, where it is stored as JPEG: `save` writes it again,
+            so that nothing is lost twice. It is passed over where `background` is another; nobody needs to give it.
     """
 
-    network: ViT
-    preprocessing: Preprocessing
-    classes: tuple[str, ...]
-    references: UInt8[Tensor, "r c h w"] | None = None
-    compressed_references: Compressed | None = None
+    network: Any
+    input: Input
+    output: Codec
+    task: Task = CLASSIFY
+    background: UInt8[Tensor, "r c h w"] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    compressed_background: Compressed | None = None
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
-        if len(self.classes) != self.network.config.classes:
-            raise UsageError(
-                f"{len(self.classes)} class names for a network with {self.network.config.classes} logits",
-                "one name for each logit",
-            )
-        if self.preprocessing.channels != self.network.config.channels:
-            raise UsageError(
-                f"preprocessing makes {self.preprocessing.channels} channels, the network wants "
-                f"{self.network.config.channels}",
-                f"Preprocessing(channels={self.network.config.channels}, ...)",
-            )
-        grid_of(self.preprocessing.size, self.network.config.patch)
-        problem = "" if self.references is None else misfit(self.references, self.preprocessing)
-        if problem:
-            raise UsageError(problem, "references=None, or pictures that preprocessing.to_uint8 made")
+        config = getattr(self.network, "config", None)
+        _check_output(config, self.output)
+        _check_input(config, self.input)
+        if self.background is not None:
+            problem = misfit(self.background, self.preprocessing)
+            if problem:
+                raise UsageError(problem, "background=None, or images that preprocessing.to_uint8 made")
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How an image becomes what the network expects.
+
+        Raises:
+            UsageError: The model reads texts.
+        """
+        if not isinstance(self.input, Preprocessing):
+            raise UsageError("this model reads texts, which have no preprocessing", "model.input, its vocabulary")
+        return self.input
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The class names, in the order of the logits.
+
+        Raises:
+            UsageError: The model tells something else.
+        """
+        if not isinstance(self.output, Classes):
+            raise UsageError(f"the task {self.task.name} has no classes", "model.output, what it tells")
+        return self.output.names
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether a source is a text; else it is an image."""
+        return isinstance(self.input, Vocabulary)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return next(self.network.parameters()).device
+
+    @property
+    def about(self) -> str:
+        """What to know of its probabilities, in a sentence; empty where there is nothing."""
+        return self.task.about(self.output, self.facts)
+
+    @property
+    def example(self) -> str:
+        """A source as it may be typed, for cards and hints."""
+        if isinstance(self.input, Vocabulary):
+            return self.input.separator.join(self.input.tokens[:4][::-1])
+        return "image.png"
 
     @property
     def donors(self) -> Float[Tensor, "r c h w"] | None:
-        """The references as the network expects them, on its device: they lend patches when a map is tested."""
-        if self.references is None:
+        """The background as the network expects it, on its device."""
+        if self.background is None:
             return None
-        return self.preprocessing.normalise(self.references.to(next(self.network.parameters()).device))
+        return self.preprocessing.normalise(self.background.to(self.device))
 
-    def tensor(self, pictures: Sequence[str | Path | Image.Image]) -> Float[Tensor, "b c h w"]:
-        """Pictures as the network expects them, on its device."""
-        pixels = torch.stack([self.preprocessing.to_uint8(opened(picture)) for picture in pictures])
-        return self.preprocessing.normalise(pixels.to(next(self.network.parameters()).device))
+    def tensor(self, sources: Sequence[Source]) -> Tensor:
+        """Sources as the network expects them, on its device: images (b, c, h, w), or ids (b, s).
+
+        Raises:
+            DataError: An image cannot be read, or a text is empty or has an unknown token; names it.
+            UsageError: A source is of the wrong kind.
+        """
+        if isinstance(self.input, Preprocessing):
+            pixels = torch.stack([self.input.to_uint8(opened(source)) for source in sources])
+            return self.input.normalise(pixels.to(self.device))
+        texts = []
+        for source in sources:
+            if not isinstance(source, str):
+                raise UsageError(f"this model reads texts, got {type(source).__name__}", "a text, as str")
+            texts.append(source)
+        return torch.from_numpy(self.input.rows(texts, framed=False)).to(self.device)
 
     def predict(
-        self, pictures: Sequence[str | Path | Image.Image] | str | Path | Image.Image, batch_size: int = 64
+        self, sources: Sequence[Source] | Source, *, search: Search | None = None, batch_size: int = 64
     ) -> list[Prediction]:
-        """The class of each picture.
+        """What the model answers to each source.
 
         Args:
-            pictures: Files or opened pictures, or a single one.
+            sources: Files or opened images, or texts; or a single one.
+            search: How the next token is chosen, of a model that writes; greedy when None.
             batch_size: How many go through the network at a time.
 
         Returns:
-            One prediction for each picture, in order.
+            One prediction for each source, in order: its class says what it is.
 
         Raises:
-            DataError: If a file cannot be read; names it.
+            DataError: A source cannot be read; names it, an empty text by its place.
+            UsageError: There is a search, and the task knows none.
         """
-        if isinstance(pictures, str | Path | Image.Image):
-            pictures = [pictures]
-        predictions = []
-        for first in range(0, len(pictures), batch_size):
-            some = pictures[first : first + batch_size]
-            shares = self.probabilities(self.tensor(some)).cpu()
-            best = shares.topk(min(TOP, len(self.classes)))
-            for picture, values, indices in zip(some, best.values.tolist(), best.indices.tolist(), strict=True):
-                top = tuple((self.classes[i], v) for i, v in zip(indices, values, strict=True))
-                name = str(picture) if isinstance(picture, str | Path) else "picture"
-                predictions.append(Prediction(name, top[0][0], top[0][1], top))
+        if search is not None and (not self.task.searches or not isinstance(search, Search)):
+            what = f"got {type(search).__name__}" if self.task.searches else f"and the task {self.task.name} has none"
+            raise UsageError(f"search says how a text is written, {what}", "model.predict(sources) without a search")
+        if isinstance(sources, str | Path | Image.Image):
+            sources = [sources]
+        if isinstance(self.input, Vocabulary) and "" in sources:
+            raise DataError(
+                f"text {list(sources).index('') + 1} of {len(sources)} is empty",
+                f"at least one of {self.input.describe()[1]}",
+            )
+        predictions: list[Prediction] = []
+        with evaluating(self.network):
+            for first in range(0, len(sources), batch_size):
+                some = sources[first : first + batch_size]
+                names = [str(source) if isinstance(source, str | Path) else "image" for source in some]
+                here = None if search is None else search.from_row(first)
+                inputs = self.tensor(some)
+                predictions += self.task.predict(self.network, self.output, inputs, names, here, self.facts)
         return predictions
-
-    def generate(self, sources: object, *others: object) -> NoReturn:
-        """Refuse: this model says classes.
-
-        Raises:
-            UsageError: Always; names `predict`.
-        """
-        raise UsageError("this model says classes, and generate is for models that write", "model.predict(pictures)")
 
     @torch.no_grad()
     def probabilities(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b v"]:
@@ -150,7 +193,71 @@ class Model:
             return self.network(images).float().softmax(dim=-1)
 
 
-def save(model: Model | SequenceModel, folder: str | Path, *, card: str = "", parts: str = "") -> Path:
+def opened(image: object) -> Image.Image:
+    """The image of a file, or the image itself.
+
+    Raises:
+        DataError: If the file cannot be read.
+        UsageError: If it is neither a path nor an image.
+    """
+    if isinstance(image, Image.Image):
+        return image
+    if isinstance(image, str | Path):
+        return open_picture(Path(image))
+    raise UsageError(
+        f"an image must be a path or a PIL image, got {type(image).__name__}",
+        "model.network(tensor) for a tensor that is normalised already",
+    )
+
+
+def _check_output(config: object, output: Codec) -> None:
+    match config:
+        case ViTConfig():
+            outputs = config.classes
+        case TransformerConfig():
+            outputs = config.target_vocabulary
+        case ImageToSequenceConfig():
+            outputs = config.vocabulary
+        case _:
+            return
+    if outputs != output.outputs:
+        raise UsageError(
+            f"the output has {output.outputs} {output.describe()[0]}, the network gives {outputs} logits",
+            f"an output of {outputs}, one for each logit",
+        )
+    if not isinstance(config, ViTConfig) and (config.padding, config.begin, config.end) != (PADDING, BEGIN, END):
+        raise UsageError(
+            f"the network has the special ids {config.padding}, {config.begin}, {config.end}",
+            f"padding={PADDING}, begin={BEGIN}, end={END}, as in every Vocabulary",
+        )
+
+
+def _check_input(config: object, input: Input) -> None:
+    match config:
+        case TransformerConfig():
+            if not isinstance(input, Vocabulary) or input.outputs != config.source_vocabulary:
+                has = f"{input.outputs} ids" if isinstance(input, Vocabulary) else "none"
+                raise UsageError(
+                    f"the network reads texts of {config.source_vocabulary} ids, the input's vocabulary has {has}",
+                    f"a vocabulary of {config.source_vocabulary - 3} tokens",
+                )
+            return
+        case ViTConfig():
+            reads = config
+        case ImageToSequenceConfig():
+            reads = config.encoder
+        case _:
+            return
+    if not isinstance(input, Preprocessing) or input.channels != reads.channels:
+        makes = f"{input.channels} channels" if isinstance(input, Preprocessing) else "texts"
+        raise UsageError(
+            f"preprocessing makes {makes}, the network wants {reads.channels} channels",
+            f"Preprocessing(channels={reads.channels}, ...)",
+        )
+    grid_of(input.size, reads.patch)
+
+
+def save(model: Model, folder: str | Path, *, result: Result | None = None, card: str = "", parts: str = "") -> Path:
     """Write a model folder; `load` reads it again.
 
     Files are written beside their place and renamed, so an interrupted save leaves the former files whole.
@@ -158,110 +265,160 @@ def save(model: Model | SequenceModel, folder: str | Path, *, card: str = "", pa
     Args:
         model: What to save.
         folder: Where; made if missing.
-        card: Text of the README; a short one is written when empty.
+        result: How well it does, for its card.
+        card: Text of the README; made from the model when empty.
         parts: The name of the foreign parts, for a network that was built with `Parts` of its own.
 
     Raises:
-        UsageError: If the network has foreign parts and `parts` does not name them, or it writes and has any.
+        UsageError: If the network has foreign parts and `parts` does not name them.
     """
-    if isinstance(model, SequenceModel):
-        if parts:
-            raise UsageError(
-                f"the files of a model that writes hold no parts of its own, and parts='{parts}' names some",
-                "save(model, folder), for a network of the standard parts",
-            )
-        return save_sequence_model(model, folder, card=card)
-    if model.network.parts != STANDARD and not parts:
+    own = any(isinstance(each, Parts) and each != STANDARD for each in vars(model.network).values())
+    if own and not parts:
         raise UsageError(
             "this network has parts of its own, which its files cannot hold",
             "save(model, folder, parts='what they are called'), and load(folder, parts=Parts(...)) later",
         )
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    config = {
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.network.state_dict().items()}
+    write_file(folder / WEIGHTS, with_checksum(tensors))
+    if model.background is None:
+        (folder / REFERENCES).unlink(missing_ok=True)
+    else:
+        write_file(folder / REFERENCES, references_file(model.background, model.compressed_background))
+    config: dict[str, Any] = {
         "model_type": "vitrail",
         "format": FORMAT,
-        "network": {"kind": "ViT", **asdict(model.network.config)},
-        "classes": list(model.classes),
+        "task": model.task.name,
+        "network": config_to_dict(model.network.config),
         "parts": parts,
-        **({} if parts else timm_keys(model.network.config, model.preprocessing, model.classes)),
+        "input": model.input.to_dict() if isinstance(model.input, Vocabulary) else None,
+        "output": model.output.to_dict(),
+        "facts": dict(model.facts),
     }
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.network.state_dict().items()}
-    write(folder / WEIGHTS, with_checksum(tensors))
-    save_references(model, folder)
-    write(folder / CONFIG, json.dumps(config, indent=2, ensure_ascii=False).encode())
-    write(folder / PREPROCESSOR, json.dumps(to_hugging_face(model.preprocessing), indent=2).encode())
-    write(folder / CARD, (card or _card(model)).encode())
+    if isinstance(model.input, Preprocessing):
+        write_file(folder / PREPROCESSOR, to_json(to_hugging_face(model.input)))
+        if isinstance(model.network.config, ViTConfig) and not parts and isinstance(model.output, Classes):
+            config |= timm_keys(model.network.config, model.input, model.classes)
+    write_file(folder / CARD, card or card_of(model, result))
+    write_file(folder / CONFIG, to_json(config))
     return folder
 
 
-def save_references(model: Model, folder: Path) -> None:
-    """Write what explanations are tested with into a model folder; those of a former model do not stay."""
-    file = folder / REFERENCES
-    if model.references is None:
-        file.unlink(missing_ok=True)
-    else:
-        write(file, references_file(model.references, model.compressed_references))
-
-
-def load(path: str | Path, *, parts: Parts = STANDARD, device: str | torch.device = "cpu") -> Model | SequenceModel:
+def load(
+    path: str | Path,
+    *,
+    task: Task | None = None,
+    parts: Parts | None = None,
+    device: str | torch.device = "cpu",
+) -> Model:
     """Read a model from a run folder or a model folder; the network is in eval mode.
-
-    It is a `Model`, which predicts classes, or a `SequenceModel`, which generates texts: the folder says which. Each
-    has both methods, and the one that it cannot do says which one to call.
 
     Args:
         path: A run folder (which holds `model/`) or a model folder.
+        task: For a task of your own, the same value that it was trained with.
         parts: For a network with foreign parts, the same `Parts` that it was built with.
         device: Where the network goes.
 
     Raises:
         DataError: If the folder is missing, or a file in it is missing, damaged or does not fit the others.
-        UsageError: If the model was saved with foreign parts and `parts` is not given, or it writes and `parts` is.
+        UsageError: If the model was saved with a task or parts of your own, and they are not given.
     """
     folder, config = open_model(path)
-    if kind_of(config) in KINDS:
-        if parts != STANDARD:
-            raise UsageError(
-                f"{folder} is a model that writes, whose files know the standard parts only", "load(path) without parts"
-            )
-        return load_sequence_model(folder, config, device)
-    if config.get("parts") and parts == STANDARD:
+    if config.get("parts") and parts is None:
         raise UsageError(
             f"this model was saved with parts of its own, called '{config['parts']}'",
             "vitrail.load(path, parts=Parts(...)) with the parts it was built with",
         )
+    learnt = _task_of(config, task)
     try:
-        settings = dict(config["network"])
-        kind = settings.pop("kind")
-        if kind != "ViT":
-            raise UsageError(f"this version cannot build a '{kind}'", "a newer vitrail")
-        network = ViT(ViTConfig.from_dict(settings), parts)
-        preprocessing = from_hugging_face(read_json(folder / PREPROCESSOR))
-        classes = tuple(str(name) for name in config["classes"])
-        model = Model(network.eval(), preprocessing, classes)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        network = build(config_from_dict(config["network"]), parts).eval()
+        text = config["input"]
+        reads = Vocabulary.from_dict(text) if text else from_hugging_face(read_json(folder / PREPROCESSOR, SAVED_AGAIN))
+        model = Model(network, reads, learnt.codec_from_dict(config["output"]), learnt, facts=dict(config["facts"]))
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         problem = error.problem if isinstance(error, VitrailError) else f"{type(error).__name__}: {error}"
         raise DataError(f"{folder}: the configuration is damaged ({problem})", SAVED_AGAIN) from error
-    load_weights(network, folder / WEIGHTS)
+    _fill(network, folder / WEIGHTS)
     network.to(device)
     if not (folder / REFERENCES).exists():
         return model
-    references, compressed = read_references(folder / REFERENCES, preprocessing)
-    return replace(model, references=references, compressed_references=compressed)
+    background, compressed = read_references(folder / REFERENCES, model.preprocessing)
+    return replace(model, background=background, compressed_background=compressed)
 
 
-def _card(model: Model) -> str:
-    config = model.network.config
-    names = ", ".join(model.classes[:20]) + (", ..." if len(model.classes) > 20 else "")
-    height, width = config.image
-    about = ""
-    if model.references is not None:
-        about = f"\n{about_references(model.references, model.compressed_references)}\n"
-    return (
-        f"# A Vision Transformer made with vitrail\n\n"
-        f"{sum(p.numel() for p in model.network.parameters()):,} parameters; pictures of {height} x {width} pixels, "
-        f"{config.channels} channel(s); {len(model.classes)} classes: {names}\n\n"
-        '```python\nimport vitrail\n\nmodel = vitrail.load(".")\nmodel.predict(["picture.png"])\n```\n'
-        f"{about}"
-    )
+def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
+    """The model folder of a run folder or a model folder, and its configuration in today's terms.
+
+    Raises:
+        DataError: If there is none, or it is damaged or of another format.
+    """
+    folder = Path(path)
+    if (folder / "model" / CONFIG).is_file():
+        folder = folder / "model"
+    if not (folder / CONFIG).is_file():
+        raise _not_a_model(Path(path))
+    config = read_json(folder / CONFIG, SAVED_AGAIN)
+    if config.get("model_type") != "vitrail" or config.get("format") not in (OLD, FORMAT):
+        raise DataError(
+            f"{folder / CONFIG} is not of a vitrail model of format {OLD} or {FORMAT}",
+            "a folder written by `vitrail train`, or a newer vitrail",
+        )
+    if config["format"] == FORMAT:
+        return folder, config
+    try:
+        return folder, model_config(config)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise DataError(f"{folder}: the configuration is damaged ({problem})", SAVED_AGAIN) from error
+
+
+def _task_of(config: Mapping[str, Any], given: Task | None) -> Task:
+    """The task that a configuration names: one of the library, or the one that was given."""
+    name = str(config.get("task"))
+    if given is not None and given.name == name:
+        return given
+    if given is not None:
+        raise UsageError(f"this model learnt the task {name}, got {given.name}", "vitrail.load(path) without task")
+    if name not in TASKS:
+        raise UsageError(
+            f"this model learnt the task '{name}', which is none of the library's ({', '.join(TASKS)})",
+            "vitrail.load(path, task=...) in Python, with the task that it was trained with",
+        )
+    return TASKS[name]
+
+
+def _fill(network: nn.Module, file: Path) -> None:
+    """Fill a network from a safetensors file; the network is untouched when the file does not fit.
+
+    Raises:
+        DataError: If the file is missing or damaged, or its tensors are not exactly the network's.
+    """
+    tensors = read_tensors(file, SAVED_AGAIN)
+    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if wanted != found:
+        wrong = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
+        shown = ", ".join(f"{name} {found.get(name)} for {wanted.get(name)}" for name in wrong[:5])
+        raise DataError(f"{file}: {len(wrong)} tensors do not fit the network: {shown}", SAVED_AGAIN)
+    bad = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
+    if bad:
+        raise DataError(f"{file}: {len(bad)} tensors hold NaN or infinity, first {bad[0]}", SAVED_AGAIN)
+    network.load_state_dict(tensors)
+
+
+def _not_a_model(path: Path) -> DataError:
+    if not path.exists():
+        siblings = [p.name for p in path.parent.iterdir() if _is_model(p)] if path.parent.is_dir() else []
+        close = nearest(path.name, siblings)
+        some = f"one of {', '.join(sorted(siblings)[-4:])} in {path.parent}" if siblings else FIRST_RUN
+        return DataError(f"there is no run or model at {path}", str(path.with_name(close)) if close else some)
+    if (path / "config.yaml").is_file():
+        return DataError(
+            f"{path} is a run that has not come to its end, so it holds no model yet",
+            f"the command in {path / 'command.txt'} with --out {path} --resume auto",
+        )
+    return DataError(f"{path} holds no model: neither {CONFIG} nor model/{CONFIG}", "the folder `vitrail train` wrote")
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / CONFIG).is_file() or (folder / "model" / CONFIG).is_file()

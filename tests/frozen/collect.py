@@ -114,9 +114,9 @@ def sort_digits() -> dict[str, Any]:
     return {
         "train": trained("sort-digits", "train", "sort-digits"),
         "evaluate": said("evaluate", "sort-digits", "--threads", 1),
-        "generate": said("generate", "sort-digits", "30713", "9", "--threads", 1),
-        "beam": said("generate", "sort-digits", "30713", "9", "--beam", 3, "--threads", 1),
-        "sample": said("generate", "sort-digits", "30713", "--sample", "--seed", 1, "--threads", 1),
+        "generate": said("predict", "sort-digits", "30713", "9", "--threads", 1),
+        "beam": said("predict", "sort-digits", "30713", "9", "--beam", 3, "--threads", 1),
+        "sample": said("predict", "sort-digits", "30713", "--sample", "--seed", 1, "--threads", 1),
     }
 
 
@@ -126,7 +126,7 @@ def mnist_strings(data_root: Path) -> dict[str, Any]:
     where = ("--data-root", data_root)
     return {
         "train": trained("mnist-strings", "train", "mnist-strings", *where),
-        "generate": said("generate", "mnist-strings", "strings", "--threads", 1),
+        "generate": said("predict", "mnist-strings", "strings", "--threads", 1),
         "explain": explained("mnist-strings", "strings/0.png"),
     }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.parse import parse
+from vitrail.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -52,11 +53,14 @@ def run(words: Sequence[str]) -> int:
 
 def _examine_model(path: str, as_json: bool) -> int:
     """Check the explanations of a model; exit code 1 when a check fails."""
-    from vitrail.cli.models_on import classifier, load_on
+    from vitrail.cli.models_on import load_on
     from vitrail.cli.output import duration, print_json, print_table, say
     from vitrail.explain import selftest
+    from vitrail.nn import ViT
 
-    model = classifier(load_on(path, "cpu", None, 4), path, "doctor --model")
+    model = load_on(path, "cpu", None, 4)
+    if not isinstance(model.network, ViT):
+        raise UsageError(f"the model in {path} gives {model.task.help}, and classes are checked", "a model of classes")
     report = selftest(model)
     if as_json:
         print_json({"model": path, "passed": report.passed, "checks": [asdict(check) for check in report.checks]})

@@ -1,16 +1,15 @@
 """`vitrail evaluate RUN [DATA]`: how often a model is right, with an interval."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.parse import Positional, parse
 from vitrail.errors import DataError
 
 if TYPE_CHECKING:
-    from vitrail.training.evaluation import Evaluated
-    from vitrail.training.sequence_metrics import SequenceOutcome
+    from vitrail.tasks import Result
 
 NAMED_PROBLEMS = 5
 SHOWN = 40  # classes in the table; --json has all
@@ -29,7 +28,7 @@ class Evaluate:
     data_root: Path | None = None
     """Where named sets lie."""
     strict: bool = False
-    """Exit with 3 when the data has classes that the model does not know, or unreadable pictures."""
+    """Exit with 3 when the data has classes that the model does not know, or unreadable images."""
     device: str = "auto"
     """cpu, cuda, cuda:1, mps."""
     threads: int | None = None
@@ -40,84 +39,55 @@ class Evaluate:
 
 def run(words: Sequence[str]) -> int:
     """Evaluate, and print the counts."""
-    says = "Count how often a model is right; each picture counts once. Example: vitrail evaluate runs/latest"
+    says = "Count how often a model is right; each sample counts once. Example: vitrail evaluate runs/latest"
     typed = parse(Evaluate, "evaluate", words, says)
 
     from vitrail.cli.models_on import load_on
-    from vitrail.jobs import evaluate
-    from vitrail.training.evaluation import Evaluated
-    from vitrail.training.sequence_metrics import SequenceOutcome
+    from vitrail.cli.output import count, print_json, warn
+    from vitrail.training.evaluate import CHANGED, evaluate
 
     model = load_on(typed.run, typed.device, typed.threads, batch_size=256)
-    outcome = evaluate(model, typed.data or None, run=typed.run, data_root=typed.data_root, split=typed.split)
-    match outcome:
-        case Evaluated():
-            _tell(outcome, typed)
-        case SequenceOutcome():
-            _tell_written(outcome, typed)
+    result = evaluate(model, typed.data or None, run=typed.run, data_root=typed.data_root, split=typed.split)
+    if typed.json:
+        print_json({"model": typed.run, "data": result.data, **result.to_dict(), "notes": list(result.notes)})
+    else:
+        _print(result)
+    problems = [f"Left out: {problem}." for problem in result.unreadable]
+    for sentence in (*result.notes, *problems[:NAMED_PROBLEMS]):
+        warn(sentence)
+    if len(problems) > NAMED_PROBLEMS:
+        warn(f"Left out: {count(len(problems) - NAMED_PROBLEMS, 'more sample')} (--json names them all).")
+    if typed.strict and CHANGED in result.notes:
+        raise DataError("the data has changed since the training, and --strict does not allow it", "name other data")
+    left_out = sum((result.unknown or {}).values()) + len(problems)
+    if typed.strict and left_out:
+        raise DataError(
+            f"{count(left_out, 'sample')} left out, and --strict allows none",
+            "mend the data, or leave --strict out to count the others only",
+        )
     return 0
 
 
-def _tell(evaluated: "Evaluated", typed: Evaluate) -> None:
-    """Print how often the class is right."""
-    from vitrail.cli.output import console, count, print_json, warn
-    from vitrail.jobs import CHANGED
+def _print(result: "Result") -> None:
+    """The metric, and the tables that a terminal can show."""
+    from vitrail.cli.output import console, print_table
+    from vitrail.pages.run_views import ClassTable, Table
     from vitrail.shares import percent
 
-    result, scores = evaluated.to_dict(), evaluated.scores
-    if typed.json:
-        print_json({"model": typed.run, "data": evaluated.data, **result, "notes": list(evaluated.notes)})
-    else:
-        low, high = scores.interval
-        screen, split = console(), "" if evaluated.split == "all" else f"{evaluated.split} "
-        screen.print(f"{split}accuracy {percent(scores.accuracy, 2)}", style="bold", end="")
-        interval = f"95 % interval {percent(low, 2)} to {percent(high, 2)}"
-        screen.print(f" of {count(scores.images, 'picture')} ({interval}), loss {scores.loss:.4f}\n")
-        _print_classes(result["per_class"])
-    problems = [f"Left out: {problem}." for problem in result["unreadable"]]
-    for sentence in (*evaluated.notes, *problems[:NAMED_PROBLEMS]):
-        warn(sentence)
-    if len(problems) > NAMED_PROBLEMS:
-        warn(f"Left out: {count(len(problems) - NAMED_PROBLEMS, 'more picture')} (--json names them all).")
-    if typed.strict and CHANGED in evaluated.notes:
-        raise DataError("the data has changed since the training, and --strict does not allow it", "name other data")
-    left_out = sum(evaluated.unknown.values()) + len(result["unreadable"])
-    if typed.strict and left_out:
-        raise DataError(
-            f"{count(left_out, 'picture')} left out, and --strict allows none",
-            "mend the data, or leave --strict out to count the others only",
-        )
+    screen, (name, value) = console(), result.headline
+    name = name if result.split != "all" else result.metric.label
+    shown = percent(value, 2) if result.metric.fraction else f"{value:.4g}"
+    screen.print(f"{name} {shown}", style="bold", end="")
+    screen.print(f" {result.sentence}, loss {result.loss:.4f}\n")
+    for table in result.tables:
+        match table:
+            case ClassTable():
+                _print_classes(table.rows)
+            case Table():
+                print_table(table.rows, table.header, left=0)
 
 
-def _tell_written(outcome: "SequenceOutcome", typed: Evaluate) -> None:
-    """The same for a model that writes: how often a text is right in every token."""
-    from vitrail.cli.output import console, count, print_json, print_table, warn
-    from vitrail.sequence_jobs import CHANGED
-    from vitrail.shares import percent
-
-    result = outcome.to_dict()
-    if typed.json:
-        print_json({"model": typed.run, "data": outcome.data, **result, "notes": list(outcome.notes)})
-    else:
-        screen, (name, value) = console(), outcome.headline
-        screen.print(f"{name} {percent(value, 2)}", style="bold", end="")
-        screen.print(f" {outcome.sentence()}, loss {outcome.loss:.4f}\n")
-        rows = [
-            (str(row["length"]), f"{row['sequences']:,}", percent(row["exact"] / row["sequences"], 1))
-            for row in outcome.by_length()
-        ]
-        print_table(rows, ("length", "sequences", "exact"), left=0)
-    for sentence in (*outcome.notes, *[f"Left out: {problem}." for problem in outcome.unreadable[:NAMED_PROBLEMS]]):
-        warn(sentence)
-    if typed.strict and CHANGED in outcome.notes:
-        raise DataError("the data has changed since the training, and --strict does not allow it", "name other data")
-    if typed.strict and outcome.unreadable:
-        raise DataError(
-            f"{count(len(outcome.unreadable), 'sample')} left out, and --strict allows none", "mend the data"
-        )
-
-
-def _print_classes(rows: list[dict]) -> None:
+def _print_classes(rows: Sequence[Mapping[str, Any]]) -> None:
     """A table of the classes, the worst first."""
     from vitrail.cli.output import count, print_table
     from vitrail.shares import percent
@@ -128,6 +98,6 @@ def _print_classes(rows: list[dict]) -> None:
         (row["class"], f"{row['images']:,}", *("-" if row[key] is None else percent(row[key], 1) for key in columns))
         for row in worst_first[:SHOWN]
     ]
-    print_table(cells, ("class (worst first)", "pictures", *columns))
+    print_table(cells, ("class (worst first)", "images", *columns))
     if len(rows) > SHOWN:
         print(f"and {count(len(rows) - SHOWN, 'better class', 'better classes')} (--json has all)")

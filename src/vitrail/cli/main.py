@@ -11,12 +11,11 @@ from vitrail.cli.output import warn
 from vitrail.errors import INTERRUPTED, UsageError, VitrailError, nearest
 
 VERBS = {
-    "train": "train a Vision Transformer on a set of pictures",
+    "train": "train a Vision Transformer on a set of images or texts",
     "distill": "train one with the help of a teacher",
     "evaluate": "count how often a model is right",
-    "predict": "say what is on pictures",
-    "generate": "write what stands on pictures, or texts for texts",
-    "explain": "show where on a picture a prediction comes from",
+    "predict": "say what is on images, or write a text for each",
+    "explain": "show where on an image a prediction comes from",
     "models": "sizes, parameters, FLOPs, and the layers of one size",
     "doctor": "versions, devices, and whether everything works here",
 }

@@ -26,7 +26,7 @@ def show_planted(run: str, name: str, count: int | None, data_root: Path | None)
     from PIL import Image
 
     from vitrail.cli.shown import Shown, spread
-    from vitrail.data.parts import TEST
+    from vitrail.data.dataset import TEST
     from vitrail.data.readers.planted import CLASSES
     from vitrail.data.readers.planted_sets import parse_planted, planted_pictures
 
@@ -43,7 +43,7 @@ def show_planted(run: str, name: str, count: int | None, data_root: Path | None)
 def root_of(run: str) -> Path | None:
     """The folder where a run read MNIST, if it did and the folder is still there."""
     from vitrail.data.readers.planted_sets import is_planted
-    from vitrail.jobs import remembered_data
+    from vitrail.training.evaluate import remembered_data
 
     remembered = remembered_data(run)
     name, root = remembered.get("name", ""), Path(remembered.get("root", ""))

@@ -1,7 +1,9 @@
-"""`vitrail predict RUN PICTURES`: the class of each picture."""
+"""`vitrail predict RUN INPUTS`: what a model answers to each image or text."""
 
 import csv
-from collections.abc import Iterator, Sequence
+import io
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,10 +12,12 @@ from vitrail.cli.parse import Positional, parse
 from vitrail.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from vitrail.model import Model, Prediction
+    from vitrail.model import Model
+    from vitrail.nn import Search
+    from vitrail.tasks import Prediction
 
 BATCH = 64
-COLUMNS = ["file", "label", "probability"]
+SAYS = "Say what is on images, or write a text for each. Example: vitrail predict runs/latest photo.jpg"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,88 +26,168 @@ class Predict:
 
     run: Positional[str]
     """A run or model folder"""
-    pictures: Positional[tuple[str, ...]] = ()
-    """Picture files, or folders of them; or planted pictures, such as planted:double, whose test pictures are taken"""
+    inputs: Positional[tuple[str, ...]] = ()
+    """Image files, or folders of them; texts, for a model that reads texts; or planted images, such as planted:double,
+    whose test images are taken"""
     count: int | None = None
-    """How many planted pictures, evenly spread; all when left out."""
+    """How many planted images, evenly spread; all when left out."""
     data_root: Path | None = None
     """Where MNIST lies, of which planted:mnist is made."""
+    beam: int | None = None
+    """Of a model that writes: search with so many hypotheses; greedy when left out."""
+    sample: bool = False
+    """Of a model that writes: draw from its probabilities instead of searching."""
+    temperature: float | None = None
+    """Of --sample: below 1 bolder, above 1 more varied; 1 when left out."""
+    seed: int | None = None
+    """Of --sample; 0 when left out."""
     out: Path | None = None
-    """Write file, label, probability to this CSV file."""
+    """Write one line for each input to this CSV file."""
     device: str = "auto"
     """cpu, cuda, cuda:1, mps."""
     threads: int | None = None
     """Processor threads; chosen by the size of the work when left out."""
     json: bool = False
-    """Print a JSON list: file, label, probability, top."""
+    """Print a JSON list: file, label, probability, top; or input, text, probability, ended, notes,
+    about_probabilities."""
 
 
 def run(words: Sequence[str]) -> int:
-    """Predict, and print a line for each picture."""
-    typed = parse(Predict, "predict", words, "Say what is on pictures. Example: vitrail predict runs/latest photo.jpg")
-    if not typed.pictures:
-        raise UsageError("no picture given", f"vitrail predict {typed.run} photo.jpg")
+    """Predict, and print a line for each input."""
+    typed = parse(Predict, "predict", words, SAYS)
+    if not typed.inputs:
+        raise UsageError("no image or text given", f"vitrail predict {typed.run} photo.jpg")
     if typed.count is not None and typed.count < 1:
         raise UsageError(f"--count must be at least 1, got {typed.count}", "--count 4")
+    _check_search(typed)
     if typed.out is not None:
         _check_out(typed.out)
 
-    from vitrail.cli.models_on import check_pictures, classifier, files_of, load_on
+    from vitrail.cli.models_on import check_sources, files_of, load_on
     from vitrail.cli.output import count, print_json, print_table, say, warn
     from vitrail.data.readers.planted_sets import is_planted
-    from vitrail.shares import percent
+    from vitrail.io import write_file
 
-    together = BATCH if any(Path(name).is_dir() for name in typed.pictures) else min(BATCH, len(typed.pictures))
-    loaded = load_on(typed.run, typed.device, typed.threads, together)
-    model = classifier(loaded, typed.run, "predict", typed.pictures)
-    problems: list[str] = []
-    if is_planted(typed.pictures[0]):
+    planted = is_planted(typed.inputs[0])
+    if not planted:
+        for name, value in (("--count", typed.count), ("--data-root", typed.data_root)):
+            if value is not None:
+                raise UsageError(f"{name} is for planted images", f"leave {name} out")
+    many = any(Path(name).is_dir() for name in typed.inputs)
+    model = load_on(typed.run, typed.device, typed.threads, BATCH if many else min(BATCH, len(typed.inputs)))
+    if _searches(typed) and not model.task.searches:
+        raise UsageError(
+            f"the model in {typed.run} gives {model.task.help}, and {_searches(typed)} says how texts are written",
+            f"vitrail predict {typed.run} {typed.inputs[0]}",
+        )
+    problems: list[DataError] = []
+    if planted:
         found = _of_planted(model, typed)
     else:
-        check_pictures(typed.run, "predict", typed.pictures)
-        found = list(_predictions(model, [file for file, _ in files_of(typed.pictures)], problems))
-    if typed.out is not None:
-        _write_csv(typed.out, found)
+        check_sources(model, typed.run, typed.inputs)
+        sources = typed.inputs if model.reads_text else [str(file) for file, _ in files_of(typed.inputs)]
+        found = _predictions(model, sources, _search(typed), problems)
+    if typed.out is not None and found:
+        write_file(typed.out, _csv([one.row() for one in found]))
     if typed.json:
-        print_json([{"file": p.name, "label": p.label, "probability": p.probability, "top": p.top} for p in found])
+        print_json([one.to_dict() for one in found])
     elif typed.out is not None:
         say(f"{count(len(found), 'prediction')} in {typed.out}")
     else:
-        others = ["  ".join(f"{name} {percent(value, 1)}" for name, value in p.top[1:3]) for p in found]
-        rows = [(p.name, p.label, percent(p.probability, 1), f"({o})") for p, o in zip(found, others, strict=True)]
-        print_table(rows, left=2)
+        print_table([one.cells() for one in found], left=2)
+        if found and model.about:
+            warn(model.about)
+    for one in found:
+        for note in one.notes:
+            warn(f"{one.name}: {note}")
     for problem in problems[:-1]:
-        warn(f"left out: {problem}")
+        warn(f"left out: {problem.problem}")
     if problems:
-        done = f" ({count(len(found), 'other picture')} predicted)" if found else ""
-        raise DataError(f"{problems[-1]}{done}", "leave it out, or replace it by a picture that can be read")
+        done = f" ({count(len(found), 'other input')} answered)" if found else ""
+        raise DataError(f"{problems[-1].problem}{done}", problems[-1].hint)
     return 0
 
 
-def _predictions(model: "Model", files: list[Path], problems: list[str]) -> Iterator["Prediction"]:
-    """Predictions of the files that can be read, a batch at a time; the others are named in `problems`."""
-    for first in range(0, len(files), BATCH):
-        some = files[first : first + BATCH]
+def _searches(typed: Predict) -> str:
+    """The first option that was typed of those that say how a text is written; empty where there is none."""
+    given = {
+        "--beam": typed.beam is not None,
+        "--sample": typed.sample,
+        "--temperature": typed.temperature is not None,
+        "--seed": typed.seed is not None,
+    }
+    return next((name for name, there in given.items() if there), "")
+
+
+def _check_search(typed: Predict) -> None:
+    """Refuse options that speak of two searches at once, and values that no search has.
+
+    Raises:
+        UsageError: Names the options.
+    """
+    if typed.sample and typed.beam is not None:
+        raise UsageError("--beam searches and --sample draws", "one of the two")
+    for name, value in (("--temperature", typed.temperature), ("--seed", typed.seed)):
+        if value is not None and not typed.sample:
+            raise UsageError(f"{name} is for drawing, and --sample is not given", f"--sample {name} {value}")
+    if typed.beam is not None and typed.beam < 1:
+        raise UsageError(f"--beam must be at least 1, got {typed.beam}", "--beam 4")
+    if typed.temperature is not None and not 0 < typed.temperature < math.inf:
+        raise UsageError(
+            f"--temperature must be above 0 and finite, got {typed.temperature}",
+            "--temperature 0.7; or leave --sample and --temperature out for the likeliest text",
+        )
+    if typed.seed is not None and typed.seed < 0:
+        raise UsageError(f"--seed must be at least 0, got {typed.seed}", "--seed 0")
+
+
+def _search(typed: Predict) -> "Search | None":
+    """How the next token is chosen; None for the usual way."""
+    from vitrail.nn import Beam, Sampling
+
+    if typed.beam is not None:
+        return Beam(width=typed.beam)
+    if typed.sample:
+        temperature = 1.0 if typed.temperature is None else typed.temperature
+        return Sampling(temperature=temperature, seed=typed.seed or 0)
+    return None
+
+
+def _predictions(
+    model: "Model", sources: Sequence[str], search: "Search | None", problems: list[DataError]
+) -> list["Prediction"]:
+    """Predictions of the sources that can be read, a batch at a time; the others stand in `problems`."""
+    found: list[Prediction] = []
+    for first in range(0, len(sources), BATCH):
+        some = sources[first : first + BATCH]
         try:
-            yield from model.predict(some)
+            found += model.predict(some, search=None if search is None else search.from_row(first))
         except DataError:
-            for file in some:
+            for row, one in enumerate(some, start=first):
+                if not one:
+                    problems.append(DataError(f"text {row + 1} of {len(sources)} is empty", "a text in its place"))
+                    continue
                 try:
-                    yield from model.predict([file])
+                    found += model.predict([one], search=None if search is None else search.from_row(row))
                 except DataError as error:
-                    problems.append(error.problem)
+                    problems.append(error)
+    return found
 
 
 def _of_planted(model: "Model", typed: Predict) -> list["Prediction"]:
-    """Predictions of the test pictures of a planted set."""
-    from vitrail.cli.planted import show_planted
+    """Predictions of the test images of a planted set."""
+    import dataclasses
 
-    name = typed.pictures[0]
-    if len(typed.pictures) > 1:
+    from vitrail.cli.planted import show_planted
+    from vitrail.tasks import ClassPrediction
+
+    name = typed.inputs[0]
+    if len(typed.inputs) > 1:
         raise UsageError(f"{name} is a whole set, and stands alone", f"vitrail predict {typed.run} {name}")
     shown = show_planted(typed.run, name, typed.count, typed.data_root)
-    found = model.predict([one.picture for one in shown], BATCH)
-    return [one._replace(name=each.name) for one, each in zip(found, shown, strict=True)]
+    found = model.predict([one.picture for one in shown], batch_size=BATCH)
+    named = zip(found, shown, strict=True)
+    return [dataclasses.replace(one, name=each.name) for one, each in named if isinstance(one, ClassPrediction)]
 
 
 def _check_out(path: Path) -> None:
@@ -115,20 +199,18 @@ def _check_out(path: Path) -> None:
     if not path.exists():
         return
     with open(path, encoding="utf-8", errors="replace") as handle:
-        if handle.readline().strip() != ",".join(COLUMNS):
+        if not handle.readline().strip().endswith("probability"):
             raise UsageError(f"{path} exists and holds no predictions", f"--out {path.with_stem('predictions')}")
 
 
-def _write_csv(path: Path, found: list["Prediction"]) -> None:
-    """A CSV file, written whole; a cell that a spreadsheet would take for a formula gets an apostrophe in front."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".writing")
-    with open(beside, "w", newline="", encoding="utf-8", errors="surrogateescape") as handle:
-        rows = csv.writer(handle)
-        rows.writerow(COLUMNS)
-        for prediction in found:
-            rows.writerow([_safe(prediction.name), _safe(prediction.label), f"{prediction.probability:.6f}"])
-    beside.replace(path)
+def _csv(rows: Sequence[dict]) -> str:
+    """Rows as CSV; a cell that a spreadsheet would take for a formula gets an apostrophe in front."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(rows[0])
+    for row in rows:
+        writer.writerow([_safe(str(cell)) for cell in row.values()])
+    return text.getvalue()
 
 
 def _safe(cell: str) -> str:

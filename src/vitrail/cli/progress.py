@@ -9,6 +9,7 @@ from rich.text import Text
 
 from vitrail.cli.output import count, duration, one_line
 from vitrail.shares import percent
+from vitrail.tasks import Metric
 from vitrail.training.events import EpochScored, Event, Finished, Reading, Started
 from vitrail.training.loop import StepDone
 
@@ -16,7 +17,7 @@ EPOCH_LINES = 25  # of a longer run not every epoch gets a line; metrics.jsonl a
 PLAIN_SECONDS = 20.0
 LIVE_SECONDS = 0.2
 RATE = "{unit}s/s"
-WIDTHS = {"train loss": 10, "validation: loss": 16, "accuracy": 9, RATE: 10, "waiting for data": 16}
+WIDTHS = {"train loss": 10, "validation: loss": 16, "{metric}": 11, RATE: 10, "waiting for data": 16}
 
 
 class TrainingProgress:
@@ -79,7 +80,7 @@ class TrainingProgress:
         return True
 
     def _read(self, event: Reading) -> None:
-        says = f"{event.done:,} of {count(event.whole, 'picture')}"
+        says = f"{event.done:,} of {count(event.whole, 'image')}"
         if self._due():
             if self.live:
                 self.bar.update(
@@ -97,7 +98,8 @@ class TrainingProgress:
         )
         self.console.print(one_line(f"the run: {event.folder}"))
         if event.step < steps:
-            headings = [f"{name.format(unit=event.unit):>{width}}" for name, width in WIDTHS.items()]
+            words = {"unit": event.unit, "metric": event.metric.label}
+            headings = [f"{name.format(**words):>{width}}" for name, width in WIDTHS.items()]
             self.console.print("  ".join([f"{'epoch':>{self._epoch_width()}}", *headings]), style="dim")
         self.bar.update(self.task, visible=True, total=steps, completed=event.step, description="training", says="")
 
@@ -125,12 +127,14 @@ class TrainingProgress:
 
     def _epoch(self, row: dict) -> None:
         total = self.started.epochs if self.started else row["epoch"]
+        metric = self.started.metric if self.started else Metric("accuracy", "accuracy")
+        value = row[f"validation_{metric.key}"]
         if row["epoch"] % -(-total // EPOCH_LINES) and row["epoch"] not in (1, total):
             return
         cells = (
             f"{row['training_loss']:.4f}",
             f"{row['validation_loss']:.4f}",
-            percent(row["validation_accuracy"], 2),
+            percent(value, 2) if metric.fraction else f"{value:.4g}",
             f"{row['images_per_second'] or 0.0:,.0f}",
             percent(row["waiting_share"] or 0.0, 0),
         )

@@ -42,9 +42,9 @@ def run(words: Sequence[str]) -> int:
     if options.resume == "auto" and typed.out is None:
         raise UsageError("--resume auto needs the run to go on with", "--out with the folder of the run")
 
+    from vitrail import train
     from vitrail.cli.output import console
     from vitrail.cli.progress import TrainingProgress
-    from vitrail.jobs import train
 
     screen = console(to_stderr=typed.json)
     with TrainingProgress(screen) as progress:
@@ -63,10 +63,11 @@ def show(finished: "Finished", screen: "Console", as_json: bool) -> int:
         print_json({"run": str(finished.folder), **evaluated.to_dict(), **result})
         return 0
     name, value = evaluated.headline
-    screen.print(f"\n{name} {percent(value, 2)}", style="bold", end="")
-    screen.print(f" {evaluated.sentence()}, after {duration(finished.seconds)}")
-    if finished.beside:
-        say(f"beside it  {finished.beside}")
+    shown = percent(value, 2) if evaluated.metric.fraction else f"{value:.4g}"
+    screen.print(f"\n{name} {shown}", style="bold", end="")
+    screen.print(f" {evaluated.sentence}, after {duration(finished.seconds)}")
+    if finished.document:
+        say(f"beside it  {finished.document}")
     say(f"the page   {finished.folder / 'run.html'}")
     say(f"the model  {finished.folder / 'model'}")
     say(f"next       {shlex.join(_next(finished))}")
@@ -75,10 +76,9 @@ def show(finished: "Finished", screen: "Console", as_json: bool) -> int:
 
 def _next(finished: "Finished") -> list[str]:
     """What to type next: see through what reads pictures, let write what reads texts."""
-    from vitrail.jobs import remembered_data
-    from vitrail.sequence_model import SequenceModel
+    from vitrail.training.evaluate import remembered_data
 
     run, model = str(finished.folder), finished.model
-    if isinstance(model, SequenceModel) and not model.reads_pictures:
-        return ["vitrail", "generate", run, model.example]
+    if model.reads_text:
+        return ["vitrail", "predict", run, model.example]
     return ["vitrail", "explain", run, remembered_data(finished.folder)["name"]]

@@ -1,6 +1,6 @@
-"""From files to tensors: sources of labelled pictures, decoding, preprocessing, order and augmentation.
+"""From files to tensors: readers, splits, decoding, preprocessing, order and augmentation, batches.
 
-Nothing here knows of networks. `vitrail.data.source` is where to start reading. Names are imported when they are first
+Nothing here knows of networks. `vitrail.data.dataset` is where to start reading. Names are imported when they are first
 used, so that the list of what can be opened (`vitrail.data.readers`) costs nothing.
 """
 
@@ -8,28 +8,48 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitrail.data.columns import Classes, Codec, Column, Labels, Match, Texts, Values
+    from vitrail.data.dataset import Dataset, RawDataset, Samples, Split
     from vitrail.data.pictures import ArrayPictures, FilePictures, Pictures
-    from vitrail.data.source import Evaluation, Source, Split, open_evaluation, open_source
+    from vitrail.data.preprocessing import Preprocessing
+    from vitrail.data.readers import read
+    from vitrail.data.vocabulary import Vocabulary
 
 __all__ = [
     "ArrayPictures",
-    "Evaluation",
+    "Classes",
+    "Codec",
+    "Column",
+    "Dataset",
     "FilePictures",
+    "Labels",
+    "Match",
     "Pictures",
-    "Source",
+    "Preprocessing",
+    "RawDataset",
+    "Samples",
     "Split",
-    "open_evaluation",
-    "open_source",
+    "Texts",
+    "Values",
+    "Vocabulary",
+    "read",
 ]
 
-_HOMES = {"ArrayPictures": "pictures", "FilePictures": "pictures", "Pictures": "pictures"}
+_HOMES = {
+    **dict.fromkeys(("ArrayPictures", "FilePictures", "Pictures"), "pictures"),
+    **dict.fromkeys(("Classes", "Codec", "Column", "Labels", "Match", "Texts", "Values"), "columns"),
+    **dict.fromkeys(("Dataset", "RawDataset", "Samples", "Split"), "dataset"),
+    "Preprocessing": "preprocessing",
+    "Vocabulary": "vocabulary",
+    "read": "readers",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its home (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"vitrail.data has no '{name}'; it has {', '.join(__all__)}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'source')}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -6,15 +6,13 @@ the feed says so, and it is left out of the batch and of every count.
 """
 
 import abc
-import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, UInt8
+from jaxtyping import Bool, Int64, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -22,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from vitrail.data.pictures import ArrayPictures, Pictures
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError
+from vitrail.runtime import cores
 
 RESIDENT_BYTES = 2**30  # larger sets are streamed
 
@@ -29,7 +28,7 @@ RESIDENT_BYTES = 2**30  # larger sets are streamed
 class Fetched(NamedTuple):
     """Pixels of a few ids, and which of them could be read."""
 
-    pixels: UInt8[Tensor, "n c h w"]
+    pixels: UInt8[Tensor, "n c h w"] | Int64[Tensor, "n s"]  # of images, or ids of texts
     readable: Bool[Tensor, " n"]
 
 
@@ -43,8 +42,8 @@ class Feed(abc.ABC):
     unreadable: dict[int, str]
 
     @abc.abstractmethod
-    def fetch(self, wanted: Iterable[NDArray[np.int64]]) -> Iterator[Fetched]:
-        """Pixels for each array of ids, in turn."""
+    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Fetched]:
+        """Pixels for each array of ids, in turn; only what is made anew in every epoch looks at that."""
 
 
 class ResidentFeed(Feed):
@@ -56,16 +55,11 @@ class ResidentFeed(Feed):
         self._readable = torch.ones(len(pixels), dtype=torch.bool)
         self._readable[list(self.unreadable)] = False
 
-    def fetch(self, wanted: Iterable[NDArray[np.int64]]) -> Iterator[Fetched]:
+    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Fetched]:
         """Gather each array of ids."""
         for ids in wanted:
             rows = torch.from_numpy(ids)
             yield Fetched(self.pixels[rows.to(self.pixels.device)], self._readable[rows])
-
-
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else (os.cpu_count() or 1)
 
 
 class StreamedFeed(Feed):
@@ -78,7 +72,7 @@ class StreamedFeed(Feed):
         self.pictures, self.preprocessing, self.workers = pictures, preprocessing, min(workers, cores())
         self.unreadable = {}
 
-    def fetch(self, wanted: Iterable[NDArray[np.int64]]) -> Iterator[Fetched]:
+    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Fetched]:
         """Decode each array of ids, in the order asked for."""
         loader = DataLoader(
             _Decoding(self.pictures, self.preprocessing),

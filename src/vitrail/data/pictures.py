@@ -13,6 +13,7 @@ from typing import final
 
 import numpy as np
 from jaxtyping import UInt8
+from numpy.typing import NDArray
 from PIL import Image
 
 from vitrail.data.decode import open_picture
@@ -46,7 +47,7 @@ class Pictures(abc.ABC):
         """
 
     @abc.abstractmethod
-    def select(self, indices: Iterable[int]) -> "Pictures":
+    def select(self, indices: "Iterable[int] | NDArray[np.int64]") -> "Pictures":
         """The pictures with these numbers, in this order, under their old names."""
 
     @abc.abstractmethod
@@ -99,7 +100,7 @@ class ArrayPictures(Pictures):
         pixels = self.pixels[index]
         return Image.fromarray(pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
 
-    def select(self, indices: Iterable[int]) -> "ArrayPictures":
+    def select(self, indices: "Iterable[int] | NDArray[np.int64]") -> "ArrayPictures":
         """A copy of the chosen pictures."""
         chosen = [int(index) for index in indices]
         return ArrayPictures(self.pixels[chosen], self.label, [self.numbers[index] for index in chosen])
@@ -144,7 +145,7 @@ class FilePictures(Pictures):
         """The decoded file; see `vitrail.data.decode.open_picture`."""
         return open_picture(self.paths[index])
 
-    def select(self, indices: Iterable[int]) -> "FilePictures":
+    def select(self, indices: "Iterable[int] | NDArray[np.int64]") -> "FilePictures":
         """The chosen files."""
         return FilePictures([self.paths[int(index)] for index in indices], self.root)
 

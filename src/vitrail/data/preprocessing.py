@@ -106,6 +106,11 @@ class Preprocessing:
         pixels = torch.from_numpy(np.array(resized))
         return pixels[None] if self.channels == 1 else pixels.permute(2, 0, 1).contiguous()
 
+    def to_array(self, picture: Image.Image) -> UInt8[np.ndarray, "h w *c"]:
+        """What the model sees of an image, for showing: (h, w) for one channel, (h, w, 3) for three."""
+        array = self.to_uint8(picture).numpy()
+        return array[0] if len(array) == 1 else np.ascontiguousarray(array.transpose(1, 2, 0))
+
     def fits(self, pixels: UInt8[np.ndarray, "n h w *c"]) -> bool:
         """Whether `to_uint8` would keep the values of these grey (n, h, w) or coloured (n, h, w, c) pictures.
 

@@ -7,11 +7,14 @@ character unless the vocabulary has a separator; then it is what stands between 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, final
 
 import numpy as np
+import torch
 from jaxtyping import Int64
+from torch import Tensor
 
+from vitrail.data.columns import Codec, Column, Match, Texts
 from vitrail.errors import DataError, UsageError
 
 PADDING, BEGIN, END = 0, 1, 2
@@ -19,8 +22,9 @@ FIRST = 3  # the id of the first token
 SHOWN = 30  # tokens that an error names
 
 
+@final
 @dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(Codec):
     """Tokens in the order of their ids.
 
     Args:
@@ -63,12 +67,12 @@ class Vocabulary:
             DataError: The text is empty, or has a token that is not known; names it.
         """
         if not text:
-            raise DataError("a text is empty", f"at least one of {self.says()}")
+            raise DataError("a text is empty", f"at least one of {self.describe()[1]}")
         ids = []
         for place, token in enumerate(self.split(text), start=1):
             if token not in self._numbers:
                 raise DataError(
-                    f"'{text}' has the unknown token '{token}' at place {place}", f"a text of {self.says()}"
+                    f"'{text}' has the unknown token '{token}' at place {place}", f"a text of {self.describe()[1]}"
                 )
             ids.append(self._numbers[token])
         return ids
@@ -101,17 +105,37 @@ class Vocabulary:
         """
         if "" in texts:
             place = f"text {list(texts).index('') + 1} of {len(texts)}"
-            raise DataError(f"{place} is empty", f"at least one of {self.says()}")
+            raise DataError(f"{place} is empty", f"at least one of {self.describe()[1]}")
         encoded = [[BEGIN, *self.encode(text), END] if framed else self.encode(text) for text in texts]
         ids = np.full((len(texts), max(map(len, encoded))), PADDING, np.int64)
         for row, numbers in zip(ids, encoded, strict=True):
             row[: len(numbers)] = numbers
         return ids
 
-    def says(self) -> str:
-        """The tokens for people, the first thirty of them."""
+    @property
+    def outputs(self) -> int:
+        """One logit for each id."""
+        return len(self)
+
+    def match(self, column: Column) -> Match:
+        """Texts as they are; every token must be known.
+
+        Raises:
+            DataError: A token is not known; names it.
+        """
+        if isinstance(column, Texts):
+            for text in column.values:
+                self.encode(text)
+        return Match(column)
+
+    def targets(self, values: Sequence[str]) -> Tensor:
+        """(b, t) ids: begin, the text, end, filled up with padding."""
+        return torch.from_numpy(self.rows(values, framed=True))
+
+    def describe(self) -> tuple[str, str]:
+        """The first thirty tokens."""
         more = f" and {len(self.tokens) - SHOWN} more" if len(self.tokens) > SHOWN else ""
-        return f"{' '.join(self.tokens[:SHOWN])}{more}"
+        return "tokens", f"{' '.join(self.tokens[:SHOWN])}{more}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""

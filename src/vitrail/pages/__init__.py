@@ -7,17 +7,20 @@ These functions take plain values (numbers, names, numpy arrays) and never a net
 from vitrail.pages.explanation_page import write_explanation_page
 from vitrail.pages.overlay import heat_picture
 from vitrail.pages.run_page import write_run_page
-from vitrail.pages.run_views import EvaluationSummary, Example, RunSummary
+from vitrail.pages.run_views import ClassTable, Confusion, EvaluationView, Example, RunView, Table
 from vitrail.pages.sheet import draw_sheet
 from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView, TrustView
 
 __all__ = [
-    "EvaluationSummary",
+    "ClassTable",
+    "Confusion",
+    "EvaluationView",
     "Example",
     "ExplainedPicture",
     "ExplanationPage",
     "HeatView",
-    "RunSummary",
+    "RunView",
+    "Table",
     "TrustView",
     "draw_sheet",
     "heat_picture",

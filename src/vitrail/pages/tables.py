@@ -34,15 +34,18 @@ def finite(value: object) -> float | None:
     return shown if math.isfinite(shown) else None
 
 
-def history_table(history: Sequence[Mapping], unit: str = "picture") -> str:
+def history_table(history: Sequence[Mapping], unit: str = "image") -> str:
     """The numbers of every epoch, in the columns that occur; `unit` is what one sample is called."""
-    columns = [key for key in _HISTORY if any(row.get(key) is not None for row in history)]
-    names = [_HISTORY[key][0].format(unit=escape(f"{unit}s".capitalize())) for key in columns]
+    there = dict.fromkeys(key for row in history for key in row if row[key] is not None)
+    others = [key for key in there if key.startswith(("training_", "validation_")) and key not in _HISTORY]
+    columns = [key for key in (*_HISTORY, *others) if key in there]
+    writers = _HISTORY | {key: (key.replace("_", " ").capitalize(), number) for key in others}
+    names = [writers[key][0].format(unit=escape(f"{unit}s".capitalize())) for key in columns]
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
     body = []
     for row in history:
         shown = {key: finite(row.get(key)) for key in columns}
-        cells = "".join(f"<td>{'–' if shown[key] is None else _HISTORY[key][1](shown[key])}</td>" for key in columns)
+        cells = "".join(f"<td>{'–' if shown[key] is None else writers[key][1](shown[key])}</td>" for key in columns)
         body.append(f"<tr>{cells}</tr>")
     return (
         f'<div class="scroll"><table class="numbers"><thead><tr>{head}</tr></thead>'

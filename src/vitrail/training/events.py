@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vitrail.errors import VitrailError
+from vitrail.model import Model
+from vitrail.tasks import Metric, Result
 from vitrail.training.loop import StepDone
-from vitrail.training.preparation import Outcome, Preparation
 from vitrail.training.run import RunFolder
+
+if TYPE_CHECKING:
+    from vitrail.training.setup import Prepared
 
 RunState = Literal["running", "finished", "stopped"]
 
@@ -24,7 +28,7 @@ class Stopped(VitrailError):
 
 @dataclass(frozen=True)
 class Reading:
-    """Pictures being read into memory."""
+    """Images being read into memory."""
 
     what: str
     done: int
@@ -41,7 +45,8 @@ class Started:
     epochs: int
     step: int  # 0, or where the run goes on
     seconds: float  # expected for what is left, from timed steps
-    unit: str = "picture"  # what one sample is called
+    unit: str = "image"  # what one sample is called
+    metric: Metric = Metric("accuracy", "accuracy")  # noqa: RUF009  # by which the run is watched
 
 
 @dataclass(frozen=True)
@@ -56,12 +61,12 @@ class Finished:
     """The run is finished: what it leaves behind."""
 
     folder: Path
-    model: Any
-    evaluated: Any  # an Outcome
+    model: Model
+    evaluated: Result
     seconds: float
     weights: str
     recipe: str
-    beside: str = ""  # what a founding document states of this recipe, where the two can be compared
+    document: str = ""  # what a founding document states of this recipe, where the two can be compared
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +81,9 @@ class Reported:
     """
 
     folder: RunFolder
-    prepared: Preparation
+    prepared: "Prepared"
     state: RunState
-    evaluated: Outcome | None
+    evaluated: Result | None
 
 
 Event = str | Reading | Started | StepDone | EpochScored | Reported | Finished
@@ -86,16 +91,16 @@ Listen = Callable[[Event], None]
 
 
 @dataclass
-class Asked:
+class StopRequest:
     """Whether a stop was asked for."""
 
     stop: bool = False
 
 
 @contextmanager
-def stop_signals() -> Iterator[Asked]:
+def stop_signals() -> Iterator[StopRequest]:
     """Ctrl-C and SIGTERM ask for a stop at the next step, a second Ctrl-C ends at once; only in the main thread."""
-    asked = Asked()
+    asked = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return

@@ -1,125 +1,112 @@
-"""Where and how a training is computed: device, threads, precision, compilation. Chosen once, stored in the run.
+"""How a training is computed: threads, precision, compilation, micro-batches. Chosen once, stored in the run.
 
-Threads go by the size of the work and by who else is running: on shared virtual cores a small network gains little
-from more threads when the machine is quiet, and runs up to ten times slower when it is not. The number of threads can
-change the last bits of the weights, so it is stored and used again. Precision is timed, but only where bf16 can pay.
+Threads go by the size of the work (`vitrail.runtime`), micro-batches by the memory that is free. Precision is timed,
+but only where bf16 can pay.
 """
 
 import copy
-import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from vitrail.data.batches import Batch
-from vitrail.data.feed import cores
 from vitrail.errors import UsageError
-from vitrail.nn import ViTConfig
+from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.cost import flops
+from vitrail.nn.networks import NetworkConfig
 from vitrail.nn.record import SILENT, AnyRecord
-from vitrail.training.objectives import Objective
+from vitrail.runtime import pick_device, pick_threads, processors
+from vitrail.tasks.task import Objective
 from vitrail.training.options import TrainOptions
 from vitrail.training.settings import Execution, Optimization
 
-STEP_FLOPS_PER_THREAD = 10e9  # training work that keeps one thread busy
-SMALL_THREADS = 2  # for anything smaller; half of the processors at most (2 gained 1.1 to 1.5, 4 up to 1.6 or 0.1)
 BF16_LEAST_WIDTH = 192  # narrower networks ran at 0.4 to 0.8 of their fp32 speed in bf16
 BF16_LEAST_GAIN = 1.15
 MATH_MOST_TOKENS = 64  # up to here, compiled on a processor, torch's math kernel took 0.8 of the flash kernel's time
 MATH_MOST_HEAD_DIM = 24  # (50 tokens of 4 or 16, 17 of 24); at 50 of 32 and 197 of 16 it gained nothing or lost
 
 
-def processors() -> int:
-    """Processors that this process may use: those of its affinity, at most OMP_NUM_THREADS where that is set."""
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    return min(cores(), int(limit)) if limit.isdecimal() and int(limit) else cores()
+class Work(NamedTuple):
+    """What one sample takes.
 
-
-def pick_device(asked: str) -> torch.device:
-    """The device asked for; "auto" takes CUDA, then MPS, then the processor.
-
-    Raises:
-        UsageError: If the device is unknown or not there.
+    Attributes:
+        flops: Of a forward pass.
+        activations: Bytes that are kept for the backward pass, in fp32.
+        weights: Bytes of what works beside the network, such as a teacher.
     """
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if asked == "auto":
-        return torch.device(next(kind for kind, present in there.items() if present))
-    kind, _, number = asked.partition(":")
-    counts = {"cuda": torch.cuda.device_count(), "mps": 1, "cpu": 1}
-    numbered = not number or (number.isdecimal() and int(number) < counts.get(kind, 0))
-    if not there.get(kind, False) or not numbered:
-        present = ", ".join(kind for kind, present in there.items() if present)
-        raise UsageError(f"device '{asked}' is not there, this machine has: {present}", "--device auto")
-    return torch.device(asked)
+
+    flops: float = 0.0
+    activations: int = 0
+    weights: int = 0
 
 
-def pick_threads(work: float, busy: float | None = None) -> tuple[int, str]:
-    """Threads for a step of so many FLOPs, and why.
+ALONE = Work()  # nothing works beside the network
+
+
+def work_of(network: NetworkConfig, read: int = 1) -> Work:
+    """About what one sample takes: per token and block about 10 times the width and 3 times the MLP's are kept.
 
     Args:
-        work: FLOPs of a step.
-        busy: Processors that others keep busy; the load of the last minute when None.
+        network: What is trained.
+        read: Tokens of the longest text that is read, where texts are.
     """
-    cores = processors()
-    if busy is None:
-        busy = 0.0 if sys.platform == "win32" else os.getloadavg()[0]
-    small = max(1, min(SMALL_THREADS, cores // 2))
-    by_size = max(small, min(cores, int(work / STEP_FLOPS_PER_THREAD)))
-    free = max(1, cores - round(busy))
-    if free < by_size:
-        return free, f"{free} of {cores} threads: others keep {busy:.1f} busy (this size would take {by_size})"
-    return by_size, f"{by_size} of {cores} threads, by size: {work / 1e9:.2g} GFLOP a step"
+    match network:
+        case ViTConfig():
+            rows, columns = network.grid
+            tokens = rows * columns + network.prefix
+            return Work(flops(network), 4 * tokens * network.depth * (10 * network.width + 3 * network.mlp_width))
+        case ImageToSequenceConfig(encoder=encoder):
+            reader, written = work_of(encoder), network.max_length
+            per_token = network.decoder_depth * (8 * encoder.width**2 + 2 * encoder.width * network.mlp_width)
+            kept = 4 * written * network.decoder_depth * (16 * encoder.width + 3 * network.mlp_width)
+            return Work(reader.flops + 2.0 * written * per_token, reader.activations + kept)
+        case TransformerConfig(width=width, mlp_dim=mlp):
+            written, per_token = 1.5 * network.decoder_depth * network.max_length, 4 * width**2 + 2 * width * mlp
+            done = network.encoder_depth * read + written
+            return Work(2.0 * per_token * done, int(4 * done * (10 * width + 3 * mlp)))
 
 
 def pick_execution(
-    options: TrainOptions, network: ViTConfig, choices: Optimization, steps: int
+    options: TrainOptions, network: NetworkConfig, choices: Optimization, steps: int, read: int = 1
 ) -> tuple[Execution, list[str]]:
-    """Everything that size decides, and a sentence for each choice; precision stays fp32 until it is timed."""
-    work = 3.0 * flops(network) * choices.batch_size
-    return execution_for(options, work, steps, pick_attention_kernel(network, pick_device(options.device)))
-
-
-def execution_for(
-    options: TrainOptions, work: float, steps: int, kernel: Literal["flash", "math"] = "flash"
-) -> tuple[Execution, list[str]]:
-    """Where and how steps of so much work are computed, and a sentence for each choice.
+    """Everything that size decides, and a sentence for each choice; precision stays fp32 until it is timed.
 
     Args:
         options: What was asked for.
-        work: FLOPs of a step.
+        network: What is trained.
+        choices: With the size of a batch.
         steps: Of the whole training.
-        kernel: Which of torch's kernels stands behind attention where the network is compiled.
+        read: Tokens of the longest text that is read, where texts are.
     """
-    device = pick_device(options.device)
+    device, work = pick_device(options.device), 3.0 * work_of(network, read).flops * choices.batch_size
     threads, why = pick_threads(work) if options.threads is None else (options.threads, "threads as asked for")
     if threads < 1:
         raise UsageError(f"threads must be at least 1, got {threads}", "--threads 1")
     notes = [why] if device.type == "cpu" else []
     compiling = options.compile == "on" or (options.compile == "auto" and device.type == "cuda" and steps >= 2000)
+    kernel = _attention_kernel(network, device) if compiling else "flash"
     if compiling:
         notes.append("torch.compile is on" + ("; attention by torch's math kernel: small heads" * (kernel == "math")))
     workers = options.workers if options.workers is not None else max(1, processors() - 1)
-    precision = "bf16" if options.precision == "bf16" else "fp32"
     execution = Execution(
         device=str(device),
         threads=threads,
-        precision=precision,
+        precision="bf16" if options.precision == "bf16" else "fp32",
         compile=compiling,
-        attention_kernel=kernel if compiling else "flash",
+        attention_kernel=kernel,
         workers=workers,
     )
     return execution, notes
 
 
-def pick_attention_kernel(network: ViTConfig, device: torch.device) -> Literal["flash", "math"]:
+def _attention_kernel(network: NetworkConfig, device: torch.device) -> Literal["flash", "math"]:
     """The faster kernel of torch's attention in a compiled network, by its size."""
+    if not isinstance(network, ViTConfig):
+        return "flash"
     rows, columns = network.grid
     small = rows * columns + network.prefix <= MATH_MOST_TOKENS and network.head_width <= MATH_MOST_HEAD_DIM
     return "math" if device.type == "cpu" and small else "flash"
@@ -143,49 +130,23 @@ def compiled(network: nn.Module, execution: Execution) -> Callable[..., Tensor]:
     return torch.compile(by_math)
 
 
-def free_memory(device: torch.device) -> int:
-    """Bytes that a training may take on a device; a very large number where the system does not tell."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    meminfo = Path("/proc/meminfo")  # Linux; what the kernel could free counts as available
-    lines = meminfo.read_text().splitlines() if meminfo.is_file() else []
-    available = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    return available[0] if available else 2**62
-
-
-class Beside(NamedTuple):
-    """What works in every step beside the network that is trained: a teacher, where it is asked anew each time."""
-
-    weights: int = 0  # bytes
-    activations: int = 0  # bytes for each picture, at the most
-    flops: int = 0  # for each picture
-
-
-ALONE = Beside()
-
-
-def pick_parts(network: ViTConfig, choices: Optimization, memory: int, beside: Beside = ALONE) -> tuple[int, list[str]]:
-    """In how many parts a batch must be computed so that its activations take at most half of the memory.
-
-    Per token and block about 10 times the width and 3 times the MLP's width are kept for the backward pass, in fp32.
+def pick_micro_batches(work: Work, choices: Optimization, memory: int, beside: Work = ALONE) -> tuple[int, list[str]]:
+    """In how many micro-batches a batch must be computed so that its activations take at most half of the memory.
 
     Args:
-        network: What is trained.
+        work: Of one sample.
         choices: With the size of a batch.
         memory: Bytes that are free before anything is loaded.
         beside: What takes some of them, too.
     """
-    rows, columns = network.grid
-    tokens = rows * columns + network.prefix
-    own = 4 * tokens * network.depth * (10 * network.width + 3 * network.mlp_width)
-    per_picture = own + beside.activations
-    parts = max(1, -(-choices.batch_size * per_picture // max(1, (memory - beside.weights) // 2)))
+    per_sample = work.activations + beside.activations
+    parts = max(1, -(-choices.batch_size * per_sample // max(1, (memory - beside.weights) // 2)))
     parts = min(choices.batch_size, 2 ** (parts - 1).bit_length())
     if parts == 1:
         return 1, []
-    need = (choices.batch_size * per_picture + beside.weights) / 2**30
-    said = f"each batch of {choices.batch_size:,} in {parts} parts: at once it would take about {need:.1f} GiB"
-    return parts, [f"{said} with the teacher" if beside != ALONE else said]
+    need = (choices.batch_size * per_sample + beside.weights) / 2**30
+    note = f"each batch of {choices.batch_size:,} in {parts} micro-batches: at once it would take about {need:.1f} GiB"
+    return parts, [f"{note} with the teacher" if beside != ALONE else note]
 
 
 def step_seconds(network: nn.Module, batch: Any, objective: Objective, precision: str, repeats: int = 3) -> float:
@@ -207,7 +168,7 @@ def step_seconds(network: nn.Module, batch: Any, objective: Objective, precision
 
 
 def pick_precision(
-    execution: Execution, asked: str, config: ViTConfig, network: nn.Module, batch: Batch, objective: Objective
+    execution: Execution, asked: str, width: int, network: nn.Module, batch: Any, objective: Objective
 ) -> tuple[Execution, list[str], float]:
     """The faster of fp32 and bf16 by timed trial steps on a copy, where bf16 can pay at all.
 
@@ -216,7 +177,7 @@ def pick_precision(
     """
     trial = copy.deepcopy(network)
     seconds = step_seconds(trial, batch, objective, execution.precision)
-    if asked != "auto" or config.width < BF16_LEAST_WIDTH:
+    if asked != "auto" or width < BF16_LEAST_WIDTH:
         return execution, [], seconds
     half = step_seconds(trial, batch, objective, "bf16")
     gain = seconds / half

@@ -1,23 +1,35 @@
-"""One training from beginning to end: prepare, train, evaluate once, leave a run folder.
+"""Whole trainings in one call: prepare, train, evaluate once, leave a run folder. `train` and `distill`.
 
 Whoever wants to watch passes `listen`, which gets every event of `events.py`: bars, logs and pages listen.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from vitrail.card import card
+from vitrail.data.batches import Batches
+from vitrail.data.dataset import TEST, VALIDATION, Split
 from vitrail.data.feed import Feed, check_readable
+from vitrail.data.readers import Reader
+from vitrail.data.reference_files import compress, decompress
 from vitrail.errors import RunError, UsageError, VitrailError
-from vitrail.training.beginning import threads_set, time_part
+from vitrail.explain.lending import without_evidence
+from vitrail.io import write_file
+from vitrail.model import CARD, Model, save
+from vitrail.nn import Parts, ViT
+from vitrail.runtime import threads_set
+from vitrail.tasks import Result, Task
+from vitrail.tasks.task import Objective
 from vitrail.training.checkpoint import load_state, save_state, states, weights_hash
-from vitrail.training.distilling import Lesson
+from vitrail.training.distill import HANDED, Request
+from vitrail.training.evaluate import batches_of, evaluate_split
 from vitrail.training.events import (
-    Asked,
     EpochScored,
     Finished,
     Listen,
@@ -25,16 +37,27 @@ from vitrail.training.events import (
     RunState,
     Started,
     Stopped,
+    StopRequest,
     stop_signals,
 )
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, train_loop
-from vitrail.training.options import TrainOptions
-from vitrail.training.preparation import Outcome, Preparation
-from vitrail.training.prepare import LEFT_OUT, shortened, unreadable_notes
+from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.recipes import document_figure
+from vitrail.training.report import write_report
 from vitrail.training.run import RunFolder, default_folder, environment, open_folder, owned, point_latest
-from vitrail.training.settings import settings_to_yaml
-from vitrail.training.starting import prepare_run, read_configuration
+from vitrail.training.settings import read_given, settings_to_yaml
+from vitrail.training.setup import (
+    LEFT_OUT,
+    NOTHING_OWN,
+    Own,
+    Prepared,
+    new_run,
+    resume_run,
+    shortened,
+    time_micro_batch,
+    unreadable_notes,
+)
+from vitrail.training.teacher import Teacher, of_model
 from vitrail.training.watchdog import stuck
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
@@ -44,15 +67,105 @@ PATIENT_STEPS = 200  # before so many steps a loss that is still that of guessin
 
 
 def train(
+    data: str = "",
+    out: str | Path | None = None,
+    options: TrainOptions = TrainOptions(),  # noqa: B008  # a frozen value
+    listen: Listen = lambda event: None,
+    command: str = "",
+    *,
+    task: Task | None = None,
+    network: nn.Module | None = None,
+    parts: Parts | None = None,
+    objective: Objective | None = None,
+    reader: Reader | None = None,
+) -> Finished:
+    """Train a Vision Transformer on a set of images or texts, and leave a run folder with its page.
+
+    What is passed as an object is stored by its name: going on, `load` and `evaluate` take the same object again.
+
+    Args:
+        data: A named set, a folder of class folders, a CSV or JSONL manifest, a file of pairs (see
+            `vitrail.data.readers`); what `reader` knows, where there is one; empty when `options.config` names it.
+        out: The run folder; a new one below `runs/` when None.
+        options: What to do differently from the recipe.
+        listen: Gets every event; see `vitrail.training.events`.
+        command: What was typed, to be stored with the run; the call in Python when empty.
+        task: What is learnt, of one's own; else `options.task`.
+        network: What is trained, of one's own: called as `network(inputs, record=SILENT)`.
+        parts: The parts of the network, where they are not the standard ones.
+        objective: What is minimised, instead of the task's.
+        reader: (data, data root) -> `RawDataset`, instead of the library's readers.
+
+    Returns:
+        The model, its evaluation and the folder.
+
+    Raises:
+        UsageError: If an option is wrong, an object breaks its contract, or the folder exists and `options.resume` is
+            "never".
+        DataError: If the data cannot be used.
+        RunError: If the training fails (a loss that is not finite).
+        Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
+    """
+    return _run(data, out, options, listen, command, None, Own(task, network, parts, objective, reader))
+
+
+def distill(
+    data: str,
+    teacher: str | Path | Model | Teacher | Callable[..., Any],
+    out: str | Path | None = None,
+    options: DistillOptions = DistillOptions(),  # noqa: B008  # a frozen value
+    listen: Listen = lambda event: None,
+    command: str = "",
+) -> Finished:
+    """Train a student on a set of images, from their labels and from a teacher.
+
+    Args:
+        data: As for `train`.
+        teacher: A run or model folder, `torchvision:NAME`, `timm:NAME`, a loaded `Model`, or a `Teacher` made of any
+            callable.
+        out: The run folder; a new one below `runs/` when None.
+        options: What to do differently from the recipe; `options.size` is the student's.
+        listen: Gets every event; see `vitrail.training.events`.
+        command: What was typed, to be stored with the run; the call in Python when empty.
+
+    Returns:
+        The student, its evaluation and the folder. The student needs its teacher no more.
+
+    Raises:
+        UsageError: If an option is wrong, or the teacher cannot teach this student.
+        DataError: If the data or the teacher cannot be used, or the teacher does not know the classes.
+        RunError: If the training fails (a loss that is not finite).
+        Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
+    """
+    handed = None
+    match teacher:
+        case Teacher():
+            handed = teacher
+        case Model():
+            handed = of_model(teacher, "model")
+        case str() | Path():
+            pass
+        case _:
+            raise UsageError(
+                f"a teacher must be a run, a name or a Teacher, got {type(teacher).__name__}",
+                "vitrail.Teacher(network, preprocessing, classes), which says what its images and answers are",
+            )
+    name = f"{HANDED}{handed.name}" if handed is not None else str(teacher)
+    request = Request(teacher=name, options=options, handed=handed)
+    command = command or f"vitrail.distill({data!r}, {name!r}, {None if out is None else str(out)!r}, {options!r})"
+    return _run(data, out, options, listen, command, request)
+
+
+def _run(
     data: str,
     out: str | Path | None,
     options: TrainOptions,
     listen: Listen,
     command: str,
-    lesson: Lesson | None = None,
+    request: Request | None,
+    own: Own = NOTHING_OWN,
 ) -> Finished:
-    """`vitrail.train` or `distill` but for its page: `listen` hears when there is something to show."""
-    given = read_configuration(options.config, data)
+    given = read_given(options.config) if options.config is not None else {}
     data = str(data or given.get("data", ""))
     if not data:
         raise UsageError("no data given: what should be trained on?", "vitrail train digits")
@@ -61,7 +174,10 @@ def train(
         folder, going_on = open_folder(path, options.resume == "auto")
     else:
         folder, going_on = RunFolder(path), False
-    prepared = prepare_run(folder if going_on else None, data, options, given, listen, lesson)
+    if going_on:
+        prepared = resume_run(folder, data, options, listen, request, own)
+    else:
+        prepared = new_run(data, options, given, listen, request, own)
     folder, _ = open_folder(path, options.resume == "auto")
     command = command or f"vitrail.train({data!r}, {str(path)!r}, {options!r})"
     try:
@@ -77,7 +193,7 @@ class _Job:
     """One run under way."""
 
     folder: RunFolder
-    prepared: Preparation
+    prepared: Prepared
     listen: Listen
     command: str
     began: float = field(default_factory=time.perf_counter)
@@ -151,12 +267,13 @@ class _Job:
         left = per_epoch * choices.epochs - state.step
         seconds = 0.0
         if left > 0:
-            part = self.prepared.part_seconds or time_part(self.prepared, state.network)
+            part = self.prepared.micro_batch_seconds or time_micro_batch(self.prepared, state.network)
             seconds = left * part * choices.accumulate * 1.15  # augmentation, optimizer and validation
         images, unit = len(self.prepared.data), self.prepared.unit
-        self.listen(Started(self.folder.path, images, per_epoch, choices.epochs, state.step, seconds, unit))
+        metric = self.prepared.task.metric
+        self.listen(Started(self.folder.path, images, per_epoch, choices.epochs, state.step, seconds, unit, metric))
 
-    def _follow(self, loop: Iterator[StepDone | EpochDone], state: State, asked: Asked) -> None:
+    def _follow(self, loop: Iterator[StepDone | EpochDone], state: State, asked: StopRequest) -> None:
         seconds, waiting, images = 0.0, 0.0, 0
         for event in loop:
             if isinstance(event, StepDone):
@@ -189,28 +306,40 @@ class _Job:
                 )
 
     def _score(self, done: EpochDone, state: State, seconds: float, waiting: float, images: int) -> dict[str, Any]:
+        task, result = self.prepared.task, self._validate(state.best_network)
         return {
             "kind": "epoch",
             "epoch": done.epoch + 1,
             "step": done.step,
             "training_loss": done.loss,
-            "training_accuracy": done.measures.get("correct"),
-            "training_token_accuracy": done.measures.get("correct_tokens"),
-            **self.prepared.score(state.best_network),
+            **{f"training_{task.measures.get(name, name)}": value for name, value in done.measures.items()},
+            "validation_loss": result.loss,
+            f"validation_{task.metric.key}": result.value,
             "learning_rate": done.learning_rate,
             "gradient_norm": done.gradient_norm,
             "samples": done.samples,
-            self.prepared.counted: done.counted,
+            task.counted: done.counted,
             "seconds": seconds,
             "images_per_second": images / seconds if seconds else None,
             "waiting_share": waiting / seconds if seconds else None,
         }
 
+    def _validate(self, network: nn.Module) -> Result:
+        """Loss and metric of a network on the validation samples, each counted once."""
+        prepared = self.prepared
+        model, split = replace(prepared.model, network=network), Split(prepared.dataset.validation, VALIDATION)
+        return evaluate_split(model, split, prepared.validation)
+
     def _watch(self, done: EpochDone) -> None:
-        choices = self.prepared.settings.optimization
+        choices, chance = (
+            self.prepared.settings.optimization,
+            self.prepared.task.chance_loss(self.prepared.model.output),
+        )
+        if chance is None:
+            return
         sentence = stuck(
             done.measures.get("label_loss", done.loss),  # what a teacher adds is on another scale
-            self.prepared.guesses,
+            chance,
             (done.epoch + 1) / choices.epochs,
             choices.learning_rate,
             done.gradient_norm,
@@ -236,22 +365,47 @@ class _Job:
     def _versions(self) -> dict[str, Any]:
         return {"torch": torch.__version__, "threads": torch.get_num_threads()}
 
-    def _report(self, state: RunState = "running", evaluated: Outcome | None = None) -> None:
-        self.listen(Reported(self.folder, self.prepared, state, evaluated))
+    def _report(self, state: RunState = "running", evaluated: Result | None = None) -> None:
+        report = Reported(self.folder, self.prepared, state, evaluated)
+        write_report(report)
+        self.listen(report)
 
     def _finish(self, state: State) -> Finished:
+        """Model, evaluation, card, page; `evaluation.json` comes last: with it the run is finished."""
         prepared = self.prepared
-        network = state.best_network.eval()
-        model = prepared.save(network, self.folder.model)  # first of all: an evaluation that fails loses no training
-        outcome = prepared.evaluate(model)
-        self._name_unreadable(outcome.feeds())
-        seconds, weights = time.perf_counter() - self.began, weights_hash(network)
-        model = prepared.save(network, self.folder.model, outcome)
-        self.folder.write_json("evaluation.json", {**outcome.to_dict(), "weights": weights})
-        self._report("finished", outcome)
-        name, value = outcome.headline
+        model = self._model(state.best_network.eval())
+        save(model, self.folder.model, parts=prepared.settings.own.get("parts", ""))
+        split, batches = self._last_split(model)  # an evaluation that fails loses no training
+        result = evaluate_split(model, split, batches)
+        self._name_unreadable([(batches.feed, len(batches))])
+        seconds, weights = time.perf_counter() - self.began, weights_hash(model.network)
+        write_file(self.folder.model / CARD, card(model, result))
+        self._report("finished", result)
+        name, value = result.headline
         self.folder.append_log(f"finished: {name} {value:.4f}, weights {weights}")
-        recipe, beside = prepared.settings.recipe, document_figure(prepared.settings)
-        finished = Finished(self.folder.path, model, outcome, seconds, weights, recipe, beside)
+        self.folder.write_json("evaluation.json", {**result.to_dict(), "weights": weights})
+        recipe, document = prepared.settings.recipe, document_figure(prepared.settings)
+        finished = Finished(self.folder.path, model, result, seconds, weights, recipe, document)
         self.listen(finished)
         return finished
+
+    def _model(self, network: nn.Module) -> Model:
+        """The trained model, whose background lends no patches that it looks at itself."""
+        model = replace(self.prepared.model, network=network)
+        if model.background is None or model.donors is None or not isinstance(network, ViT):
+            return model
+        pixels, compressed = without_evidence(network, model.donors, model.background), None
+        if model.compressed_background is not None:
+            compressed = compress(pixels, network.config.patch)
+            if compressed is None:
+                return model
+            pixels = decompress(compressed, model.preprocessing.channels, model.preprocessing.size)
+        return replace(model, background=pixels, compressed_background=compressed)
+
+    def _last_split(self, model: Model) -> tuple[Split, Batches]:
+        """The test samples, or those for validation where there are none."""
+        dataset, workers = self.prepared.dataset, self.prepared.settings.execution.workers
+        if dataset.test is None:
+            return Split(dataset.validation, VALIDATION, dataset.unknown.get(VALIDATION, {})), self.prepared.validation
+        split = Split(dataset.test, TEST, dataset.unknown.get(TEST, {}))
+        return split, batches_of(model, dataset.test, workers)

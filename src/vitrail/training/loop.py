@@ -6,23 +6,52 @@ dropout is seeded by the step. So a loop that starts from a saved state goes on 
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vitrail.data.plan import uniforms
+from vitrail.tasks.task import Network, Objective
 from vitrail.training.execution import compiled
-from vitrail.training.objectives import Network, Objective
 from vitrail.training.optimizer import Average, gradient_norms, learning_rate, make_optimizer
-from vitrail.training.preparation import Batch, TrainingData
 from vitrail.training.settings import Execution, Optimization
 from vitrail.training.watchdog import FiniteGuard
 
 DROPOUT = 100  # the stream of random numbers that seeds dropout
+
+
+@runtime_checkable
+class AnyBatch(Sized, Protocol):
+    """Some samples, as an objective wants them; the length is their number. `vitrail.data.batches.Batch` is one."""
+
+    @property
+    def unreadable(self) -> int:
+        """Samples that were left out because they could not be read."""
+        ...
+
+
+@runtime_checkable
+class TrainingData(Sized, Protocol):
+    """What batches come from; the length is the samples of an epoch. `vitrail.data.batches.Batches` is one."""
+
+    @property
+    def seed(self) -> int:
+        """Of order, augmentation and dropout."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where the batches go."""
+        ...
+
+    def batches(self, epoch: int, batch_size: int, start: int = 0, part_size: int | None = None) -> Iterator[Any]:
+        """The batches of an epoch, from batch (or micro-batch) `start` on."""
+        ...
 
 
 @dataclass
@@ -35,7 +64,7 @@ class State:
         average: The moving average of the weights, or None.
         step: Optimizer steps done.
         epoch: The epoch that is under way, from 0.
-        batch: Batches of it that are done; where a batch is computed in parts, its parts.
+        batch: Batches of it that are done; where a batch is computed in micro-batches, these.
         gradient_norm: Of the last step, before clipping.
         totals: float64 sums of this epoch so far: loss, count, samples, and the objective's measures.
     """
@@ -79,7 +108,7 @@ class EpochDone:
     step: int
     loss: float
     measures: dict[str, float]
-    counted: int  # what the objective counts: pictures, or the tokens of texts
+    counted: int  # what the objective counts: images, or the tokens of texts
     samples: int  # that were fed
     learning_rate: float
     gradient_norm: float
@@ -92,12 +121,12 @@ def start(network: nn.Module, choices: Optimization) -> State:
 
 
 def part_size(choices: Optimization) -> int:
-    """Pictures in each part of a batch, when it is computed in `choices.accumulate` parts; the last may be smaller."""
+    """Samples in each of the `choices.accumulate` micro-batches of a batch; the last may be smaller."""
     return -(-choices.batch_size // choices.accumulate)
 
 
 def steps_per_epoch(count: int, choices: Optimization) -> int:
-    """Optimizer steps in one epoch of `count` pictures."""
+    """Optimizer steps in one epoch of `count` samples."""
     return -(-count // choices.batch_size)
 
 
@@ -161,7 +190,7 @@ def dropout_seed(seed: int, step: int) -> int:
     return int(number * 2**53)
 
 
-def _grouped(batches: Iterator[Batch], size: int) -> Iterator[tuple[list[Batch], float, float]]:
+def _grouped(batches: Iterator[AnyBatch], size: int) -> Iterator[tuple[list[AnyBatch], float, float]]:
     """Lists of `size` batches, the seconds spent waiting for them, and when the wait began."""
     began, group = time.perf_counter(), []
     for batch in batches:
@@ -175,13 +204,13 @@ def _grouped(batches: Iterator[Batch], size: int) -> Iterator[tuple[list[Batch],
 
 def _gradients(
     network: Network,
-    group: list[Batch],
+    group: list[AnyBatch],
     objective: Objective,
     execution: Execution,
     device: str,
     totals: dict[str, Tensor],
 ) -> tuple[Tensor, int]:
-    """Summed gradients of all parts of one batch, their mean loss, and how many pictures they hold."""
+    """Summed gradients of all micro-batches of one batch, their mean loss, and the objective's count of them."""
     losses, counted = [], 0
     for batch in group:
         if not len(batch):

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.errors import DataError, RunError, UsageError
+from vitrail.io import to_json, write_file
 
 BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "config.yaml"}  # the last makes it a run
 PACKAGES = ("vitrail", "torch", "torchvision", "numpy", "pillow", "safetensors")
@@ -70,16 +71,11 @@ class RunFolder:
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write a file whole, or leave the former one."""
-        self.write_text(name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        self.write_text(name, to_json(content))
 
     def write_text(self, name: str, content: str) -> None:
         """Write a file whole, or leave the former one."""
-        beside = self.path / f"{name}.writing"
-        with open(beside, "w", encoding="utf-8") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(beside, self.path / name)
+        write_file(self.path / name, content)
 
     def read_data(self) -> dict[str, Any]:
         """What the run remembers of its data.

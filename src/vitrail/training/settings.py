@@ -3,6 +3,7 @@
 `config.yaml` is read strictly: an unknown key or a value of the wrong type is an error that names the key.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -11,8 +12,11 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from vitrail.data.augmentation import Augmentation
+from vitrail.data.dataset import Counts
 from vitrail.errors import UsageError, VitrailError, nearest
-from vitrail.nn import ViTConfig
+from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViTConfig
+from vitrail.nn.networks import NetworkConfig, config_from_dict, config_to_dict
+from vitrail.weights.format1 import run_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +24,8 @@ class Optimization:
     """How the weights move.
 
     Attributes:
-        epochs: Passes over the training pictures.
-        batch_size: Pictures per step.
+        epochs: Passes over the training images.
+        batch_size: Images per step.
         learning_rate: The highest one.
         schedule: After the warm-up: half a cosine down to 0, or constant.
         warmup_epochs: Epochs in which the rate rises linearly from 0.
@@ -69,7 +73,7 @@ class Execution:
         compile: Whether torch.compile is used.
         attention_kernel: Which of torch's kernels stands behind its fused attention in a compiled network: flash, or
             math, which the compiler joins with what stands around it (faster for small heads on a processor).
-        workers: Processes that decode pictures (threads, where the set is read into memory).
+        workers: Processes that decode images (threads, where the set is read into memory).
     """
 
     device: str = "cpu"
@@ -92,7 +96,7 @@ class Distillation:
     Attributes:
         teacher: A run or model folder, torchvision:NAME, timm:NAME, or python:NAME for one that was handed over.
         teacher_weights: Of a torchvision or timm teacher: pretrained, random, or a file.
-        teacher_size: Side in pixels of the pictures that the teacher is shown; 0 for its own.
+        teacher_size: Side in pixels of the images that the teacher is shown; 0 for its own.
         identity: Hash of the teacher's weights; the run goes on only with the same ones.
         fit_head: Whether the teacher got a new head for the classes here, on its frozen features.
         kind: soft: the teacher's probabilities; hard: only its first choice.
@@ -121,63 +125,74 @@ class Distillation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """What the settings of every run hold, whatever is learnt.
+class Settings:
+    """A training, completely: with the same settings, data and versions it gives the same weights.
 
     Attributes:
         data: What was asked for: a named set, a folder or a manifest.
         data_root: Where named sets lie; empty for the default.
+        task: What is learnt.
         split_seed: Of splits that vitrail made.
         seed: Of everything else.
         recipe: Which recipe filled in what was left open.
+        fetch_size: Shorter side in pixels at which images are read for training, before random crops; 0 for the
+            network's.
+        resize: How an image is brought to the size: see `Preprocessing`.
+        pad_value: Grey value around a padded image and behind transparent pixels, 0 to 255.
+        separator: What stands between two tokens of a text; empty for one token a character.
+        counts: Samples of each split, of a set that is made.
+        background: Whether the model carries shuffled patches of training images, to test explanations with.
+        network: What is trained.
+        augmentation: What may happen to a training image; and label smoothing.
         optimization: How the weights move.
         execution: Where and how it is computed.
+        distillation: Who teaches, and how; None where nobody does.
+        own: Names of what was passed as an object (task, reader, network, parts, objective), which `train` is given
+            again when the run goes on.
     """
 
     data: str
     data_root: str = ""
+    task: str = "classify"
     split_seed: int = 0
     seed: int = 0
     recipe: str = "custom"
-    optimization: Optimization = field(default_factory=Optimization)
-    execution: Execution = field(default_factory=Execution)
-
-    def __post_init__(self) -> None:
-        """Refuse seeds that cannot be used."""
-        for name in ("seed", "split_seed"):
-            if not -(2**63) <= getattr(self, name) < 2**63:
-                raise UsageError(f"{name} must fit into 64 bits, got {getattr(self, name)}", f"{name} 0")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings(RunSettings):
-    """The training of a classifier, completely: with the same settings, data and versions it gives the same weights.
-
-    Attributes:
-        fetch_size: Height in pixels at which pictures are read for training, before random crops; 0 for the network's.
-        resize: How a picture is brought to the size: see `Preprocessing`.
-        network: The ViT.
-        augmentation: What may happen to a training picture.
-        distillation: Who teaches, and how; None where only the labels do.
-        references: Whether the model carries shuffled patches of training pictures, to test explanations with.
-    """
-
     fetch_size: int = 0
     resize: Literal["crop", "squash", "pad"] = "crop"
-    network: ViTConfig
+    pad_value: int = 128
+    separator: str = ""
+    counts: Counts = field(default_factory=Counts)
+    background: bool = True
+    network: NetworkConfig
     augmentation: Augmentation = field(default_factory=Augmentation)
+    optimization: Optimization = field(default_factory=Optimization)
+    execution: Execution = field(default_factory=Execution)
     distillation: Distillation | None = None
-    references: bool = True
+    own: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse seeds and sizes that cannot be used."""
-        super().__post_init__()
-        height = self.network.image[0]
-        if self.fetch_size and self.fetch_size < height:
+        for name in ("seed", "split_seed"):
+            if not -(2**63) <= getattr(self, name) < 2**63:
+                raise UsageError(f"{name} must fit into 64 bits, got {getattr(self, name)}", f"{name} 0")
+        if not 0 <= self.pad_value <= 255:
+            raise UsageError(f"pad_value must be from 0 to 255, got {self.pad_value}", "pad_value: 128")
+        image = image_config(self.network)
+        if self.fetch_size and image is not None and self.fetch_size < image.image[0]:
             raise UsageError(
-                f"fetch_size must be 0 or at least the network's {height} pixels, got {self.fetch_size}",
-                f"fetch_size: {height}",
+                f"fetch_size must be 0 or at least the network's {image.image[0]} pixels, got {self.fetch_size}",
+                f"fetch_size: {image.image[0]}",
             )
+
+
+def image_config(network: NetworkConfig) -> ViTConfig | None:
+    """The part of a network's configuration that reads images; None where texts are read."""
+    match network:
+        case ViTConfig():
+            return network
+        case ImageToSequenceConfig(encoder=encoder):
+            return encoder
+    return None
 
 
 def _at_least(name: str, value: int, least: int) -> None:
@@ -185,9 +200,14 @@ def _at_least(name: str, value: int, least: int) -> None:
         raise UsageError(f"{name} must be at least {least}, got {value}", f"--{name.replace('_', '-')} {least}")
 
 
-def settings_to_yaml(settings: RunSettings) -> str:
-    """Text that reads back into equal settings, for a classifier by `settings_from_dict(yaml.safe_load(text))`."""
-    return yaml.safe_dump(_plain(asdict(settings)), sort_keys=False, allow_unicode=True)
+def settings_to_yaml(settings: Settings) -> str:
+    """Text that reads back into equal settings by `settings_from_dict(yaml.safe_load(text))`."""
+    return yaml.safe_dump(_plain(settings_to_dict(settings)), sort_keys=False, allow_unicode=True)
+
+
+def settings_to_dict(settings: Settings) -> dict[str, Any]:
+    """Nested plain values."""
+    return {**asdict(settings), "network": config_to_dict(settings.network)}
 
 
 def _plain(value: Any) -> Any:
@@ -219,25 +239,57 @@ def read_given(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: If the file cannot be read, or a key is unknown or a value impossible; names the key.
     """
-    values, where = read_yaml(path), str(path)
-    refuse_unknown(values, asdict(_EXAMPLE), where, "")
+    return _checked(run_settings(read_yaml(path)), str(path))
+
+
+def settings_from_dict(values: Mapping[str, Any], where: str = "the configuration") -> Settings:
+    """Checked settings from nested dicts, of today's format or of format 1.
+
+    Raises:
+        UsageError: Names the first key that is unknown, missing or of the wrong type.
+    """
+    checked = _checked(run_settings(values), where)
+    kinds = get_type_hints(Settings)
+    try:
+        network = config_from_dict(checked.pop("network", {}))
+        others = {name: validated(TypeAdapter(kinds[name]), value, where, name) for name, value in checked.items()}
+        return Settings(**others, network=network)
+    except VitrailError as error:
+        raise UsageError(f"{where}: {error.problem.removeprefix(f'{where}: ')}", error.hint) from error
+    except (TypeError, KeyError) as error:
+        raise UsageError(
+            f"{where}: the settings are incomplete ({error})", "the config.yaml of a former run"
+        ) from error
+
+
+def _checked(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """The values, every key and value of which is possible on its own."""
+    network = values.get("network", {})
+    kind = network.get("kind") if isinstance(network, dict) else None
+    fitting = [example for name, example in _EXAMPLES.items() if name == (kind or name)]
+    known = _plain_keys(fitting or list(_EXAMPLES.values()))
+    refuse_unknown(values, known, where, "")
     kinds = get_type_hints(Settings) | {"network": dict[str, Any]}
     for name, value in values.items():
         validated(TypeAdapter(kinds[name]), value, where, name)
-    kinds = get_type_hints(ViTConfig)
-    for name, value in values.get("network", {}).items():
-        validated(TypeAdapter(kinds[name]), value, where, f"network.{name}")
-    return values
+    hints = {"kind": str, **get_type_hints(ViTConfig)} if kind == "ViT" else {}
+    for name in network.keys() & hints.keys():
+        validated(TypeAdapter(hints[name]), network[name], where, f"network.{name}")
+    return dict(values)
 
 
-def settings_from_dict(values: dict[str, Any], where: str = "the configuration") -> Settings:
-    """Checked settings from nested dicts.
+def _plain_keys(examples: list[NetworkConfig]) -> dict[str, Any]:
+    """Settings as nested values with every key that there is; of several networks, those of each."""
+    base = settings_to_dict(Settings(data="", network=ViTConfig(), distillation=Distillation(teacher="")))
+    networks = [config_to_dict(example) for example in examples]
+    return {**base, "network": {key: value for network in networks for key, value in network.items()}, "own": ""}
 
-    Raises:
-        UsageError: Names the first key that is unknown, missing or of the wrong type, and counts the others.
-    """
-    refuse_unknown(values, asdict(_EXAMPLE), where, "")
-    return validated(_ADAPTER, values, where, "")
+
+_EXAMPLES: dict[str, NetworkConfig] = {
+    "ViT": ViTConfig(),
+    "Transformer": TransformerConfig(source_vocabulary=4, target_vocabulary=4),
+    "ImageToSequence": ImageToSequenceConfig(encoder=ViTConfig(classes=0), vocabulary=4),
+}
 
 
 def validated(adapter: TypeAdapter, value: Any, where: str, name: str) -> Any:
@@ -271,7 +323,3 @@ def refuse_unknown(values: dict[str, Any], known: dict[str, Any], where: str, pa
             raise UsageError(f"{where}: unknown key '{path}{key}'", f"{path}{guess}" if guess else ", ".join(known))
         if isinstance(value, dict) and isinstance(known[key], dict):
             refuse_unknown(value, known[key], where, f"{path}{key}.")
-
-
-_EXAMPLE = Settings(data="", network=ViTConfig(), distillation=Distillation(teacher=""))
-_ADAPTER = TypeAdapter(Settings)

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.data.columns import Classes
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.model import Model, load
@@ -179,7 +180,7 @@ def open_features(what: str | Path, weights: str = "pretrained", size: int = 0) 
 
 
 def of_model(model: Model, name: str = "model") -> Teacher:
-    """A vitrail model as a teacher."""
+    """A vitrail model of classes as a teacher."""
     return Teacher(model.network, model.preprocessing, model.classes, name)
 
 
@@ -207,7 +208,7 @@ def _loaded(folder: Path) -> Model:
         raise DataError(
             f"the teacher cannot be loaded: {error.problem}", "the folder of a run, torchvision:NAME or timm:NAME"
         ) from error
-    if not isinstance(model, Model):
+    if not isinstance(model.output, Classes):
         raise UsageError(f"{folder} is no classifier of pictures, so it cannot teach one", "the run of a classifier")
     return model
 

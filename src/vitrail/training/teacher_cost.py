@@ -9,13 +9,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.training.execution import Beside
+from vitrail.training.execution import Work
 from vitrail.training.teacher import Teacher
 
 ASKED = 2  # pictures; a network may take a single one for none
 
 
-def teacher_cost(teacher: Teacher, student: Preprocessing, device: torch.device) -> Beside:
+def teacher_cost(teacher: Teacher, student: Preprocessing, device: torch.device) -> Work:
     """Bytes and FLOPs of a teacher that answers in every step.
 
     Nothing is kept of an answer for the backward pass, so that its activations are about what the widest step of the
@@ -30,7 +30,7 @@ def teacher_cost(teacher: Teacher, student: Preprocessing, device: torch.device)
     weights = list(_weights(teacher.module))
     with FlopCounterMode(display=False) as counter, Widest(weights) as widest:
         teacher.answer(images, student)
-    return Beside(
+    return Work(
         weights=sum(tensor.nbytes for tensor in weights),
         activations=widest.bytes // ASKED,
         flops=counter.get_total_flops() // ASKED,

@@ -12,7 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.data.augmentation import Augmentation
-from vitrail.data.batches import TrainingSet
+from vitrail.data.batches import Batches
+from vitrail.data.preprocessing import Preprocessing
 from vitrail.training.teacher import Teacher
 
 FITTED = 10_000  # most pictures that a head is fitted on
@@ -21,7 +22,7 @@ STEPS = 100  # of L-BFGS, each with its line search
 DECAY = 1e-4  # on the squares of the weights, for standardised features
 
 
-def with_new_head(features: Teacher, data: TrainingSet, classes: tuple[str, ...], most: int = FITTED) -> Teacher:
+def with_new_head(features: Teacher, data: Batches, classes: tuple[str, ...], most: int = FITTED) -> Teacher:
     """A teacher of these classes: what it had before its head, and a linear map fitted on top.
 
     Args:
@@ -30,9 +31,10 @@ def with_new_head(features: Teacher, data: TrainingSet, classes: tuple[str, ...]
         classes: Of the labels.
         most: Pictures that the head is fitted on.
     """
+    assert isinstance(data.input, Preprocessing)
     answers, labels, count = [], [], 0
     for batch in unchanged(data).batches(0, TOGETHER):
-        answers.append(features.answer(batch.images, data.preprocessing).flatten(1))
+        answers.append(features.answer(batch.inputs, data.input).flatten(1))
         labels.append(batch.labels)
         count += len(batch)
         if count >= most:
@@ -41,9 +43,9 @@ def with_new_head(features: Teacher, data: TrainingSet, classes: tuple[str, ...]
     return replace(features, network=nn.Sequential(features.module, nn.Flatten(), head), classes=classes)
 
 
-def unchanged(data: TrainingSet) -> TrainingSet:
+def unchanged(data: Batches) -> Batches:
     """The same pictures without augmentation."""
-    return replace(data, augmentation=Augmentation())
+    return replace(data, augmentation=Augmentation(), blend=None)
 
 
 def fitted(features: Float[Tensor, "n f"], labels: Int[Tensor, " n"], classes: int) -> nn.Linear:

@@ -68,21 +68,20 @@ class FiniteGuard:
                 what += f", and with it the gradient of {wrong[0]}"
             raise RunError(
                 f"step {int(self._step)}: {what}; the weights are still those of the step before",
-                "a lower --lr; or --precision fp32; if it is step 0, look at the pictures and the start weights",
+                "a lower --lr; or --precision fp32; if it is step 0, look at the images and the start weights",
             )
 
 
-def stuck(loss: float, classes: int, done: float, learning_rate: float, gradient: float) -> str | None:
+def stuck(loss: float, chance: float, done: float, learning_rate: float, gradient: float) -> str | None:
     """A sentence on a training whose loss is still that of guessing, or None when it learns.
 
     Args:
         loss: Mean training loss of the last epoch in nats.
-        classes: Number of classes.
-        done: Share of the schedule that is over, 0..1.
+        chance: Loss of a network that has learnt nothing.
+        done: Fraction of the schedule that is over, 0..1.
         learning_rate: The highest one of the schedule.
         gradient: Norm of the last gradient.
     """
-    chance = math.log(classes)
     if done < 0.5 or loss < 0.97 * chance:
         return None
     if learning_rate > 3e-3:
@@ -90,5 +89,5 @@ def stuck(loss: float, classes: int, done: float, learning_rate: float, gradient
     elif learning_rate < 1e-5 or gradient < 1e-4:
         cause = f"the weights hardly move; try --lr {max(1e-3, learning_rate * 10):g}"
     else:
-        cause = "the labels may not belong to the pictures, or patches are too large for what they show; try smaller"
-    return f"the loss is still {loss:.3f} = ln({classes}), that of guessing, at {done:.0%} of the schedule: {cause}"
+        cause = "the labels may not belong to the images, or patches are too large for what they show; try smaller"
+    return f"the loss is still {loss:.3f}, that of guessing is {chance:.3f}, at {done:.0%} of the schedule: {cause}"

@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from vitrail.cli.shown import Shown
     from vitrail.explain import Comparison, Method
     from vitrail.explain.tested import Precision
-    from vitrail.model import Model, Prediction
+    from vitrail.model import Model
     from vitrail.pages.views import ExplainedPicture
+    from vitrail.tasks import ClassPrediction
 
 BATCH = 16
 FEW = 4  # pictures at a time by a wide network, so that one sees how far it is, and an interruption loses little
 WIDE = 192
 SUMMED = "conservative"  # the method whose parts add up to what is explained
 
-Result = tuple["Prediction", "ExplainedPicture"]
+Result = tuple["ClassPrediction", "ExplainedPicture"]
 Classes = int | tuple[list[int], list[int]] | None
 
 
@@ -58,9 +59,10 @@ def _explain(
 ) -> list[Result]:
     from vitrail.cli.explain.views import views_of
     from vitrail.pages.views import ExplainedPicture
-    from vitrail.report import as_picture
+    from vitrail.tasks import ClassPrediction
 
-    predictions = model.predict([one.picture for one in shown])
+    found = model.predict([one.picture for one in shown])
+    predictions = [one for one in found if isinstance(one, ClassPrediction)]
     kept = [row for row, said in enumerate(predictions) if not _same(model, shown[row].name, said, asked)]
     if not kept:
         return []
@@ -73,7 +75,7 @@ def _explain(
     for row, (one, prediction) in enumerate(zip(shown, predictions, strict=True)):
         views = views_of(model.classes, compared, row)
         views = [dataclasses.replace(v, parts=parts[row]) if v.method == SUMMED else v for v in views]
-        picture = as_picture(model.preprocessing.to_uint8(one.picture))
+        picture = model.preprocessing.to_array(one.picture)
         results.append((prediction, ExplainedPicture(one.name, picture, one.true_label, list(prediction.top), views)))
     return results
 
@@ -130,7 +132,7 @@ def _parts(
     ]
 
 
-def _same(model: "Model", name: str, said: "Prediction", asked: Asked) -> bool:
+def _same(model: "Model", name: str, said: "ClassPrediction", asked: Asked) -> bool:
     """Whether a picture's top class would be held against itself; it is named then."""
     from vitrail.cli.output import warn
 
@@ -143,7 +145,7 @@ def _same(model: "Model", name: str, said: "Prediction", asked: Asked) -> bool:
     return True
 
 
-def _target(model: "Model", predictions: Sequence["Prediction"], asked: Asked) -> Classes:
+def _target(model: "Model", predictions: Sequence["ClassPrediction"], asked: Asked) -> Classes:
     """The target of a batch; of a contrast, the two classes of each picture."""
     if asked.rather_than is None:
         return asked.target

@@ -26,9 +26,11 @@ def read_pictures(
         DataError: If there is no picture at all.
     """
     from vitrail.cli.planted import show_planted
+    from vitrail.data.dataset import labels_of
+    from vitrail.data.pictures import Pictures
     from vitrail.data.readers import MANIFESTS, is_named
     from vitrail.data.readers.planted_sets import is_planted, parse_planted
-    from vitrail.jobs import is_own_data, open_for
+    from vitrail.training.evaluate import is_own_data, open_for
 
     first = given[0]
     is_set = is_named(first) or is_own_data(run, first) or Path(first).suffix.lower() in MANIFESTS
@@ -41,11 +43,13 @@ def read_pictures(
     if is_planted(first) and parse_planted(first).variant != "single":
         return show_planted(run, first, count, data_root)
     found = open_for(model, run, first, data_root)
-    split = found.split
-    shown = []
-    for i in spread(range(len(split)), count):
+    samples, shown = found.samples, []
+    if not isinstance(samples.inputs, Pictures):
+        raise DataError(f"{first} holds texts, and only images are explained", "a set of images")
+    labels = labels_of(samples)
+    for i in spread(range(len(samples)), count):
         try:
-            shown.append(Shown(split.pictures.name(i), split.pictures.open(i), model.classes[split.labels[i]]))
+            shown.append(Shown(samples.name(i), samples.inputs.open(i), model.classes[labels[i]]))
         except DataError as error:
             problems.append(error.problem)
     return with_planted_masks(shown, model, first, Path(found.root)) if is_planted(first) and shown else shown

@@ -28,10 +28,10 @@ def run(words: Sequence[str]) -> int:
 
     from vitrail.cli.explain.maps import BATCH
     from vitrail.cli.models_on import load_on
-    from vitrail.sequence_model import SequenceModel
+    from vitrail.data.columns import Classes
 
     model = load_on(typed.run, typed.device, typed.threads, BATCH)
-    if isinstance(model, SequenceModel):
+    if not isinstance(model.output, Classes):
         from vitrail.cli.explain.written import explain_written
 
         return explain_written(model, typed, page, command)

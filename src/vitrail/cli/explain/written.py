@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from vitrail.cli.explain.options import Explain
 from vitrail.cli.explain.pictures import read_files
 from vitrail.cli.explain.places import folder_name
@@ -11,15 +13,16 @@ from vitrail.cli.shown import Shown, leave_out, spread
 from vitrail.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from vitrail.model import Model
     from vitrail.pages.views import ExplainedPicture
-    from vitrail.sequence_model import SequenceModel, Written
+    from vitrail.tasks import TextPrediction
 
-    Result = tuple[Written, ExplainedPicture]
+    Result = tuple[TextPrediction, ExplainedPicture]
 
 METHOD = "cross_attention"
 
 
-def explain_written(model: "SequenceModel", typed: Explain, page: Path, command: str) -> int:
+def explain_written(model: "Model", typed: Explain, page: Path, command: str) -> int:
     """Explain, write the page and the pictures, and say where they are.
 
     Args:
@@ -42,7 +45,7 @@ def explain_written(model: "SequenceModel", typed: Explain, page: Path, command:
     if not shown:
         raise DataError(problems[0], "another picture")
     results = [_explain(model, one) for one in shown]
-    title, about = f"Where {folder_name(typed.run)} looked", model.about_probabilities
+    title, about = f"Where {folder_name(typed.run)} looked", model.about
     whole = ExplanationPage(title, typed.run, command, [one for _, one in results], about)
     answers = [{"text": said.text, "probability": said.probability, "true_text": o.true_label} for said, o in results]
     write_all(whole, page, answers, typed.json, lambda: _tell(results, about))
@@ -62,16 +65,16 @@ def _tell(results: Sequence["Result"], about: str) -> None:
         say(about)
 
 
-def _refuse(model: "SequenceModel", typed: Explain) -> None:
+def _refuse(model: "Model", typed: Explain) -> None:
     """Refuse what only models that say classes have.
 
     Raises:
         UsageError: Names it.
     """
-    if not model.reads_pictures:
+    if model.reads_text:
         raise UsageError(
             f"the model in {typed.run} reads texts, and only pictures are explained",
-            f"vitrail generate {typed.run} {model.example}",
+            f"vitrail predict {typed.run} {model.example}",
         )
     if typed.method not in (None, METHOD):
         raise UsageError(f"method '{typed.method}' explains classes, and this model writes", f"--method {METHOD}")
@@ -89,47 +92,49 @@ def _refuse(model: "SequenceModel", typed: Explain) -> None:
         raise UsageError(f"{option} is for models that say classes, and this model writes", f"leave {option} out")
 
 
-def _pictures(model: "SequenceModel", typed: Explain, problems: list[str]) -> Iterator[Shown]:
+def _pictures(model: "Model", typed: Explain, problems: list[str]) -> Iterator[Shown]:
     """The pictures asked for that can be read; the others are named in `problems`."""
-    from vitrail.data.sequence_source import PictureSamples, is_sequences
-    from vitrail.jobs import remembered_data
-    from vitrail.sequence_jobs import is_own, open_sequences_for
+    from vitrail.data.pictures import Pictures
+    from vitrail.data.readers import MANIFESTS, is_named
+    from vitrail.training.evaluate import is_own_data, open_for
 
-    first, remembered = typed.pictures[0], remembered_data(typed.run)
-    is_set = is_sequences(first) or is_own(remembered, first)
-    if is_set and len(typed.pictures) > 1:
-        raise UsageError(f"{first} is a whole set, and stands alone", f"vitrail explain {typed.run} {first}")
-    if is_set:
-        samples = open_sequences_for(model, remembered, first, typed.data_root).samples
-        assert isinstance(samples, PictureSamples)
+    first = typed.pictures[0]
+    if is_named(first) or is_own_data(typed.run, first) or Path(first).suffix.lower() in MANIFESTS:
+        if len(typed.pictures) > 1:
+            raise UsageError(f"{first} is a whole set, and stands alone", f"vitrail explain {typed.run} {first}")
+        samples = open_for(model, typed.run, first, typed.data_root).samples
+        assert isinstance(samples.inputs, Pictures)
+        texts = samples.column(model.task.column).take(np.arange(len(samples)))
         for index in spread(range(len(samples)), typed.count):
             try:
-                yield Shown(samples.name(index), samples.pictures.open(index), samples.targets[index])
+                yield Shown(samples.name(index), samples.inputs.open(index), texts[index])
             except DataError as error:
                 problems.append(error.problem)
         return
     yield from read_files(typed.pictures, typed.count, problems)
 
 
-def _explain(model: "SequenceModel", shown: Shown) -> "Result":
+def _explain(model: "Model", shown: Shown) -> "Result":
     """What the model writes for a picture, and the picture with a map for each token."""
     import torch
 
+    from vitrail.data.vocabulary import Vocabulary
     from vitrail.explain import cross_attention
     from vitrail.explain.readout import wide
-    from vitrail.nn import ImageToSequence
+    from vitrail.nn import ImageToSequence, evaluating
     from vitrail.pages.views import ExplainedPicture, HeatView
-    from vitrail.report import as_picture
+    from vitrail.tasks.sequences import write
 
     assert isinstance(model.network, ImageToSequence)
-    assert model.preprocessing is not None
     images = model.tensor([shown.picture])
-    (written,) = model.write(images, [shown.name])
+    assert isinstance(model.output, Vocabulary)
+    with evaluating(model.network):
+        (written,) = write(model.network, model.output, images, [shown.name])
     views = []
     if written.ids:
         heat = cross_attention(model.network, images, torch.tensor([written.ids], device=images.device))
         for place, number in enumerate(written.ids):
-            token = model.vocabulary.decode([number])
+            token = model.output.decode([number])
             views.append(
                 HeatView(
                     method=METHOD,
@@ -142,6 +147,6 @@ def _explain(model: "SequenceModel", shown: Shown) -> "Result":
                     notes=tuple(note for note in heat.notes[0] if note.startswith(f"token {place + 1}:")),
                 )
             )
-    picture = as_picture(model.preprocessing.to_uint8(shown.picture))
+    picture = model.preprocessing.to_array(shown.picture)
     top = [(written.shown, written.probability)]
     return written, ExplainedPicture(shown.name, picture, shown.true_label, top, views)

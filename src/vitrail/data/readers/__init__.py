@@ -8,10 +8,10 @@ from vitrail.data.readers.table import (
     PAIRS,
     Format,
     Reader,
-    find,
     format_of,
     is_named,
     overview,
+    read,
 )
 
 __all__ = [
@@ -22,8 +22,8 @@ __all__ = [
     "PAIRS",
     "Format",
     "Reader",
-    "find",
     "format_of",
     "is_named",
     "overview",
+    "read",
 ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.parts import TEST, TRAIN, VALIDATION, Found, Part, hold_out
+from vitrail.data.dataset import TEST, TRAIN, VALIDATION, RawDataset, hold_out, labelled
 from vitrail.data.pictures import ArrayPictures
 from vitrail.errors import UsageError
 
@@ -18,7 +18,7 @@ TEST_SHARE = 0.2
 VALIDATION_SHARE = 0.1
 
 
-def read_digits(what: str = "digits", data_root: Path | None = None) -> Found:
+def read_digits(what: str = "digits", data_root: Path | None = None) -> RawDataset:
     """Read the digits: 20 % for testing and 10 % for validation, stratified, by a fixed seed.
 
     Args:
@@ -39,8 +39,8 @@ def read_digits(what: str = "digits", data_root: Path | None = None) -> Found:
         ) from error
     values, targets = (np.asarray(each) for each in load_digits(return_X_y=True))
     pixels = np.rint(values.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-    whole = Part(ArrayPictures(pixels, "digits"), CLASSES, targets.astype(np.int64))
+    whole = labelled(ArrayPictures(pixels, "digits"), targets.astype(np.int64), CLASSES)
     rest, test = hold_out(whole, round(TEST_SHARE * len(pixels)), SPLIT_SEED)
     train, validation = hold_out(rest, round(VALIDATION_SHARE * len(pixels)), SPLIT_SEED)
     parts = {TRAIN: train, VALIDATION: validation, TEST: test}
-    return Found("scikit-learn", parts, classes=CLASSES, split_seed=SPLIT_SEED)
+    return RawDataset("scikit-learn", parts, classes=CLASSES, split_seed=SPLIT_SEED)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.parts import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, Found, Part
+from vitrail.data.dataset import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, RawDataset, Samples, labelled
 from vitrail.data.pictures import FilePictures
 from vitrail.errors import DataError, counted
 
@@ -47,7 +47,7 @@ class _LeftAside:
         return tuple(sentence for things, sentence in said if things)
 
 
-def read_folder(what: str, data_root: Path | None = None) -> Found:
+def read_folder(what: str, data_root: Path | None = None) -> RawDataset:
     """Read a tree of class folders.
 
     Args:
@@ -72,10 +72,10 @@ def read_folder(what: str, data_root: Path | None = None) -> Found:
         raise DataError(
             f"{root} has no pictures in its class folders", f"one folder per class with {', '.join(EXTENSIONS)} files"
         )
-    return Found(str(root), parts, aside.notes())
+    return RawDataset(str(root), parts, aside.notes())
 
 
-def _read_parts(root: Path, aside: _LeftAside) -> dict[str, Part]:
+def _read_parts(root: Path, aside: _LeftAside) -> dict[str, Samples]:
     folders = _folders(root, root, aside)
     named = {SPLIT_NAMES[path.name.lower()]: path for path in folders if path.name.lower() in SPLIT_NAMES}
     has_train = TRAIN in named and bool(_folders(named[TRAIN], root, _LeftAside()))
@@ -122,7 +122,7 @@ def _no_classes(folder: Path, root: Path, aside: _LeftAside) -> DataError:
     return DataError(f"{folder} has no class folders and no pictures", "one folder per class with pictures in it")
 
 
-def _read_classes(folder: Path, classes: list[Path], root: Path, aside: _LeftAside) -> Part | None:
+def _read_classes(folder: Path, classes: list[Path], root: Path, aside: _LeftAside) -> Samples | None:
     """Read all pictures below the class folders; None when there is none."""
     seen = {_identity(path) for path in (root, folder, *classes)}
     paths, names, labels = [], [], []
@@ -136,7 +136,7 @@ def _read_classes(folder: Path, classes: list[Path], root: Path, aside: _LeftAsi
         names.append(unicodedata.normalize("NFC", path.name))
     if not paths:
         return None
-    return Part(FilePictures(paths, root), tuple(names), np.array(labels, dtype=np.int64))
+    return labelled(FilePictures(paths, root), np.array(labels, dtype=np.int64), tuple(names))
 
 
 def _pictures_below(folder: Path, root: Path, seen: set[_Identity], aside: _LeftAside) -> list[Path]:

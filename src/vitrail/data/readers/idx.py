@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from vitrail.data.parts import TEST, TRAIN, Found, Part
+from vitrail.data.dataset import TEST, TRAIN, RawDataset, Samples, labelled
 from vitrail.data.pictures import ArrayPictures
 from vitrail.errors import DataError, nearest
 
@@ -59,7 +59,7 @@ _KNOWN = {
 }
 
 
-def read_idx(name: str, data_root: Path | None = None) -> Found:
+def read_idx(name: str, data_root: Path | None = None) -> RawDataset:
     """Read MNIST or Fashion-MNIST.
 
     The files are looked for in `data_root`, else in the folder that the environment variable VITRAIL_DATA names, else
@@ -90,9 +90,10 @@ def read_idx(name: str, data_root: Path | None = None) -> Found:
         TRAIN: _part(name, "train", contents[0], contents[1], folder),
         TEST: _part(name, "test", contents[2], contents[3], folder),
     }
-    if parts[TRAIN].pictures.open(0).size != parts[TEST].pictures.open(0).size:
+    sizes = {part.inputs.pixels.shape[1:] for part in parts.values() if isinstance(part.inputs, ArrayPictures)}
+    if len(sizes) > 1:
         raise DataError(f"training and test pictures in {folder} differ in size", "put the four files of one set there")
-    return Found(str(folder.resolve()), parts, notes, CLASSES[name], most_held_out=HELD_OUT)
+    return RawDataset(str(folder.resolve()), parts, notes, CLASSES[name], most_held_out=HELD_OUT)
 
 
 def parse_idx(content: bytes, dimensions: int, name: str) -> UInt8[np.ndarray, "..."]:
@@ -197,7 +198,7 @@ def _belongs(name: str, file: str, sums: set[str]) -> bool:
     return not sums.isdisjoint(_KNOWN[name][FILES.index(file)])
 
 
-def _part(name: str, split: str, pictures: bytes, labels: bytes, folder: Path) -> Part:
+def _part(name: str, split: str, pictures: bytes, labels: bytes, folder: Path) -> Samples:
     prefix = folder / ("train" if split == "train" else "t10k")
     pixels = parse_idx(pictures, 3, f"{prefix}-images-idx3-ubyte")
     numbers = parse_idx(labels, 1, f"{prefix}-labels-idx1-ubyte")
@@ -209,4 +210,4 @@ def _part(name: str, split: str, pictures: bytes, labels: bytes, folder: Path) -
     classes = CLASSES[name]
     if numbers.max() >= len(classes):
         raise DataError(f"{prefix}-labels-idx1-ubyte has the label {numbers.max()}, wanted 0..{len(classes) - 1}", hint)
-    return Part(ArrayPictures(pixels, f"{name}/{split}"), classes, numbers.astype(np.int64))
+    return labelled(ArrayPictures(pixels, f"{name}/{split}"), numbers.astype(np.int64), classes)

@@ -1,7 +1,8 @@
-"""Labelled pictures from a list: a CSV file with a header, or a file with one JSON object a line.
+"""Images from a list: a CSV file with a header, or a file with one JSON object a line.
 
-Columns are `path`, `label` and, if the data is split, `split`; others are ignored. A CSV header may name them in
-capitals. Paths are relative to the list.
+Columns are `path`, if the data is split `split`, and what is known of each image: `label` (a class), `text` (what
+stands on it), or any other. Which of them is learnt is the task's choice; a column is checked when it is asked for. A
+CSV header may name ours in capitals. Paths are relative to the list.
 """
 
 import csv
@@ -9,29 +10,32 @@ import json
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
-import numpy as np
-
-from vitrail.data.parts import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, Found, Part
+from vitrail.data.columns import LABEL, TEXT, Column, Labels, Texts
+from vitrail.data.dataset import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, RawDataset, Samples
 from vitrail.data.pictures import FilePictures
 from vitrail.errors import DataError, counted
 
+PATH, SPLIT = "path", "split"
+_OURS = (PATH, SPLIT, LABEL, TEXT)
 _NAMED_AT_MOST = 5
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a manifest: a file, what it shows, and the part it belongs to."""
+    """One line of a manifest: a file, the split it belongs to, all that stands there, and where that is."""
 
     path: Path
-    label: str
-    part: str
+    split: str
+    cells: Mapping[str, object]
+    where: str
 
 
-def read_manifest(what: str, data_root: Path | None = None) -> Found:
+def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
     """Read a `.csv` or `.jsonl` manifest.
 
     Args:
@@ -39,44 +43,50 @@ def read_manifest(what: str, data_root: Path | None = None) -> Found:
         data_root: Not looked at: the path says where.
 
     Returns:
-        The parts that the column `split` names (train, val, valid, validation, test), or one part `all` without it.
+        The splits that the column `split` names (train, val, valid, validation, test), or one split `all` without it.
 
     Raises:
-        DataError: A column is missing, a value is empty or not understood, or a file is missing.
+        DataError: The column `path` is missing, a value is empty or not understood, or a file is missing.
     """
     path = Path(what).expanduser()
-    rows = read_rows(path)
-    parts = {}
-    for name in (TRAIN, VALIDATION, TEST, ALL):
-        chosen = [row for row in rows if row.part == name]
-        if chosen:
-            classes = tuple(sorted({row.label for row in chosen}))
-            number_of = {label: number for number, label in enumerate(classes)}
-            labels = np.array([number_of[row.label] for row in chosen], dtype=np.int64)
-            pictures = FilePictures([row.path for row in chosen], path.parent)
-            parts[name] = Part(pictures, classes, labels)
-    return Found(str(path.resolve()), parts, _notes(rows))
-
-
-def read_rows(path: Path, column: str = "label") -> list[Row]:
-    """The lines of a `.csv` or `.jsonl` manifest, whatever its pictures bear: a class, or a text to be read.
-
-    Args:
-        path: The manifest; relative paths in it start from its folder.
-        column: What stands beside `path` and, if the data is split, `split`; it becomes `Row.label`.
-
-    Raises:
-        DataError: A column is missing, a value is empty or not understood, or a file is missing.
-    """
     text = read_text(path)
-    lines = _csv_lines(text, path, column) if path.suffix.lower() == ".csv" else _json_lines(text, path, column)
-    rows = [_row(values, f"{path}, line {number}", path.parent, column) for number, values in lines]
+    lines = _csv_lines(text, path) if path.suffix.lower() == ".csv" else _json_lines(text, path)
+    rows = [_row(cells, f"{path}, line {number}", path.parent) for number, cells in lines]
     if not rows:
-        raise DataError(f"{path} lists no pictures", f"one line per picture: path,{column}")
-    if len({row.part == ALL for row in rows}) > 1:
+        raise DataError(f"{path} lists no images", "one line per image: path,label")
+    if len({row.split == ALL for row in rows}) > 1:
         raise DataError(f"{path} has a split in some lines only", "give every line a split, or none")
     _check_files(rows, path)
-    return rows
+    splits = {}
+    for name in (TRAIN, VALIDATION, TEST, ALL):
+        chosen = [row for row in rows if row.split == name]
+        if chosen:
+            splits[name] = Samples(FilePictures([row.path for row in chosen], path.parent), _Columns(chosen))
+    return RawDataset(str(path.resolve()), splits, _notes(rows))
+
+
+@final
+class _Columns(Mapping[str, Column]):
+    """The columns of some lines, each made and checked when it is asked for."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows, self._made = rows, dict[str, Column]()
+        self._names = tuple(dict.fromkeys(name for row in rows for name in row.cells if name not in (PATH, SPLIT)))
+
+    def __getitem__(self, name: str) -> Column:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._made:
+            cells = [_text(row.cells.get(name), name, row.where) for row in self._rows]
+            values = [unicodedata.normalize("NFC", cell) for cell in cells]
+            self._made[name] = Labels.of(values) if name == LABEL else Texts(tuple(values))
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def read_text(path: Path) -> str:
@@ -102,59 +112,56 @@ def part_named(split: str, where: str) -> str:
     return SPLIT_NAMES[split.lower()]
 
 
-def _csv_lines(text: str, path: Path, column: str) -> Iterator[tuple[int, Mapping[str, object]]]:
+def _csv_lines(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
     reader = csv.DictReader(text.splitlines(keepends=True), strict=True, skipinitialspace=True)
     try:
-        columns = _known([name.strip() for name in reader.fieldnames or []], ("path", column, "split"))
-        _check_columns(columns, str(path), column)
+        columns = _known([name.strip() for name in reader.fieldnames or []])
+        _check_path(columns, str(path))
         reader.fieldnames = columns
-        for values in reader:
-            yield reader.line_num, values
+        for cells in reader:
+            yield reader.line_num, {name: cell for name, cell in cells.items() if name is not None}
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: not valid CSV ({error})", "check the quotes there") from error
 
 
-def _known(columns: list[str], names: tuple[str, ...]) -> list[str]:
+def _known(columns: list[str]) -> list[str]:
     """The columns of a header; a name of ours in capitals counts as ours, unless it could be more than one column."""
     small = [name.lower() for name in columns]
-    return [low if low in names and small.count(low) == 1 else name for name, low in zip(columns, small, strict=True)]
+    return [low if low in _OURS and small.count(low) == 1 else name for name, low in zip(columns, small, strict=True)]
 
 
-def _json_lines(text: str, path: Path, column: str) -> Iterator[tuple[int, Mapping[str, object]]]:
+def _json_lines(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
-            values = json.loads(line)
+            cells = json.loads(line)
         except json.JSONDecodeError as error:
             raise DataError(f"{path}, line {number}: not valid JSON ({error.msg})", "one JSON object a line") from error
-        if not isinstance(values, dict):
-            raise DataError(f"{path}, line {number}: not a JSON object", f'one {{"path": .., "{column}": ..}} a line')
-        _check_columns(list(values), f"{path}, line {number}", column)
-        yield number, values
+        if not isinstance(cells, dict):
+            raise DataError(f"{path}, line {number}: not a JSON object", 'one {"path": .., "label": ..} a line')
+        _check_path(list(cells), f"{path}, line {number}")
+        yield number, cells
 
 
-def _check_columns(columns: list[str], where: str, column: str) -> None:
-    missing = [name for name in ("path", column) if name not in columns]
-    if missing:
+def _check_path(columns: list[str], where: str) -> None:
+    if PATH not in columns:
         raise DataError(
-            f"{where}: no column {' and '.join(missing)}; the columns are {', '.join(columns) or 'none'}",
-            f"name the columns path,{column} or path,{column},split",
+            f"{where}: no column {PATH}; the columns are {', '.join(columns) or 'none'}",
+            "name the columns path,label or path,label,split",
         )
 
 
-def _row(values: Mapping[str, object], where: str, folder: Path, column: str) -> Row:
-    written = _text(values["path"], "path", where)
-    part = ALL
-    if "split" in values:
-        part = part_named(_text(values["split"], "split", where), where)
-    label = unicodedata.normalize("NFC", _text(values[column], column, where))
-    return Row(folder / Path(written).expanduser(), label, part)
+def _row(cells: Mapping[str, object], where: str, folder: Path) -> Row:
+    written = _text(cells[PATH], PATH, where)
+    split = part_named(_text(cells[SPLIT], SPLIT, where), where) if SPLIT in cells else ALL
+    return Row(folder / Path(written).expanduser(), split, cells, where)
 
 
 def _text(value: object, column: str, where: str) -> str:
-    """A value as text without blanks around it; a whole number is a label, too."""
-    if isinstance(value, bool) or not isinstance(value, str | int | None):
+    """A value as text without blanks around it; a number is a value, too, and a whole one a label."""
+    numbers = (int,) if column in _OURS else (int, float)
+    if isinstance(value, bool) or not (value is None or isinstance(value, (str, *numbers))):
         raise DataError(f"{where}: the {column} is {value!r}", f"write the {column} as text")
     text = "" if value is None else str(value).strip()
     if not text:
@@ -162,7 +169,7 @@ def _text(value: object, column: str, where: str) -> str:
     return text
 
 
-def _check_files(rows: list[Row], path: Path) -> None:
+def _check_files(rows: Sequence[Row], path: Path) -> None:
     missing = [row.path for row in rows if not row.path.is_file()]
     if missing:
         named = ", ".join(os.path.relpath(each, path.parent) for each in missing[:_NAMED_AT_MOST])
@@ -173,13 +180,13 @@ def _check_files(rows: list[Row], path: Path) -> None:
         )
 
 
-def _notes(rows: list[Row]) -> tuple[str, ...]:
+def _notes(rows: Sequence[Row]) -> tuple[str, ...]:
     """What is odd: files listed more than once, and files in more than one split."""
     listed = Counter(row.path for row in rows)
-    places: dict[Path, set[str]] = {}
+    splits: dict[Path, set[str]] = {}
     for row in rows:
-        places.setdefault(row.path, set()).add(row.part)
+        splits.setdefault(row.path, set()).add(row.split)
     repeated = sum(count > 1 for count in listed.values())
-    shared = sum(len(parts) > 1 for parts in places.values())
+    shared = sum(len(names) > 1 for names in splits.values())
     notes = [f"Listed more than once: {counted(repeated, 'file')}."] if repeated else []
     return (*notes, f"In more than one split: {counted(shared, 'file')}.") if shared else tuple(notes)

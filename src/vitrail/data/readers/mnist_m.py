@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import UInt8
 from numpy.lib.stride_tricks import sliding_window_view
 
-from vitrail.data.parts import TEST, TRAIN, Found, Part
+from vitrail.data.dataset import TEST, TRAIN, RawDataset, Samples, labelled, labels_of
 from vitrail.data.pictures import ArrayPictures, FilePictures
 from vitrail.data.plan import BACKGROUND, uniforms
 from vitrail.data.readers.idx import HELD_OUT, data_folder, read_idx
@@ -26,7 +26,7 @@ PHOTOGRAPHS = "photographs"  # the folder in the root where a person puts photog
 BELOW = ("", "mnist_m")  # where in the root the published files may lie
 
 
-def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int = SEED) -> Found:
+def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int = SEED) -> RawDataset:
     """Read or make MNIST-M.
 
     The root is `data_root`, else the folder that the environment variable VITRAIL_DATA names, else MNIST's place in the
@@ -56,7 +56,7 @@ def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int
         if there:
             return _read_published(root, place, there)
     digits = read_idx("mnist", data_root)
-    train, test = _pixels(digits.parts[TRAIN]), _pixels(digits.parts[TEST])
+    train, test = _pixels(digits.splits[TRAIN]), _pixels(digits.splits[TEST])
     folder = root / PHOTOGRAPHS
     photographs = read_photographs(folder, max(train.shape[1:])) if folder.is_dir() else packaged_photographs()
     made = {
@@ -64,12 +64,12 @@ def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int
         TEST: blend(test, photographs.test, seed=seed, split=1),
     }
     parts = {
-        name: Part(ArrayPictures(pixels, f"mnist-m/{name}"), CLASSES, digits.parts[name].labels)
+        name: labelled(ArrayPictures(pixels, f"mnist-m/{name}"), labels_of(digits.splits[name]), CLASSES)
         for name, pixels in made.items()
     }
     note = f"Made from MNIST and {photographs.says}; the published MNIST-M has those of BSDS500."
     notes = (*digits.notes, note, *photographs.notes)
-    return Found(str(root.resolve()), parts, notes, CLASSES, most_held_out=HELD_OUT)
+    return RawDataset(str(root.resolve()), parts, notes, CLASSES, most_held_out=HELD_OUT)
 
 
 def blend(
@@ -104,16 +104,16 @@ def blend(
     return blended
 
 
-def _pixels(part: Part) -> UInt8[np.ndarray, "n h w"]:
-    assert isinstance(part.pictures, ArrayPictures)
-    return part.pictures.pixels
+def _pixels(part: Samples) -> UInt8[np.ndarray, "n h w"]:
+    assert isinstance(part.inputs, ArrayPictures)
+    return part.inputs.pixels
 
 
 def _published_names() -> tuple[str, ...]:
     return tuple(f"mnist_m_{split}{ending}" for split in ("train", "test") for ending in ("", "_labels.txt"))
 
 
-def _read_published(root: Path, place: Path, there: Sequence[str]) -> Found:
+def _read_published(root: Path, place: Path, there: Sequence[str]) -> RawDataset:
     missing = [file for file in _published_names() if file not in there]
     if missing:
         raise DataError(
@@ -128,10 +128,10 @@ def _read_published(root: Path, place: Path, there: Sequence[str]) -> Found:
                 f"Ignored {counted(without_label, 'file')} in mnist_m_{name} that mnist_m_{name}_labels.txt does not "
                 "name."
             )
-    return Found(str(root.resolve()), parts, tuple(notes), CLASSES, most_held_out=HELD_OUT)
+    return RawDataset(str(root.resolve()), parts, tuple(notes), CLASSES, most_held_out=HELD_OUT)
 
 
-def _published_part(root: Path, place: Path, name: str) -> tuple[Part, int]:
+def _published_part(root: Path, place: Path, name: str) -> tuple[Samples, int]:
     """One split, and how many files in its folder have no label."""
     folder, file = place / f"mnist_m_{name}", place / f"mnist_m_{name}_labels.txt"
     try:
@@ -155,7 +155,7 @@ def _published_part(root: Path, place: Path, name: str) -> tuple[Part, int]:
         many = counted(len(absent), "picture")
         raise DataError(f"{file} names {many} that {folder} lacks: {absent[0]}", "unpack MNIST-M again")
     pictures = FilePictures([folder / picture for picture in labels], root)
-    return Part(pictures, CLASSES, np.array(list(labels.values()), dtype=np.int64)), len(present) - len(labels)
+    return labelled(pictures, np.array(list(labels.values()), dtype=np.int64), CLASSES), len(present) - len(labels)
 
 
 def _labelled(words: Sequence[str], where: str) -> tuple[str, int]:

@@ -6,22 +6,24 @@ below the middle; the row begins anywhere where it fits. Lengths 1 to 5 are equa
 (seed, epoch, number): training pictures are new in each epoch, pictures that are tested are always the same.
 """
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from vitrail.data.parts import TEST, TRAIN, VALIDATION, hold_out
+from vitrail.data.columns import TEXT, Texts
+from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Counts, RawDataset, Samples, hold_out, labels_of
+from vitrail.data.made import MadeImages, MadeTexts
 from vitrail.data.pictures import ArrayPictures
 from vitrail.data.plan import uniforms
 from vitrail.data.readers.idx import HELD_OUT, read_idx
-from vitrail.data.samples import Samples
 from vitrail.errors import DataError
 
 MNIST_STRINGS = "mnist-strings"
+DIGITS = tuple("0123456789")
+USUAL = Counts()
 HEIGHT, WIDTH = 32, 160
 LONGEST = 5
 GAP = 4  # pixels between two boxes, from minus this to this
@@ -40,11 +42,10 @@ LAYOUT: dict[str, int | list[int] | str] = {
 """How every picture is laid out, in pixels, each pair from least to most: a part of the recipe that runs state."""
 
 
-@dataclass(frozen=True, eq=False)
-class Strings:
-    """Pictures of strings.
+class Strings(NamedTuple):
+    """Images of strings.
 
-    Args:
+    Attributes:
         pixels: (n, 32, 160), 0 is the background.
         texts: What they show.
         lefts: (n, 5), where each digit's box begins, in pixels; -1 where there is no digit.
@@ -70,6 +71,11 @@ class StringMaker:
     labels: Int64[np.ndarray, " m"]
     seed: int
     split: int = 0
+
+    def content(self) -> bytes:
+        """Its seed and digits."""
+        pixels = np.ascontiguousarray(self.pixels).tobytes()
+        return f"{self.seed}".encode() + pixels + self.labels.astype("<i8").tobytes()
 
     def make(self, ids: Int64[np.ndarray, " n"], epoch: int = 0) -> Strings:
         """The pictures with these numbers, in an epoch."""
@@ -99,39 +105,6 @@ class StringMaker:
         return Strings(pixels, texts, np.where(there, begins, -1))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class MadeSamples(Samples):
-    """Pictures of digit strings that are made anew in every epoch.
-
-    Args:
-        maker: Makes them.
-        count: Of an epoch.
-    """
-
-    maker: StringMaker
-    count: int
-
-    def __len__(self) -> int:
-        """How many there are in an epoch."""
-        return self.count
-
-    def name(self, index: int) -> str:
-        """The number of one."""
-        return f"{MNIST_STRINGS}/{index}"
-
-    def texts(self, ids: Int64[np.ndarray, " n"], epoch: int = 0) -> list[str]:
-        """What the pictures of this epoch show."""
-        return list(self.maker.make(ids, epoch).texts)
-
-    def digest(self) -> bytes:
-        """A hash of the digits that they are made of, and of their number."""
-        state = hashlib.blake2b(f"{self.count} {self.maker.seed}".encode(), digest_size=16)
-        state.update(np.ascontiguousarray(self.maker.pixels).data)
-        state.update(self.maker.labels.astype("<i8").tobytes())
-        return state.digest()
-
-
 def string_makers(data_root: Path | None, seed: int) -> tuple[dict[str, StringMaker], str, tuple[str, ...]]:
     """What makes the strings of each split: no two of them have a digit in common.
 
@@ -147,13 +120,35 @@ def string_makers(data_root: Path | None, seed: int) -> tuple[dict[str, StringMa
         DataError: MNIST is missing, damaged, or of another size.
     """
     found = read_idx("mnist", data_root)
-    kept, held = hold_out(found.parts[TRAIN], HELD_OUT, 0)
+    kept, held = hold_out(found.splits[TRAIN], HELD_OUT, 0)
     makers = {}
-    for number, (name, part) in enumerate(((TRAIN, kept), (VALIDATION, held), (TEST, found.parts[TEST]))):
-        pictures = part.pictures
+    for number, (name, part) in enumerate(((TRAIN, kept), (VALIDATION, held), (TEST, found.splits[TEST]))):
+        pictures = part.inputs
         assert isinstance(pictures, ArrayPictures)
-        makers[name] = StringMaker(pictures.pixels, part.labels, seed if name == TRAIN else 0, number)
+        makers[name] = StringMaker(pictures.pixels, labels_of(part), seed if name == TRAIN else 0, number)
     sides = makers[TRAIN].pixels.shape[1:]
     if sides != (SIDE, SIDE):
         raise DataError(f"the pictures in {found.root} have {sides} pixels", "MNIST's files, of 28 x 28")
     return makers, found.root, found.notes
+
+
+def read_mnist_strings(what: str, data_root: Path | None, split_seed: int = 0, counts: Counts = USUAL) -> RawDataset:
+    """Strings of MNIST's digits: new ones in every epoch for training, the same ones always for the rest.
+
+    Args:
+        what: `mnist-strings`.
+        data_root: Where MNIST lies.
+        split_seed: Of the training strings.
+        counts: How many are made.
+
+    Raises:
+        DataError: MNIST is missing, damaged, or of another size.
+    """
+    makers, root, notes = string_makers(data_root, split_seed)
+    made = MadeImages(makers[TRAIN], MNIST_STRINGS, counts.train)
+    splits = {TRAIN: Samples(made, {TEXT: MadeTexts(makers[TRAIN], counts.train)})}
+    for name, number in ((VALIDATION, counts.validation), (TEST, counts.test)):
+        found = makers[name].make(np.arange(number, dtype=np.int64))
+        images = ArrayPictures(found.pixels, f"{MNIST_STRINGS}/{name}")
+        splits[name] = Samples(images, {TEXT: Texts(found.texts)})
+    return RawDataset(root, splits, notes, DIGITS, split_seed, facts={"layout": LAYOUT})

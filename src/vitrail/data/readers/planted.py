@@ -18,7 +18,7 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8
 
-from vitrail.data.parts import TEST, TRAIN, VALIDATION
+from vitrail.data.dataset import TEST, TRAIN, VALIDATION, labels_of
 from vitrail.data.pictures import ArrayPictures
 from vitrail.data.readers.digits import read_digits
 from vitrail.errors import UsageError, nearest
@@ -138,7 +138,7 @@ def planted_digits(split: str, count: int, variant: Variant = "single", seed: in
     Raises:
         UsageError: If scikit-learn is missing.
     """
-    part = read_digits().parts[split]
-    assert isinstance(part.pictures, ArrayPictures)
+    part = read_digits().splits[split]
+    assert isinstance(part.inputs, ArrayPictures)
     number = list(COUNTS).index(split)
-    return plant(part.pictures.pixels, part.labels, count, variant=variant, seed=seed * len(COUNTS) + number)
+    return plant(part.inputs.pixels, labels_of(part), count, variant=variant, seed=seed * len(COUNTS) + number)

@@ -17,7 +17,7 @@ from typing import cast, final
 
 import numpy as np
 
-from vitrail.data.parts import TEST, TRAIN, VALIDATION, Found, Part, hold_out
+from vitrail.data.dataset import TEST, TRAIN, VALIDATION, RawDataset, Samples, hold_out, labelled, labels_of
 from vitrail.data.pictures import ArrayPictures
 from vitrail.data.readers.digits import SPLIT_SEED, read_digits
 from vitrail.data.readers.idx import HELD_OUT, read_idx
@@ -130,7 +130,7 @@ def planted_pictures(chosen: PlantedSet, split: str, data_root: Path | None = No
     return _make(chosen, split, parts)
 
 
-def read_planted(name: str = NAME, data_root: Path | None = None) -> Found:
+def read_planted(name: str = NAME, data_root: Path | None = None) -> RawDataset:
     """A set to train on: up to 120,000 pictures to learn from, 1,000 to validate on, 2,000 to test on.
 
     Each split is made when it is asked for.
@@ -145,21 +145,21 @@ def read_planted(name: str = NAME, data_root: Path | None = None) -> Found:
     whose = {"digits": "scikit-learn's digits", "mnist": "MNIST's digits"}[chosen.digits]
     cells = chosen.grid[0] * chosen.grid[1]
     note = f"Made from {whose}: one cell of {cells} shows a digit, the others show digits with shuffled pixels."
-    return Found(root, _MadeWhenAsked(chosen, parts), (note,), classes=CLASSES, split_seed=SEED)
+    return RawDataset(root, _MadeWhenAsked(chosen, parts), (note,), classes=CLASSES, split_seed=SEED)
 
 
 @final
-class _MadeWhenAsked(Mapping[str, Part]):
+class _MadeWhenAsked(Mapping[str, Samples]):
     """The splits of a set: 2,000 pictures to test on should not cost the making of 120,000 others."""
 
-    def __init__(self, chosen: PlantedSet, digits: Mapping[str, Part]) -> None:
-        self._chosen, self._digits, self._made = chosen, digits, dict[str, Part]()
+    def __init__(self, chosen: PlantedSet, digits: Mapping[str, Samples]) -> None:
+        self._chosen, self._digits, self._made = chosen, digits, dict[str, Samples]()
 
-    def __getitem__(self, split: str) -> Part:
+    def __getitem__(self, split: str) -> Samples:
         if split not in self._made:
             made = _make(self._chosen, split, self._digits)
             pictures = ArrayPictures(made.pixels, f"{self._chosen.label}/{split}")
-            self._made[split] = Part(pictures, CLASSES, made.labels[:, 0])
+            self._made[split] = labelled(pictures, made.labels[:, 0], CLASSES)
         return self._made[split]
 
     def __contains__(self, split: object) -> bool:
@@ -177,27 +177,27 @@ def _words(name: str) -> list[str]:
     return name.removeprefix(NAME).removeprefix(":").split(",") if name != NAME else []
 
 
-def _digits(which: str, data_root: Path | None) -> tuple[Mapping[str, Part], str]:
+def _digits(which: str, data_root: Path | None) -> tuple[Mapping[str, Samples], str]:
     """What is planted, by split, and where it was read from."""
     if which == "digits":
         found = read_digits()
-        return found.parts, found.root
+        return found.splits, found.root
     found = read_idx("mnist", data_root)
-    train, validation = hold_out(found.parts[TRAIN], HELD_OUT, SPLIT_SEED)
-    return {TRAIN: train, VALIDATION: validation, TEST: found.parts[TEST]}, found.root
+    train, validation = hold_out(found.splits[TRAIN], HELD_OUT, SPLIT_SEED)
+    return {TRAIN: train, VALIDATION: validation, TEST: found.splits[TEST]}, found.root
 
 
-def _make(chosen: PlantedSet, split: str, digits: Mapping[str, Part]) -> Planted:
+def _make(chosen: PlantedSet, split: str, digits: Mapping[str, Samples]) -> Planted:
     """All pictures of a split, a piece at a time where they are large."""
     part, count = digits[split], chosen.count(split)
-    assert isinstance(part.pictures, ArrayPictures)
+    assert isinstance(part.inputs, ArrayPictures)
     number, piece = list(COUNTS).index(split), AT_ONCE // (chosen.size[0] * chosen.size[1])
     pixels = np.empty((count, *chosen.size), dtype=np.uint8)
     made = []
     for index, first in enumerate(range(0, count, piece)):
         seed = SEED * len(COUNTS) + number + 1000 * len(COUNTS) * index
         some = min(piece, count - first)
-        one = plant(part.pictures.pixels, part.labels, some, variant=chosen.variant, grid=chosen.grid, seed=seed)
+        one = plant(part.inputs.pixels, labels_of(part), some, variant=chosen.variant, grid=chosen.grid, seed=seed)
         pixels[first : first + some] = one.pixels
         made.append((one.labels, one.cells))
     labels, cells = (np.concatenate(each) for each in zip(*made, strict=True))

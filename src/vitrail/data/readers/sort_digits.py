@@ -7,16 +7,19 @@ itself says to which split it belongs, so a string that is tested was never trai
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int64
 
-from vitrail.data.parts import TEST, TRAIN, VALIDATION
+from vitrail.data.columns import TEXT, Texts
+from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Counts, RawDataset, Samples
 from vitrail.data.plan import uniforms
 from vitrail.errors import DataError
 
 SORT_DIGITS = "sort-digits"
 DIGITS = tuple("0123456789")
+USUAL = Counts()
 LONGEST = 10  # digits of a string; each length is drawn equally often
 SHORT = 2  # strings of so few digits are all trained on: there are only 110, too few to hold some out
 SPLITS = (TRAIN, VALIDATION, TEST)
@@ -80,3 +83,22 @@ def _drawn(numbers: Int64[np.ndarray, " n"], split: int, seed: int, turn: int, l
 def in_order(strings: Sequence[str]) -> tuple[str, ...]:
     """What is to be written for each string: its digits, smallest first."""
     return tuple("".join(sorted(string)) for string in strings)
+
+
+def read_sort_digits(what: str, data_root: Path | None, split_seed: int = 0, counts: Counts = USUAL) -> RawDataset:
+    """Strings of digits and the same in order, made of nothing.
+
+    Args:
+        what: `sort-digits`.
+        data_root: Not looked at.
+        split_seed: Of the strings.
+        counts: How many are made.
+
+    Raises:
+        DataError: There are not so many different strings.
+    """
+    splits = {}
+    for name, number in ((TRAIN, counts.train), (VALIDATION, counts.validation), (TEST, counts.test)):
+        strings = make_strings(number, name, split_seed)
+        splits[name] = Samples(Texts(strings), {TEXT: Texts(in_order(strings))})
+    return RawDataset("vitrail", splits, (), DIGITS, split_seed)

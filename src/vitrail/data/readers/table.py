@@ -11,15 +11,15 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitrail.errors import DataError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from vitrail.data.parts import Found
+    from vitrail.data.dataset import Counts, RawDataset
 
-Reader = Callable[[str, "Path | None"], "Found"]
-"""From what a person typed, and the folder where named sets lie, to what lies there."""
+Reader = Callable[..., "RawDataset"]
+"""(what a person typed, the folder where named sets lie or None) to what lies there, as a `RawDataset`."""
 
 
 @dataclass(frozen=True)
@@ -29,20 +29,22 @@ class Format:
     Attributes:
         name: What a person types, for a set that is known by name; else what the format is called.
         help: One line about it.
-        read: Its reader; None for sequences, which `vitrail.data.sequence_source` reads.
+        read: Its reader.
         is_set: Whether it is a set that is known by name.
         options: Whether more may stand behind its name and a colon.
         suffixes: Of a file that it reads, in small letters.
+        made: Whether it is made, of a seed and as many samples as are asked for.
         classes: Whether it gives images with classes.
         texts: Whether it gives sequences: something to be read, and a text to be written.
     """
 
     name: str
     help: str
-    read: Reader | None = None
+    read: Callable[..., "RawDataset"]
     is_set: bool = False
     options: bool = False
     suffixes: tuple[str, ...] = ()
+    made: bool = False
     classes: bool = True
     texts: bool = False
 
@@ -51,11 +53,11 @@ class Format:
         return what == self.name or (self.options and what.startswith(f"{self.name}:"))
 
 
-def _reader(module: str, function: str) -> Reader:
+def _reader(module: str, function: str) -> Callable[..., "RawDataset"]:
     """A function in one of the files here, which is imported when it is called."""
 
-    def read(what: str, data_root: Path | None) -> "Found":
-        return getattr(importlib.import_module(f"vitrail.data.readers.{module}"), function)(what, data_root)
+    def read(what: str, data_root: Path | None, *made: Any) -> "RawDataset":
+        return getattr(importlib.import_module(f"vitrail.data.readers.{module}"), function)(what, data_root, *made)
 
     return read
 
@@ -75,16 +77,39 @@ FORMATS = (
     Format("folder", "a folder of class folders", _reader("folder", "read_folder")),
     Format(
         "manifest",
-        "images with path,label[,split]",
+        "images with path,label[,split] or path,text[,split]",
         _reader("manifest", "read_manifest"),
         suffixes=(".csv", ".jsonl"),
+        texts=True,
     ),
-    Format("sort-digits", "strings of digits, to be sorted", is_set=True, classes=False, texts=True),
-    Format("mnist-strings", "images of one to five digits, to be read", is_set=True, classes=False, texts=True),
-    Format("texts", "images with path,text[,split]", suffixes=(".csv", ".jsonl"), classes=False, texts=True),
-    Format("pairs", "source<TAB>target[<TAB>split]", suffixes=(".tsv",), classes=False, texts=True),
+    Format(
+        "sort-digits",
+        "strings of digits, to be sorted",
+        _reader("sort_digits", "read_sort_digits"),
+        is_set=True,
+        made=True,
+        classes=False,
+        texts=True,
+    ),
+    Format(
+        "mnist-strings",
+        "images of one to five digits, to be read",
+        _reader("mnist_strings", "read_mnist_strings"),
+        is_set=True,
+        made=True,
+        classes=False,
+        texts=True,
+    ),
+    Format(
+        "pairs",
+        "source<TAB>target[<TAB>split]",
+        _reader("pairs", "read_pairs"),
+        suffixes=(".tsv",),
+        classes=False,
+        texts=True,
+    ),
 )
-"""Everything that can be opened. A file is known by its suffix, and where two rows have it, by its columns."""
+"""Everything that can be opened. A file is known by its suffix; what is learnt from it, by its columns."""
 
 NAMED = tuple(each.name for each in FORMATS if each.is_set and each.classes)
 """The sets of images with classes that are known by name."""
@@ -122,19 +147,23 @@ def format_of(what: str) -> Format | None:
 
 
 def is_named(what: str) -> bool:
-    """Whether these words name a set of images with classes, with options or without."""
-    return any(each.is_set and each.classes and each.names(what) for each in FORMATS)
+    """Whether these words name a set, with options or without."""
+    return any(each.is_set and each.names(what) for each in FORMATS)
 
 
-def find(what: str, data_root: Path | None = None) -> "Found":
+def read(
+    what: str, data_root: Path | None = None, *, split_seed: int = 0, counts: "Counts | None" = None
+) -> "RawDataset":
     """Read what lies there, by the reader that fits.
 
     Args:
         what: The name of a known set, or a path; see `FORMATS`.
         data_root: Where the files of a named set are.
+        split_seed: Of samples that are made.
+        counts: How many samples are made, of a set that is made.
 
     Returns:
-        What the reader brings back: parts whose classes are not yet numbered for a network.
+        What the reader brings back: splits with columns that are not yet matched to any codec.
 
     Raises:
         UsageError: There is no such named set, or an extra package is missing.
@@ -143,8 +172,8 @@ def find(what: str, data_root: Path | None = None) -> "Found":
     chosen = format_of(what)
     if chosen is None:
         raise _missing(what)
-    if chosen.read is None:
-        raise UsageError(f"{what} holds sequences, and pictures with classes are wanted here", f"vitrail train {what}")
+    if chosen.made:
+        return chosen.read(what, data_root, split_seed, *([] if counts is None else [counts]))
     return chosen.read(what, data_root)
 
 

@@ -1,13 +1,13 @@
 """From what was asked of a distillation to the objective of a run: the teacher opened, checked, fitted and stored.
 
-`Lesson` is what a person asked for; `Distillation` in the settings is what the run stores. `hired` opens the teacher,
-before any picture is read; `taught` turns a prepared classifier into a prepared student.
+`Request` is what a person asked for; `Distillation` in the settings is what the run stores. `hired` opens the teacher,
+before any image is read; `with_teacher` turns a prepared classifier into a prepared student.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,11 +15,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.data.augmentation import Augmentation
-from vitrail.data.batches import Batch, TrainingSet
+from vitrail.data.batches import Batch, Batches
+from vitrail.data.columns import Classes
+from vitrail.data.dataset import Dataset
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
-from vitrail.training.classifier import Prepared
-from vitrail.training.distillation import Ask, distillation
+from vitrail.nn import ViTConfig
+from vitrail.tasks.distill import Ask, distillation
 from vitrail.training.execution import ALONE
 from vitrail.training.options import DistillOptions
 from vitrail.training.settings import Distillation, Settings
@@ -27,8 +29,11 @@ from vitrail.training.teacher import Teacher, open_features, open_teacher
 from vitrail.training.teacher_cost import teacher_cost
 from vitrail.training.teacher_head import TOGETHER, unchanged, with_new_head
 
+if TYPE_CHECKING:
+    from vitrail.training.setup import Prepared
+
 CACHED_BYTES = 2**30  # larger tables of answers are not kept unless that was asked for
-SCORED = 2048  # validation pictures that the teacher's accuracy is counted on
+SCORED = 2048  # validation images that the teacher's accuracy is counted on
 STEADY = 1e-3  # how far an answer may differ between two batches, as a share of the largest logit
 HANDED = "python:"
 
@@ -36,7 +41,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lesson:
+class Request:
     """What was asked of a distillation.
 
     Attributes:
@@ -63,6 +68,8 @@ class Lesson:
         before = {} if settings.distillation is None else _plain(settings.distillation)
         values: dict[str, Any] = {**before, "identity": "", **self.asked()}
         token, network = self.options.token, settings.network
+        if not isinstance(network, ViTConfig):
+            raise UsageError(f"a teacher of classes cannot teach the task {settings.task}", "vitrail train, alone")
         wanted = token == "yes" or (token == "auto" and network.class_token)
         return replace(
             settings, distillation=Distillation(**values), network=replace(network, distillation_token=wanted)
@@ -73,7 +80,7 @@ class Lesson:
         stored = settings.distillation
         if stored is None:
             return [f"teacher: none -> {self.teacher}"]
-        token = {True: "yes", False: "no"}[settings.network.distillation_token]
+        token = "yes" if getattr(settings.network, "distillation_token", False) else "no"
         kept = {"fit_head": ("never", "always"), "cache": ("off", "on")}
         pairs = [(name, getattr(stored, name), new) for name, new in self.asked().items()]
         pairs += [(name, words[getattr(stored, name)], getattr(self.options, name)) for name, words in kept.items()]
@@ -94,13 +101,13 @@ class Hired:
     how: Distillation
 
 
-def hired(settings: Settings, lesson: Lesson | None, classes: tuple[str, ...], new: bool) -> Hired | None:
+def hired(settings: Settings, request: Request | None, dataset: Dataset, new: bool) -> Hired | None:
     """The teacher that the settings name, opened; None where they name none.
 
     Args:
         settings: Of the student.
-        lesson: What was asked for; None when only the settings say it (a configuration file, or a run that goes on).
-        classes: The student's.
+        request: What was asked for; None when only the settings say it (a configuration file, or a run that goes on).
+        dataset: The student's.
         new: Whether the run begins; then the choice of a new head is made.
 
     Raises:
@@ -110,21 +117,26 @@ def hired(settings: Settings, lesson: Lesson | None, classes: tuple[str, ...], n
     how = settings.distillation
     if how is None:
         return None
-    options = lesson.options if lesson is not None and new else None
+    if not isinstance(dataset.codec, Classes):
+        raise UsageError(f"a teacher of classes cannot teach the column {dataset.column}", "vitrail train, alone")
+    classes = dataset.codec.names
+    options = request.options if request is not None and new else None
     fit = options.fit_head if options is not None else ("always" if how.fit_head else "never")
-    teacher, fit_head = _opened(how, None if lesson is None else lesson.handed, fit, classes)
+    teacher, fit_head = _opened(how, None if request is None else request.handed, fit, classes)
     _check_identity(how, teacher)
     if not fit_head:
         teacher.matched(classes)
     return Hired(teacher, replace(how, identity=teacher.identity(), fit_head=fit_head))
 
 
-def taught(prepared: Prepared, lesson: Lesson | None, found: Hired | None, new: bool, progress: Progress) -> Prepared:
+def with_teacher(
+    prepared: "Prepared", request: Request | None, found: Hired | None, new: bool, progress: Progress
+) -> "Prepared":
     """The same run with a teacher, where there is one.
 
     Args:
         prepared: A classifier, prepared by its settings.
-        lesson: As for `hired`.
+        request: As for `hired`.
         found: From `hired`.
         new: Whether the run begins; then the teacher is scored and the choices that were left open are made.
         progress: Gets what is done of the teacher's answers.
@@ -135,39 +147,39 @@ def taught(prepared: Prepared, lesson: Lesson | None, found: Hired | None, new: 
     """
     if found is None:
         return prepared
-    how, source, data = found.how, prepared.source, prepared.data
-    options = lesson.options if lesson is not None and new else None
+    how, data, classes = found.how, prepared.data, prepared.model.classes
+    options = request.options if request is not None and new else None
     teacher = found.teacher.to(data.device)
     _check_answers(teacher, data)
-    teacher = with_new_head(teacher, data, source.classes) if how.fit_head else teacher.matched(source.classes)
+    teacher = with_new_head(teacher, data, classes) if how.fit_head else teacher.matched(classes)
     kept = _keeps(options.cache if options is not None else ("on" if how.cache else "off"), data)
     how = replace(how, cache=kept)
     notes = _said(how, teacher, prepared) if new else []
     ask: Ask = stored_answers(teacher, data, progress) if kept else live_answers(teacher, data)
-    token = prepared.settings.network.distillation_token
+    token = vars(prepared.settings.network)["distillation_token"]
     return replace(
         prepared,
         settings=replace(prepared.settings, distillation=how),
         objective=distillation(ask, how.kind, how.temperature, how.weight, token),
-        beside=ALONE if kept else teacher_cost(teacher, data.preprocessing, data.device),
+        beside=ALONE if kept else teacher_cost(teacher, _shown(data), data.device),
         notes=(*prepared.notes, *notes),
     )
 
 
-def live_answers(teacher: Teacher, data: TrainingSet) -> Ask:
-    """The teacher sees each picture of a batch as the student does, with the same augmentation."""
-    return lambda batch: teacher.answer(batch.images, data.preprocessing)
+def live_answers(teacher: Teacher, data: Batches) -> Ask:
+    """The teacher sees each image of a batch as the student does, with the same augmentation."""
+    return lambda batch: teacher.answer(batch.inputs, _shown(data))
 
 
-def stored_answers(teacher: Teacher, data: TrainingSet, progress: Progress = lambda what, done, whole: None) -> Ask:
-    """The teacher is asked once for each training picture, unchanged; later its answers are looked up by id.
+def stored_answers(teacher: Teacher, data: Batches, progress: Progress = lambda what, done, whole: None) -> Ask:
+    """The teacher is asked once for each training image, unchanged; later its answers are looked up by id.
 
     They are computed in one fixed order, so that a run that goes on has the same ones.
     """
     table = torch.zeros(len(data), len(teacher.classes), device=data.device)
     done = 0
     for batch in unchanged(data).batches(0, TOGETHER):
-        table[torch.from_numpy(batch.ids).to(data.device)] = teacher.answer(batch.images, data.preprocessing)
+        table[torch.from_numpy(batch.ids).to(data.device)] = teacher.answer(batch.inputs, _shown(data))
         done += len(batch)
         progress("asking the teacher", done, len(data))
 
@@ -177,14 +189,15 @@ def stored_answers(teacher: Teacher, data: TrainingSet, progress: Progress = lam
     return looked_up
 
 
-def teacher_accuracy(teacher: Teacher, prepared: Prepared) -> tuple[float, int]:
-    """Share of validation pictures whose first choice is right, and of how many."""
-    labels = torch.from_numpy(prepared.source.validation.labels)
-    everyone = np.linspace(0, len(labels) - 1, min(SCORED, len(labels))).astype(np.int64)
+def teacher_accuracy(teacher: Teacher, prepared: "Prepared") -> tuple[float, int]:
+    """Fraction of validation images whose first choice is right, and of how many."""
+    held_out, count = prepared.validation, len(prepared.validation)
+    everyone = np.linspace(0, count - 1, min(SCORED, count)).astype(np.int64)
+    labels = held_out.codec.targets(held_out.column.take(np.arange(count)))
     groups = np.array_split(everyone, -(-len(everyone) // TOGETHER))
     right = count = 0
     student = prepared.model.preprocessing
-    for ids, got in zip(groups, prepared.validation.fetch(groups), strict=True):
+    for ids, got in zip(groups, held_out.feed.fetch(groups), strict=True):
         images = student.normalise(got.pixels.to(prepared.data.device))
         chosen = teacher.answer(images, student).argmax(dim=1).cpu()
         right += int(((chosen == labels[ids]) & got.readable).sum())
@@ -220,22 +233,22 @@ def _check_identity(how: Distillation, teacher: Teacher) -> None:
         )
 
 
-def _check_answers(teacher: Teacher, data: TrainingSet) -> None:
-    """Refuse a teacher that cannot answer, or whose answer to a picture depends on what else is in the batch."""
-    images = next(unchanged(data).batches(0, 8)).images
+def _check_answers(teacher: Teacher, data: Batches) -> None:
+    """Refuse a teacher that cannot answer, or whose answer to a image depends on what else is in the batch."""
+    images = next(unchanged(data).batches(0, 8)).inputs
     try:
-        together, apart = (teacher.answer(some, data.preprocessing) for some in (images, images[: len(images) // 2]))
+        together, apart = (teacher.answer(some, _shown(data)) for some in (images, images[: len(images) // 2]))
     except VitrailError:
         raise
     except Exception as error:  # a function of strangers may raise anything
         raise UsageError(
             f"{teacher.name} cannot answer: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
             f"a Preprocessing that is its network's (now it is shown {_shape(teacher)}), and a network that takes such "
-            "pictures and gives logits, such as lambda x: model(x).logits",
+            "images and gives logits, such as lambda x: model(x).logits",
         ) from error
     if teacher.classes and tuple(together.shape) != (len(images), len(teacher.classes)):
         raise UsageError(
-            f"{teacher.name} gives {tuple(together.shape)} for {len(images)} pictures and {len(teacher.classes)} class "
+            f"{teacher.name} gives {tuple(together.shape)} for {len(images)} images and {len(teacher.classes)} class "
             "names",
             "one logit for each class name",
         )
@@ -243,41 +256,63 @@ def _check_answers(teacher: Teacher, data: TrainingSet) -> None:
         raise DataError(f"{teacher.name} gives numbers that are not finite", "other weights")
     if float((together[: len(apart)] - apart).abs().max()) > STEADY * max(1.0, float(together.abs().max())):
         raise UsageError(
-            f"{teacher.name} answers differently to the same picture in another batch: is it in train mode?",
+            f"{teacher.name} answers differently to the same image in another batch: is it in train mode?",
             "hand over the module itself, or a function of one in eval mode",
         )
 
 
-def _keeps(asked: str, data: TrainingSet) -> bool:
-    """Whether answers are kept: where pictures never change, or where that was asked for."""
+def _keeps(asked: str, data: Batches) -> bool:
+    """Whether answers are kept: where images never change, or where that was asked for."""
     a = data.augmentation
     if asked == "on" and (a.mixup or a.cutmix):
         raise UsageError(
-            "stored answers are of single pictures, and here pictures are mixed (mixup or CutMix)",
+            "stored answers are of single images, and here images are mixed (mixup or CutMix)",
             "--cache off, so that the teacher sees the mixture too",
         )
     still = replace(a, label_smoothing=0.0, fill=Augmentation().fill) == Augmentation()
-    table = 4 * len(data) * data.classes
+    table = 4 * len(data) * data.codec.outputs
     return asked == "on" or (asked == "auto" and still and table <= CACHED_BYTES)
 
 
-def _said(how: Distillation, teacher: Teacher, prepared: Prepared) -> list[str]:
+def _said(how: Distillation, teacher: Teacher, prepared: "Prepared") -> list[str]:
     """What is worth knowing of the teacher before it teaches."""
     accuracy, count = teacher_accuracy(teacher, prepared)
     head = f" with a new head for the {len(teacher.classes)} classes here" if how.fit_head else ""
-    notes = [f"teacher {how.teacher}{head}: {accuracy:.2%} of {count:,} validation pictures right"]
+    notes = [f"teacher {how.teacher}{head}: {accuracy:.2%} of {count:,} validation images right"]
     if how.teacher_weights == "random" and how.teacher.startswith(("torchvision:", "timm:")):
         notes.append("warning: the teacher has random weights, as asked for")
     part = f"temperature {how.temperature:g}" if how.kind == "soft" else "its first choice"
-    where = "the head of a distillation token" if prepared.settings.network.distillation_token else "the class head"
-    kept = "; its answers are stored, one for each unchanged picture" if how.cache else ""
+    where = (
+        "the head of a distillation token"
+        if vars(prepared.settings.network)["distillation_token"]
+        else "the class head"
+    )
+    kept = "; its answers are stored, one for each unchanged image" if how.cache else ""
     own, student = teacher.preprocessing, prepared.model.preprocessing
     if max(own.size) > max(student.size):
         notes.append(
-            f"the teacher is shown the student's pictures of {_size(student)}, enlarged to its {_size(own)}: it sees "
+            f"the teacher is shown the student's images of {_size(student)}, enlarged to its {_size(own)}: it sees "
             "no more than the student does; --image-size makes them larger for both"
         )
     return [*notes, f"distillation: {how.kind} ({part}), weight {how.weight:g}, on {where}{kept}"]
+
+
+def teacher_facts(settings: Settings) -> dict[str, str]:
+    """Who taught, and how; empty where only the labels did."""
+    how = settings.distillation
+    if how is None:
+        return {}
+    soft = f", temperature {how.temperature:g}" if how.kind == "soft" else ""
+    student = settings.network
+    token = isinstance(student, ViTConfig) and student.distillation_token
+    where = "by a distillation token" if token else "on the class head"
+    return {"teacher": how.teacher, "distillation": f"{how.kind}{soft}, weight {how.weight:g}, {where}"}
+
+
+def _shown(data: Batches) -> Preprocessing:
+    """What the student's images are normalised by."""
+    assert isinstance(data.input, Preprocessing)
+    return data.input
 
 
 def _anywhere(path: str) -> str:

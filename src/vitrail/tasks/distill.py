@@ -1,13 +1,13 @@
 """Learning from a teacher: "Distilling the knowledge in a neural network" (2015), and DeiT (2021), section 4.
 
-The loss of a picture is, with the teacher's share w:
+The loss of an image is, with the weight w of the teacher:
 
     soft   (1 - w) CE(labels) + w T^2 KL(softmax(teacher / T) || softmax(student / T))
     hard   (1 - w) CE(labels) + w CE(the teacher's first choice)
 
 Why T^2: dividing both logits by T makes the gradient of KL with respect to the student's logits about T^2 times smaller
 (one 1/T from the student's own division, another since the two softened distributions lie closer by 1/T; exact for
-large T). Times T^2, the share w means the same at every temperature (2015, section 2).
+large T). Times T^2, the weight w means the same at every temperature (2015, section 2).
 
 With a distillation token (DeiT) the labels teach the class head and the teacher teaches the head of its own token; at
 inference both are averaged, which the ViT does by itself. Without one, both teach the class head.
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from vitrail.data.batches import Batch
 from vitrail.nn import Record
-from vitrail.training.objectives import Measures, Network, Objective
+from vitrail.tasks.task import Measures, Network, Objective
 
 Ask = Callable[[Batch], Float[Tensor, "b v"]]  # the teacher's logits, in the order of the student's classes
 Kind = Literal["soft", "hard"]
@@ -43,7 +43,7 @@ def distillation(
         token: Whether the student has a distillation token; else the class head learns from both.
 
     Returns:
-        A function of network and batch: the summed loss in nats, the number of pictures, and `correct` (by what the
+        A function of network and batch: the summed loss in nats, the number of images, and `correct` (by what the
         student answers at inference) and `label_loss` (its summed cross-entropy with the labels).
     """
 
@@ -61,7 +61,7 @@ def distillation(
 def teacher_loss(
     student: Float[Tensor, "b v"], teacher: Float[Tensor, "b v"], kind: Kind = "soft", temperature: float = 3.0
 ) -> Float[Tensor, ""]:
-    """The teacher's part of the loss, summed over the pictures, in nats; nothing flows back into the teacher."""
+    """The teacher's part of the loss, summed over the images, in nats; nothing flows back into the teacher."""
     teacher = teacher.detach()
     if kind == "hard":
         return F.cross_entropy(student, teacher.argmax(dim=1), reduction="sum")
@@ -72,10 +72,10 @@ def teacher_loss(
 def _heads(network: Network, batch: Batch, token: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The logits that the labels teach, those that the teacher teaches, and the answer; at least in fp32."""
     if not token:
-        logits = _precise(network(batch.images))
+        logits = _precise(network(batch.inputs))
         return logits, logits, logits
     record = Record(CLASS, DISTILLATION, gradients=True)
-    logits = network(batch.images, record=record)
+    logits = network(batch.inputs, record=record)
     return _precise(record[CLASS]), _precise(record[DISTILLATION]), logits
 
 

@@ -1,6 +1,7 @@
-"""What an evaluation counts: every picture exactly once, in whole numbers and float64."""
+"""What an evaluation counts: every image exactly once, in whole numbers and float64."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,14 +12,14 @@ from torch import Tensor
 
 
 def wilson_interval(correct: int, images: int) -> tuple[float, float]:
-    """95 % interval of a share (Wilson, 1927): sensible also near 0 and 1 and for few pictures; (0, 1) for none."""
+    """95 % interval of a fraction (Wilson, 1927): sensible also near 0 and 1 and for few images; (0, 1) for none."""
     if images == 0:
         return 0.0, 1.0
     z = 1.959963984540054
-    share, zz = correct / images, z * z
-    middle = (share + zz / (2 * images)) / (1 + zz / images)
-    half = z / (1 + zz / images) * math.sqrt(share * (1 - share) / images + zz / (4 * images * images))
-    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
+    found, zz = correct / images, z * z
+    middle = (found + zz / (2 * images)) / (1 + zz / images)
+    half = z / (1 + zz / images) * math.sqrt(found * (1 - found) / images + zz / (4 * images * images))
+    return max(0.0, min(found, middle - half)), min(1.0, max(found, middle + half))
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +29,8 @@ class Scores:
     Attributes:
         confusion: (classes, classes) counts; rows are the true classes, columns the predicted ones.
         loss_sum: Summed cross-entropy in nats.
-        ids: (n,) which pictures, in order.
+        ids: (n,) which images, in order.
+        true: (n,) the true class of each.
         predicted: (n,) the top class of each.
         probability: (n,) what the model gave to that class.
         own_probability: (n,) what it gave to the true class.
@@ -37,23 +39,24 @@ class Scores:
     confusion: Int64[np.ndarray, "k k"]
     loss_sum: float
     ids: NDArray[np.int64]
+    true: NDArray[np.int64]
     predicted: NDArray[np.int64]
     probability: NDArray[np.float64]
     own_probability: NDArray[np.float64]
 
     @property
     def images(self) -> int:
-        """Pictures counted."""
+        """Images counted."""
         return int(self.confusion.sum())
 
     @property
     def correct(self) -> int:
-        """Pictures whose top class is the true one."""
+        """Images whose top class is the true one."""
         return int(np.trace(self.confusion))
 
     @property
     def accuracy(self) -> float:
-        """Share of correct pictures; 0 when there is none."""
+        """Fraction of correct images; 0 when there is none."""
         return self.correct / self.images if self.images else 0.0
 
     @property
@@ -111,10 +114,22 @@ class Counting:
         own = logs.gather(1, labels[:, None])[:, 0]
         np.add.at(self._confusion, (labels.numpy(), best.indices.numpy()), 1)
         self._loss -= float(own.sum())
-        self._rows.append((ids, best.indices.numpy(), best.values.exp().numpy(), own.exp().numpy()))
+        self._rows.append((ids, labels.numpy(), best.indices.numpy(), best.values.exp().numpy(), own.exp().numpy()))
 
     def scores(self) -> Scores:
         """What was counted so far."""
-        empty = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
+        whole = np.zeros(0, np.int64)
+        empty = (whole, whole, whole, np.zeros(0), np.zeros(0))
         columns = [np.concatenate(column) for column in zip(*(self._rows or [empty]), strict=True)]
         return Scores(self._confusion.copy(), self._loss, *columns)
+
+
+def edits(written: Sequence[str], wanted: Sequence[str]) -> int:
+    """Fewest tokens to insert, remove or replace until `written` is `wanted` (Levenshtein, 1966)."""
+    before = list(range(len(wanted) + 1))
+    for row, one in enumerate(written, start=1):
+        here = [row]
+        for column, other in enumerate(wanted, start=1):
+            here.append(min(before[column] + 1, here[-1] + 1, before[column - 1] + (one != other)))
+        before = here
+    return before[-1]

@@ -1,0 +1,250 @@
+"""What stands beside an input, column by column, and the codec that turns a column into what a network learns.
+
+A reader gives every sample some columns: `label` (the name of a class), `text`, or one of its own. A codec is learnt
+from the column of the training split, is stored with the model, and from then on rules: other data is matched to it.
+
+    Labels, Texts, Values      columns
+    Classes, Vocabulary        codecs (`Vocabulary` stands in `vocabulary.py`)
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrail.errors import UsageError
+
+LABEL, TEXT = "label", "text"  # the columns that readers of the library give
+
+
+class Column(ABC):
+    """One value for each of n samples."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many samples it has a value for."""
+
+    @abstractmethod
+    def take(self, ids: Int64[np.ndarray, " m"], epoch: int = 0) -> Any:
+        """The values of these samples, in an epoch: as the codec of the column wants them."""
+
+    @abstractmethod
+    def select(self, ids: Int64[np.ndarray, " m"]) -> "Column":
+        """The column of these samples, in this order."""
+
+    @abstractmethod
+    def digest(self) -> bytes:
+        """A short hash that changes with the values."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Labels(Column):
+    """The class of each sample.
+
+    Args:
+        values: (n,), each 0..len(names)-1.
+        names: The names of the classes.
+    """
+
+    values: Int64[np.ndarray, " n"]
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Check that every value has a name."""
+        if len(self.values) and not (self.values.min() >= 0 and self.values.max() < len(self.names)):
+            raise UsageError(
+                f"labels from {self.values.min()} to {self.values.max()} for {len(self.names)} class names",
+                f"labels from 0 to {len(self.names) - 1}",
+            )
+
+    @staticmethod
+    def of(names: Sequence[str]) -> "Labels":
+        """The column that names a class for each sample; the classes are sorted by name."""
+        classes = tuple(sorted(set(names)))
+        number_of = {name: number for number, name in enumerate(classes)}
+        return Labels(np.array([number_of[name] for name in names], dtype=np.int64), classes)
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+        return len(self.values)
+
+    def take(self, ids: Int64[np.ndarray, " m"], epoch: int = 0) -> Int64[np.ndarray, " m"]:
+        """The numbers of the classes, the same in every epoch."""
+        return self.values[ids]
+
+    def select(self, ids: Int64[np.ndarray, " m"]) -> "Labels":
+        """The labels of these samples."""
+        return Labels(self.values[ids], self.names)
+
+    def digest(self) -> bytes:
+        """The numbers themselves."""
+        return self.values.astype("<i8").tobytes()
+
+    def counts(self) -> dict[str, int]:
+        """How many samples each class has, classes without any left out."""
+        numbers = np.bincount(self.values, minlength=len(self.names))
+        return {name: int(number) for name, number in zip(self.names, numbers, strict=True) if number}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Texts(Column):
+    """A text for each sample: what is to be written, or, as an input, what is read."""
+
+    values: tuple[str, ...]
+
+    def name(self, index: int) -> str:
+        """What an input is called: the text itself."""
+        return self.values[index]
+
+    def names(self) -> tuple[str, ...]:
+        """What all inputs are called."""
+        return self.values
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+        return len(self.values)
+
+    def take(self, ids: Int64[np.ndarray, " m"], epoch: int = 0) -> list[str]:
+        """The texts, the same in every epoch."""
+        return [self.values[number] for number in ids.tolist()]
+
+    def select(self, ids: Int64[np.ndarray, " m"]) -> "Texts":
+        """The texts of these samples."""
+        return Texts(tuple(self.values[number] for number in ids.tolist()))
+
+    def digest(self) -> bytes:
+        """A hash of all texts."""
+        return texts_digest(self.values)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Values(Column):
+    """A number, or an array of one shape, for each sample.
+
+    Args:
+        values: (n, ...).
+    """
+
+    values: NDArray[Any]
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+        return len(self.values)
+
+    def take(self, ids: Int64[np.ndarray, " m"], epoch: int = 0) -> NDArray[Any]:
+        """The values of these samples, the same in every epoch."""
+        return self.values[ids]
+
+    def select(self, ids: Int64[np.ndarray, " m"]) -> "Values":
+        """The values of these samples."""
+        return Values(self.values[ids])
+
+    def digest(self) -> bytes:
+        """A hash of all values."""
+        return hashlib.blake2b(np.ascontiguousarray(self.values).tobytes(), digest_size=16).digest()
+
+
+def texts_digest(texts: Iterable[str]) -> bytes:
+    """A short hash of texts, in order."""
+    return hashlib.blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+class Match(NamedTuple):
+    """A column held against a codec.
+
+    Attributes:
+        column: With what the codec knows, as it calls it.
+        kept: (m,), the samples that are kept; None for all of them.
+        unknown: What the codec does not know, with the number of samples that were left out.
+    """
+
+    column: Column
+    kept: Int64[np.ndarray, " m"] | None = None
+    unknown: Mapping[str, int] = {}  # never changed
+
+
+class Codec(ABC):
+    """From the values of a column to what a network learns, and from its outputs to words. A plain, stored value."""
+
+    @property
+    @abstractmethod
+    def outputs(self) -> int:
+        """How many numbers a network gives: logits of a sample, or of a token."""
+
+    @abstractmethod
+    def match(self, column: Column) -> Match:
+        """A column of other data, in this codec's terms.
+
+        Raises:
+            DataError: A value cannot be used.
+            UsageError: The column is of another kind.
+        """
+
+    @abstractmethod
+    def targets(self, values: Any) -> Tensor:
+        """What is learnt from values that `Column.take` gave: (b, ...), on the CPU."""
+
+    @abstractmethod
+    def describe(self) -> tuple[str, str]:
+        """What it is called and what it holds, in words: ("classes", "cat, dog")."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, from which the task makes it again."""
+
+
+@final
+@dataclass(frozen=True)
+class Classes(Codec):
+    """Class names, in the order of the logits.
+
+    Raises:
+        UsageError: A name stands there twice.
+    """
+
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse names that cannot be told apart."""
+        twice = [name for name, count in Counter(self.names).items() if count > 1]
+        if twice:
+            raise UsageError(f"the class name '{twice[0]}' stands there twice", "one name for each class")
+
+    @property
+    def outputs(self) -> int:
+        """One logit for each class."""
+        return len(self.names)
+
+    def match(self, column: Column) -> Match:
+        """Labels get the numbers that their names have here; a class that is not here is left out and counted."""
+        if not isinstance(column, Labels):
+            raise UsageError(f"classes are learnt from labels, got {type(column).__name__}", "a column of Labels")
+        number_of = {name: number for number, name in enumerate(self.names)}
+        translation = np.array([number_of.get(name, -1) for name in column.names], dtype=np.int64)
+        values = translation[column.values] if len(column.values) else column.values
+        unknown = {name: count for name, count in column.counts().items() if name not in number_of}
+        kept = np.flatnonzero(values >= 0) if unknown else None
+        return Match(Labels(values if kept is None else values[kept], self.names), kept, unknown)
+
+    def targets(self, values: Int64[np.ndarray, " b"]) -> Tensor:
+        """(b,) class indices."""
+        return torch.from_numpy(values)
+
+    def describe(self) -> tuple[str, str]:
+        """The first twenty names."""
+        return "classes", ", ".join(self.names[:20]) + (", ..." if len(self.names) > 20 else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The names."""
+        return {"classes": list(self.names)}

@@ -1,0 +1,453 @@
+"""From what a reader found to splits that can be trusted.
+
+A reader (`vitrail.data.readers`) brings back a `RawDataset`: inputs with columns, by split, decided by nobody. Training
+asks `make_dataset`: the training split decides what the codec knows, once, and every other split is matched to it.
+Using a model asks `match_split`: the model's codec rules, and the data is matched to it. What a codec does not know is
+left out, counted and named; it is never taken for something else.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Int64
+
+from vitrail.data.columns import Codec, Column, Labels, Texts, texts_digest
+from vitrail.data.vocabulary import Vocabulary
+from vitrail.errors import DataError, UsageError, counted, nearest
+
+TRAIN, VALIDATION, TEST, ALL = "train", "validation", "test", "all"
+
+SPLIT_NAMES: Mapping[str, str] = {
+    "train": TRAIN,
+    "training": TRAIN,
+    "val": VALIDATION,
+    "valid": VALIDATION,
+    "validation": VALIDATION,
+    "test": TEST,
+}
+"""What people call the splits, in small letters, and what they are called here."""
+
+MOST_HELD_OUT = 5000  # samples without classes that are held out for validation, where a tenth would be more
+
+
+@runtime_checkable
+class Inputs(Protocol):
+    """What goes into a network: `Images` or `Texts`."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def name(self, index: int) -> str:
+        """What one is called, for messages and pages."""
+        ...
+
+    def names(self) -> Sequence[str]:
+        """What all are called."""
+        ...
+
+    def select(self, ids: Int64[np.ndarray, " m"], /) -> "Inputs":
+        """These inputs, in this order."""
+        ...
+
+    def digest(self) -> bytes:
+        """A short hash that changes with them."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Inputs with what stands beside them.
+
+    Args:
+        inputs: n images or texts.
+        columns: By name, n values each; one that is made when it is asked for may then say what is wrong with it.
+    """
+
+    inputs: Inputs
+    columns: Mapping[str, Column]
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+        return len(self.inputs)
+
+    def name(self, index: int) -> str:
+        """What a sample is called: its input's name."""
+        return self.inputs.name(index)
+
+    def column(self, name: str) -> Column:
+        """One of the columns.
+
+        Raises:
+            DataError: It is not there, or has another length.
+        """
+        if name not in self.columns:
+            raise DataError(
+                f"there is no column {name}; there is {', '.join(self.columns) or 'none'}",
+                f"data with a column {name}, or --task for what its columns hold",
+            )
+        column = self.columns[name]
+        if len(column) != len(self):
+            raise DataError(f"the column {name} has {len(column)} values for {len(self)} samples", "one for each")
+        return column
+
+    def select(self, ids: Int64[np.ndarray, " m"]) -> "Samples":
+        """These samples, in this order."""
+        return Samples(self.inputs.select(ids), {name: column.select(ids) for name, column in self.columns.items()})
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many samples of each split are made, of a set that is made.
+
+    Args:
+        train: In every epoch.
+        validation: Looked at after every epoch.
+        test: Looked at once, at the end.
+    """
+
+    train: int = 20_000
+    validation: int = 1_000
+    test: int = 2_000
+
+    def __post_init__(self) -> None:
+        """Refuse a split without a sample."""
+        for name, count in ((TRAIN, self.train), (VALIDATION, self.validation), (TEST, self.test)):
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise UsageError(f"counts.{name} must be a whole number, at least 1, got {count!r}", f"{name}: 2000")
+
+
+def labelled(inputs: Inputs, values: Int64[np.ndarray, " n"], names: tuple[str, ...]) -> Samples:
+    """Inputs with a class each; see `Labels`."""
+    return Samples(inputs, {"label": Labels(values, names)})
+
+
+def labels_of(samples: Samples) -> Int64[np.ndarray, " n"]:
+    """The numbers of the classes of labelled samples."""
+    labels = samples.column("label")
+    assert isinstance(labels, Labels)
+    return labels.values
+
+
+@dataclass(frozen=True, eq=False)
+class RawDataset:
+    """What lies in one place, as a reader found it.
+
+    Args:
+        root: The place, as an absolute path (or the name of a package that brings the data).
+        splits: `train`, `validation` and `test` as far as they are there, or one split `all` when nothing is split.
+        notes: What was ignored or odd, one sentence each.
+        classes: The published order of the classes (or tokens) of a named set; None where the sorted ones serve.
+        split_seed: The seed, when the reader itself made the splits of data that came in one piece.
+        most_held_out: The most samples to hold out for validation, where a tenth would be more.
+        facts: What a run keeps of how the data was made, in plain values.
+    """
+
+    root: str
+    splits: Mapping[str, Samples]
+    notes: tuple[str, ...] = ()
+    classes: tuple[str, ...] | None = None
+    split_seed: int | None = None
+    most_held_out: int | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns, which are those of every split."""
+        return tuple(next(iter(self.splits.values())).columns) if len(self.splits) else ()
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Data to train on.
+
+    Args:
+        name: A named set, or the path as given.
+        root: Where it was read from; with it the data is found again from any folder.
+        column: The column that is learnt.
+        codec: What the training split decided of it.
+        splits: `train`, `validation` and, where there is one, `test`; their column is matched to the codec.
+        notes: Everything ignored or odd, one sentence each.
+        split_seed: The seed of a split made by vitrail; None when the data came split.
+        fingerprint: Changes when names, columns, or sizes (or, in memory, pixels) of the inputs change.
+        unknown: By split, what training does not have, with the number of samples left out.
+        published: The order of classes or tokens of a named set; None where there is none.
+        facts: What a run keeps of how the data was made, in plain values.
+    """
+
+    name: str
+    root: str
+    column: str
+    codec: Codec
+    splits: Mapping[str, Samples]
+    notes: tuple[str, ...]
+    split_seed: int | None
+    fingerprint: str
+    unknown: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    published: tuple[str, ...] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def train(self) -> Samples:
+        """What is learnt from."""
+        return self.splits[TRAIN]
+
+    @property
+    def validation(self) -> Samples:
+        """What choices are made on."""
+        return self.splits[VALIDATION]
+
+    @property
+    def test(self) -> Samples | None:
+        """What is looked at once, at the end; None when there is none."""
+        return self.splits.get(TEST)
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the inputs are texts; else they are images."""
+        return isinstance(self.train.inputs, Texts)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One split to evaluate or explain a model on.
+
+    Args:
+        samples: With a column that is matched to the model's codec.
+        split: Which one this is: `test`, `validation`, `train`, or `all` of data that is not split.
+        unknown: What the model does not know, with the number of samples left out.
+        notes: Everything ignored or odd, one sentence each.
+        name: The data, as it was given.
+        root: Where it was read from.
+    """
+
+    samples: Samples
+    split: str
+    unknown: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    name: str = ""
+    root: str = ""
+
+
+def make_dataset(
+    name: str, raw: RawDataset, column: str, learn: Callable[[RawDataset, Mapping[str, Samples]], Codec], seed: int = 0
+) -> Dataset:
+    """Divide raw data, let the training split decide the codec, and match every split to it.
+
+    Args:
+        name: Of the data.
+        raw: What a reader found.
+        column: What is learnt.
+        learn: Makes the codec, of the raw data and its divided splits.
+        seed: Of the validation split, where the data brings none.
+
+    Raises:
+        DataError: The data is not fit to train on.
+    """
+    parts, seed_used = divide(raw, column, seed)
+    if TRAIN not in parts:
+        raise DataError(
+            f"{name} has no training samples, only {', '.join(parts)}", "add a folder (or rows of the split) train"
+        )
+    codec = learn(raw, parts)
+    if VALIDATION not in parts:
+        raise DataError(f"{name} has too few samples to hold some out for validation", "add samples to each class")
+    splits, unknown, notes = {}, {}, list(raw.notes)
+    for part, samples in parts.items():
+        splits[part], left_out = _matched(samples, column, codec, f"the {part} split")
+        if left_out:
+            unknown[part] = left_out
+            notes.append(f"{part}: left out {_list_counts(left_out)}, which training does not have.")
+        if not len(splits[part]):
+            raise DataError(
+                f"the {part} split of {name} has no class of the training split",
+                f"name its classes as in training: {codec.describe()[1]}",
+            )
+    return Dataset(
+        name,
+        raw.root,
+        column,
+        codec,
+        splits,
+        tuple(notes),
+        seed_used,
+        _fingerprint(column, splits),
+        unknown,
+        raw.classes,
+        raw.facts,
+    )
+
+
+def read_vocabulary(dataset: Dataset, separator: str = "") -> Vocabulary | None:
+    """The vocabulary of the texts that are read: the tokens of the training split; None where images are.
+
+    Raises:
+        DataError: Another split has a token that training does not have; names it.
+    """
+    inputs = dataset.train.inputs
+    if not isinstance(inputs, Texts):
+        return None
+    if dataset.published is not None:
+        return Vocabulary(dataset.published)
+    vocabulary = Vocabulary.of(inputs.values, separator)
+    for name, samples in dataset.splits.items():
+        assert isinstance(samples.inputs, Texts)
+        try:
+            vocabulary.match(samples.inputs)
+        except DataError as error:
+            raise DataError(
+                f"the {name} split: {error.problem}, which training does not have",
+                "a training sample with that token, or leave this one out",
+            ) from error
+    return vocabulary
+
+
+def match_split(
+    name: str, raw: RawDataset, column: str, codec: Codec, split: str | None = None, seed: int = 0
+) -> Split:
+    """One split of raw data, matched to the codec of a model.
+
+    Args:
+        name: Of the data.
+        raw: What a reader found.
+        column: What the model tells.
+        codec: The model's.
+        split: `train`, `validation`, `test` or `all` (of data that is not split); when not given, the test split if
+            there is one, else the validation split, else everything.
+        seed: The seed with which a run split the data, so that `train` and `validation` are the run's own.
+
+    Raises:
+        UsageError: The split does not exist.
+        DataError: The data shares nothing with the model.
+    """
+    parts = raw.splits  # some are made when they are asked for: only the one that is wanted is touched
+    if TEST not in parts and VALIDATION not in parts:
+        parts = {**parts, ALL: parts[ALL if ALL in parts else TRAIN]}
+    if split is None:
+        split = next(each for each in (TEST, VALIDATION, ALL) if each in parts)
+    elif VALIDATION not in parts:
+        parts = {**parts, **divide(raw, column, seed)[0]}
+    if split not in parts:
+        guess = nearest(split, parts) or next(iter(parts))
+        raise UsageError(f"{name} has no split {split}, it has {', '.join(parts)}", f"--split {guess}")
+    samples, unknown = _matched(parts[split], column, codec, name)
+    if not len(samples):
+        found = parts[split].column(column)
+        has = f": it has {_list_some(tuple(found.counts()))}" if isinstance(found, Labels) else ""
+        raise DataError(
+            f"{name} has no class of the model{has}", f"name its classes as the model does: {codec.describe()[1]}"
+        )
+    notes = list(raw.notes)
+    if unknown:
+        notes.append(f"{split}: left out {_list_counts(unknown)}, which the model does not have.")
+    return Split(samples, split, unknown, tuple(notes), name, raw.root)
+
+
+def _matched(samples: Samples, column: str, codec: Codec, where: str) -> tuple[Samples, Mapping[str, int]]:
+    """Samples whose column is in the codec's terms, and what was left out."""
+    try:
+        found, kept, unknown = codec.match(samples.column(column))
+    except DataError as error:
+        raise DataError(f"{where}: {error.problem}", error.hint) from error
+    rest = samples if kept is None else samples.select(kept)
+    return Samples(rest.inputs, {**rest.columns, column: found}), unknown
+
+
+def divide(raw: RawDataset, column: str, seed: int) -> tuple[dict[str, Samples], int | None]:
+    """Hold out validation samples where the data brings none; and the seed of the split if there is one."""
+    parts = dict(raw.splits)
+    used = raw.split_seed
+    if VALIDATION not in parts and (whole := parts.pop(ALL, parts.get(TRAIN))) is not None:
+        tenth = round(len(whole) / 10)
+        if isinstance(whole.column(column), Labels):
+            kept, held = hold_out(whole, min(tenth, raw.most_held_out or tenth), seed)
+        else:
+            kept, held = _hold_out_by_name(whole, seed)
+        parts[TRAIN] = kept
+        if len(held):
+            parts[VALIDATION] = held
+        used = seed
+    return {name: parts[name] for name in (TRAIN, VALIDATION, TEST) if name in parts}, used
+
+
+def hold_out(samples: Samples, count: int, seed: int) -> tuple[Samples, Samples]:
+    """Split labelled samples in two so that every class is shared out in the same proportion.
+
+    Class c with n_c of the n samples gives count * n_c / n of them, rounded by the method of largest remainders so
+    that the sum is `count`; then every class with two or more samples gives at least one and keeps at least one, and
+    a class with one sample keeps it. Which samples go is decided by a hash of seed and name, so that a sample stays
+    on its side when others are added, on every machine and with every version of numpy.
+
+    Args:
+        samples: With a column `label`.
+        count: How many to hold out, 0..n.
+        seed: The seed of the choice.
+
+    Returns:
+        The samples kept and the samples held out, both in their old order.
+    """
+    labels = samples.column("label")
+    assert isinstance(labels, Labels)
+    sizes = np.bincount(labels.values, minlength=len(labels.names))
+    by_class = np.split(np.argsort(labels.values, kind="stable"), np.cumsum(sizes)[:-1])
+    held = np.zeros(len(labels), dtype=bool)
+    ranks = np.array([_rank(seed, name).hex() for name in samples.inputs.names()])
+    for members, quota in zip(by_class, _quotas(sizes, count), strict=True):
+        held[members[np.argsort(ranks[members], kind="stable")[:quota]]] = True
+    return samples.select(np.flatnonzero(~held)), samples.select(np.flatnonzero(held))
+
+
+def _quotas(sizes: Int64[np.ndarray, " classes"], count: int) -> list[int]:
+    total = int(sizes.sum())
+    assert 0 <= count <= total
+    exact = [count * int(size) / max(total, 1) for size in sizes]
+    quotas = [int(quota) for quota in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda label: quotas[label] - exact[label])
+    for label in by_remainder[: count - sum(quotas)]:
+        quotas[label] += 1
+    return [min(max(quota, 1), int(size) - 1) if size else 0 for quota, size in zip(quotas, sizes, strict=True)]
+
+
+def _hold_out_by_name(samples: Samples, seed: int) -> tuple[Samples, Samples]:
+    """A tenth of samples without classes, chosen by a hash of seed and name: the same input, the same side."""
+    ranks = [_rank(seed, name) for name in samples.inputs.names()]
+    distinct = sorted(set(ranks))
+    most = 0 if len(distinct) < 2 else max(1, min(MOST_HELD_OUT, round(len(distinct) / 10)))
+    held = set(distinct[:most])
+    chosen = np.array([rank in held for rank in ranks], dtype=bool)
+    return samples.select(np.flatnonzero(~chosen)), samples.select(np.flatnonzero(chosen))
+
+
+def _rank(seed: int, name: str) -> bytes:
+    return hashlib.blake2b(os.fsencode(f"{seed}:{name}"), digest_size=8).digest()
+
+
+def _fingerprint(column: str, splits: Mapping[str, Samples]) -> str:
+    """A hash of names, columns and inputs; of labels with the classes in front."""
+    state = hashlib.blake2b(digest_size=8)
+    learnt = splits[TRAIN].column(column)
+    if isinstance(learnt, Labels):
+        state.update(os.fsencode("\0".join(learnt.names)))
+    for name in (TRAIN, VALIDATION, TEST):
+        if name in splits or not isinstance(learnt, Labels):
+            state.update(name.encode())
+        if name in splits:
+            inputs, values = splits[name].inputs, splits[name].column(column)
+            if isinstance(inputs, Texts) and isinstance(values, Texts):
+                state.update(texts_digest((*inputs.values, *values.values)))
+            else:
+                state.update(inputs.digest() + values.digest())
+    return state.hexdigest()
+
+
+def _list_counts(counts: Mapping[str, int]) -> str:
+    named = _list_some(tuple(f"{name} ({count})" for name, count in counts.items()))
+    return f"{counted(sum(counts.values()), 'sample')} of {named}"
+
+
+def _list_some(names: tuple[str, ...], most: int = 8) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,51 @@
+"""Files that are written whole or not at all, and plain text read with an error that names the file."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from vitrail.errors import DataError
+
+WRITING = ".writing"  # behind the name of a file that is not whole yet
+
+
+def write_file(file: Path, content: bytes | str) -> None:
+    """Write a file whole, flushed to disk, or leave the former one; its folder is made where needed.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_name(file.name + WRITING)
+    with open(beside, "wb") as handle:
+        handle.write(content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape"))
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.replace(beside, file)
+
+
+def to_json(content: Any) -> str:
+    """Plain values as indented JSON for people and programs."""
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def read_json(file: Path, hint: str) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Args:
+        file: The file.
+        hint: What to try when it cannot be used.
+
+    Raises:
+        DataError: It is missing or damaged, or holds something else.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"{file} is missing", hint) from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise DataError(f"{file} is damaged ({error})", hint) from error
+    if not isinstance(content, dict):
+        raise DataError(f"{file} is damaged (not a JSON object)", hint)
+    return content

@@ -1,0 +1,61 @@
+"""The kinds of networks by name, and the way from a stored configuration to a network.
+
+build(config_from_dict({"kind": "ViT", "image_size": 28, ...}))
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from torch import nn
+
+from vitrail.errors import UsageError, nearest
+from vitrail.nn.config import ViTConfig
+from vitrail.nn.image_to_sequence import ImageToSequence, ImageToSequenceConfig
+from vitrail.nn.transformer import Transformer, TransformerConfig
+from vitrail.nn.vit import Parts, ViT
+
+NetworkConfig = ViTConfig | TransformerConfig | ImageToSequenceConfig
+
+NETWORKS: dict[str, tuple[type, type[nn.Module]]] = {
+    "ViT": (ViTConfig, ViT),
+    "Transformer": (TransformerConfig, Transformer),
+    "ImageToSequence": (ImageToSequenceConfig, ImageToSequence),
+}
+"""Kind: its configuration, and the network that is built from it."""
+
+
+def kind_of(config: NetworkConfig) -> str:
+    """The name under which a configuration stands in the table."""
+    return next(kind for kind, (known, _) in NETWORKS.items() if type(config) is known)
+
+
+def config_to_dict(config: NetworkConfig) -> dict[str, Any]:
+    """Plain values, with the kind in front."""
+    return {"kind": kind_of(config), **asdict(config)}
+
+
+def config_from_dict(values: Mapping[str, Any]) -> NetworkConfig:
+    """The way back, also after a way through JSON or YAML.
+
+    Raises:
+        UsageError: The kind or a key is unknown, or a value is not possible.
+    """
+    rest = dict(values)
+    kind = rest.pop("kind", "ViT")
+    if kind not in NETWORKS:
+        raise UsageError(
+            f"there is no kind of network '{kind}'", f"kind: {nearest(str(kind), NETWORKS) or ', '.join(NETWORKS)}"
+        )
+    return NETWORKS[kind][0].from_dict(rest)
+
+
+def build(config: NetworkConfig, parts: Parts | None = None) -> nn.Module:
+    """A network with fresh weights, drawn from torch's generator.
+
+    Args:
+        config: What to build.
+        parts: Other parts than the standard ones.
+    """
+    network = NETWORKS[kind_of(config)][1]
+    return network(config) if parts is None else network(config, parts)

@@ -1,0 +1,253 @@
+"""One class for each image: softmax cross-entropy, accuracy with its interval, the probability of each class."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.data.augmentation import Augmentation
+from vitrail.data.batches import Batch
+from vitrail.data.columns import LABEL, Classes, Codec, Labels
+from vitrail.data.dataset import TRAIN, RawDataset, Samples
+from vitrail.errors import DataError, UsageError, counted
+from vitrail.nn import Search
+from vitrail.pages.run_views import ClassTable, Confusion
+from vitrail.shares import percent
+from vitrail.tasks.metrics import Counting, Scores
+from vitrail.tasks.task import (
+    NO_FACTS,
+    Example,
+    Input,
+    Measures,
+    Metric,
+    Metrics,
+    Network,
+    Objective,
+    Result,
+    Task,
+    interval_words,
+)
+
+TOP = 5  # classes that a prediction names
+SHOWN = 12  # examples of each kind
+
+ACCURACY = Metric("accuracy", "accuracy")
+
+
+def cross_entropy(network: Network, batch: Batch) -> tuple[Float[Tensor, ""], int, Measures]:
+    """Cross-entropy of the logits with hard targets (b,) or mixed ones (b, classes).
+
+    Args:
+        network: Gives logits (b, classes).
+        batch: Images and targets.
+
+    Returns:
+        The summed loss in nats, the number of images, and `correct`: how many have their own label as top class.
+    """
+    logits = network(batch.inputs).float()
+    loss = F.cross_entropy(logits, batch.targets, reduction="sum")
+    correct = (logits.detach().argmax(dim=1) == batch.labels).sum().float()
+    return loss, len(batch), {"correct": correct}
+
+
+def blend(
+    own: Int[Tensor, " b"],
+    partners: Int[Tensor, " b"],
+    weights: Float[Tensor, " b"] | None,
+    smoothing: float,
+    classes: int,
+) -> Int[Tensor, " b"] | Float[Tensor, "b v"]:
+    """Targets of mixed images: the classes of both by their weights ("mixup", 2017), then evenly smoothed.
+
+    Args:
+        own: Class of each image.
+        partners: Class of what is mixed in.
+        weights: Of its own class, from 0 to 1; None where nothing is mixed.
+        smoothing: e: of each target 1 - e stays and e / classes goes to every class ("Rethinking Inception", 2015).
+        classes: How many there are.
+    """
+    if weights is None and not smoothing:
+        return own
+    targets = F.one_hot(own, classes).float()
+    if weights is not None:
+        weight = weights.cpu()[:, None]
+        targets = weight * targets + (1 - weight) * F.one_hot(partners, classes).float()
+    return (1 - smoothing) * targets + smoothing / classes
+
+
+@dataclass(frozen=True)
+class ClassPrediction:
+    """What a model says of one image.
+
+    Attributes:
+        name: The file, or "image".
+        label: The most probable class.
+        probability: Of it.
+        top: The most probable classes with their probabilities, best first.
+        notes: None of a class.
+    """
+
+    name: str
+    label: str
+    probability: float
+    top: tuple[tuple[str, float], ...]
+    notes: tuple[str, ...] = ()
+
+    def cells(self) -> tuple[str, ...]:
+        """The class, and the next two."""
+        others = "  ".join(f"{name} {percent(value, 1)}" for name, value in self.top[1:3])
+        return self.name, self.label, percent(self.probability, 1), f"({others})"
+
+    def row(self) -> dict[str, Any]:
+        """File, label, probability."""
+        return {"file": self.name, "label": self.label, "probability": f"{self.probability:.6f}"}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same with the top classes."""
+        return {"file": self.name, "label": self.label, "probability": self.probability, "top": self.top}
+
+
+@dataclass(eq=False)
+class ClassMetrics(Metrics):
+    """Counts images by true and predicted class.
+
+    Args:
+        classes: The model's.
+    """
+
+    classes: Classes
+    _counting: Counting = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._counting = Counting(len(self.classes.names))
+
+    def update(self, network: nn.Module, batch: Batch) -> None:
+        """Count one batch."""
+        self._counting.add(network(batch.inputs).float(), batch.labels, batch.ids)
+
+    def result(self, name: Callable[[int], str]) -> Result:
+        """Accuracy, a row for each class, the confusion, and the images to look at."""
+        scores, names = self._counting.scores(), self.classes.names
+        low, high = scores.interval
+        images = counted(scores.images, "image")
+        per_class = scores.per_class(names)
+        be = "is" if scores.images == 1 else "are"
+        return Result(
+            metric=ACCURACY,
+            value=scores.accuracy,
+            count=scores.images,
+            loss=scores.loss,
+            interval=scores.interval,
+            details={
+                "images": scores.images,
+                "accuracy": scores.accuracy,
+                "interval": list(scores.interval),
+                "loss": scores.loss,
+                "per_class": per_class,
+            },
+            sentence=f"of {images} ({interval_words(scores.interval)})",
+            about=(
+                f"{be} classified correctly",
+                f"With 95 % confidence the accuracy on images like these lies between {percent(low, 2)} and "
+                f"{percent(high, 2)} (Wilson interval).",
+            ),
+            tables=(
+                Confusion("What is taken for what", scores.confusion, names),
+                ClassTable("Class by class", tuple(per_class)),
+            ),
+            examples=self._examples(scores, name),
+            ids=scores.ids,
+            truths=scores.true,
+            answers=scores.predicted,
+            unknown={},
+        )
+
+    def _examples(self, scores: Scores, name: Callable[[int], str]) -> tuple[Example, ...]:
+        """The images that the model was most wrong about, then those it was surest of and right."""
+        order = np.argsort(scores.own_probability, kind="stable")
+        wrong = [row for row in order if scores.predicted[row] != scores.true[row]][:SHOWN]
+        right = [row for row in order[::-1] if scores.predicted[row] == scores.true[row]][:SHOWN]
+        names = self.classes.names
+        return tuple(
+            Example(
+                int(scores.ids[row]),
+                name(int(scores.ids[row])),
+                names[scores.true[row]],
+                names[scores.predicted[row]],
+                float(scores.probability[row]),
+            )
+            for row in (*wrong, *right)
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Classification(Task):
+    """One class for each image."""
+
+    name = "classify"
+    column = LABEL
+    help = "one class for each image"
+    metric = ACCURACY
+    measures = {"correct": "accuracy"}  # noqa: RUF012  # never changed
+    blend = staticmethod(blend)
+    smooths = True
+    background = True
+
+    def codec(self, raw: RawDataset, splits: Mapping[str, Samples], separator: str = "") -> Classes:
+        """The classes of the training split, in their published order or sorted by name."""
+        labels = splits[TRAIN].column(self.column)
+        if not isinstance(labels, Labels):
+            raise DataError(f"the column {self.column} holds no class names", "Labels, one for each image")
+        classes = tuple(sorted(labels.counts())) if raw.classes is None else raw.classes
+        if len(classes) < 2:
+            raise DataError(
+                f"there is one class only ({', '.join(classes)})", "add a class folder (or label) for what it is not"
+            )
+        return Classes(classes)
+
+    def codec_from_dict(self, values: Mapping[str, Any]) -> Classes:
+        """The class names."""
+        return Classes(tuple(str(name) for name in values["classes"]))
+
+    def objective(self, augmentation: Augmentation) -> Objective:
+        """Cross-entropy; what is mixed or smoothed stands in the targets."""
+        return cross_entropy
+
+    def metrics(self, input: Input, output: Codec) -> ClassMetrics:
+        """Accuracy and what belongs to it."""
+        return ClassMetrics(_classes(output))
+
+    @torch.no_grad()
+    def predict(
+        self,
+        network: nn.Module,
+        output: Codec,
+        inputs: Tensor,
+        names: Sequence[str],
+        search: Search | None = None,
+        facts: Mapping[str, Any] = NO_FACTS,
+    ) -> list[ClassPrediction]:
+        """The most probable class of each image."""
+        classes = _classes(output).names
+        best = network(inputs).float().softmax(dim=-1).cpu().topk(min(TOP, len(classes)))
+        answers = []
+        for name, values, indices in zip(names, best.values.tolist(), best.indices.tolist(), strict=True):
+            top = tuple((classes[i], v) for i, v in zip(indices, values, strict=True))
+            answers.append(ClassPrediction(name, top[0][0], top[0][1], top))
+        return answers
+
+    def chance_loss(self, output: Codec) -> float:
+        """Of a network that finds every class as likely as the others."""
+        return float(np.log(output.outputs))
+
+
+def _classes(output: Codec) -> Classes:
+    if not isinstance(output, Classes):
+        raise UsageError(f"this task tells Classes, got {type(output).__name__}", 'Classes(("cat", "dog"))')
+    return output

@@ -1,0 +1,380 @@
+"""A text for each image or text: teacher forcing, exact matches and edits, greedy, beam or sampled answers.
+
+"Attention is all you need" (2017), sections 3.2.3 and 5.4: the network is given the ids so far and gives the logits of
+the next one.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.data.augmentation import Augmentation
+from vitrail.data.batches import Batch
+from vitrail.data.columns import TEXT, Codec, Texts
+from vitrail.data.dataset import TRAIN, RawDataset, Samples
+from vitrail.data.vocabulary import FIRST, PADDING, Vocabulary
+from vitrail.errors import DataError, UsageError, counted
+from vitrail.nn import Greedy, Search, generate
+from vitrail.pages.run_views import Table
+from vitrail.shares import percent
+from vitrail.tasks.metrics import edits, wilson_interval
+from vitrail.tasks.task import (
+    NO_FACTS,
+    Example,
+    Input,
+    Measures,
+    Metric,
+    Metrics,
+    Network,
+    Objective,
+    Result,
+    Task,
+    interval_words,
+)
+
+GREEDY = Greedy()
+EMPTY = "(empty)"  # how people are shown a text without a token
+SHOWN = 12  # examples of each kind that are kept
+MOST_TOKENS = 512  # of a text that a network learns to write, unless a configuration file says more
+
+EXACT = Metric("accuracy", "exact match")
+
+
+def teacher_forcing(label_smoothing: float = 0.0) -> Objective:
+    """The objective: each id of the true text, from the true ids before it.
+
+    The network is given the target without its last column and is asked for the target without its first. Padding is
+    neither asked for nor counted.
+
+    Args:
+        label_smoothing: Fraction of the target that is spread evenly over all ids, e: the loss of an id y is
+            -(1 - e) log p(y) - e / v * sum_i log p(i).
+
+    Returns:
+        An objective: the summed loss in nats, the number of ids that were asked for (each end included), and
+        `correct_tokens`: how many of them have the greatest logit.
+    """
+
+    def objective(network: Network, batch: Batch) -> tuple[Float[Tensor, ""], int, Measures]:
+        given, wanted = batch.targets[:, :-1], batch.targets[:, 1:]
+        logits = network(batch.inputs, given).float()
+        asked = wanted != PADDING
+        loss = F.cross_entropy(
+            logits.flatten(0, 1),
+            wanted.flatten(),
+            reduction="sum",
+            ignore_index=PADDING,
+            label_smoothing=label_smoothing,
+        )
+        correct = ((logits.detach().argmax(dim=-1) == wanted) & asked).sum().float()
+        return loss, int(asked.sum()), {"correct_tokens": correct}
+
+    return objective
+
+
+LIKELIHOOD = teacher_forcing()
+
+
+@dataclass(frozen=True)
+class TextPrediction:
+    """What a model writes for one source.
+
+    Attributes:
+        name: The source: a file, "image", or the text itself.
+        text: What is written.
+        probability: That the network gives to this very text, its end included where there is one.
+        ids: The same text as ids, without begin and end.
+        ended: False where the text was cut at the greatest length that the network writes.
+        notes: What makes the text doubtful, one sentence each.
+        about: What to know of the probability, in a sentence; empty where there is nothing.
+    """
+
+    name: str
+    text: str
+    probability: float
+    ids: tuple[int, ...] = ()
+    ended: bool = True
+    notes: tuple[str, ...] = ()
+    about: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The text for people, who would not see an empty one."""
+        return self.text or EMPTY
+
+    def cells(self) -> tuple[str, ...]:
+        """Source, text, probability."""
+        return self.name, self.shown, percent(self.probability, 1)
+
+    def row(self) -> dict[str, Any]:
+        """Source, text, probability."""
+        return {"input": self.name, "text": self.text, "probability": f"{self.probability:.6f}"}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same, with whether it ended and what to know."""
+        return {
+            "input": self.name,
+            "text": self.text,
+            "probability": self.probability,
+            "ended": self.ended,
+            "notes": self.notes,
+            "about_probabilities": self.about,
+        }
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One sample of an evaluation: its id and name, what is right, what was written, and the edits between the two."""
+
+    id: int
+    wanted: str
+    written: TextPrediction
+    edits: int
+
+    @property
+    def right(self) -> bool:
+        """Whether every token is right."""
+        return self.wanted == self.written.text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        found = self.written
+        return {"source": found.name, "wanted": self.wanted, "written": found.text, "probability": found.probability}
+
+
+@dataclass(eq=False)
+class SequenceMetrics(Metrics):
+    """Lets a network write a text for each sample, and compares.
+
+    Args:
+        vocabulary: Of what is written.
+        search: How the next id is chosen.
+    """
+
+    vocabulary: Vocabulary
+    search: Search = GREEDY
+    loss: float = 0.0
+    asked: int = 0
+    tokens: int = 0
+    readings: list[tuple[int, str, TextPrediction, int]] = field(default_factory=list)
+
+    def update(self, network: nn.Module, batch: Batch) -> None:
+        """Count one batch."""
+        loss, count, _ = LIKELIHOOD(network, batch)
+        self.loss, self.asked = self.loss + float(loss), self.asked + count
+        self.tokens += int((batch.targets != PADDING).sum()) - 2 * len(batch)
+        found = write(network, self.vocabulary, batch.inputs, [""] * len(batch), self.search)
+        split = self.vocabulary.split
+        for index, one, row in zip(batch.ids.tolist(), found, batch.targets[:, 1:].tolist(), strict=True):
+            wanted = self.vocabulary.decode(row)
+            wrong = 0 if one.text == wanted else edits(split(one.text) if one.text else [], split(wanted))
+            self.readings.append((index, wanted, one, wrong))
+
+    def result(self, name: Callable[[int], str]) -> Result:
+        """The fraction of texts that are exactly right, the token error rate, both by length."""
+        readings = [
+            Reading(index, wanted, TextPrediction(name(index), one.text, one.probability), wrong)
+            for index, wanted, one, wrong in self.readings
+        ]
+        count, exact = len(readings), sum(one.right for one in readings)
+        wrong, interval = sum(one.edits for one in readings), wilson_interval(exact, count)
+        rate, accuracy = wrong / max(1, self.tokens), exact / max(1, count)
+        surest = sorted(readings, key=lambda one: -one.written.probability)
+        mistakes = [one for one in surest if not one.right][:SHOWN]
+        answers = [one for one in surest if one.right][:SHOWN]
+        lengths = _by_length(readings)
+        rows = [(f"{n['length']:,}", f"{n['sequences']:,}", percent(n["exact"] / n["sequences"], 1)) for n in lengths]
+        low, high = interval
+        errors = f"{percent(rate, 2)} (edit distance / length: {wrong:,} / {self.tokens:,})"
+        return Result(
+            metric=EXACT,
+            value=accuracy,
+            count=count,
+            loss=self.loss / max(1, self.asked),
+            interval=interval,
+            details={
+                "sequences": count,
+                "exact": exact,
+                "exact_match": accuracy,
+                "interval": list(interval),
+                "tokens": self.tokens,
+                "edit_distance": wrong,
+                "token_error_rate": rate,
+                "loss": self.loss / max(1, self.asked),
+                "by_length": lengths,
+                "mistakes": [one.to_dict() for one in mistakes],
+                "right_answers": [one.to_dict() for one in answers],
+            },
+            sentence=(
+                f"of {counted(count, 'sequence')} ({interval_words(interval)}), token error rate "
+                f"{100 * rate:.2f} % (edit distance / length: {wrong:,} / {self.tokens:,})"
+            ),
+            about=(
+                f"{'is' if count == 1 else 'are'} written exactly right",
+                f"With 95 % confidence the fraction for sources like these lies between {percent(low, 2)} and "
+                f"{percent(high, 2)} (Wilson interval). Token error rate {errors}.",
+            ),
+            tables=(Table("Length by length", ("length", "sequences", "exact"), tuple(rows)),),
+            examples=tuple(
+                Example(one.id, one.written.name, one.wanted, one.written.shown, one.written.probability)
+                for one in (*mistakes, *answers)
+            ),
+            ids=np.array([one.id for one in readings], dtype=np.int64),
+            truths=np.array([one.wanted for one in readings], dtype=object),
+            answers=np.array([one.written.text for one in readings], dtype=object),
+        )
+
+
+def _by_length(readings: Sequence[Reading]) -> list[dict[str, int]]:
+    """Samples and exact ones for each length of the right text, in characters."""
+    rows = []
+    for length in sorted({len(one.wanted) for one in readings}):
+        some = [one for one in readings if len(one.wanted) == length]
+        rows.append({"length": length, "sequences": len(some), "exact": sum(one.right for one in some)})
+    return rows
+
+
+@torch.no_grad()
+def write(
+    network: nn.Module, vocabulary: Vocabulary, inputs: Tensor, names: Sequence[str], search: Search = GREEDY
+) -> list[TextPrediction]:
+    """What a network in eval mode writes for inputs that are tensors already."""
+    found = generate(network, inputs, search)  # pyrefly: ignore[bad-argument-type]
+    rows = zip(
+        names,
+        found.tokens.tolist(),
+        found.lengths.tolist(),
+        found.log_probability.tolist(),
+        found.ended.tolist(),
+        strict=True,
+    )
+    return [
+        TextPrediction(name, vocabulary.decode(ids[:length]), math.exp(min(0.0, log)), tuple(ids[:length]), bool(ended))
+        for name, ids, length, log, ended in rows
+    ]
+
+
+@final
+@dataclass(frozen=True)
+class Sequences(Task):
+    """A text for each image or text."""
+
+    name = "sequences"
+    column = TEXT
+    help = "a text for each image or text"
+    metric = EXACT
+    networks = ("Transformer", "ImageToSequence")
+    counted = "tokens"
+    measures = {"correct_tokens": "token_accuracy"}  # noqa: RUF012  # never changed
+    smooths = True
+    searches = True
+
+    def codec(self, raw: RawDataset, splits: Mapping[str, Samples], separator: str = "") -> Vocabulary:
+        """The tokens of the training split; of a set that is made, those it is made of."""
+        texts = splits[TRAIN].column(self.column)
+        if raw.classes is not None:
+            return Vocabulary(raw.classes)
+        if not isinstance(texts, Texts):
+            raise DataError(f"the column {self.column} holds no texts", "Texts, one for each sample")
+        return Vocabulary.of(texts.values, separator)
+
+    def codec_from_dict(self, values: Mapping[str, Any]) -> Vocabulary:
+        """The vocabulary."""
+        return Vocabulary.from_dict(values)
+
+    def fit(self, network: Mapping[str, Any], output: Codec, splits: Mapping[str, Samples]) -> dict[str, Any]:
+        """The lengths of vocabularies, and of the longest text to be written."""
+        vocabulary = _vocabulary(output)
+        texts = {name: samples.column(self.column) for name, samples in splits.items()}
+        lengths = {
+            name: [len(vocabulary.split(text)) for text in column.values]
+            for name, column in texts.items()
+            if isinstance(column, Texts)
+        }
+        longest = max((length for some in lengths.values() for length in some), default=0)
+        fitted = {"max_length": min(longest, MOST_TOKENS) + 1, **network}
+        for name, some in lengths.items():
+            for index, length in enumerate(some):
+                if length > fitted["max_length"] - 1:
+                    raise DataError(
+                        f"the {name} split: the text of {splits[name].name(index)} has {length} tokens, and the "
+                        f"network writes {fitted['max_length'] - 1} at most",
+                        f"max_length: {length + 1} in the section network, or leave the sample out",
+                    )
+        if fitted["kind"] == "ImageToSequence":
+            return {**fitted, "vocabulary": vocabulary.outputs}
+        return {**fitted, "target_vocabulary": vocabulary.outputs}
+
+    def objective(self, augmentation: Augmentation) -> Objective:
+        """Teacher forcing with the augmentation's label smoothing."""
+        return teacher_forcing(augmentation.label_smoothing)
+
+    def metrics(self, input: Input, output: Codec) -> SequenceMetrics:
+        """Exact matches and what belongs to them, by greedy search."""
+        return SequenceMetrics(_vocabulary(output))
+
+    def predict(
+        self,
+        network: nn.Module,
+        output: Codec,
+        inputs: Tensor,
+        names: Sequence[str],
+        search: Search | None = None,
+        facts: Mapping[str, Any] = NO_FACTS,
+    ) -> list[TextPrediction]:
+        """What the network writes for each source."""
+        found = write(network, _vocabulary(output), inputs, names, search or GREEDY)
+        longest, about = facts.get("longest_source", 0), self.about(output, facts)
+        lengths = (inputs != PADDING).sum(dim=1).tolist() if inputs.ndim == 2 else [0] * len(inputs)
+        note = f"longer than the longest of training ({counted(longest, 'token')}): expect errors"
+        return [
+            TextPrediction(
+                one.name,
+                one.text,
+                one.probability,
+                one.ids,
+                one.ended,
+                (*[note] * bool(longest and length > longest), *[_cut(one)] * (not one.ended)),
+                about,
+            )
+            for one, length in zip(found, lengths, strict=True)
+        ]
+
+    def chance_loss(self, output: Codec) -> float:
+        """Of a network that finds every token, and the end, as likely as the others."""
+        return math.log(output.outputs - FIRST + 1)
+
+    def facts(self, input: Input, augmentation: Augmentation, train: Samples) -> dict[str, Any]:
+        """The label smoothing, and the length of the longest source where texts are read."""
+        longest = 0
+        if isinstance(input, Vocabulary) and isinstance(train.inputs, Texts):
+            longest = max(len(input.split(text)) for text in train.inputs.values)
+        return {"label_smoothing": augmentation.label_smoothing, **({"longest_source": longest} if longest else {})}
+
+    def about(self, output: Codec, facts: Mapping[str, Any]) -> str:
+        """How far label smoothing holds probabilities down: a certain id gets 1 - e + e / v, of v ids."""
+        smoothing = facts.get("label_smoothing", 0.0)
+        if not smoothing:
+            return ""
+        certain = 1 - smoothing + smoothing / output.outputs
+        return (
+            f"Trained with label smoothing {smoothing:g}, so even a certain token gets at most about "
+            f"{100 * certain:.3g} %; the probability of a text is the product over its tokens and its end."
+        )
+
+
+def _cut(one: TextPrediction) -> str:
+    return f"cut after {counted(len(one.ids), 'token')}, the most that this model writes"
+
+
+def _vocabulary(output: Codec) -> Vocabulary:
+    if not isinstance(output, Vocabulary):
+        raise UsageError(f"this task writes with a Vocabulary, got {type(output).__name__}", "Vocabulary(tuple('01'))")
+    return output

@@ -1,0 +1,286 @@
+"""What a task is: one value that says what is learnt, from which column, how it is measured, and what is answered.
+
+The loop, the job, run folders, pages, cards, `evaluate`, `predict` and their JSON know tasks by this value only. A new
+task is one file with a final class (or a file of your own, whose value is passed to `vitrail.train(task=...)`), and one
+row in `vitrail.tasks.TASKS`. A task is given network, input and output, never a model.
+
+    codec       from the column of the training split to classes, a vocabulary, numbers: what is stored with the model
+    network     what the data decides of the network's configuration
+    objective   (network, batch) -> summed loss, count, measures: see `vitrail.tasks.objective`
+    metrics     counts batch by batch, and ends in a `Result`
+    predict     from inputs to answers
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitrail.data.augmentation import Augmentation
+from vitrail.data.batches import Batch, Blend
+from vitrail.data.columns import Codec
+from vitrail.data.dataset import RawDataset, Samples
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.vocabulary import Vocabulary
+from vitrail.nn import Search
+from vitrail.pages.run_views import Section
+
+Input = Preprocessing | Vocabulary
+"""What turns a source into what a network expects: of an image, or of a text."""
+
+Measures = dict[str, Float[Tensor, ""]]
+Network = Callable[..., Tensor]  # a module, or one that was compiled or wrapped: only called
+NO_FACTS: Mapping[str, Any] = {}
+Objective = Callable[[Network, Any], tuple[Float[Tensor, ""], int, Measures]]
+"""Network and batch to the summed loss, the count it is a sum over, and further sums by name.
+
+Sums and counts add up exactly over micro-batches, uneven ends and samples that were left out; the loop divides once. An
+objective calls only `network(...)`; what else it wants, it reads from a record. A loss over pairs of samples is no such
+sum: it must be computed on whole batches (`accumulate: 1`).
+"""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The primary figure of a task.
+
+    Attributes:
+        key: What files call it: `validation_accuracy` in the metrics is that of the key `accuracy`.
+        label: What people are told: "accuracy", "exact match".
+        fraction: Whether it lies from 0 to 1 and is shown in percent; else it is shown as a number.
+    """
+
+    key: str
+    label: str
+    fraction: bool = True
+
+
+@dataclass(frozen=True)
+class Example:
+    """One sample of an evaluation that is worth a look.
+
+    Attributes:
+        id: Its number in the split.
+        name: What it is called.
+        truth: What is right, in words.
+        answer: What the model said.
+        probability: That the model gave to its answer, or None where it gives none.
+    """
+
+    id: int
+    name: str
+    truth: str
+    answer: str
+    probability: float | None = None
+
+    @property
+    def right(self) -> bool:
+        """Whether the answer is what is right."""
+        return self.truth == self.answer
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What an evaluation found.
+
+    Attributes:
+        metric: What `value` is.
+        value: The primary figure.
+        count: Samples counted.
+        loss: Mean of the objective's loss.
+        details: What `--json` prints of it, by name, in order.
+        sentence: Of how many, how sure, and what else belongs to the headline.
+        about: The same for the page, in full sentences: what the value says, and what it rests on.
+        interval: 95 % interval of the value, or None where there is none.
+        tables: What to look at, for pages and terminal.
+        examples: Samples to look at: mistakes, then right answers, each with what is most telling first.
+        truths: (n,) what is right, and
+        answers: (n,) what was answered, of the samples `ids`, as the task counts them; for whoever counts on.
+        ids: (n,) which samples were counted.
+        split: Which split it was; "" until it is known.
+        unknown: Samples left out because the model does not know what they show, by name; None where that cannot be.
+        unreadable: What could not be read, one line each.
+        data: The data, as it was called; empty within a training.
+        notes: Everything odd about the data, one sentence each.
+    """
+
+    metric: Metric
+    value: float
+    count: int
+    loss: float
+    details: Mapping[str, Any]
+    sentence: str
+    about: tuple[str, str] = ("", "")
+    interval: tuple[float, float] | None = None
+    tables: tuple[Section, ...] = ()
+    examples: tuple[Example, ...] = ()
+    ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    truths: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))
+    answers: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))
+    split: str = ""
+    unknown: Mapping[str, int] | None = None
+    unreadable: tuple[str, ...] = ()
+    data: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> tuple[str, float]:
+        """What is said first, and its number: ("test accuracy", 0.987)."""
+        return f"{self.split} {self.metric.label}".strip(), self.value
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `vitrail evaluate --json` prints."""
+        unknown = {} if self.unknown is None else {"unknown": dict(self.unknown)}
+        return {"split": self.split, **self.details, **unknown, "unreadable": list(self.unreadable)}
+
+
+class Metrics(ABC):
+    """Counts an evaluation batch by batch; in whole numbers and float64, each sample exactly once."""
+
+    @abstractmethod
+    def update(self, network: nn.Module, batch: Batch) -> None:
+        """Ask the network, which is in eval mode, about a batch that is not augmented, and count."""
+
+    @abstractmethod
+    def result(self, name: Callable[[int], str]) -> Result:
+        """What was counted so far; `name` gives the name of a sample."""
+
+
+@runtime_checkable
+class Prediction(Protocol):
+    """One answer of a model."""
+
+    @property
+    def name(self) -> str:
+        """What was asked about."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What makes the answer doubtful, one sentence each."""
+        ...
+
+    def cells(self) -> tuple[str, ...]:
+        """A line of a table for people."""
+        ...
+
+    def row(self) -> dict[str, Any]:
+        """A line of a CSV file, by column."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        ...
+
+
+class Task(ABC):
+    """What is learnt; see the head of this file. Subclasses are final, frozen and made of plain values."""
+
+    name: str
+    """What `--task`, `config.yaml` and `config.json` call it."""
+    column: str
+    """What is learnt, of the columns of the data."""
+    help: str
+    """One line for people."""
+    metric: Metric
+    """The primary figure, by which trainings are watched."""
+    networks: tuple[str, ...] = ("ViT",)
+    """Kinds of networks that can learn it, as `vitrail.nn.NETWORKS` calls them."""
+    counted: str = "images"
+    """What the objective counts, as the metrics file calls it."""
+    measures: Mapping[str, str] = {}  # never changed
+    """What the metrics file calls the measures of the objective, means over what is counted, behind `training_`."""
+    blend: Blend | None = None
+    """Makes targets of mixed samples; None where samples cannot be mixed."""
+    smooths: bool = False
+    """Whether the objective or `blend` smooths labels."""
+    searches: bool = False
+    """Whether `predict` takes a search."""
+    background: bool = False
+    """Whether explanations are tested with background patches, which the model then carries."""
+
+    @abstractmethod
+    def codec(self, raw: RawDataset, splits: Mapping[str, Samples], separator: str = "") -> Codec:
+        """What the training split decides of the column.
+
+        Args:
+            raw: The data as it was found.
+            splits: The same, divided.
+            separator: What stands between two tokens of a text; empty for one token a character.
+
+        Raises:
+            DataError: The data is not fit to be learnt from.
+        """
+
+    @abstractmethod
+    def codec_from_dict(self, values: Mapping[str, Any]) -> Codec:
+        """The way back from `Codec.to_dict`."""
+
+    def fit(self, network: Mapping[str, Any], output: Codec, splits: Mapping[str, Samples]) -> dict[str, Any]:
+        """The network's configuration with what the data decides; of a ViT, the length of its output.
+
+        Args:
+            network: Values of the configuration, with its `kind`.
+            output: The codec.
+            splits: The data.
+
+        Raises:
+            DataError: The network cannot hold what the data has.
+        """
+        return {**network, "classes": output.outputs}
+
+    @abstractmethod
+    def objective(self, augmentation: Augmentation) -> Objective:
+        """What is minimised."""
+
+    @abstractmethod
+    def metrics(self, input: Input, output: Codec) -> Metrics:
+        """Counts an evaluation."""
+
+    @abstractmethod
+    def predict(
+        self,
+        network: nn.Module,
+        output: Codec,
+        inputs: Tensor,
+        names: Sequence[str],
+        search: Search | None = None,
+        facts: Mapping[str, Any] = NO_FACTS,
+    ) -> Sequence[Prediction]:
+        """One answer for each input.
+
+        Args:
+            network: In eval mode.
+            output: The model's codec.
+            inputs: (b, ...) as the network expects them.
+            names: (b) what they are called.
+            search: How the next id is chosen, of a task that writes; None for the usual way.
+            facts: The model's.
+        """
+
+    def chance_loss(self, output: Codec) -> float | None:
+        """The loss of a network that has learnt nothing; None where that cannot be said."""
+        return None
+
+    def facts(self, input: Input, augmentation: Augmentation, train: Samples) -> dict[str, Any]:
+        """What a model keeps of its training, for those who read its answers."""
+        return {}
+
+    def about(self, output: Codec, facts: Mapping[str, Any]) -> str:
+        """What to know of the probabilities of answers, in a sentence; empty where there is nothing."""
+        return ""
+
+
+def unit_of(input: Input) -> str:
+    """What one sample is called, in the singular."""
+    return "image" if isinstance(input, Preprocessing) else "pair"
+
+
+def interval_words(interval: tuple[float, float]) -> str:
+    """An interval of a fraction in words."""
+    return f"95 % interval {100 * interval[0]:.2f} % to {100 * interval[1]:.2f} %"

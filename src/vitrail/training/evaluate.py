@@ -1,0 +1,209 @@
+"""How well a model does on data: each sample once, in order, by the model's own preprocessing and task."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.data.batches import Batches, open_inputs
+from vitrail.data.columns import Texts
+from vitrail.data.dataset import Samples, Split, make_dataset, match_split
+from vitrail.data.readers import Reader, is_named, read
+from vitrail.data.vocabulary import Vocabulary
+from vitrail.errors import DataError, UsageError
+from vitrail.model import Model, load
+from vitrail.nn.mode import evaluating
+from vitrail.runtime import processors
+from vitrail.tasks import Result, check_column
+from vitrail.training.settings import read_yaml, settings_from_dict
+
+CHANGED = "The data has changed since the training: what is held out now may be among what was learnt."
+BATCH = 256  # samples at a time; does not change what is counted
+
+
+def evaluate(
+    model: str | Path | Model,
+    data: str | None = None,
+    *,
+    run: str | Path | None = None,
+    data_root: str | Path | None = None,
+    split: str | None = None,
+    reader: Reader | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Result:
+    """Count how often a model is right; each sample counts once.
+
+    Args:
+        model: A run or model folder, or a model that was loaded.
+        data: What it is asked about, as for `train`; what the run was trained on when None.
+        run: Where a loaded model came from, which remembers its data; a folder says that by itself.
+        data_root: Where named sets lie.
+        split: Which split; test, else validation, else everything when None.
+        reader: What reads `data`, of one's own.
+        progress: Called with the number of samples done.
+
+    Raises:
+        UsageError: If there is no data given and none remembered, or no such split.
+        DataError: If the model or the data cannot be used.
+    """
+    if isinstance(model, str | Path):
+        run, model = model, load(model)
+    found = open_for(model, run, data, None if data_root is None else Path(data_root), split, reader)
+    return replace(evaluate_split(model, found, progress=progress), data=found.name, notes=found.notes)
+
+
+def evaluate_split(
+    model: Model, split: Split, batches: Batches | None = None, progress: Callable[[int], None] = lambda done: None
+) -> Result:
+    """Evaluate a model on samples whose column is matched to its codec.
+
+    Args:
+        model: Its network is put into eval mode for the time and left as it was.
+        split: The samples.
+        batches: The same, opened; they are opened here when None.
+        progress: Called with the number of samples done.
+
+    Raises:
+        DataError: If no sample at all can be read.
+    """
+    samples = split.samples
+    data = batches_of(model, samples) if batches is None else batches
+    metrics = model.task.metrics(model.input, model.output)
+    read = 0
+    with evaluating(model.network), torch.no_grad():
+        for batch in data.in_order(BATCH):
+            if len(batch):
+                metrics.update(model.network, batch)
+            read += len(batch)
+            progress(min((batch.number + 1) * BATCH, len(data)))
+    if not read:
+        first = next(iter(data.feed.unreadable.values()), "it is empty")
+        raise DataError(f"none of the {len(data)} samples of the {split.split} split can be read: {first}", "others")
+    result = metrics.result(samples.name)
+    unknown = None if result.unknown is None else split.unknown
+    return replace(result, split=split.split, unknown=unknown, unreadable=tuple(data.feed.unreadable.values()))
+
+
+def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Batches:
+    """Samples as batches for a model, in order: for an evaluation.
+
+    Args:
+        model: Reads them.
+        samples: With a column that is matched to its codec.
+        workers: Processes or threads that decode images; all processors but one when None.
+    """
+    feed = open_inputs(samples, model.input, workers=max(1, processors() - 1) if workers is None else workers)
+    return Batches(feed, samples.column(model.task.column), model.output, model.input, device=model.device)
+
+
+def remembered_data(run: str | Path | None) -> dict[str, Any]:
+    """What a run remembers of its data: `name`, `root`, `images`, `split_seed`, `fingerprint`; empty without a run.
+
+    Raises:
+        DataError: If the run's `data.json` is damaged.
+    """
+    if run is None or not (file := Path(run) / "data.json").is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return {key: content[key] for key in ("name", "root", "images", "split_seed", "fingerprint")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        hint = f"name the data behind the model: {Path(run) / 'model'} DATA"
+        raise DataError(f"{file} is damaged ({type(error).__name__}: {error})", hint) from error
+
+
+def is_own_data(run: str | Path | None, data: str) -> bool:
+    """Whether these words name the data that a run was trained on, and not other data of the same name."""
+    remembered = remembered_data(run)
+    if not remembered or is_named(data):
+        return bool(remembered) and data == remembered["name"]
+    return Path(data).expanduser().resolve() == Path(remembered["root"])
+
+
+def open_for(
+    model: Model,
+    run: str | Path | None,
+    data: str | None,
+    data_root: Path | None = None,
+    split: str | None = None,
+    reader: Reader | None = None,
+) -> Split:
+    """The samples to evaluate or explain a model on, with a column that is matched to its codec.
+
+    Args:
+        model: Whose codec rules.
+        run: Where it came from, which remembers its data; None for nowhere.
+        data: A named set, folder or file; what the run was trained on when None.
+        data_root: Where named sets lie.
+        split: Which split; test, else validation, else everything when None.
+        reader: What reads the data, of one's own.
+
+    Raises:
+        UsageError: If there is no data given and none remembered, or no such split.
+        DataError: If the data cannot be used.
+    """
+    own = data is None or is_own_data(run, data)
+    remembered = remembered_data(run) if own else {}
+    if not own:
+        assert data is not None
+        found = _matched(model, data, data, data_root, split, 0, reader)
+    elif not remembered:
+        if run is None:
+            raise UsageError("this model does not remember any data", "a named set, a folder or a manifest")
+        raise UsageError(
+            f"{run} does not remember any data",
+            f"vitrail evaluate {run} DATA, where DATA is a named set, a folder or a manifest",
+        )
+    else:
+        found = _remembered(model, Path(run or "."), remembered, data_root, split, reader)
+    _check_inputs(model, found)
+    return found
+
+
+def _remembered(
+    model: Model,
+    run: Path,
+    remembered: dict[str, Any],
+    data_root: Path | None,
+    split: str | None,
+    reader: Reader | None,
+) -> Split:
+    """A split of the data that a run was trained on, as it was divided then; a note where it has changed since."""
+    name, root = remembered["name"], Path(remembered["root"])
+    what = name if is_named(name) or reader is not None else str(root)
+    where = data_root or (root if root.exists() else None)
+    seed, column = remembered["split_seed"] or 0, model.task.column
+    settings = settings_from_dict(read_yaml(run / "config.yaml")) if (run / "config.yaml").is_file() else None
+    counts = settings.counts if settings is not None else None
+    raw = reader(what, where) if reader else read(what, where, split_seed=seed, counts=counts)
+    chosen = split or ("test" if "test" in remembered["images"] else "validation")
+    check_column(what, raw.columns(), model.task)
+    found = match_split(what, raw, column, model.output, chosen, seed)
+    if is_named(what) and what != "mnist-m":  # published once and for all; MNIST-M may be made with other photographs
+        return found
+    now = make_dataset(what, raw, column, lambda raw, parts: model.task.codec(raw, parts), seed).fingerprint
+    return found if now == remembered["fingerprint"] else replace(found, notes=(*found.notes, CHANGED))
+
+
+def _matched(
+    model: Model, what: str, name: str, root: Path | None, split: str | None, seed: int, reader: Reader | None
+) -> Split:
+    raw = reader(what, root) if reader is not None else read(what, root, split_seed=seed)
+    check_column(name, raw.columns(), model.task)
+    return match_split(name, raw, model.task.column, model.output, split, seed)
+
+
+def _check_inputs(model: Model, found: Split) -> None:
+    """Refuse texts where images are read, and the other way round; and tokens that the model does not read."""
+    texts = found.samples.inputs if isinstance(found.samples.inputs, Texts) else None
+    if model.reads_text != (texts is not None):
+        kinds = ("images", "texts")
+        raise DataError(
+            f"{found.name} holds {kinds[texts is not None]}, this model reads {kinds[model.reads_text]}",
+            f"data with {kinds[model.reads_text]}",
+        )
+    if texts is not None and isinstance(model.input, Vocabulary):
+        model.input.match(texts)  # every token must be known

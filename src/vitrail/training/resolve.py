@@ -1,0 +1,310 @@
+"""From what a person asked for to the settings of a run: options before a configuration file, that before a recipe.
+
+A run that goes on accepts no other choice than its own: `differences` lists what is asked for otherwise.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.data.columns import Texts
+from vitrail.data.dataset import Dataset, read_vocabulary
+from vitrail.data.pictures import Pictures
+from vitrail.errors import DataError, UsageError
+from vitrail.nn import ViTConfig
+from vitrail.nn.networks import NETWORKS
+from vitrail.tasks import Task
+from vitrail.training.execution import pick_execution
+from vitrail.training.loop import steps_per_epoch
+from vitrail.training.options import TrainOptions
+from vitrail.training.recipes import OWN_SETS, Recipe, announced, choose
+from vitrail.training.settings import Execution, Settings, settings_from_dict, settings_to_dict
+
+SAMPLED = 64  # images opened to see their size and channels
+LINE_HEIGHT, LEAST_WIDTH, MOST_WIDTH = 32, 32, 512  # pixels of a line of text in images of one's own
+READS_TEXT = ("Transformer",)  # kinds of networks whose input is text; the others read images
+
+
+def resolve(
+    data: str,
+    options: TrainOptions,
+    given: Mapping[str, Any],
+    dataset: Dataset,
+    task: Task,
+    own: Mapping[str, str],
+) -> tuple[Settings, list[str]]:
+    """The settings of a new run.
+
+    Args:
+        data: What to train on.
+        options: What was asked for.
+        given: Content of a configuration file, or empty.
+        dataset: The data, opened.
+        task: What is learnt.
+        own: Names of what was passed as an object.
+
+    Returns:
+        The settings, and a sentence for each choice that was made.
+
+    Raises:
+        UsageError: If something asked for is unknown, has no effect here, or cannot be built.
+        DataError: The network cannot hold what the data has.
+    """
+    inputs = dataset.train.inputs
+    kinds = [kind for kind in task.networks if (kind in READS_TEXT) == dataset.reads_text]
+    if not kinds:
+        what = "texts" if dataset.reads_text else "images"
+        raise DataError(f"{data} holds {what}, from which the task {task.name} cannot be learnt", "other data")
+    side, channels = look(inputs) if isinstance(inputs, Pictures) else (None, 0)
+    recipe, name, reason = _choose(options, given, dataset, kinds, side)
+    refuse_idle(options, task, recipe.kind)
+    values = _from_recipe(recipe, name, channels, task, inputs)
+    values = _resized(values, given.get("network", {}).get("image_size"))
+    values = _resized(laid_over(values, given), options.image_size)
+    values = laid_over(values, asked_for(options))
+    if options.epochs is not None and "warmup_epochs" not in given.get("optimization", {}):
+        shorter = min(1.0, options.epochs / recipe.optimization.epochs)  # the warm-up keeps its fraction of a short run
+        values["optimization"]["warmup_epochs"] = recipe.optimization.warmup_epochs * shorter
+    values |= {"data": data, "task": task.name, "own": dict(own)}
+    if options.size is not None:
+        values["network"] = _of_size(options.size, values["network"])
+    values["network"] = task.fit(values["network"], dataset.codec, dataset.splits)
+    if (reads := read_vocabulary(dataset, values.get("separator", ""))) is not None:
+        values["network"]["source_vocabulary"] = reads.outputs
+    if not options.background:
+        values["background"] = False
+    if options.data_root is not None:
+        values["data_root"] = str(options.data_root.resolve())
+    settings = settings_from_dict(values, str(options.config or "the options"))
+    _refuse_mixing(settings, task)
+    steps = steps_per_epoch(len(dataset.train), settings.optimization) * settings.optimization.epochs
+    longest = max(map(len, inputs.values), default=1) if isinstance(inputs, Texts) else 1
+    asked = replayed(options, settings.execution, given)
+    execution, notes = pick_execution(asked, settings.network, settings.optimization, steps, longest)
+    if "attention_kernel" in given.get("execution", {}):
+        execution = replace(execution, attention_kernel=settings.execution.attention_kernel)
+    return replace(settings, execution=execution), [announced(name, reason, recipe.reached), *notes]
+
+
+def refuse_idle(options: TrainOptions, task: Task, kind: str) -> None:
+    """Refuse options that would have no effect.
+
+    Raises:
+        UsageError: Names the option.
+    """
+    idle: list[tuple[str, bool, str]] = []
+    if kind != "ViT":
+        why = "is for one class or value for each image; this network has the size of its recipe"
+        idle += [(f"--size {options.size}", options.size is not None, why)]
+        idle += [(f"--image-size {options.image_size}", options.image_size is not None, why)]
+    if kind in READS_TEXT:
+        idle += [(f"--workers {options.workers}", options.workers is not None, "is for images, and texts are read")]
+    if not task.background:
+        idle += [("--no-background", not options.background, f"is for explanations, which {task.name} has none of")]
+    for name, asked, why in idle:
+        if asked:
+            raise UsageError(
+                f"{name} {why}", f"leave {name.partition(' ')[0]} out; config.yaml of a former run shows what there is"
+            )
+
+
+def _refuse_mixing(settings: Settings, task: Task) -> None:
+    """Refuse an augmentation that the task's targets cannot follow, or that has nothing to work on."""
+    a = settings.augmentation
+    mixed = [name for name in ("mixup", "cutmix") if getattr(a, name)]
+    if mixed and task.blend is None:
+        raise UsageError(
+            f"augmentation.{mixed[0]} mixes samples, and the targets of the task {task.name} cannot be mixed",
+            f"augmentation: {{{mixed[0]}: 0}}",
+        )
+    if a.label_smoothing and not task.smooths:
+        raise UsageError(
+            f"the task {task.name} has no labels to be smoothed (augmentation.label_smoothing {a.label_smoothing:g})",
+            "augmentation: {label_smoothing: 0}",
+        )
+    if vars(settings.network).keys() & {"source_vocabulary"}:
+        changed = [name for name, value in asdict(a).items() if value != vars(type(a)()).get(name)]
+        image_only = [name for name in changed if name != "label_smoothing"]
+        if image_only:
+            raise UsageError(f"augmentation.{image_only[0]} is for images, and texts are read", "leave it out")
+
+
+def _choose(
+    options: TrainOptions, given: Mapping[str, Any], dataset: Dataset, kinds: Sequence[str], side: int | None
+) -> tuple[Recipe, str, str]:
+    stored = given.get("recipe", "custom")
+    if options.recipe != "auto" and stored not in ("custom", options.recipe):
+        raise UsageError(
+            f"{options.config} is of the recipe {stored}, --recipe says {options.recipe}",
+            f"one of the two: --config {options.config}, or --recipe {options.recipe}",
+        )
+    asked = options.recipe if options.recipe != "auto" or stored == "custom" else stored
+    recipe, name, reason = choose(asked, dataset.name, kinds, len(dataset.train), side)
+    if options.recipe == "auto" and "network" in given:
+        reason = "as in the configuration file"
+    return recipe, name, reason
+
+
+def _from_recipe(recipe: Recipe, name: str, channels: int, task: Task, inputs: object) -> dict[str, Any]:
+    network, fetch_size = dict(recipe.network), recipe.fetch_size
+    if recipe.kind == "ViT":
+        network = {"channels": channels, **network}
+        fetch_size = fetch_size or recipe.image_size
+    elif isinstance(inputs, Pictures) and name not in OWN_SETS:
+        network["encoder"] = {**network["encoder"], **_line_size(inputs, channels, network["encoder"]["patch_size"][1])}
+    return {
+        "recipe": name,
+        "fetch_size": fetch_size,
+        "resize": recipe.resize,
+        "pad_value": recipe.pad_value,
+        "network": network,
+        "optimization": asdict(recipe.optimization),
+        "augmentation": asdict(recipe.augmentation),
+        "counts": asdict(recipe.counts),
+        "background": task.background,
+    }
+
+
+def _resized(values: dict[str, Any], image_size: int | Sequence[int] | None) -> dict[str, Any]:
+    """For another image size: images are read larger or smaller in the same proportion."""
+    if image_size is None:
+        return values
+    new, old = (side if isinstance(side, int) else side[0] for side in (image_size, values["network"]["image_size"]))
+    network = {**values["network"], "image_size": image_size}
+    return {**values, "network": network, "fetch_size": round(values["fetch_size"] * new / max(1, old))}
+
+
+def _of_size(size: str, network: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the table of sizes, for the images that are there."""
+    kept = {name: network[name] for name in ("image_size", "channels")}
+    config = ViTConfig.from_size(size, **kept, stochastic_depth=network.get("stochastic_depth", 0.0))
+    return {"kind": "ViT", **asdict(config)}
+
+
+def look(images: Pictures) -> tuple[int, int]:
+    """Typical shorter side in pixels, and channels (1 when every image looked at is grey, else 3)."""
+    opened = _some(images)
+    grey = all(image.mode in ("L", "1", "I;16", "I", "LA") for image in opened)
+    return int(np.median([min(image.size) for image in opened])), 1 if grey else 3
+
+
+def _line_size(images: Pictures, channels: int, across: int) -> dict[str, Any]:
+    """Size and channels for images of one's own: a fixed height, and a width that most of them fit into."""
+    shapes = [image.size[0] / image.size[1] for image in _some(images)]
+    width = min(MOST_WIDTH, max(LEAST_WIDTH, LINE_HEIGHT * float(np.quantile(shapes, 0.9))))
+    return {"image_size": (LINE_HEIGHT, -(-round(width) // across) * across), "channels": channels}
+
+
+def _some(images: Pictures) -> list[Any]:
+    """A few images that can be read, evenly spread."""
+    opened = []
+    for index in np.linspace(0, len(images) - 1, min(SAMPLED, len(images))).astype(int):
+        try:
+            opened.append(images.open(int(index)))
+        except DataError:
+            continue
+    if not opened:
+        raise DataError("none of the images looked at can be read", "other images, or another folder")
+    return opened
+
+
+def asked_for(options: TrainOptions) -> dict[str, Any]:
+    """The options that were given, as nested values."""
+    names = {
+        "epochs": "epochs",
+        "batch_size": "batch_size",
+        "lr": "learning_rate",
+        "weight_decay": "weight_decay",
+        "accumulate": "accumulate",
+    }
+    chosen = {key: getattr(options, option) for option, key in names.items() if getattr(options, option) is not None}
+    network = {} if options.image_size is None else {"image_size": options.image_size}
+    seeds = {key: getattr(options, key) for key in ("seed", "split_seed") if getattr(options, key) is not None}
+    return {"optimization": chosen, "network": network, **seeds}
+
+
+def laid_over(values: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with everything in `above` laid over it, section by section."""
+    laid = dict(values)
+    for key, value in above.items():
+        inner = laid.get(key)
+        laid[key] = laid_over(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return laid
+
+
+def replayed(options: TrainOptions, stored: Execution, given: Mapping[str, Any]) -> TrainOptions:
+    """The options, where they leave open how to compute, completed by what a configuration file says."""
+    values: dict[str, Any] = {**asdict(stored), "compile": "on" if stored.compile else "off"}
+    names = given.get("execution", {}).keys() - {"attention_kernel"}  # which no option names
+    left = [name for name in names if getattr(options, name) in (None, "auto")]
+    return replace(options, **{name: values[name] for name in left})
+
+
+def precision_is_open(options: TrainOptions, given: Mapping[str, Any]) -> bool:
+    """Whether neither the options nor a configuration file decide the precision."""
+    return options.precision == "auto" and "precision" not in given.get("execution", {})
+
+
+def differences(settings: Settings, data: str, options: TrainOptions, root: str, own: Mapping[str, str]) -> list[str]:
+    """What the options ask for that a run which exists was not started with, as `name: old -> new`.
+
+    Args:
+        settings: Of the run.
+        data: What is asked for now; empty for what the run was started with.
+        options: What is asked for now.
+        root: Where the run read its data.
+        own: Names of what is passed as an object now.
+    """
+    changed = []
+    if data and data != settings.data and Path(data).resolve() != Path(root):
+        changed.append(f"data: {settings.data} -> {data}")
+    for name in sorted(settings.own.keys() | own.keys()):
+        old, new = (which.get(name, "the library's") for which in (settings.own, own))
+        if old != new:
+            changed.append(f"{name}: {old} -> {new}")
+    for name in ("task", "recipe"):
+        if getattr(options, name) not in ("auto", getattr(settings, name)):
+            changed.append(f"{name}: {getattr(settings, name)} -> {getattr(options, name)}")
+    stored = settings_to_dict(settings)
+    for section, wanted in asked_for(options).items():
+        pairs = wanted.items() if isinstance(wanted, dict) else [(section, wanted)]
+        for key, new in pairs:
+            old = stored[section].get(key) if isinstance(wanted, dict) else stored[section]
+            if key == "image_size" and not isinstance(new, tuple):
+                new = (new, new)
+            if old != new:
+                changed.append(f"{key}: {old} -> {new}")
+    execution: dict[str, Any] = {**asdict(settings.execution), "compile": "on" if settings.execution.compile else "off"}
+    for name in ("device", "threads", "precision", "compile"):
+        if getattr(options, name) not in (None, "auto", execution[name]):
+            changed.append(f"{name}: {execution[name]} -> {getattr(options, name)}")
+    if options.size is not None:
+        changed += _other_size(settings, options.size)
+    if settings.background and not options.background:
+        changed.append("background: yes -> no")
+    return changed
+
+
+def _other_size(settings: Settings, asked: str) -> list[str]:
+    network = settings.network
+    if not isinstance(network, ViTConfig):
+        return [f"size: {next(k for k, (c, _) in NETWORKS.items() if type(network) is c)} -> {asked}"]
+    size = ViTConfig.from_size(asked, image_size=network.image)
+    shapes = [(n.patch, n.width, n.depth, n.heads, n.mlp_width) for n in (size, network)]
+    return [] if shapes[0] == shapes[1] else [f"size: another network -> {asked}"]
+
+
+def check_same(changed: Sequence[str], folder: Path) -> None:
+    """Refuse to go on with a run that was started differently.
+
+    Raises:
+        UsageError: If anything differs; lists old -> new.
+    """
+    if changed:
+        raise UsageError(
+            f"{folder} was started with other options: {'; '.join(changed)}",
+            f"leave these out to go on as before, or another --out than {folder}",
+        )

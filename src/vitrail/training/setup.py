@@ -1,0 +1,499 @@
+"""Everything that a training needs, anew from what was asked for, or where it stopped from what it stored.
+
+    new_run      options, a configuration file and a recipe -> Settings -> Prepared, with the measured choices
+    resume_run   the settings that a run stored -> Prepared
+
+Both go through `build`, which makes the same start weights from the same settings and data.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from vitrail.data.batches import Batch, Batches, open_inputs
+from vitrail.data.columns import Codec, Texts
+from vitrail.data.dataset import TRAIN, VALIDATION, Counts, Dataset, RawDataset, Samples, make_dataset, read_vocabulary
+from vitrail.data.feed import Feed, check_readable
+from vitrail.data.pictures import Pictures
+from vitrail.data.preprocessing import Preprocessing, measure_statistics
+from vitrail.data.readers import Reader, is_named, read
+from vitrail.data.reference_files import References
+from vitrail.data.references import draw_references, said_of_references
+from vitrail.errors import DataError, UsageError, counted
+from vitrail.model import Model
+from vitrail.nn import Parts
+from vitrail.nn.networks import build as build_network
+from vitrail.runtime import free_memory, pick_device, threads_set
+from vitrail.tasks import Task, check_column, choose_task
+from vitrail.tasks.task import Input, Objective, unit_of
+from vitrail.training.distill import Request, hired, teacher_facts, with_teacher
+from vitrail.training.events import Listen, Reading
+from vitrail.training.execution import ALONE, Work, pick_micro_batches, pick_precision, step_seconds, work_of
+from vitrail.training.loop import part_size
+from vitrail.training.options import TrainOptions
+from vitrail.training.recipes import counts_of
+from vitrail.training.resolve import check_same, differences, precision_is_open, resolve
+from vitrail.training.run import RunFolder
+from vitrail.training.settings import Settings, image_config, read_yaml, settings_from_dict
+
+SAMPLED = 64  # images that are fetched at a time to be measured
+MEASURED = 2048  # images that mean and standard deviation are measured on
+TRIAL_FLOPS = 2e11  # most work of a timed step: a second or two on one thread
+LEFT_OUT = "left out: "
+
+Progress = Callable[[str, int, int], None]  # what, done, of how many
+
+
+@dataclass(frozen=True)
+class Own:
+    """What was passed to `train` as an object instead of a name; see there."""
+
+    task: Task | None = None
+    network: nn.Module | None = None
+    parts: Parts | None = None
+    objective: Objective | None = None
+    reader: Reader | None = None
+
+    def names(self) -> dict[str, str]:
+        """What the run stores of them."""
+        given = {name: getattr(self, name) for name in ("task", "network", "parts", "objective", "reader")}
+        return {name: _name(value) for name, value in given.items() if value is not None}
+
+
+def _name(value: object) -> str:
+    match value:
+        case Task():
+            return value.name
+        case nn.Module() | Parts():
+            return type(value).__name__
+    return str(getattr(value, "__qualname__", type(value).__name__))
+
+
+NOTHING_OWN = Own()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Prepared:
+    """All that one training needs.
+
+    Attributes:
+        settings: Of the run.
+        task: What is learnt.
+        dataset: Where the samples come from.
+        model: What is trained, and its interface.
+        data: The training batches.
+        validation: The batches that choices are made on.
+        objective: What is minimised.
+        beside: What a teacher takes in every step.
+        notes: What was said of the data and the choices.
+        micro_batch_seconds: As timed; 0 when it was not.
+    """
+
+    settings: Settings
+    task: Task
+    dataset: Dataset
+    model: Model
+    data: Batches
+    validation: Batches
+    objective: Objective
+    beside: Work = ALONE
+    notes: tuple[str, ...] = field(default=())
+    micro_batch_seconds: float = 0.0
+
+    @property
+    def network(self) -> nn.Module:
+        """What is trained."""
+        return self.model.network
+
+    @property
+    def unit(self) -> str:
+        """What one sample is called, in the singular; its plural has an s."""
+        return unit_of(self.model.input)
+
+    def trial(self) -> tuple[Batch, float]:
+        """A few samples to time a step with, and how many times that a micro-batch is."""
+        part = min(part_size(self.settings.optimization), len(self.data))
+        work = 3 * work_of(self.settings.network, longest_read(self.dataset)).flops + self.beside.flops
+        few = max(1, min(part, max(8, int(TRIAL_FLOPS / work))))
+        return next(self.data.batches(0, few)), part / few
+
+    def feeds(self) -> list[tuple[Feed, int]]:
+        """The loaders of training and validation, with how many samples each should hold."""
+        return [(each.feed, len(each)) for each in (self.data, self.validation)]
+
+    def page_facts(self) -> list[tuple[str, str]]:
+        """Sizes of data and network, as name and value."""
+        count, settings = sum(parameter.numel() for parameter in self.network.parameters()), self.settings
+        name, holds = self.model.output.describe()
+        sizes = ", ".join(f"{len(samples):,} {part}" for part, samples in self.dataset.splits.items())
+        facts = [
+            (f"{self.unit}s", sizes),
+            (name, str(self.model.output.outputs) if name == "classes" else holds),
+            ("recipe", settings.recipe),
+            ("network", f"{count:,} parameters, {network_words(settings)}"),
+        ]
+        if (reads := image_config(settings.network)) is not None:
+            (height, width), (down, across) = reads.image, reads.patch
+            facts.append(("image size", f"{height} x {width}, patches of {down} x {across}"))
+        return [*facts, *teacher_facts(settings).items()]
+
+    def data_facts(self) -> dict[str, Any]:
+        """What `data.json` holds."""
+        dataset = self.dataset
+        return {
+            "name": dataset.name,
+            "root": dataset.root,
+            "task": self.task.name,
+            "column": dataset.column,
+            **self.model.output.to_dict(),
+            "images": {name: len(samples) for name, samples in dataset.splits.items()},
+            "unknown": {name: dict(counts) for name, counts in dataset.unknown.items()},
+            "split_seed": dataset.split_seed,
+            "fingerprint": dataset.fingerprint,
+            **dataset.facts,
+        }
+
+
+def network_words(settings: Settings) -> str:
+    """The shape of a network in words."""
+    if "network" in settings.own:
+        return settings.own["network"]
+    values = vars(settings.network)
+    reads = image_config(settings.network)
+    width = reads.width if reads is not None else values["width"]
+    depth = reads.depth if reads is not None else values["encoder_depth"]
+    if "decoder_depth" not in values:
+        return f"{counted(depth, 'block')} of width {width}"
+    reading = counted(depth, "block that reads", "blocks that read")
+    return f"{reading} and {counted(values['decoder_depth'], 'that writes', 'that write')}, width {width}"
+
+
+def longest_read(dataset: Dataset) -> int:
+    """Characters of the longest training text that is read; 1 where images are."""
+    inputs = dataset.train.inputs
+    return max(map(len, inputs.values), default=1) if isinstance(inputs, Texts) else 1
+
+
+def open_data(
+    data: str,
+    task: str,
+    root: Path | None,
+    seed: int,
+    counts: Counts,
+    separator: str = "",
+    own: Own = NOTHING_OWN,
+) -> tuple[Dataset, Task]:
+    """The data of a run with the task that is learnt from it.
+
+    Args:
+        data: A named set, a folder, a manifest, a file of pairs; or what an own reader knows.
+        task: A name, or "auto".
+        root: Where named sets lie.
+        seed: Of the validation split, where the data brings none, and of samples that are made.
+        counts: How many samples are made, of a set that is made.
+        separator: Between two tokens of a text.
+        own: A reader and a task that were passed as objects.
+
+    Raises:
+        UsageError: More than one task could be learnt, or there is none of that name.
+        DataError: The data cannot be used.
+    """
+    raw = own.reader(data, root) if own.reader is not None else read(data, root, split_seed=seed, counts=counts)
+    if own.reader is not None:
+        check_raw(raw, data)
+    if own.task is not None:
+        learnt = check_column(data, raw.columns(), own.task)
+    else:
+        learnt = choose_task(data, raw.columns(), task)
+
+    def learn(raw: RawDataset, splits: Mapping[str, Samples]) -> Codec:
+        return learnt.codec(raw, splits, separator)
+
+    return make_dataset(data, raw, learnt.column, learn, seed), learnt
+
+
+def check_raw(raw: object, data: str) -> None:
+    """Hold what an own reader gave against its contract.
+
+    Raises:
+        DataError: Says what it breaks.
+    """
+    if not isinstance(raw, RawDataset):
+        raise DataError(
+            f"the reader gave {type(raw).__name__} for {data}, which breaks its contract", "a vitrail.data.RawDataset"
+        )
+    for name, samples in raw.splits.items():
+        for column in samples.columns:
+            if len(samples.column(column)) != len(samples):
+                raise DataError(f"the reader's split {name} has a column {column} of another length", "one value each")
+
+
+def new_run(
+    data: str,
+    options: TrainOptions,
+    given: dict[str, Any],
+    listen: Listen,
+    request: Request | None = None,
+    own: Own = NOTHING_OWN,
+) -> Prepared:
+    """Everything a new run needs: data, settings, model and the measured choices; says each choice to `listen`."""
+    root = options.data_root or (Path(given["data_root"]) if given.get("data_root") else None)
+    seed = int(given.get("split_seed", 0) if options.split_seed is None else options.split_seed)
+    task = options.task if options.task != "auto" else given.get("task", "auto")
+    if options.task != "auto" and given.get("task", options.task) != options.task:
+        raise UsageError(
+            f"{options.config} is of the task {given['task']}, --task says {options.task}", f"--task {given['task']}"
+        )
+    counts = counts_of(data, options.recipe, given)
+    dataset, learnt = open_data(data, task, root, seed, counts, str(given.get("separator", "")), own)
+    settings, notes = resolve(data, options, given, dataset, learnt, own.names())
+    settings = settings if request is None else request.applied(settings)
+    memory = free_memory(torch.device(settings.execution.device))
+    teacher = hired(settings, request, dataset, new=True)
+    for sentence in (*dataset.notes, *notes):
+        listen(sentence)
+    prepared = build(settings, dataset, learnt, _progress(listen), own)
+    asked = "auto" if precision_is_open(options, given) else settings.execution.precision
+    with threads_set(settings.execution.threads):
+        prepared = with_teacher(prepared, request, teacher, True, _progress(listen))
+        prepared, parts = _in_micro_batches(prepared, options, given, memory)
+        listen("timing a few steps")
+        batch, whole = prepared.trial()
+        check_contract(prepared, batch)
+        execution, more, seconds = pick_precision(
+            settings.execution, asked, width_of(settings), prepared.network, batch, prepared.objective
+        )
+    more = [*parts, *more]
+    for sentence in (*more, *shortened(prepared.notes)):
+        listen(sentence)
+    settings = replace(prepared.settings, execution=execution)
+    notes = (*dataset.notes, *notes, *more, *prepared.notes)
+    return replace(prepared, settings=settings, notes=notes, micro_batch_seconds=seconds * whole)
+
+
+def resume_run(
+    folder: RunFolder,
+    data: str,
+    options: TrainOptions,
+    listen: Listen,
+    request: Request | None = None,
+    own: Own = NOTHING_OWN,
+) -> Prepared:
+    """Everything that a run which exists needs to go on: its own settings, and the same data.
+
+    Raises:
+        UsageError: If the options ask for anything else than the run was started with.
+        DataError: If the data has changed.
+    """
+    settings = settings_from_dict(read_yaml(folder.config), str(folder.config))
+    stored = folder.read_data()
+    changed = differences(settings, data, options, stored["root"], own.names())
+    check_same(changed if request is None else [*changed, *request.differences(settings)], folder.path)
+    pick_device(settings.execution.device)
+    if options.workers is not None:  # the one choice that cannot change a bit of the result
+        settings = replace(settings, execution=replace(settings.execution, workers=options.workers))
+    name = settings.data if is_named(settings.data) or own.reader is not None else stored["root"]
+    root = options.data_root or Path(stored["root"])
+    dataset, learnt = open_data(
+        name, settings.task, root, settings.split_seed, settings.counts, settings.separator, own
+    )
+    dataset = replace(dataset, name=settings.data)
+    if stored.get("fingerprint") != dataset.fingerprint:
+        raise DataError(
+            f"{settings.data} has changed since {folder.path} was started", "the data as it was, or another --out"
+        )
+    teacher = hired(settings, request, dataset, new=False)
+    prepared = build(settings, dataset, learnt, _progress(listen), own)
+    with threads_set(settings.execution.threads):
+        prepared = with_teacher(prepared, request, teacher, False, _progress(listen))
+    return replace(prepared, notes=tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())])))
+
+
+def _progress(listen: Listen) -> Progress:
+    """What reports on reading, to a listener."""
+    return lambda what, done, whole: listen(Reading(what, done, whole))
+
+
+def width_of(settings: Settings) -> int:
+    """Numbers per token of what is trained."""
+    reads = image_config(settings.network)
+    return reads.width if reads is not None else vars(settings.network)["width"]
+
+
+def _in_micro_batches(
+    prepared: Prepared, options: TrainOptions, given: dict[str, Any], memory: int
+) -> tuple[Prepared, list[str]]:
+    """The same with each batch in as many micro-batches as the memory asks for, unless their number is given."""
+    if options.accumulate is not None or "accumulate" in given.get("optimization", {}):
+        return prepared, []
+    settings = prepared.settings
+    work = work_of(settings.network, longest_read(prepared.dataset))
+    parts, notes = pick_micro_batches(work, settings.optimization, memory, prepared.beside)
+    settings = replace(settings, optimization=replace(settings.optimization, accumulate=parts))
+    return replace(prepared, settings=settings), notes
+
+
+def time_micro_batch(prepared: Prepared, network: nn.Module) -> float:
+    """Seconds of forward and backward of one micro-batch, from a timed trial; no weight moves."""
+    batch, whole = prepared.trial()
+    precision = prepared.settings.execution.precision
+    return whole * step_seconds(copy.deepcopy(network), batch, prepared.objective, precision)
+
+
+def build(
+    settings: Settings,
+    dataset: Dataset,
+    task: Task,
+    progress: Progress = lambda what, done, whole: None,
+    own: Own = NOTHING_OWN,
+) -> Prepared:
+    """Everything that the settings and the data decide; the same call gives the same start weights.
+
+    Raises:
+        DataError: If too many samples cannot be read.
+    """
+    device = torch.device(settings.execution.device)
+    vocabulary = read_vocabulary(dataset, settings.separator)
+    if vocabulary is None:
+        read_by, train, validation = _images(settings, dataset, progress)
+    else:
+        read_by = vocabulary
+        train, validation = (open_inputs(dataset.splits[name], vocabulary, workers=0) for name in (TRAIN, VALIDATION))
+    background, notes = _background(settings, dataset, task, read_by)
+    torch.manual_seed(settings.seed)
+    network = own.network if own.network is not None else build_network(settings.network, own.parts)
+    pixels, compressed = background or (None, None)
+    facts = {
+        "data": settings.data,
+        f"training_{unit_of(read_by)}s": len(dataset.train),
+        "recipe": settings.recipe,
+        "epochs": settings.optimization.epochs,
+        "seed": settings.seed,
+        **teacher_facts(settings),
+        **task.facts(read_by, settings.augmentation, dataset.train),
+    }
+    model = Model(network.to(device), read_by, dataset.codec, task, pixels, facts, compressed)
+    data = Batches(
+        train,
+        dataset.train.column(task.column),
+        dataset.codec,
+        read_by,
+        settings.augmentation,
+        task.blend,
+        settings.seed,
+        device,
+    )
+    held_out = dataset.validation.column(task.column)
+    return Prepared(
+        settings=settings,
+        task=task,
+        dataset=dataset,
+        model=model,
+        data=data,
+        validation=Batches(validation, held_out, dataset.codec, read_by, device=device),
+        objective=own.objective or task.objective(settings.augmentation),
+        notes=(*notes, *unreadable_notes(train, validation)),
+    )
+
+
+def _images(settings: Settings, dataset: Dataset, progress: Progress) -> tuple[Preprocessing, Feed, Feed]:
+    """The preprocessing, with measured mean and standard deviation, and the images of training and validation."""
+    network = image_config(settings.network)
+    assert network is not None
+    crops = settings.resize == "crop" and settings.fetch_size
+    shape = Preprocessing(
+        size=network.image,
+        resize=settings.resize,
+        crop_ratio=network.image[0] / settings.fetch_size if crops else 1.0,
+        channels=network.channels,
+        mean=(0.5,) * network.channels,
+        std=(0.5,) * network.channels,
+        background=(settings.pad_value,) * 3,
+    )
+    larger = settings.fetch_size / network.image[0] if settings.fetch_size else 1.0
+    fetched = (round(network.image[0] * larger), round(network.image[1] * larger))
+    train = _feed(dataset, TRAIN, replace(shape, size=fetched, crop_ratio=1.0), settings, progress)
+    validation = _feed(dataset, VALIDATION, shape, settings, progress)
+    some = np.linspace(0, len(dataset.train) - 1, min(MEASURED, len(dataset.train))).astype(np.int64)
+    sample = list(train.fetch(np.array_split(some, -(-len(some) // SAMPLED))))
+    mean, std = measure_statistics(torch.cat([part.pixels[part.readable] for part in sample]))
+    return replace(shape, mean=mean, std=std), train, validation
+
+
+def _feed(dataset: Dataset, name: str, shape: Preprocessing, settings: Settings, progress: Progress) -> Feed:
+    samples = dataset.splits[name]
+    feed = open_inputs(
+        samples,
+        shape,
+        workers=settings.execution.workers,
+        progress=lambda done: progress(f"reading {name}", done, len(samples)),
+    )
+    check_readable(feed, len(samples))
+    return feed
+
+
+def _background(
+    settings: Settings, dataset: Dataset, task: Task, read_by: Input
+) -> tuple[References | None, tuple[str, ...]]:
+    """What the model's explanations will be tested with, drawn from the training images, and a sentence on it."""
+    images, network = dataset.train.inputs, image_config(settings.network)
+    if not (settings.background and task.background and isinstance(images, Pictures) and network is not None):
+        return None, ()
+    assert isinstance(read_by, Preprocessing)
+    patch, threads = network.patch, max(1, settings.execution.workers)
+    background = draw_references(images, read_by, patch, settings.seed, threads)
+    return background, (said_of_references(background, read_by, patch, len(images)),)
+
+
+def check_contract(prepared: Prepared, batch: Batch) -> None:
+    """Try an objective of one's own, or that of an own task or network, on a few samples.
+
+    Raises:
+        UsageError: It breaks its contract; says which.
+    """
+    if not prepared.settings.own:
+        return
+    network = prepared.network
+    names = ", ".join(f"{kind} {name}" for kind, name in prepared.settings.own.items())
+    try:
+        found = prepared.objective(network, batch)
+        loss, count, measures = found
+        problem = _broken(loss, count, measures)
+    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
+        problem = f"it raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    if problem:
+        raise UsageError(
+            f"the objective of {names} breaks its contract: {problem}",
+            "objective(network, batch) -> (summed loss as a tensor (), count as an int, {name: sum as a tensor ()})",
+        )
+
+
+def _broken(loss: object, count: object, measures: object) -> str:
+    if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.requires_grad:
+        return "the loss must be a tensor without axes through which a gradient flows"
+    if not bool(loss.isfinite()):
+        return f"the loss is {float(loss)}"
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        return f"the count must be a whole number above 0, got {count!r}"
+    if not isinstance(measures, dict) or not all(isinstance(each, torch.Tensor) for each in measures.values()):
+        return "the measures must be tensors by name"
+    return ""
+
+
+def unreadable_notes(*feeds: Feed) -> tuple[str, ...]:
+    """One sentence for each sample that could not be read and is left out."""
+    return tuple(f"{LEFT_OUT}{problem}" for feed in feeds for problem in feed.unreadable.values())
+
+
+def shortened(notes: Sequence[str], most: int = 5) -> list[str]:
+    """The notes, with at most `most` on samples that were left out, and a count of the others."""
+    left_out = [note for note in notes if note.startswith(LEFT_OUT)]
+    shown = [note for note in notes if note not in left_out[most:]]
+    more = len(left_out) - most
+    return [*shown, f"{LEFT_OUT}{counted(more, 'more sample')}; data.json names them all"] if more > 0 else shown

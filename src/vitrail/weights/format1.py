@@ -1,0 +1,59 @@
+"""Model and run folders of format 1, which were written until version 0.1.0, in the terms of today. Never written.
+
+model/config.json       had no task: the kind of network said it; class names or vocabularies stood at the top
+config.yaml of a run    `task` only for sequences, whose `label_smoothing` and `background` stood at the top;
+                        `references` for what is called background now
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+FORMAT = 1
+
+
+def model_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`config.json` of format 1 as one of format 2; raises KeyError or TypeError where it is damaged."""
+    network = dict(config["network"])
+    if network["kind"] == "ViT":
+        task, output, source, facts = "classify", {"classes": config["classes"]}, None, {}
+    else:
+        task, output, source = "sequences", config["vocabulary"], config.get("source_vocabulary")
+        facts = {"label_smoothing": float(config.get("label_smoothing", 0.0))}
+        if longest := int(config.get("longest_source", 0)):
+            facts["longest_source"] = longest
+    return {
+        "model_type": "vitrail",
+        "format": 2,
+        "task": task,
+        "network": network,
+        "parts": config.get("parts", ""),
+        "input": source,
+        "output": output,
+        "facts": facts,
+    }
+
+
+def run_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`config.yaml` of format 1, whole or in part, as today's; what is of today is left as it is."""
+    new = dict(values)
+    if new.get("task") == "sequences" and "background" in new and not isinstance(new["background"], bool):
+        new["pad_value"] = new.pop("background")
+    if "references" in new:
+        new["background"] = new.pop("references")
+    if "label_smoothing" in new:
+        others = new.get("augmentation")
+        new["augmentation"] = {**(others if isinstance(others, dict) else {})}
+        new["augmentation"]["label_smoothing"] = new.pop("label_smoothing")
+    network = new.get("network")
+    if isinstance(network, dict) and "kind" not in network and (kind := _kind(network)):
+        new["network"] = {"kind": kind, **network}
+    return new
+
+
+def _kind(network: Mapping[str, Any]) -> str:
+    """The kind of network that has these keys; empty where several might."""
+    if "encoder" in network:
+        return "ImageToSequence"
+    if network.keys() & {"source_vocabulary", "target_vocabulary", "encoder_depth", "embeddings"}:
+        return "Transformer"
+    return "ViT" if network.keys() & {"depth", "image_size", "patch_size", "classes"} else ""
