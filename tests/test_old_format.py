@@ -71,7 +71,7 @@ def test_a_classifier_of_images_with_jpeg_references(old: Path, images: Path) ->
     for name, then in EXPECTED["photos"]["maps"].items():
         found = getattr(vitrail.explain, name)(model.network, tensor)
         torch.testing.assert_close(found.values.double(), torch.tensor(then).double(), rtol=NEAR, atol=1e-6)
-    means = model.references.double().mean(dim=(1, 2, 3)).tolist()
+    means = model.background.double().mean(dim=(1, 2, 3)).tolist()
     assert means == pytest.approx(EXPECTED["photos"]["references"], abs=0.5)  # decoders differ in a grey value
 
 
@@ -89,7 +89,7 @@ def test_a_classifier_of_images_is_evaluated_on_its_own_data(old: Path) -> None:
 def test_an_old_model_saved_again_is_the_same_model(old: Path, images: Path, tmp_path: Path) -> None:
     model = vitrail.load(old / "photos")
     again = vitrail.load(vitrail.save(model, tmp_path / "again"))
-    assert torch.equal(again.references, model.references), "nothing is lost twice"
+    assert torch.equal(again.background, model.background), "nothing is lost twice"
     some = some_images(images)
     assert again.predict(some) == model.predict(some)
 
