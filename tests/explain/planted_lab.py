@@ -1,9 +1,19 @@
-"""The committed networks of the lab with known truth; `benchmarks/planted_networks.py` made them."""
+"""The committed networks of the lab with known truth, and pictures for them.
 
+`benchmarks/planted_networks.py` made them. They lie in the repository, so that no test trains one: `make soak` makes
+some of them again (tests/soak).
+"""
+
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
 import vitrail
+from vitrail.data.readers.planted import Variant, planted_digits
 from vitrail.model import Model
 
 NETWORKS = Path(__file__).parent / "networks"
@@ -15,3 +25,35 @@ def load_planted(name: str) -> Model:
     model = vitrail.load(NETWORKS / name)
     assert isinstance(model, Model)
     return model
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Pictures of the test digits as a network reads them, and what is true of them."""
+
+    images: Float[Tensor, "b 1 h w"]
+    masks: Bool[Tensor, "b digits rows columns"]
+    labels: Int[Tensor, "b digits"]
+
+    def select(self, which: slice | Tensor) -> "Shown":
+        return Shown(self.images[which], self.masks[which], self.labels[which])
+
+
+@cache
+def shown(name: str, count: int, variant: Variant = "single", seed: int = 31) -> Shown:
+    """Pictures for a network, whatever it says of them."""
+    model, made = load_planted(name), planted_digits("test", count, variant, seed=seed)
+    images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
+    return Shown(images, torch.from_numpy(made.masks(model.network.config.patch)), torch.from_numpy(made.labels))
+
+
+@cache
+def known(name: str, count: int, variant: Variant = "single", seed: int = 31) -> Shown:
+    """The first pictures whose digit, or both of whose digits, the network says."""
+    some = shown(name, count + count // 2 + 5, variant, seed)
+    with torch.no_grad():
+        logits = torch.cat([load_planted(name).network(few) for few in some.images.split(250)])
+    said = logits.topk(some.labels.shape[1], dim=1).indices
+    right = (said.sort(dim=1).values == some.labels.sort(dim=1).values).all(dim=1).nonzero()[:count, 0]
+    assert len(right) == count
+    return some.select(right)

@@ -55,10 +55,10 @@ def test_equal_maps_have_equal_numbers_and_others_the_same_covers() -> None:
     covering = make()
     one = torch.randn(3, *covering.grid, generator=torch.Generator().manual_seed(1))
     numbers, _ = covering.paired(torch.stack([one, -one, one]))
-    assert torch.equal(numbers[:, 0], numbers[:, 2])
-    assert not torch.equal(numbers[:, 0], numbers[:, 1])
+    assert (numbers[:, 0] - numbers[:, 2]).abs().max() <= 1e-12  # another place in a batch may round otherwise
+    assert (numbers[:, 0] - numbers[:, 1]).abs().max() > 1e-3
     scaled, _ = covering.paired((3 * one + 1)[None])
-    assert torch.equal(numbers[:, :1], scaled)  # the order counts, not the unit
+    assert (numbers[:, :1] - scaled).abs().max() <= 1e-12  # the order counts, not the unit
 
 
 @torch.no_grad()

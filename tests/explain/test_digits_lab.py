@@ -16,72 +16,61 @@ Pointing game of generic attention on 200 pictures, three networks each: with a 
 `clamp="head"` and 0.98 to 0.995 with `clamp="mean"`; with mean pooling 0.995 to 1.00 with either.
 
 The limits stand somewhat under these: they find broken code, they do not rank methods (`benchmarks/explain.md` does).
+All methods are asked with both networks in `make soak`; here a few with one.
 """
-
-from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
-from tests.explain.mutants import make_copy
-from tests.explain.planted_lab import load_planted
+from tests.explain.planted_lab import load_planted, shown
 from tests.explain.reference import make_network
-from tests.explain.suite import QUICK, UNSURE, draws, quick, rough
-from vitrail.data.readers.planted import Variant, planted_digits
+from tests.explain.suite import ON_THE_LAB, UNSURE, draws, quick, rough
 from vitrail.explain import METHODS, Method
 from vitrail.explain.scores.localisation import pointing_game
 from vitrail.explain.scores.sanity import class_discrimination
 from vitrail.nn import ViTConfig
 from vitrail.nn.config import Pooling
 
-every_kind = pytest.mark.parametrize("kind", ["class", "mean"])
-# this network has 64 patches, which KernelSHAP wants at least 512 samples for
-ENOUGH = QUICK | {"kernel_shap": {"samples": 512, "batch_size": 1024}}
+pytestmark = pytest.mark.usefixtures("as_a_user")
+
 COSTLY = {"kernel_shap", "integrated_gradients"}  # fewer pictures
 # they say what a pixel's own grey value does, and where it is the mean grey it does nothing
 OF_GREY_VALUES = {"input_x_gradient", "integrated_gradients"}
 
 
-@cache
-def shown(kind: str, variant: Variant, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Pictures, masks (b, digits, rows, columns) and classes (b, digits)."""
-    model, made = load_planted(f"{kind}-0"), planted_digits("test", count, variant, seed=35)
-    images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
-    return images, torch.from_numpy(made.masks(model.network.config.patch)), torch.from_numpy(made.labels)
+def cases(*often: str) -> list:
+    """Some methods on the class-token network, and all methods on both networks in `make soak`."""
+    every = [(name, kind) for name in METHODS for kind in ("class", "mean")]
+    return [*((name, "class") for name in often), *(pytest.param(*one, marks=pytest.mark.soak) for one in every)]
 
 
-def test_a_transposed_map_would_be_noticed(tmp_path: Path) -> None:
-    swapped = "row[:, prefix:].unflatten(1, grid[::-1]).transpose(1, 2)"
-    mutant = make_copy(tmp_path, "readout.py", "row[:, prefix:].unflatten(1, grid)", swapped)
-    (images, masks, _), network = shown("mean", "single", 60), load_planted("mean-0").network
+def test_a_transposed_map_would_be_noticed() -> None:
+    some, network = shown("mean-0", 60, seed=35), load_planted("mean-0").network
     for name in ("rollout", "generic_attention"):
-        right, wrong = (package[name].function(network, images).values for package in (METHODS, mutant.METHODS))
-        assert pointing_game(right, masks[:, 0]).mean() >= 0.85
-        assert pointing_game(wrong, masks[:, 0]).mean() < 0.4
+        values = METHODS[name].function(network, some.images).values
+        assert pointing_game(values, some.masks[:, 0]).mean() >= 0.85
+        assert pointing_game(values.mT, some.masks[:, 0]).mean() < 0.4
 
 
-@every_kind
-@pytest.mark.parametrize("method", [quick(method, ENOUGH) for method in METHODS.values()], ids=METHODS)
-def test_only_class_specific_methods_tell_two_digits_apart(method: Method, kind: str) -> None:
-    """T10, on networks that were trained with one digit a picture."""
-    images, masks, classes = (each[: 8 if method.name in COSTLY else 24] for each in shown(kind, "double", 24))
-    one, two = (
-        method.function(load_planted(f"{kind}-0").network, images, classes[:, index]).values for index in (0, 1)
-    )
+@pytest.mark.parametrize(("name", "kind"), cases("generic_attention", "occlusion", "rollout"))
+def test_only_class_specific_methods_tell_two_digits_apart(name: str, kind: str) -> None:
+    """T10, on networks that were trained with one digit a picture; by chance half of 48 answers are right."""
+    method, network = quick(METHODS[name], ON_THE_LAB), load_planted(f"{kind}-0").network
+    some = shown(f"{kind}-0", 24, "double", seed=35).select(slice(8 if name in COSTLY else 24))
+    one, two = (method.function(network, some.images, some.labels[:, digit]).values for digit in (0, 1))
     assert torch.equal(one, two) is not method.class_specific
-    share = float(class_discrimination(one, two, masks).nanmean())
+    share = float(class_discrimination(one, two, some.masks).nanmean())
     if not method.class_specific:
         assert share == 0.5
-    elif method.name not in UNSURE | OF_GREY_VALUES:
+    elif name not in UNSURE | OF_GREY_VALUES:
         assert share > 0.80
 
 
-@pytest.mark.parametrize("method", [rough(method) for method in METHODS.values()], ids=METHODS)
-@pytest.mark.parametrize("pooling", ["class", "mean"])
-def test_noise_points_everywhere_alike(method: Method, pooling: Pooling) -> None:
-    """The code itself prefers no place (T14): without positions, the largest value of noise is at any patch alike."""
+def tops(method: Method, pooling: Pooling, pictures: int) -> tuple[torch.Tensor, int]:
+    """How often each of 16 patches is the highest in maps of noise, and how many pictures share what is drawn.
+
+    A method that draws gets draws of their own for every two pictures: what is drawn once points somewhere by chance.
+    """
     config = ViTConfig(
         image_size=32,
         patch_size=8,
@@ -94,15 +83,20 @@ def test_noise_points_everywhere_alike(method: Method, pooling: Pooling) -> None
         pooling=pooling,
         positions="none",
     )
-    network, together = make_network(config), 2 if draws(method) else 1
-    noise = torch.randn(800 if draws(method) else 1600, 1, 32, 32, generator=torch.Generator().manual_seed(3))
-    if draws(method):  # every two pictures get draws of their own: what is drawn once points somewhere by chance
-        maps = [method.function(network, few, 1, seed=seed).values for seed, few in enumerate(noise.split(together))]
-    else:
-        maps = [method.function(network, noise, 1).values]
+    network, together = make_network(config), 2 if draws(method) else pictures
+    noise = torch.randn(pictures, 1, 32, 32, generator=torch.Generator().manual_seed(3)).split(together)
+    options = [{"seed": seed} if draws(method) else {} for seed in range(len(noise))]
+    maps = [method.function(network, few, 1, **some).values for few, some in zip(noise, options, strict=True)]
     values = torch.cat(maps).flatten(1)
-    tops = values[values.any(dim=1)].argmax(dim=1)  # a map of which nothing is left has no top
-    expected = len(tops) / 16
+    values = values[values.any(dim=1)]  # a map of which nothing is left has no top
+    return torch.bincount(values.argmax(dim=1), minlength=16), together if draws(method) else 1
+
+
+@pytest.mark.parametrize(("name", "pooling"), cases("raw_attention", "generic_attention", "saliency"))
+def test_noise_points_everywhere_alike(name: str, pooling: Pooling) -> None:
+    """The code itself prefers no place (T14): without positions, the largest value of noise is at any patch alike."""
+    method = rough(METHODS[name])
+    counts, together = tops(method, pooling, 800 if draws(method) else 1600)
+    expected = float(counts.sum()) / 16
     assert expected > 20
-    counts = torch.bincount(tops, minlength=16)
     assert (counts - expected).abs().max() <= 4.6 * (together * expected) ** 0.5  # standard deviations
