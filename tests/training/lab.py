@@ -12,18 +12,33 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail.data.augmentation import Augmentation
-from vitrail.data.batches import TrainingSet
+from vitrail.data.batches import Batch, TrainingSet
 from vitrail.data.feed import Feed, Fetched, ResidentFeed
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.samples import TextSamples
 from vitrail.data.sequence_batches import SequenceBatch, SequenceSet, feed_of
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.nn import Transformer, TransformerConfig, ViT, ViTConfig
+from vitrail.training.distillation import Kind, distillation, teacher_loss
+from vitrail.training.distilling import live_answers, stored_answers
 from vitrail.training.loop import EpochDone, State, StepDone, start, train_loop
 from vitrail.training.objectives import classification, teacher_forcing
 from vitrail.training.settings import Execution, Optimization
 
-__all__ = ["EpochDone", "StepDone", "classification", "start", "teacher_forcing", "train_loop"]  # and what is made here
+__all__ = [  # and what is made here
+    "Batch",
+    "EpochDone",
+    "Kind",
+    "StepDone",
+    "classification",
+    "distillation",
+    "live_answers",
+    "start",
+    "stored_answers",
+    "teacher_forcing",
+    "teacher_loss",
+    "train_loop",
+]
 
 TINY = ViTConfig(image_size=8, patch_size=4, channels=1, classes=3, width=16, depth=2, heads=2, mlp_dim=24)
 NOISY = replace(TINY, dropout=0.2, attention_dropout=0.1, stochastic_depth=0.2, layer_scale=0.1)
@@ -65,6 +80,18 @@ def tiny_set(
     """A training set in memory."""
     pixels, labels = pictures(count)
     return TrainingSet(PatchyFeed(pixels, bad), labels, 3, PLAIN, augmentation, seed, torch.device("cpu"))
+
+
+def batch_of_images(images: Tensor, labels: Tensor) -> Batch:
+    """A batch whose targets are the labels, and whose ids count from 0."""
+    return Batch(images, labels, labels, np.arange(len(labels)), 0, 0, 0)
+
+
+def some_of(batch: Batch, rows: slice) -> Batch:
+    """A micro-batch of it."""
+    return replace(
+        batch, images=batch.images[rows], targets=batch.targets[rows], labels=batch.labels[rows], ids=batch.ids[rows]
+    )
 
 
 def digit_strings(count: int, seed: int = 0) -> list[str]:

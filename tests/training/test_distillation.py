@@ -6,34 +6,51 @@ import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import Tensor, nn
 
 import vitrail
-from tests.training.ended import ended_at
-from tests.training.lab import CHOICES, EXECUTION, LIVELY, PLAIN, TINY, fresh, tiny_set, weights
+from tests.errors import must_raise
+from tests.runs import stored
+from tests.training.lab import (
+    CHOICES,
+    EXECUTION,
+    LIVELY,
+    PLAIN,
+    TINY,
+    Batch,
+    Kind,
+    StepDone,
+    batch_of_images,
+    classification,
+    distillation,
+    fresh,
+    live_answers,
+    some_of,
+    start,
+    stored_answers,
+    teacher_loss,
+    tiny_set,
+    train_loop,
+    weights,
+)
 from tests.training.lab import same as same_bits
+from tests.training.tiny import AGAIN, ended_at, options, student_options, whole
+from tests.training.tiny import student as student_run
 from vitrail.data.augmentation import Augmentation
-from vitrail.data.batches import Batch
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.source import open_source
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import ViT, ViTConfig
-from vitrail.training.distillation import Kind, distillation, teacher_loss
-from vitrail.training.distilling import live_answers, stored_answers
-from vitrail.training.events import Finished, Stopped
-from vitrail.training.loop import StepDone, start, train_loop
-from vitrail.training.objectives import classification
-from vitrail.training.options import DistillOptions
-from vitrail.training.settings import read_yaml, settings_from_dict
-from vitrail.training.teacher import Teacher, of_model, open_teacher
-from vitrail.training.teacher_head import unchanged
+from vitrail.training.events import Stopped
+from vitrail.training.teacher import Teacher, of_model
 
 CLASSES = tuple("abc")
-SHORT = DistillOptions(epochs=2, batch_size=200, threads=1, workers=1, device="cpu", seed=3)
+STUDENT_AGAIN = vitrail.DistillOptions(resume="auto")
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -68,7 +85,7 @@ def batch(count: int = 6) -> tuple[Batch, Tensor]:
     images = torch.randn(count, 1, 8, 8, generator=generator, dtype=torch.float64)
     answers = 3 * torch.randn(count, 3, generator=generator, dtype=torch.float64)
     labels = torch.arange(count) % 3
-    return Batch(images, labels, labels, np.arange(count), 0, 0, 0), answers
+    return batch_of_images(images, labels), answers
 
 
 @pytest.mark.parametrize("kind", ["soft", "hard"])
@@ -140,12 +157,7 @@ def test_parts_of_a_batch_add_up() -> None:
     network, (some, answers) = student(), batch()
     objective = distillation(lambda asked: answers[asked.ids])
     whole = float(objective(network, some)[0].detach())
-    parts = [
-        replace(
-            some, images=some.images[rows], targets=some.targets[rows], labels=some.labels[rows], ids=some.ids[rows]
-        )
-        for rows in (slice(0, 4), slice(4, 6))
-    ]
+    parts = [some_of(some, rows) for rows in (slice(0, 4), slice(4, 6))]
     assert sum(float(objective(network, part)[0].detach()) for part in parts) == pytest.approx(whole, rel=1e-12)
 
 
@@ -173,7 +185,9 @@ def test_stored_answers_do_not_follow_augmentation_and_live_ones_do() -> None:
     (first, second) = (next(data.batches(epoch, 22)) for epoch in (0, 1))
     rows = [int(np.flatnonzero(second.ids == one)[0]) for one in first.ids]
     assert torch.equal(stored(first), stored(second)[rows])
-    torch.testing.assert_close(stored(first), live(next(unchanged(data).batches(0, 22))), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        stored(first), live(next(replace(data, augmentation=Augmentation()).batches(0, 22))), rtol=1e-5, atol=1e-6
+    )
     assert float((live(first) - live(second)[rows]).abs().max()) > 1e-3
 
 
@@ -199,66 +213,52 @@ def test_pictures_that_cannot_be_read_are_left_out() -> None:
 # ---- runs
 
 
-@pytest.fixture(scope="module")
-def teacher_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A teacher of the digits, hardly trained."""
-    folder = tmp_path_factory.mktemp("teachers") / "teacher"
-    vitrail.train("digits", folder, vitrail.TrainOptions(epochs=3, threads=1))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def finished(teacher_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """The unbroken run that others must equal."""
-    return vitrail.distill("digits", teacher_run, tmp_path_factory.mktemp("runs") / "whole", SHORT)
-
-
-def test_a_run_stores_what_it_learnt_from(finished: Finished, teacher_run: Path) -> None:
-    how = settings_from_dict(read_yaml(finished.folder / "config.yaml")).distillation
-    assert how is not None
-    assert (how.teacher, how.kind, how.temperature, how.weight) == (str(teacher_run.resolve()), "soft", 3.0, 0.5)
-    assert (how.fit_head, how.cache) == (False, False)  # this recipe augments
-    assert how.identity == open_teacher(teacher_run).identity()
-    notes = json.loads((finished.folder / "data.json").read_text())["notes"]
-    assert len([note for note in notes if note.startswith("teacher ")]) == 1
-    assert "distillation: soft (temperature 3), weight 0.5, on the class head" in notes
-    assert "soft, temperature 3, weight 0.5, on the class head" in (finished.folder / "model" / "README.md").read_text()
-
-
-def test_the_same_seed_gives_the_same_bits_and_the_teacher_matters(
-    finished: Finished, teacher_run: Path, tmp_path: Path
-) -> None:
-    again = vitrail.distill("digits", teacher_run, tmp_path / "again", SHORT)
-    assert again.weights == finished.weights
-    alone = vitrail.train(
-        "digits", tmp_path / "alone", vitrail.TrainOptions(epochs=2, batch_size=200, threads=1, seed=3)
+def distilled(folder: Path, teacher: Any = None, **changes: Any) -> Any:
+    """A student of the tiny run of digits, or of another teacher."""
+    return vitrail.distill(
+        "digits", whole("digits") if teacher is None else teacher, folder, student_options(**changes)
     )
-    assert alone.weights != finished.weights
 
 
-def test_the_configuration_of_a_run_makes_it_again(finished: Finished, tmp_path: Path) -> None:
-    again = vitrail.train(out=tmp_path / "again", options=vitrail.TrainOptions(config=finished.folder / "config.yaml"))
-    assert again.weights == finished.weights
-    assert (again.folder / "config.yaml").read_text() == (finished.folder / "config.yaml").read_text()
+def stored_distillation(run: Path) -> dict[str, Any]:
+    return yaml.safe_load((run / "config.yaml").read_text())["distillation"]
+
+
+def test_a_run_stores_what_it_learnt_from() -> None:
+    run = student_run()
+    how = stored_distillation(run)
+    assert how["teacher"] == str(whole("digits").resolve())
+    assert (how["kind"], how["temperature"], how["weight"]) == ("soft", 3.0, 0.5)
+    assert (how["fit_head"], how["cache"]) == (False, False)  # this recipe augments
+    assert how["identity"] == of_model(vitrail.load(whole("digits"))).identity()
+    notes = json.loads((run / "data.json").read_text())["notes"]
+    assert len([note for note in notes if note.startswith("teacher ")]) == 1
+    assert str(how["teacher"]) in (run / "model" / "README.md").read_text()
+
+
+def test_the_configuration_of_a_run_makes_it_again(tmp_path: Path) -> None:
+    """The same seed is the same bits; and the teacher matters."""
+    config = student_run() / "config.yaml"
+    again = vitrail.train(out=tmp_path / "again", options=vitrail.TrainOptions(config=config))
+    assert again.weights == stored(student_run())["weights"] != stored(whole("digits"))["weights"]
+    assert (again.folder / "config.yaml").read_text() == config.read_text()
 
 
 @pytest.mark.parametrize("stop", [3, 9])
-def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
-    stop: int, finished: Finished, teacher_run: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(stop: int, tmp_path: Path) -> None:
+    expected, teacher = stored(student_run())["weights"], whole("digits")
     stopped = ended_at(stop, lambda: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(Stopped):
-        vitrail.distill("digits", teacher_run, tmp_path / "run", SHORT, stopped)
-    again = vitrail.distill("digits", teacher_run, tmp_path / "run", DistillOptions(resume="auto"))
-    assert again.weights == finished.weights
+        vitrail.distill("digits", teacher, tmp_path / "run", student_options(), stopped)
+    again = vitrail.distill("digits", teacher, tmp_path / "run", STUDENT_AGAIN)
+    assert again.weights == expected
 
 
-def test_the_student_needs_no_teacher_and_holds_none_of_it(teacher_run: Path, tmp_path: Path) -> None:
-    copied = shutil.copytree(teacher_run, tmp_path / "teacher")
+def test_the_student_needs_no_teacher_and_holds_none_of_it(tmp_path: Path) -> None:
+    copied = shutil.copytree(whole("digits"), tmp_path / "teacher")
     classical = tmp_path / "classical.yaml"
-    classical.write_text("network: {class_token: true, pooling: class}\n")
-    options = replace(SHORT, epochs=1, batch_size=400, config=classical)
-    folder = vitrail.distill("digits", copied, tmp_path / "run", options).folder
+    classical.write_text("network: {width: 8, depth: 1, heads: 2, mlp_dim: 16, class_token: true, pooling: class}\n")
+    folder = distilled(tmp_path / "run", copied, epochs=1, config=classical).folder
     shutil.rmtree(copied)
     model = vitrail.load(folder)
     assert model.network.config.distillation_token
@@ -270,37 +270,36 @@ def test_the_student_needs_no_teacher_and_holds_none_of_it(teacher_run: Path, tm
     answer = model.network(torch.randn(2, 1, 8, 8), record=record)
     both = (record["class_logits"] + record["distillation_logits"]) / 2
     torch.testing.assert_close(answer, both)
-    assert model.predict(open_source("digits").validation.pictures.open(0))[0].label in model.classes
+    assert vitrail.evaluate(folder).to_dict()["images"] == 359
 
 
-def test_a_run_goes_on_only_with_its_own_teacher(teacher_run: Path, tmp_path: Path) -> None:
-    copied = shutil.copytree(teacher_run, tmp_path / "teacher")
-    options = replace(SHORT, epochs=1)
-    run = vitrail.distill("digits", copied, tmp_path / "run", options).folder
-    again = DistillOptions(resume="auto")
-    with pytest.raises(UsageError, match=r"weight: 0\.5 -> 0\.9"):
-        vitrail.distill("digits", copied, run, replace(again, weight=0.9))
-    with pytest.raises(UsageError, match="kind: soft -> hard"):
-        vitrail.distill("digits", copied, run, replace(again, kind="hard"))
-    with pytest.raises(UsageError, match="token: no -> yes"):
-        vitrail.distill("digits", copied, run, replace(again, token="yes"))
-    with pytest.raises(UsageError, match="teacher: "):
-        vitrail.distill("digits", teacher_run, run, again)
+def test_a_run_goes_on_only_with_its_own_teacher(tmp_path: Path) -> None:
+    copied = shutil.copytree(whole("digits"), tmp_path / "teacher")
+    run = distilled(tmp_path / "run", copied, epochs=1).folder
+    for changed, change in (
+        ({"weight": 0.9}, "weight: 0.5 -> 0.9"),
+        ({"kind": "hard"}, "kind: soft -> hard"),
+        ({"token": "yes"}, "token: no -> yes"),
+    ):
+        with must_raise(UsageError) as caught:
+            vitrail.distill("digits", copied, run, replace(STUDENT_AGAIN, **changed))
+        assert change in caught.value.problem
+    with must_raise(UsageError, "teacher: "):
+        vitrail.distill("digits", whole("digits"), run, STUDENT_AGAIN)
     model = vitrail.load(copied)
     with torch.no_grad():
         model.network.head.weight[0, 0] += 1
     vitrail.save(model, copied / "model")
-    with pytest.raises(DataError, match="has changed since the run was started"):
-        vitrail.distill("digits", copied, run, again)
+    with must_raise(DataError, "teacher"):
+        vitrail.distill("digits", copied, run, STUDENT_AGAIN)
     shutil.rmtree(copied)
-    with pytest.raises(DataError, match="teacher cannot be loaded"):
-        vitrail.train("digits", run, vitrail.TrainOptions(resume="auto"))
+    with must_raise(DataError, "teacher"):
+        vitrail.train("digits", run, AGAIN)
 
 
-def test_a_plain_run_gets_no_teacher_later(teacher_run: Path, tmp_path: Path) -> None:
-    run = vitrail.train("digits", tmp_path / "run", vitrail.TrainOptions(epochs=1, threads=1)).folder
-    with pytest.raises(UsageError, match="teacher: none -> "):
-        vitrail.distill("digits", teacher_run, run, DistillOptions(resume="auto"))
+def test_a_plain_run_gets_no_teacher_later() -> None:
+    with must_raise(UsageError, "teacher: none -> "):
+        vitrail.distill("digits", whole("digits"), whole("digits"), STUDENT_AGAIN)
 
 
 def small_cnn(seed: int = 0) -> nn.Sequential:
@@ -320,18 +319,15 @@ def test_a_callable_teaches_and_its_buffers_stay(tmp_path: Path) -> None:
     network = small_cnn().train()
     before = weights(network)
     teacher = rgb_teacher(network)
-    options = replace(SHORT, epochs=1)
-    finished = vitrail.distill("digits", teacher, tmp_path / "run", options)
+    finished = distilled(tmp_path / "run", teacher, epochs=1)
     assert same_bits(weights(network), before)
     assert network.training, "left in the mode it had"
     assert all(parameter.grad is None for parameter in network.parameters())
-    assert (
-        vitrail.distill("digits", teacher, finished.folder, DistillOptions(resume="auto")).weights == finished.weights
-    )
-    with pytest.raises(UsageError, match="handed over in Python"):
-        vitrail.train("digits", finished.folder, vitrail.TrainOptions(resume="auto"))
-    with pytest.raises(DataError, match="has changed"):
-        vitrail.distill("digits", rgb_teacher(small_cnn(seed=1)), finished.folder, DistillOptions(resume="auto"))
+    assert vitrail.distill("digits", teacher, finished.folder, STUDENT_AGAIN).weights == finished.weights
+    with must_raise(UsageError):
+        vitrail.train("digits", finished.folder, AGAIN)  # it was handed over in Python
+    with must_raise(DataError):
+        vitrail.distill("digits", rgb_teacher(small_cnn(seed=1)), finished.folder, STUDENT_AGAIN)
 
 
 def test_the_same_teacher_in_train_mode_would_drift() -> None:
@@ -350,32 +346,31 @@ def test_names_decide_not_numbers(tmp_path: Path) -> None:
     permuted = small_cnn()
     tensors = network.state_dict()
     permuted.load_state_dict({n: t[order] if n in ("5.weight", "5.bias") else t for n, t in tensors.items()})
-    options = replace(SHORT, epochs=1)
-    straight = vitrail.distill("digits", rgb_teacher(network), tmp_path / "a", options)
-    crossed = vitrail.distill("digits", rgb_teacher(permuted, "".join(map(str, order))), tmp_path / "b", options)
-    wrong = vitrail.distill("digits", rgb_teacher(permuted), tmp_path / "c", options)
+    straight = distilled(tmp_path / "a", rgb_teacher(network), epochs=1)
+    crossed = distilled(tmp_path / "b", rgb_teacher(permuted, "".join(map(str, order))), epochs=1)
+    wrong = distilled(tmp_path / "c", rgb_teacher(permuted), epochs=1)
     for ours, theirs in zip(crossed.model.network.parameters(), straight.model.network.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)  # another order of columns moves last bits
     pairs = zip(wrong.model.network.parameters(), straight.model.network.parameters(), strict=True)
     assert max(float((ours - theirs).detach().abs().max()) for ours, theirs in pairs) > 1e-3
 
 
-def test_answers_are_stored_where_nothing_is_augmented(teacher_run: Path, tmp_path: Path) -> None:
+def test_answers_are_stored_where_nothing_is_augmented(tmp_path: Path) -> None:
     still = tmp_path / "still.yaml"
-    still.write_text("augmentation: {shift: 0.0, rotate: 0.0, zoom: [1.0, 1.0], mixup: 0.0}\n")
-    options = replace(SHORT, epochs=1, config=still)
-    finished = vitrail.distill("digits", teacher_run, tmp_path / "run", options)
-    how = settings_from_dict(read_yaml(finished.folder / "config.yaml")).distillation
-    assert how is not None
-    assert how.cache
-    live = vitrail.distill("digits", teacher_run, tmp_path / "live", replace(options, cache="off"))
+    network = options("digits").config.read_text()
+    still.write_text(f"{network}augmentation: {{shift: 0.0, rotate: 0.0, zoom: [1.0, 1.0], mixup: 0.0}}\n")
+    finished = distilled(tmp_path / "run", epochs=1, config=still)
+    assert stored_distillation(finished.folder)["cache"]
+    live = distilled(tmp_path / "live", epochs=1, config=still, cache="off")
     pairs = zip(finished.model.network.parameters(), live.model.network.parameters(), strict=True)
     for ours, theirs in pairs:
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
-    with pytest.raises(UsageError, match="pictures are mixed"):
-        vitrail.distill("digits", teacher_run, tmp_path / "mixed", replace(SHORT, cache="on"))
+    with must_raise(UsageError) as caught:
+        distilled(tmp_path / "mixed", cache="on")
+    assert caught.value.hint.startswith("--cache off")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("kind", "token"), [("soft", True), ("hard", True), ("soft", False)], ids=["soft", "hard", "no-token"]
 )
@@ -394,7 +389,7 @@ def test_the_founding_document_takes_a_step(kind: Kind, token: bool) -> None:
     )  # fmt: skip
     network = ViT(config)
     first = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
-    some = Batch(torch.randn(2, 3, 256, 256), torch.tensor([3, 7]), torch.tensor([3, 7]), np.arange(2), 0, 0, 0)
+    some = batch_of_images(torch.randn(2, 3, 256, 256), torch.tensor([3, 7]))
 
     class Once:
         seed, device = 0, torch.device("cpu")
@@ -418,8 +413,8 @@ def test_the_founding_document_takes_a_step(kind: Kind, token: bool) -> None:
         assert network.eval()(some.images).shape == (2, 1000)
 
 
-def test_a_model_is_a_teacher(teacher_run: Path) -> None:
-    model = vitrail.load(teacher_run)
+def test_a_model_is_a_teacher() -> None:
+    model = vitrail.load(whole("digits"))
     teacher = of_model(model)
     images = torch.randn(3, 1, 8, 8)
     torch.testing.assert_close(teacher.answer(images, model.preprocessing), model.network(images), rtol=1e-4, atol=1e-4)

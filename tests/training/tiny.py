@@ -54,11 +54,22 @@ def whole(name: str) -> Path:
     )
 
 
-def stopped(name: str, folder: Path, step: int, data: str = "") -> Path:
+def student_options(**changes: Any) -> vitrail.DistillOptions:
+    """How the student of the digits is trained; its teacher is `whole("digits")`."""
+    return replace(vitrail.DistillOptions(**vars(options("digits"))), **changes)
+
+
+def student() -> Path:
+    """The unbroken run of that student."""
+    teacher, asked = whole("digits"), student_options()
+    return once("tiny-student", lambda folder: vitrail.distill("digits", teacher, folder / "run", asked)) / "run"
+
+
+def stopped(name: str, folder: Path, step: int, data: str = "", **changes: Any) -> Path:
     """The same, stopped by SIGTERM behind a step; its state is saved."""
     hit = partial(os.kill, os.getpid(), signal.SIGTERM)
     with pytest.raises(Stopped):
-        vitrail.train(data or name, folder, options(name), ended_at(step, hit))
+        vitrail.train(data or name, folder, options(name, **changes), ended_at(step, hit))
     return folder
 
 
