@@ -18,12 +18,12 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.card import card as card_of
 from vitrail.data.columns import Classes, Codec
 from vitrail.data.decode import open_picture
 from vitrail.data.hugging_face import from_hugging_face, to_hugging_face
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.reference_files import REFERENCES, Compressed, misfit, read_references, references_file
+from vitrail.data.references import about_references
 from vitrail.data.tensor_files import read_tensors, with_checksum
 from vitrail.data.vocabulary import BEGIN, END, PADDING, Vocabulary
 from vitrail.errors import DataError, UsageError, VitrailError, nearest
@@ -34,6 +34,7 @@ from vitrail.nn.networks import build, config_from_dict, config_to_dict
 from vitrail.tasks import TASKS, Prediction, Result, Task
 from vitrail.tasks.classify import Classification
 from vitrail.tasks.task import Input
+from vitrail.text import percent
 from vitrail.weights import timm_keys
 from vitrail.weights.format1 import FORMAT as OLD
 from vitrail.weights.format1 import model_config
@@ -422,3 +423,47 @@ def _not_a_model(path: Path) -> DataError:
 
 def _is_model(folder: Path) -> bool:
     return (folder / CONFIG).is_file() or (folder / "model" / CONFIG).is_file()
+
+
+def card_of(model: Model, result: Result | None = None) -> str:
+    """The README of a saved model: what it is, what it learnt from, how well it does, how to use it.
+
+    Args:
+        model: What is saved; its facts are shown.
+        result: How well it does, where that was counted.
+    """
+    name, holds = model.output.describe()
+    facts = {
+        **{fact.replace("_", " "): value for fact, value in model.facts.items()},
+        name: holds,
+        "parameters": f"{sum(parameter.numel() for parameter in model.network.parameters()):,}",
+    }
+    if isinstance(model.input, Vocabulary):
+        reads = "a text"
+        facts["reads"] = model.input.describe()[1]
+    else:
+        reads = "an image"
+        facts["image size"] = " x ".join(str(side) for side in model.input.size) + " pixels"
+    rows = "\n".join(f"| {fact} | {value} |" for fact, value in facts.items())
+    kind, data = type(model.network).__name__, model.facts.get("data")
+    title = f"# {kind} for {data}" if data else f"# {kind} made with vitrail"
+    background = ""
+    if model.background is not None:
+        background = f"{about_references(model.background, model.compressed_background)}\n\n"
+    about = f"{model.about}\n\n" if model.about else ""
+    return (
+        f"{title}\n\nIt reads {reads} and gives {model.task.help}.{_result(result)}\n\n"
+        f"| fact | value |\n|---|---|\n{rows}\n\n"
+        '```python\nimport vitrail\n\nmodel = vitrail.load(".")\n'
+        f"print(model.predict([{model.example!r}])[0])\n```\n\n{about}{background}"
+        "The files hold tensors and plain text only. How inputs are read, and what answers are called, is part of the "
+        "model.\n"
+    )
+
+
+def _result(result: Result | None) -> str:
+    if result is None:
+        return ""
+    name, value = result.headline
+    shown = percent(value, 2) if result.metric.fraction else f"{value:.4g}"
+    return f" {name.capitalize()} {shown} {result.sentence}."

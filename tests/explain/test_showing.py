@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitrail.colour import MISSING, SEQUENTIAL, Common, heat_colours, share_range, value_range
+from vitrail.pages.colour import MISSING, SEQUENTIAL, Common, heat_colours, share_range, value_range
 from vitrail.explain.heat import Heat, caveats
 from vitrail.explain.showing import MOST_MAPS, Shown, heat_html
 

@@ -29,7 +29,7 @@ from vitrail.explain.tested import Trust, _told
 from vitrail.explain.trial import _t_97_5, begin, check_masks, trust
 from vitrail.model import Model
 from vitrail.nn import ViT
-from vitrail.shares import percent_in_words
+from vitrail.text import percent_in_words
 
 
 @dataclass(frozen=True)

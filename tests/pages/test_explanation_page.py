@@ -6,7 +6,7 @@ import pytest
 
 from tests.pages import samples
 from tests.pages.structure import Structure
-from vitrail.colour import TICKS
+from vitrail.pages.colour import TICKS
 from vitrail.pages import ExplainedPicture, ExplanationPage, HeatView, write_explanation_page
 from vitrail.pages.explanation_page import explanation_page
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from vitrail.colour import heat_colours, value_range
+from vitrail.pages.colour import heat_colours, value_range
 from vitrail.pages.overlay import STRENGTH, grey, heat_picture
 
 

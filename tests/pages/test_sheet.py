@@ -8,7 +8,7 @@ from PIL import Image
 
 from tests.pages import samples
 from tests.pages.structure import PAYLOADS
-from vitrail.colour import SEQUENTIAL
+from vitrail.pages.colour import SEQUENTIAL
 from vitrail.pages import ExplainedPicture, ExplanationPage, HeatView
 from vitrail.pages.lettering import _without_middle, drawable, font, shorten, wrap
 from vitrail.pages.overlay import heat_picture

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pages import samples
-from vitrail.colour import Common, share_range, value_range
+from vitrail.pages.colour import Common, share_range, value_range
 from vitrail.pages import HeatView
 from vitrail.pages.words import (
     STEP_TOLD,

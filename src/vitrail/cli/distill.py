@@ -47,10 +47,10 @@ def run(words: Sequence[str]) -> int:
     if options.resume == "auto" and typed.out is None:
         raise UsageError("--resume auto needs the run to go on with", "--out with the folder of the run")
 
-    from vitrail import distill
     from vitrail.cli.output import console
     from vitrail.cli.progress import TrainingProgress
     from vitrail.cli.train import show
+    from vitrail.training.job import distill
 
     screen = console(to_stderr=typed.json)
     command = shlex.join(["vitrail", "distill", *words])

@@ -72,7 +72,7 @@ def _print(result: "Result") -> None:
     """The metric, and the tables that a terminal can show."""
     from vitrail.cli.output import console, print_table
     from vitrail.pages.run_views import ClassTable, Table
-    from vitrail.shares import percent
+    from vitrail.text import percent
 
     screen, (name, value) = console(), result.headline
     name = name if result.split != "all" else result.metric.label
@@ -90,7 +90,7 @@ def _print(result: "Result") -> None:
 def _print_classes(rows: Sequence[Mapping[str, Any]]) -> None:
     """A table of the classes, the worst first."""
     from vitrail.cli.output import count, print_table
-    from vitrail.shares import percent
+    from vitrail.text import percent
 
     columns = ("precision", "recall", "f1")
     worst_first = sorted(rows, key=lambda row: (row["f1"] is None, row["f1"] or 0.0))

@@ -8,8 +8,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from vitrail.cli.output import count, duration, one_line
-from vitrail.shares import percent
 from vitrail.tasks import Metric
+from vitrail.text import percent
 from vitrail.training.events import EpochScored, Event, Finished, Reading, Started
 from vitrail.training.loop import StepDone
 

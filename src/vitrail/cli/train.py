@@ -42,9 +42,9 @@ def run(words: Sequence[str]) -> int:
     if options.resume == "auto" and typed.out is None:
         raise UsageError("--resume auto needs the run to go on with", "--out with the folder of the run")
 
-    from vitrail import train
     from vitrail.cli.output import console
     from vitrail.cli.progress import TrainingProgress
+    from vitrail.training.job import train
 
     screen = console(to_stderr=typed.json)
     with TrainingProgress(screen) as progress:
@@ -55,7 +55,7 @@ def run(words: Sequence[str]) -> int:
 def show(finished: "Finished", screen: "Console", as_json: bool) -> int:
     """Print how well it went, and where the result is."""
     from vitrail.cli.output import duration, print_json, say
-    from vitrail.shares import percent
+    from vitrail.text import percent
 
     evaluated = finished.evaluated
     if as_json:

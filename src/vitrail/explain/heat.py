@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitrail.colour import ROUNDING
 from vitrail.errors import UsageError
 from vitrail.explain.showing import Shown, heat_html
 from vitrail.explain.target import FUNCTION, Aim, OfLogits
+from vitrail.pages.colour import ROUNDING
 
 NO_SIGNAL = "no signal"
 NOT_FINITE = "not finite"

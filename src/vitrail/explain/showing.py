@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from vitrail.colour import heat_colours, value_range
+from vitrail.pages.colour import heat_colours, value_range
 
 MOST_MAPS = 12
 MOST_SQUARES = 8192  # in all maps; where there are more, fewer maps are shown

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitrail.explain.verdict import Verdict
-from vitrail.shares import percent_in_words
+from vitrail.text import percent_in_words
 
 Precision = Literal["fp32", "bf16"]
 

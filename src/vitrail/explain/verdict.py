@@ -14,7 +14,7 @@ benchmarks/LOG.md.
 
 from typing import Literal
 
-from vitrail.shares import percent_in_words
+from vitrail.text import percent_in_words
 
 Verdict = Literal["supported", "weak", "no better than random", "cannot tell"]
 Kind = Literal["composites", "surrogates"]

@@ -7,12 +7,12 @@ page's script reads them from there.
 
 import numpy as np
 
-from vitrail.colour import EVEN, Common, Range, heat_colours, share_range, shares, value_range
+from vitrail.pages.colour import EVEN, Common, Range, heat_colours, share_range, shares, value_range
 from vitrail.pages.html import data_uri, escape, number, plural
 from vitrail.pages.trust import brief_block, trust_block
 from vitrail.pages.views import ExplainedPicture, HeatView
 from vitrail.pages.words import ends_words, parts_words, shared_words
-from vitrail.shares import percent
+from vitrail.text import percent
 
 
 def map_figure(heat: HeatView, explained: ExplainedPicture, index: int, common: Common | None) -> str:

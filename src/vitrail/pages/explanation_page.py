@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.colour import DIVERGING, EVEN, SEQUENTIAL, common_scale
 from vitrail.pages.about_methods import ABOUT
+from vitrail.pages.colour import DIVERGING, EVEN, SEQUENTIAL, common_scale
 from vitrail.pages.explanation_map import map_figure
 from vitrail.pages.glance import at_a_glance, shared_block
 from vitrail.pages.html import data_uri, document, escape, plural, write_page
 from vitrail.pages.overlay import grey
 from vitrail.pages.trust import how_tested
 from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView
-from vitrail.shares import percent, percent_in_words
+from vitrail.text import percent, percent_in_words
 
 __all__ = ["ExplainedPicture", "ExplanationPage", "HeatView", "explanation_page", "write_explanation_page"]
 

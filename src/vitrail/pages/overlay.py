@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from vitrail.colour import Range, heat_colours, value_range
+from vitrail.pages.colour import Range, heat_colours, value_range
 
 STRENGTH = 0.65
 PALE = 0.35  # of a map that the evidence does not support

@@ -18,7 +18,7 @@ from vitrail.pages.tables import (
     plain_table,
     settings_table,
 )
-from vitrail.shares import percent
+from vitrail.text import percent
 
 __all__ = ["run_page", "write_run_page"]
 

@@ -31,7 +31,7 @@ from vitrail.pages.words import (
     told_words,
     unit_words,
 )
-from vitrail.shares import percent, percent_in_words
+from vitrail.text import percent, percent_in_words
 
 __all__ = ["draw_map_file", "draw_sheet"]
 

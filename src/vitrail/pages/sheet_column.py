@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
-from vitrail.colour import DIVERGING, SEQUENTIAL
+from vitrail.pages.colour import DIVERGING, SEQUENTIAL
 from vitrail.pages.lettering import shorten, wrap, write
 from vitrail.pages.overlay import PALE
 from vitrail.pages.score_line import Axis, score_axis

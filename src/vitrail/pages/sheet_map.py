@@ -4,12 +4,12 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image
 
-from vitrail.colour import Range, common_scale, share_range, shares, value_range
+from vitrail.pages.colour import Range, common_scale, share_range, shares, value_range
 from vitrail.pages.overlay import PALE, STRENGTH, heat_picture
 from vitrail.pages.sheet_column import CARD, ORANGE, SMALL, SOFT, TITLE, Column
 from vitrail.pages.views import ExplainedPicture, HeatView
 from vitrail.pages.words import ends_words
-from vitrail.shares import percent
+from vitrail.text import percent
 
 MAP = 448  # width of a map in a file of its own
 MARGIN = 12  # around it

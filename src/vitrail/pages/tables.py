@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from vitrail.pages.html import escape, number
-from vitrail.shares import percent
+from vitrail.text import percent
 
 MOST_CLASSES = 30
 

@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal
 
-from vitrail.colour import Range
+from vitrail.pages.colour import Range
 from vitrail.pages.html import number
 from vitrail.pages.views import HeatView, TrustView
-from vitrail.shares import percent
+from vitrail.text import percent
 
 SCORE_TITLE = "Fall of the score when squares are covered"
 # Two numbers for one map look like a mistake unless somebody says what each is for.

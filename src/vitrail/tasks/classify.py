@@ -17,7 +17,6 @@ from vitrail.data.dataset import TRAIN, RawDataset, Samples
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.nn import Search
 from vitrail.pages.run_views import ClassTable, Confusion
-from vitrail.shares import percent
 from vitrail.tasks.metrics import Counting, Scores
 from vitrail.tasks.task import (
     NO_FACTS,
@@ -32,6 +31,7 @@ from vitrail.tasks.task import (
     Task,
     interval_words,
 )
+from vitrail.text import percent
 
 TOP = 5  # classes that a prediction names
 SHOWN = 12  # examples of each kind

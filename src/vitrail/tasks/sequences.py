@@ -23,7 +23,6 @@ from vitrail.data.vocabulary import FIRST, PADDING, Vocabulary
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.nn import Greedy, Search, generate
 from vitrail.pages.run_views import Table
-from vitrail.shares import percent
 from vitrail.tasks.metrics import edits, wilson_interval
 from vitrail.tasks.task import (
     NO_FACTS,
@@ -38,6 +37,7 @@ from vitrail.tasks.task import (
     Task,
     interval_words,
 )
+from vitrail.text import percent
 
 GREEDY = Greedy()
 EMPTY = "(empty)"  # how people are shown a text without a token

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrail.card import card
 from vitrail.data.batches import Batches
 from vitrail.data.dataset import TEST, VALIDATION, Split
 from vitrail.data.feed import Feed, check_readable
@@ -21,7 +20,7 @@ from vitrail.data.reference_files import compress, decompress
 from vitrail.errors import RunError, UsageError, VitrailError
 from vitrail.explain.lending import without_evidence
 from vitrail.io import write_file
-from vitrail.model import CARD, Model, save
+from vitrail.model import CARD, Model, card_of, save
 from vitrail.nn import Parts, ViT
 from vitrail.runtime import threads_set
 from vitrail.tasks import Result, Task
@@ -42,14 +41,13 @@ from vitrail.training.events import (
 )
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, train_loop
 from vitrail.training.options import DistillOptions, TrainOptions
+from vitrail.training.own import NOTHING_OWN, Own
 from vitrail.training.recipes import document_figure
 from vitrail.training.report import write_report
 from vitrail.training.run import RunFolder, default_folder, environment, open_folder, owned, point_latest
 from vitrail.training.settings import read_given, settings_to_yaml
 from vitrail.training.setup import (
     LEFT_OUT,
-    NOTHING_OWN,
-    Own,
     Prepared,
     new_run,
     resume_run,
@@ -379,7 +377,7 @@ class _Job:
         result = evaluate_split(model, split, batches)
         self._name_unreadable([(batches.feed, len(batches))])
         seconds, weights = time.perf_counter() - self.began, weights_hash(model.network)
-        write_file(self.folder.model / CARD, card(model, result))
+        write_file(self.folder.model / CARD, card_of(model, result))
         self._report("finished", result)
         name, value = result.headline
         self.folder.append_log(f"finished: {name} {value:.4f}, weights {weights}")

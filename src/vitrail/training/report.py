@@ -5,8 +5,8 @@ import json
 from vitrail.data.pictures import Pictures
 from vitrail.pages.run_page import write_run_page
 from vitrail.pages.run_views import EvaluationView, Example, RunView, Table
-from vitrail.shares import percent
 from vitrail.tasks import Result
+from vitrail.text import percent
 from vitrail.training.events import Reported
 from vitrail.training.recipes import document_figure
 from vitrail.training.settings import settings_to_dict

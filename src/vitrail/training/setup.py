@@ -22,12 +22,11 @@ from vitrail.data.dataset import TRAIN, VALIDATION, Counts, Dataset, RawDataset,
 from vitrail.data.feed import Feed, check_readable
 from vitrail.data.pictures import Pictures
 from vitrail.data.preprocessing import Preprocessing, measure_statistics
-from vitrail.data.readers import Reader, is_named, read
+from vitrail.data.readers import is_named, read
 from vitrail.data.reference_files import References
 from vitrail.data.references import draw_references, said_of_references
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.model import Model
-from vitrail.nn import Parts
 from vitrail.nn.networks import build as build_network
 from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.tasks import Task, check_column, choose_task
@@ -37,6 +36,7 @@ from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import ALONE, Work, pick_micro_batches, pick_precision, step_seconds, work_of
 from vitrail.training.loop import part_size
 from vitrail.training.options import TrainOptions
+from vitrail.training.own import NOTHING_OWN, Own, check_objective, check_raw
 from vitrail.training.recipes import counts_of
 from vitrail.training.resolve import check_same, differences, precision_is_open, resolve
 from vitrail.training.run import RunFolder
@@ -48,34 +48,6 @@ TRIAL_FLOPS = 2e11  # most work of a timed step: a second or two on one thread
 LEFT_OUT = "left out: "
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
-
-
-@dataclass(frozen=True)
-class Own:
-    """What was passed to `train` as an object instead of a name; see there."""
-
-    task: Task | None = None
-    network: nn.Module | None = None
-    parts: Parts | None = None
-    objective: Objective | None = None
-    reader: Reader | None = None
-
-    def names(self) -> dict[str, str]:
-        """What the run stores of them."""
-        given = {name: getattr(self, name) for name in ("task", "network", "parts", "objective", "reader")}
-        return {name: _name(value) for name, value in given.items() if value is not None}
-
-
-def _name(value: object) -> str:
-    match value:
-        case Task():
-            return value.name
-        case nn.Module() | Parts():
-            return type(value).__name__
-    return str(getattr(value, "__qualname__", type(value).__name__))
-
-
-NOTHING_OWN = Own()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -218,22 +190,6 @@ def open_data(
     return make_dataset(data, raw, learnt.column, learn, seed), learnt
 
 
-def check_raw(raw: object, data: str) -> None:
-    """Hold what an own reader gave against its contract.
-
-    Raises:
-        DataError: Says what it breaks.
-    """
-    if not isinstance(raw, RawDataset):
-        raise DataError(
-            f"the reader gave {type(raw).__name__} for {data}, which breaks its contract", "a vitrail.data.RawDataset"
-        )
-    for name, samples in raw.splits.items():
-        for column in samples.columns:
-            if len(samples.column(column)) != len(samples):
-                raise DataError(f"the reader's split {name} has a column {column} of another length", "one value each")
-
-
 def new_run(
     data: str,
     options: TrainOptions,
@@ -265,7 +221,7 @@ def new_run(
         prepared, parts = _in_micro_batches(prepared, options, given, memory)
         listen("timing a few steps")
         batch, whole = prepared.trial()
-        check_contract(prepared, batch)
+        check_objective(prepared.objective, prepared.network, batch, settings.own)
         execution, more, seconds = pick_precision(
             settings.execution, asked, width_of(settings), prepared.network, batch, prepared.objective
         )
@@ -449,41 +405,6 @@ def _background(
     patch, threads = network.patch, max(1, settings.execution.workers)
     background = draw_references(images, read_by, patch, settings.seed, threads)
     return background, (said_of_references(background, read_by, patch, len(images)),)
-
-
-def check_contract(prepared: Prepared, batch: Batch) -> None:
-    """Try an objective of one's own, or that of an own task or network, on a few samples.
-
-    Raises:
-        UsageError: It breaks its contract; says which.
-    """
-    if not prepared.settings.own:
-        return
-    network = prepared.network
-    names = ", ".join(f"{kind} {name}" for kind, name in prepared.settings.own.items())
-    try:
-        found = prepared.objective(network, batch)
-        loss, count, measures = found
-        problem = _broken(loss, count, measures)
-    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
-        problem = f"it raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    if problem:
-        raise UsageError(
-            f"the objective of {names} breaks its contract: {problem}",
-            "objective(network, batch) -> (summed loss as a tensor (), count as an int, {name: sum as a tensor ()})",
-        )
-
-
-def _broken(loss: object, count: object, measures: object) -> str:
-    if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.requires_grad:
-        return "the loss must be a tensor without axes through which a gradient flows"
-    if not bool(loss.isfinite()):
-        return f"the loss is {float(loss)}"
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        return f"the count must be a whole number above 0, got {count!r}"
-    if not isinstance(measures, dict) or not all(isinstance(each, torch.Tensor) for each in measures.values()):
-        return "the measures must be tensors by name"
-    return ""
 
 
 def unreadable_notes(*feeds: Feed) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ def tell(typed: Explain, results: Sequence["Result"]) -> None:
     """The answers and the verdicts: those of a comparison in a table, others as sentences below the answers."""
     from vitrail.cli.output import print_table, say, warn
     from vitrail.pages.words import parts_words, several_words
-    from vitrail.shares import percent
+    from vitrail.text import percent
 
     explained = [one for _, one in results]
     rows, sentences = [], []

@@ -56,7 +56,7 @@ def explain_written(model: "Model", typed: Explain, page: Path, command: str) ->
 def _tell(results: Sequence["Result"], about: str) -> None:
     """The texts, and what to know of their probabilities."""
     from vitrail.cli.output import print_table, say
-    from vitrail.shares import percent
+    from vitrail.text import percent
 
     truths = ["" if one.true_label in (None, said.text) else f"(it is {one.true_label})" for said, one in results]
     rows = [(one.name, s.shown, percent(s.probability), truth) for (s, one), truth in zip(results, truths, strict=True)]

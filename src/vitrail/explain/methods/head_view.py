@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.colour import ROUNDING
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
 from vitrail.explain.layers import RecordedLayer, attention, block_of, heads_of, read_heads, read_row
@@ -19,6 +18,7 @@ from vitrail.explain.readout import open_run
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
+from vitrail.pages.colour import ROUNDING
 
 
 @torch.inference_mode(False)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from vitrail.colour import (
+from vitrail.pages.colour import (
     DIVERGING,
     EVEN,
     FROM_END,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitrail.shares import percent, percent_in_words
+from vitrail.text import percent, percent_in_words
 
 
 @pytest.mark.parametrize(
