@@ -1,4 +1,4 @@
-"""Checks of a whole package of explainers, run on the real one and on copies with a planted fault."""
+"""Checks of a whole package of explainers, run on it as it is and with planted faults (test_mutants.py)."""
 
 from collections.abc import Callable
 from types import ModuleType

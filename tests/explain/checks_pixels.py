@@ -1,4 +1,4 @@
-"""Checks of the methods that look at pixels or cover patches, for the real package and for copies with a fault.
+"""Checks of the methods that look at pixels or cover patches, run on the package as it is and with planted faults.
 
 References: captum and pytorch-grad-cam on the same weights (T6), closed forms of a network that is linear in its
 pixels, and loops over patches, windows, masks and sets that share no code with the package.

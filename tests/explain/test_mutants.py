@@ -1,196 +1,266 @@
-"""The checks are green for the real package and red for copies of it with a planted fault (T22).
+"""The checks of methods are green for the package as it is and red with a planted fault (T22).
 
-The faults that explanations are known for, and the names under which they are planted here (`KNOWN` holds them):
-
-    reversed gradients              gradients of the last layer first: generic attention, gradient rollout, and both of
-                                    their pure functions
-    no keepdim                      columns divided, not rows: rollout, gradient rollout
-    register off by one             a register shown as the first patch
-    swapped rows and columns        rows and columns swapped
-    probability for logit, p > .999 a probability differentiated; TAM: a probability
-    min-max hidden in the values    every map stretched to 0..1
-
-The self-test finds them all on a user's model (test_selftest.py). Other copies with other faults: methods that look
-at pixels (test_checks_pixels.py), conservative propagation (test_conservative.py), scores (scores/test_mutants.py), and
-the views inside (inside/test_planted_faults.py).
+What explanations are known to get wrong is planted first (`KNOWN`). Faults of scores and verdicts, and of the views
+inside, stand in scores/test_mutants.py and inside/test_planted_faults.py; mutants.py says how to add one.
 """
 
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from types import ModuleType
 
 import pytest
+import torch
+from torch import Tensor
 
 import vitrail.explain
-from tests.explain import attention_checks, checks
-from tests.explain.mutants import is_red, make_copy
-
-GENERIC, ROLLOUT, RAW, READOUT = (
-    "methods/generic_attention.py",
-    "methods/rollout.py",
-    "methods/raw_attention.py",
-    "readout.py",
+from tests.explain import attention_checks, checks, checks_pixels
+from tests.explain.methods import test_conservative, test_cross_attention
+from tests.explain.mutants import Fault, must_be_found, planted, rows
+from tests.explain.reference import PLAIN
+from vitrail.explain.heat import caveats
+from vitrail.explain.layers import (
+    RecordedLayer,
+    recorded,
+    start_rows,
 )
+from vitrail.explain.methods.attcat import attcat
+from vitrail.explain.methods.attention_grad_cam import attention_grad_cam
+from vitrail.explain.methods.conservative import conservative
+from vitrail.explain.methods.covering import answers
+from vitrail.explain.methods.cross_attention import cross_attention
+from vitrail.explain.methods.generic_attention import relevance_of
+from vitrail.explain.methods.grad_cam import open_layer
+from vitrail.explain.methods.gradient_rollout import rolled_by_gradient
+from vitrail.explain.methods.head_view import most_of
+from vitrail.explain.methods.held import Counted, HeldNorm
+from vitrail.explain.methods.integrated_gradients import _Path
+from vitrail.explain.methods.kernel_shap import kernel
+from vitrail.explain.methods.legrad import raising_gradient
+from vitrail.explain.methods.pixels import by_patch
+from vitrail.explain.methods.rise import random_masks
+from vitrail.explain.methods.rollout import mixing
+from vitrail.explain.methods.saliency import saliency
+from vitrail.explain.methods.smooth_grad import smooth_grad
+from vitrail.explain.methods.tam import last_gradient
+from vitrail.explain.readout import heat_of, on_grid, readout_of
+from vitrail.explain.target import Aim
 
-# name: (file, text, text with the fault, the checks that must go red)
-MUTANTS: dict[str, tuple[str, str, str, tuple[Callable[[ModuleType], None], ...]]] = {
-    "gradients of the last layer first": (
-        GENERIC,
-        "recorded(opened.record, at_attended)",
-        "recorded(opened.record, dict(zip(at_attended, reversed(at_attended.values()), strict=True)))",
-        (checks.generic_is_exact,),
+Check = Callable[[ModuleType], None]
+
+
+def of_package(*checks: Check) -> tuple[Callable[[], None], ...]:
+    return tuple(partial(check, vitrail.explain) for check in checks)
+
+
+def backwards(layers: dict[str, Tensor]) -> dict[str, Tensor]:
+    return dict(zip(layers, reversed(layers.values()), strict=True))
+
+
+def stretched(values: Tensor) -> Tensor:
+    values = values - values.amin(dim=(1, 2), keepdim=True)
+    return values / values.amax(dim=(1, 2), keepdim=True)
+
+
+def transposed(values: Tensor) -> Tensor:
+    """Columns where rows should be, in the shape of the grid."""
+    return values.flatten(1).unflatten(1, values.shape[:0:-1]).mT
+
+
+def mean_over_all(true: Callable, network: vitrail.nn.ViT, grid: tuple[int, int]) -> Tensor:
+    row = true(network, grid)
+    return torch.full_like(row, 1 / len(row)) if network.config.pooling == "mean" else row
+
+
+def read_with_cross_attention() -> None:
+    reader, images = test_cross_attention.make_reader(), test_cross_attention.make_images()
+    test_cross_attention.test_it_is_the_attention_of_the_row_before(reader, images, None, None)
+
+
+SHEET = (partial(test_conservative.test_the_sheet_closes_in_float32, PLAIN),)
+READ = of_package(checks.raw_is_exact, checks.rollout_is_exact, checks.generic_is_exact)
+
+FAULTS = {
+    # ---- what explanations are known to get wrong
+    "gradients of the last layer first": Fault(
+        recorded,
+        lambda recorded, record, at=None: recorded(record, at and backwards(at)),
+        guards=of_package(checks.generic_is_exact, attention_checks.gradient_rollout_is_exact),
     ),
-    "the pure function, gradients of the last layer first": (
-        GENERIC,
-        "given_layers(attentions, gradients)",
-        "given_layers(attentions, list(reversed(gradients)))",
-        (checks.row_is_the_row_of_the_product,),
+    "columns divided, not rows (no keepdim)": Fault(
+        mixing,
+        lambda sum_, dim, keepdim: sum_(dim=-2, keepdim=True),
+        at="sum",
+        guards=of_package(
+            checks.rollout_options_are_exact, checks.row_is_the_row_of_the_product, checks.rows_of_rollout_sum_to_one
+        ),
     ),
-    "columns divided, not rows (no keepdim)": (
-        ROLLOUT,
-        "mixed.sum(dim=-1, keepdim=True)",
-        "mixed.sum(dim=-2, keepdim=True)",
-        (checks.rollout_options_are_exact, checks.row_is_the_row_of_the_product, checks.rows_of_rollout_sum_to_one),
+    "a register shown as the first patch": Fault(
+        on_grid,
+        lambda on_grid, row, prefix, grid: on_grid(row.roll(1, 1), prefix, grid),
+        guards=(*READ, *of_package(checks.maps_roll_with_the_picture)),
     ),
-    "a register shown as the first patch": (
-        READOUT,
-        "row[:, prefix:].unflatten(1, grid)",
-        "row[:, max(0, prefix - 1) : -1 if prefix else None].unflatten(1, grid)",
-        (checks.raw_is_exact, checks.rollout_is_exact, checks.generic_is_exact, checks.maps_roll_with_the_picture),
+    "rows and columns swapped": Fault(
+        on_grid,
+        lambda on_grid, row, prefix, grid: transposed(on_grid(row, prefix, grid)),
+        guards=(*READ, *of_package(checks.maps_roll_with_the_picture)),
     ),
-    "rows and columns swapped": (
-        READOUT,
-        "row[:, prefix:].unflatten(1, grid)",
-        "row[:, prefix:].unflatten(1, grid[::-1]).transpose(1, 2)",
-        (checks.raw_is_exact, checks.rollout_is_exact, checks.generic_is_exact, checks.maps_roll_with_the_picture),
+    "a probability differentiated": Fault(
+        Aim.of,
+        lambda of, aim, logits: of(aim, logits.softmax(dim=-1)),
+        guards=of_package(checks.generic_is_exact, checks.generic_is_exact_when_sure, attention_checks.tam_is_exact),
     ),
-    "a probability differentiated": (
-        READOUT,
-        "logit = aim.of(logits)",
-        "logit = aim.of(logits.softmax(dim=1))",
-        (checks.generic_is_exact, checks.generic_is_exact_when_sure),
+    "every map stretched to 0..1": Fault(
+        heat_of,
+        lambda heat_of, values, *given, **options: heat_of(stretched(values), *given, **options),
+        guards=of_package(checks.raw_is_exact, checks.generic_is_exact, checks.values_are_in_raw_units),
     ),
-    "every map stretched to 0..1": (
-        READOUT,
-        "values = on_grid(row.detach(), self.prefix, self.grid)",
-        "values = on_grid(row.detach(), self.prefix, self.grid)\n"
-        "        values = values - values.amin(dim=(1, 2), keepdim=True)\n"
-        "        values = values / values.amax(dim=(1, 2), keepdim=True)",
-        (checks.raw_is_exact, checks.generic_is_exact, checks.values_are_in_raw_units),
+    # ---- what all methods share
+    "mean over prefix tokens too": Fault(readout_of, mean_over_all, guards=READ),
+    "who looks at the readout, not where it looks": Fault(
+        RecordedLayer.weights,
+        lambda weights, layer, heads, queries: weights(layer, heads, range(layer.extent.tokens)).mT[:, :, queries],
+        guards=(*READ, *of_package(attention_checks.head_view_is_exact)),
     ),
-    "the first row read out with mean pooling": (
-        READOUT,
-        'if config.pooling == "class":',
-        "if True:",
-        (checks.raw_is_exact, checks.rollout_is_exact, checks.generic_is_exact),
+    "a constant map passes as a signal": Fault(
+        caveats, lambda caveats, values: ((),) * len(values), guards=of_package(checks.nothing_gives_no_signal)
     ),
-    "mean over prefix tokens too": (
-        READOUT,
-        "readout[config.prefix :] = 1.0 / patches",
-        "readout[:] = 1.0 / len(readout)",
-        (checks.raw_is_exact, checks.rollout_is_exact, checks.generic_is_exact),
+    # ---- attention
+    "generic attention: R kept whole, not R - I": Fault(
+        relevance_of,
+        lambda relevance_of, layers, readout, clamp: (
+            relevance_of(layers, readout, clamp) + start_rows(layers[-1], readout)
+        ),
+        guards=of_package(checks.generic_is_exact, checks.row_is_the_row_of_the_product),
     ),
-    "the distillation token's head forgotten": (
-        READOUT,
-        "if config.distillation_token:",
-        "if False:",
-        (checks.raw_is_exact, checks.rollout_is_exact, checks.generic_is_exact),
+    "gradient rollout: no clamp": Fault(
+        rolled_by_gradient,
+        lambda clamp, **_: clamp.__self__,
+        at="clamp",
+        guards=of_package(
+            attention_checks.gradient_rollout_is_exact, attention_checks.gradient_rollout_rows_sum_to_one
+        ),
     ),
-    "R kept whole, not R - I": (
-        GENERIC,
-        "    return gathered\n",
-        "    return gathered + start\n",
-        (checks.generic_is_exact, checks.row_is_the_row_of_the_product),
+    "attention Grad-CAM: each head clamped before the mean": Fault(
+        attention_grad_cam,
+        lambda mean, dim, **how: (mean.__self__.clamp(min=0) if dim == 1 else mean.__self__).mean(dim, **how),
+        at="mean",
+        guards=of_package(attention_checks.attention_grad_cam_is_exact),
     ),
-    "the two clamps exchanged": (
-        GENERIC,
-        'if clamp == "head":',
-        'if clamp != "head":',
-        (checks.generic_is_exact, checks.row_is_the_row_of_the_product),
+    "head view: one patch too few": Fault(
+        most_of,
+        lambda argmax, **how: (argmax(**how) - 1).clamp(min=0),
+        at="argmax",
+        guards=of_package(attention_checks.head_view_is_exact),
     ),
-    "no clamp": (
-        GENERIC,
-        "(some, piece.clamp(min=0))",
-        "(some, piece)",
-        (checks.generic_is_exact, checks.row_is_the_row_of_the_product),
+    "AttCAT: without its sign": Fault(
+        attcat,
+        lambda times, one, other: times(one, other).abs(),
+        at="*",
+        guards=of_package(attention_checks.attcat_is_exact),
     ),
-    "gradient without attention": (
-        "layers.py",
-        "layer.gradient(heads, queries) * layer.weights(heads, queries)",
-        "layer.gradient(heads, queries)",
-        (checks.generic_is_exact, checks.row_is_the_row_of_the_product),
+    "TAM: the gradient at the picture alone": Fault(
+        last_gradient,
+        lambda last_gradient, network, opened, scale: last_gradient(network, opened, 1.0),
+        guards=of_package(attention_checks.tam_is_exact),
     ),
-    "rollout from the first layer to the last": (
-        ROLLOUT,
-        "for layer in reversed(layers):",
-        "for layer in layers:",
-        (checks.rollout_is_exact, checks.row_is_the_row_of_the_product),
+    "LeGrad: times the attention": Fault(
+        raising_gradient,
+        lambda true, layer, heads, queries: true(layer, heads, queries) * layer.weights(heads, queries),
+        guards=of_package(attention_checks.legrad_is_exact),
     ),
-    "the largest entries discarded": (
-        ROLLOUT,
-        "whole * (whole >= smallest_kept)",
-        "whole * (whole <= smallest_kept)",
-        (checks.rollout_options_are_exact, checks.row_is_the_row_of_the_product),
+    "cross attention: the row that read the token, not the one that wrote it": Fault(
+        cross_attention,
+        lambda cat, parts, dim: cat(parts[::-1], dim=dim),
+        at="cat",
+        guards=(read_with_cross_attention,),
     ),
-    "the first layer as the last": (RAW, "layer: int = -1,", "layer: int = 0,", (checks.raw_is_exact,)),
-    "who looks at the readout, not where it looks": (
-        RAW,
-        "row = read_row(RecordedLayer(opened.record.kept(place)), attention, opened.readout, heads)",
-        "row = opened.record.attention(place).mean(dim=1) @ opened.readout",
-        (checks.raw_is_exact,),
+    # ---- pixels, tokens and covers
+    "rows and columns of patches mixed up": Fault(
+        by_patch,
+        lambda by_patch, pixels, grid: transposed(by_patch(pixels, grid)),
+        guards=(
+            *of_package(checks_pixels.gradients_are_captums, checks_pixels.integrated_is_captums),
+            partial(test_conservative.assert_shares, conservative, PLAIN),
+        ),
     ),
-    "a constant map passes as a signal": (
-        "heat.py",
-        "(NO_SIGNAL,) if is_constant else ()",
-        "()",
-        (checks.nothing_gives_no_signal,),
+    "saliency: the gradient keeps its sign": Fault(
+        saliency,
+        lambda abs_: abs_.__self__,
+        at="abs",
+        guards=of_package(checks_pixels.gradients_are_captums, checks_pixels.linear_networks_are_exact),
     ),
+    "SmoothGrad: sizes averaged, not gradients": Fault(
+        smooth_grad,
+        lambda gradients_at, *given: gradients_at(*given).abs(),
+        at="gradients_at",
+        guards=of_package(checks_pixels.smooth_grad_is_the_mean_over_noise),
+    ),
+    "integrated gradients: nodes on -1 to 1": Fault(
+        _Path.sums,
+        lambda over, one, two: one,
+        at="/",
+        guards=of_package(checks_pixels.integrated_is_captums, checks_pixels.linear_networks_are_exact),
+    ),
+    "Grad-CAM and HiResCAM: the token before": Fault(
+        open_layer,
+        lambda open_layer, *given: (lambda run, tokens, gradients: (run, tokens.roll(1, 1), gradients))(
+            *open_layer(*given)
+        ),
+        guards=of_package(checks_pixels.cams_are_those_of_grad_cam, checks_pixels.cams_are_exact),
+    ),
+    "seen and covered mixed up": Fault(
+        answers,
+        lambda lerp, filling, pictures, seen: lerp(pictures, filling, seen),
+        at="lerp",
+        guards=of_package(checks_pixels.occlusion_is_captums, checks_pixels.rise_is_the_mean_while_seen),
+    ),
+    "RISE: masks are not shifted": Fault(
+        random_masks,
+        lambda randint, *given, **options: 0 * randint(*given, **options),
+        at="randint",
+        guards=of_package(checks_pixels.masks_are_as_in_the_paper),
+    ),
+    "KernelSHAP: every set weighs the same": Fault(
+        kernel, lambda kernel, players, size: 1.0, guards=of_package(checks_pixels.shapley_values_are_exact)
+    ),
+    # ---- conservative propagation
+    "deviation not held": Fault(
+        HeldNorm.forward, lambda answering, part, tokens, back: part(tokens), at="answering", guards=SHEET
+    ),
+    "biases not counted": Fault(Counted.forward, lambda forward, counted, tokens: counted.part(tokens), guards=SHEET),
 }
 
-MUTANTS |= attention_checks.MUTANTS
-CHECKS = checks.CHECKS + attention_checks.CHECKS
+CHECKS = checks.CHECKS + attention_checks.CHECKS + checks_pixels.CHECKS
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_the_real_package_is_right(check: Callable[[ModuleType], None]) -> None:
+@pytest.mark.usefixtures("as_a_user")
+def test_the_package_is_right(check: Check) -> None:
     check(vitrail.explain)
 
 
-def test_a_copy_without_a_fault_is_right(tmp_path: Path) -> None:
-    copy = make_copy(tmp_path)
-    assert [check.__name__ for check in CHECKS if is_red(check, copy)] == []
-
-
-@pytest.mark.parametrize("fault", MUTANTS)
-def test_a_planted_fault_is_found(fault: str, tmp_path: Path) -> None:
-    file, old, new, finders = MUTANTS[fault]
-    mutant = make_copy(tmp_path, file, old, new)
-    assert [check.__name__ for check in finders if not is_red(check, mutant)] == []
-
-
-# what is known to go wrong, and the mutants that plant it
-KNOWN: dict[str, tuple[str, ...]] = {
-    "reversed gradients": (
-        "gradients of the last layer first",
-        "the pure function, gradients of the last layer first",
-        "gradient rollout: gradients of the last layer first",
-        "gradient rollout: the pure function, gradients of the last layer first",
-    ),
-    "no keepdim": (
-        "columns divided, not rows (no keepdim)",
-        "gradient rollout: columns divided, not rows (no keepdim)",
-    ),
-    "register off by one": ("a register shown as the first patch",),
-    "swapped rows and columns": ("rows and columns swapped",),
-    "probability for logit where p > 0.999": ("a probability differentiated", "TAM: a probability"),
-    "min-max hidden in the values": ("every map stretched to 0..1",),
-}
-
-
-def test_every_known_fault_is_planted() -> None:
-    assert {fault for faults in KNOWN.values() for fault in faults} <= set(MUTANTS)
-    assert checks.generic_is_exact_when_sure in MUTANTS["a probability differentiated"][3]
+@pytest.mark.parametrize("fault", rows(FAULTS, frozenset({"KernelSHAP: every set weighs the same"})))
+def test_a_planted_fault_is_found(fault: Fault) -> None:
+    must_be_found(fault)
 
 
 def test_every_check_finds_some_fault() -> None:
-    assert {check for *_, finders in MUTANTS.values() for check in finders} == set(CHECKS)
+    assert {guard.func for fault in FAULTS.values() for guard in fault.guards if type(guard) is partial} >= set(CHECKS)
+
+
+def test_a_fault_is_gone_after_its_block() -> None:
+    aim, logits = Aim(torch.tensor([1])), torch.tensor([[2.0, 3.0]])
+    with planted(FAULTS["a probability differentiated"]):
+        assert 0 < aim.of(logits) < 1
+    assert aim.of(logits) == 3
+    with pytest.raises(ZeroDivisionError), planted(Fault(caveats, lambda *_: 1 / 0)):
+        heat_of(torch.zeros(1, 2, 2), aim, logits[:, 1], "none", signed=False, class_specific=False)
+    assert caveats(torch.zeros(1, 2, 2)) == (("no signal",),)
+
+
+def test_an_operation_that_is_not_there_is_an_error() -> None:
+    with (
+        pytest.raises(AssertionError, match=r"readout_of has no reversed: it has \["),
+        planted(Fault(readout_of, lambda *_: None, at="reversed")),
+    ):
+        pass

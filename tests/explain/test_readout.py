@@ -1,14 +1,13 @@
 """Which tokens are read out, what is put on the grid, and that opening a run does not change it (T1)."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-from tests.explain.mutants import make_copy
 from tests.explain.reference import PLAIN, VARIANTS, explicit, make_images, make_network
 from vitrail.errors import UsageError
+from vitrail.explain import METHODS, generic_attention, rollout
 from vitrail.explain.layers import recorded
 from vitrail.explain.readout import on_grid, open_run, readout_of
 from vitrail.nn import ViTConfig
@@ -81,19 +80,18 @@ def test_weights_made_in_inference_mode() -> None:
         open_run(network, images, None, "blocks.*.attention", gradients=True)
 
 
-def test_what_the_shape_check_would_catch_first(tmp_path: Path) -> None:
-    """In the tests, beartype refuses these before the library does: so here is a copy that it does not check."""
-    package = make_copy(tmp_path)
+@pytest.mark.usefixtures("as_a_user")
+def test_what_the_shape_check_would_catch_first() -> None:
     network, images = make_network(PLAIN), make_images(PLAIN)
-    for method in package.METHODS.values():
+    for method in METHODS.values():
         with pytest.raises(UsageError, match=r"images must be floating point, got torch\.uint8"):
             method.function(network, images.to(torch.uint8))
         with pytest.raises(UsageError, match=r"class index of 0\.\.3, got torch\.float32"):
             method.function(network, images, 1.5)
     with pytest.raises(UsageError, match="fusion must be one of mean, max, min, got 'maxx'\ntry: fusion='max'"):
-        package.rollout(network, images, fusion="maxx")
+        rollout(network, images, fusion="maxx")
     with pytest.raises(UsageError, match="clamp must be one of head, mean, got 'heads'\ntry: clamp='head'"):
-        package.generic_attention(network, images, clamp="heads")
+        generic_attention(network, images, clamp="heads")
 
 
 def test_positions_of_any_kind() -> None:

@@ -2,8 +2,8 @@
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -11,12 +11,13 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from tests.explain.mutants import unchecked
 from tests.explain.planted_lab import load_planted
 from vitrail.data.readers.planted import Variant, planted_digits
 from vitrail.errors import UsageError
 from vitrail.explain import Heat
+from vitrail.explain.compare import compare
 from vitrail.explain.evidence import COMPOSITES, SURROGATES
+from vitrail.explain.explainable import in_precision
 from vitrail.explain.heat import aim_of
 from vitrail.explain.methods.conservative import conservative
 from vitrail.explain.methods.generic_attention import generic_attention
@@ -25,6 +26,7 @@ from vitrail.explain.methods.rollout import rollout
 from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.streams import keys_of
+from vitrail.explain.selftest import selftest
 from vitrail.explain.tested import Trust, _told
 from vitrail.explain.trial import _t_97_5, begin, check_masks, trust
 from vitrail.model import Model
@@ -270,9 +272,10 @@ def test_what_is_no_number_never_speaks_for_a_map(few: Lab) -> None:
     assert "no numbers" in trust(few.model, few.images, noted).reason[0]
 
 
-def test_an_unknown_precision_is_a_usage_error(few: Lab, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("as_a_user")
+def test_an_unknown_precision_is_a_usage_error(few: Lab) -> None:
     with pytest.raises(ValueError, match="precision is fp32 or bf16, not 'fp8'\ntry: precision='bf16'"):
-        unchecked(tmp_path, "explainable", "in_precision")(few.model.network, "fp8")
+        in_precision(few.model.network, "fp8")
 
 
 def test_a_trial_judges_maps_of_its_own_question_alone(few: Lab) -> None:
@@ -311,20 +314,18 @@ def test_pictures_of_another_size_need_references_of_their_own(lab: Lab) -> None
     assert trust(lab.model, wide, heat, references=torch.cat([lab.images[:12]] * 2, dim=3)).fill == "donor"
 
 
-@pytest.mark.parametrize(
-    ("file", "name"), [("trial", "trust"), ("compare", "compare"), ("selftest.running", "selftest")]
-)
-def test_a_bare_network_is_no_model(lab: Lab, tmp_path: Path, file: str, name: str) -> None:
-    function = unchecked(tmp_path, file, name)
-    given = (lab.images[:1], lab.heat(lab.masks.float())) if name == "trust" else (lab.images[:1],)
+@pytest.mark.parametrize("function", [trust, compare, selftest])
+@pytest.mark.usefixtures("as_a_user")
+def test_a_bare_network_is_no_model(lab: Lab, function: Callable) -> None:
+    given = (lab.images[:1], lab.heat(lab.masks.float())) if function is trust else (lab.images[:1],)
     with pytest.raises(ValueError, match=r"a model is wanted, .* got ViT\ntry: vitrail\.load"):
         function(lab.model.network, *given)
     with pytest.raises(ValueError, match=r"a network is wanted, got Model\ntry: model\.network"):
-        unchecked(tmp_path, "methods.rollout", "rollout")(lab.model, lab.images[:1])
+        rollout(lab.model, lab.images[:1])
     with pytest.raises(
         ValueError, match=r"computes in torch\.float32, and the images are torch\.float64\ntry: images\.to"
     ):
-        unchecked(tmp_path, "methods.rollout", "rollout")(lab.model.network, lab.images[:1].double())
+        rollout(lab.model.network, lab.images[:1].double())
 
 
 def test_no_picture_is_a_usage_error(few: Lab) -> None:

@@ -15,8 +15,7 @@ CONFIG = ImageToSequenceConfig(encoder=READER, vocabulary=9, decoder_depth=3, ma
 TARGET = torch.tensor([[4, 5, 8, 3], [7, 3, 0, 0]])
 
 
-@pytest.fixture
-def network() -> ImageToSequence:
+def make_reader() -> ImageToSequence:
     torch.manual_seed(0)
     network = ImageToSequence(CONFIG)
     for parameter in network.parameters():
@@ -24,9 +23,11 @@ def network() -> ImageToSequence:
     return network.eval()
 
 
-@pytest.fixture
-def images() -> torch.Tensor:
+def make_images() -> torch.Tensor:
     return torch.randn(2, 1, 16, 24, generator=torch.Generator().manual_seed(1))
+
+
+network, images = pytest.fixture(make_reader, name="network"), pytest.fixture(make_images, name="images")
 
 
 @pytest.mark.parametrize(("layer", "head"), [(None, None), (-1, None), (0, 1), (None, 0)])

@@ -1,13 +1,11 @@
 """Occlusion, and what all methods share that cover patches (`covering`): fillings, and rounding."""
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from tests.explain.mutants import unchecked
 from tests.explain.reference import PLAIN, make_images, make_network, reader_of
 from vitrail.data.patches import Patchify
 from vitrail.errors import UsageError
@@ -107,6 +105,7 @@ def test_a_filling_of_patches_is_one_of_pictures() -> None:
         ({"batch_size": 0}, "batch_size must be a whole number, at least 1, got 0"),
     ],
 )
-def test_wrong_options(options: dict, message: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("as_a_user")
+def test_wrong_options(options: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        unchecked(tmp_path, "methods.occlusion")(make_network(PLAIN), make_images(PLAIN), **options)
+        occlusion(make_network(PLAIN), make_images(PLAIN), **options)

@@ -1,11 +1,8 @@
 """RISE: what its map estimates, and that its masks say nothing by themselves."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from tests.explain.mutants import unchecked
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from vitrail.errors import UsageError
 from vitrail.explain.methods.rise import random_masks, rise, rise_of
@@ -89,6 +86,7 @@ def test_the_map_rolls_with_picture_and_masks() -> None:
         ({"fill": "blur"}, "fill must be 'mean', numbers or a tensor, got 'blur'"),
     ],
 )
-def test_wrong_options(options: dict, message: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("as_a_user")
+def test_wrong_options(options: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        unchecked(tmp_path, "methods.rise")(make_network(PLAIN), make_images(PLAIN), **options)
+        rise(make_network(PLAIN), make_images(PLAIN), **options)

@@ -1,11 +1,8 @@
 """SmoothGrad: its noise goes with the picture's range, and more samples agree better."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from tests.explain.mutants import unchecked
 from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.errors import UsageError
 from vitrail.explain.methods.saliency import saliency
@@ -46,6 +43,7 @@ def test_more_samples_agree_better() -> None:
         ({"batch_size": 0}, "batch_size must be a whole number, at least 1, got 0"),
     ],
 )
-def test_wrong_options(options: dict, message: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("as_a_user")
+def test_wrong_options(options: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        unchecked(tmp_path, "methods.smooth_grad")(make_network(PLAIN), make_images(PLAIN), **options)
+        smooth_grad(make_network(PLAIN), make_images(PLAIN), **options)

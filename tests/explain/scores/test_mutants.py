@@ -1,264 +1,228 @@
-"""Copies of the scores with a planted fault: the checks that are green for the real ones must go red (T22)."""
+"""The checks of scores, and of all that a verdict is made of, are red with a planted fault (T22); see ../mutants.py."""
 
 from collections.abc import Callable
-from pathlib import Path
+from functools import cache, partial
+from itertools import count
 from types import ModuleType
 
 import pytest
+import torch
 
-from tests.explain.mutants import is_red, make_copy
+from tests.explain import test_covered_pictures, test_evidence, test_lending, test_surrogates, test_trial, test_verdict
+from tests.explain.mutants import Fault, must_be_found, rows
 from tests.explain.scores import checks
 from vitrail.explain import scores
+from vitrail.explain.covered_pictures import CoveredPictures
+from vitrail.explain.evidence import COMPOSITES, as_high, find_evidence, settled
+from vitrail.explain.lending import without_evidence
+from vitrail.explain.scores.covering_by_rank import ranks_of
+from vitrail.explain.scores.fill import composite, donor, own_patches
+from vitrail.explain.scores.localisation import pointing_game, relevance_mass, segmentation
+from vitrail.explain.scores.random_maps import random_maps
+from vitrail.explain.scores.removal import _curve
+from vitrail.explain.scores.saco import saco_of
+from vitrail.explain.scores.sanity import class_discrimination, max_sensitivity, scrambled
+from vitrail.explain.surrogates import surrogates
+from vitrail.explain.trial import Trial
+from vitrail.explain.verdict import verdict
 
-COVERING, FILL, LOCALISATION = "covering_by_rank.py", "fill.py", "localisation.py"
-RANDOM, REMOVAL, SACO, SANITY = "random_maps.py", "removal.py", "saco.py", "sanity.py"
+Check = Callable[[ModuleType], None]
 
-# name: (file, text, text with the fault, the check that must go red)
-MUTANTS: dict[str, tuple[str, str, str, Callable[[ModuleType], None]]] = {
-    "donors from any position": (
-        FILL,
-        "cut[chosen, torch.arange(cut.shape[1], device=images.device)]",
-        "cut[chosen, torch.arange(cut.shape[1]).flip(0)]",
-        checks.donors_stand_where_they_stood,
+
+def of_scores(*checks: Check) -> tuple[Callable[[], None], ...]:
+    return tuple(partial(check, scores) for check in checks)
+
+
+@cache
+def few() -> test_trial.Lab:
+    return test_trial.make_lab(20).select(6)
+
+
+def on_the_lab(test: Callable[[test_trial.Lab], None]) -> tuple[Callable[[], None], ...]:
+    return (lambda: test(few()),)
+
+
+NUMBERS = count()
+
+FAULTS = {
+    # ---- what stands in covered patches
+    "donors from any position": Fault(
+        donor,
+        lambda arange, *given, **options: arange(*given, **options).flip(0),
+        at="arange",
+        guards=of_scores(checks.donors_stand_where_they_stood),
     ),
-    "one reference for the whole picture": (
-        FILL,
-        'torch.randint(cut.shape[0], size, generator=generator, device="cpu")',
-        "torch.randint(cut.shape[0], (draws, 1), generator=generator).expand(-1, cut.shape[1])",
-        checks.donors_stand_where_they_stood,
+    "fillers drawn for each batch": Fault(
+        donor,
+        lambda stream, seed, use: stream(seed + next(NUMBERS), use),
+        at="stream",
+        guards=of_scores(checks.the_same_in_every_batch),
     ),
-    "a patch put back where it was": (
-        FILL,
-        "torch.randint(1, positions,",
-        "torch.randint(0, positions,",
-        checks.own_patches_come_from_elsewhere_in_the_picture,
+    "own patches: a patch put back where it was": Fault(
+        own_patches,
+        lambda randint, low, high, size, **options: randint(0, high, size, **options),
+        at="randint",
+        guards=of_scores(checks.own_patches_come_from_elsewhere_in_the_picture),
     ),
-    "patches of another picture of the batch": (
-        FILL,
-        "_joined(cut[:, one], images)",
-        "_joined(cut.roll(1, 0)[:, one], images)",
-        checks.own_patches_come_from_elsewhere_in_the_picture,
+    "what is covered is shown": Fault(
+        composite,
+        lambda where, covered, filler, images: where(covered, images, filler),
+        at="where",
+        guards=of_scores(
+            checks.composites_are_exact,
+            checks.curves_are_exact,
+            checks.perturbation_covers_the_upsampled_map,
+            checks.a_contrast_and_a_function_are_measured,
+        ),
     ),
-    "columns mirrored": (
-        FILL,
-        "masks.repeat_interleave(patch[0], dim=2)",
-        "masks.flip(3).repeat_interleave(patch[0], dim=2)",
-        checks.composites_are_exact,
+    # ---- in which order, and what is measured
+    "the least relevant first": Fault(
+        ranks_of,
+        lambda sort, descending, **options: sort(descending=not descending, **options),
+        at="sort",
+        guards=of_scores(
+            checks.curves_are_exact, checks.perturbation_is_exact, checks.the_true_order_is_the_best_of_all
+        ),
     ),
-    "what is covered is shown": (
-        FILL,
-        "torch.where(pixels[:, :, None], filler, images)",
-        "torch.where(pixels[:, :, None], images, filler)",
-        checks.composites_are_exact,
+    "one order among equals for all pictures": Fault(
+        ranks_of,
+        lambda stream, seed, use, key: stream(seed, use),
+        at="stream",
+        guards=of_scores(checks.equal_values_come_in_random_order),
     ),
-    "the least relevant first": (COVERING, "descending=True", "descending=False", checks.curves_are_exact),
-    "one patch too many": (COVERING, "(rank < high[span])", "(rank <= high[span])", checks.curves_are_exact),
-    "the filler of another draw": (
-        COVERING,
-        "filler[draw % setting.draws, picture]",
-        "filler[(draw + picture) % setting.draws * 0, picture]",
-        checks.curves_are_exact,
+    # ---- the curves
+    "insertion that deletes": Fault(
+        _curve, lambda equal, metric, name: True, at="==", guards=of_scores(checks.curves_are_exact)
     ),
-    "the target of another picture": (
-        COVERING,
-        "setting.read(logits_of(network, made), picture)",
-        "setting.read(logits_of(network, made), (picture + 1) % pictures)",
-        checks.curves_are_exact,
+    "steps rounded down": Fault(
+        _curve,
+        lambda round_, number: int(number),
+        at="round",
+        guards=of_scores(checks.fewer_steps_are_points_of_the_curve),
     ),
-    "a softmax over two classes only": (
-        COVERING,
-        "return logits.softmax(dim=1)",
-        "return logits.sigmoid()",
-        checks.curves_are_exact,
+    "SaCo without the sign": Fault(
+        saco_of,
+        lambda where, agree, plus, minus: where(agree, plus, 0 * minus),
+        at="where",
+        guards=of_scores(checks.curves_are_exact),
     ),
-    "equal values in reading order": (
-        COVERING,
-        'torch.rand(shape, generator=stream(seed, "order", key), device="cpu")',
-        "torch.arange(shape[1]).expand(shape)",
-        checks.equal_values_come_in_random_order,
+    # ---- random maps
+    "random maps: the power squared": Fault(
+        random_maps, lambda abs_: abs_() ** 2, at="abs", guards=of_scores(checks.random_maps_are_as_smooth)
     ),
-    "one order for all pictures": (
-        COVERING,
-        'stream(seed, "order", key)',
-        'stream(seed, "order")',
-        checks.equal_values_come_in_random_order,
+    "random maps that are the map, with other values": Fault(
+        random_maps,
+        lambda random_maps, values, count, *given: 1.5 * values.expand(count, *values.shape),
+        guards=of_scores(checks.random_maps_lie_anywhere, checks.random_maps_hold_the_same_values),
     ),
-    "an order drawn for each batch": (
-        COVERING,
-        'stream(seed, "order", key)',
-        'stream(seed + len(values), "order", key)',
-        checks.the_same_in_every_batch,
+    # ---- against a mask
+    "relevance mass of negative values too": Fault(
+        relevance_mass,
+        lambda clamp_min, least: clamp_min.__self__.abs(),
+        at="clamp_min",
+        guards=of_scores(checks.localisation_is_exact),
     ),
-    "fillers drawn for each batch": (
-        FILL,
-        'torch.randint(cut.shape[0], size, generator=generator, device="cpu")',
-        "torch.randint(cut.shape[0], size, generator=generator).roll(len(images), 0)",
-        checks.the_same_in_every_batch,
+    "the first of equal values points": Fault(
+        pointing_game,
+        lambda equal, values, largest: equal(values.argmax(dim=1, keepdim=True), torch.arange(values.shape[1])),
+        at="==",
+        guards=of_scores(checks.a_constant_map_points_by_chance),
     ),
-    "insertion that deletes": (
-        REMOVAL,
-        '[(0, count) if metric == "deletion" else (count, patches) for count in counts]',
-        '[(0, patches - count) if metric == "insertion" else (0, count) for count in counts]',
-        checks.curves_are_exact,
+    "segmentation: a threshold at one half": Fault(
+        segmentation,
+        lambda mean, **options: 0 * mean(**options) + 0.5 if options else mean(),
+        at="mean",
+        guards=of_scores(checks.segmentation_accumulates),
     ),
-    "an area without its ends": (
-        REMOVAL,
-        "torch.trapezoid(points, points.new_tensor(fractions))",
-        "points[:, 1:].mean(dim=1)",
-        checks.curves_are_exact,
+    # ---- against the weights, the class and noise
+    "equal shares count for both": Fault(
+        class_discrimination,
+        lambda above, own, other: own >= other,
+        at=">",
+        guards=of_scores(checks.a_blind_map_has_one_half),
     ),
-    "aopc over K, not K + 1": (
-        REMOVAL,
-        "(points[:, :1] - points).mean(dim=1)",
-        "(points[:, :1] - points)[:, 1:].mean(dim=1)",
-        checks.curves_are_exact,
+    "MPRT: the weights kept": Fault(
+        scrambled,
+        lambda scrambled, network, seed: network,
+        guards=of_scores(checks.scrambled_networks_have_maps_of_the_same_class),
     ),
-    "saco without the sign": (
-        SACO,
-        "torch.where(agree, weights, -weights).sum(dim=1)",
-        "torch.where(agree, weights, 0 * weights).sum(dim=1)",
-        checks.curves_are_exact,
+    "max-sensitivity: the last change": Fault(
+        max_sensitivity,
+        lambda maximum, worst, last: last,
+        at="maximum",
+        guards=of_scores(checks.the_largest_change_counts),
     ),
-    "steps rounded down": (
-        REMOVAL,
-        "counts = [round(patches * index / cut) for index in range(cut + 1)]",
-        "counts = [patches * index // cut for index in range(cut + 1)]",
-        checks.fewer_steps_are_points_of_the_curve,
+    # ---- evidence
+    "a class chosen as the highest, against its own numbers": Fault(
+        as_high, lambda where, highest, best, own: own, at="where", guards=(test_evidence.test_ranks_by_hand,)
     ),
-    "the least relevant pixels for the most": (
-        REMOVAL,
-        '(0, count) if first == "most" else (total - count, total)',
-        '(0, count) if first == "least" else (total - count, total)',
-        checks.perturbation_is_exact,
+    "one round of composites is enough": Fault(
+        settled,
+        lambda settled, above, count: torch.ones_like(above, dtype=torch.bool),
+        guards=(partial(test_evidence.test_a_round_is_the_last_when_its_count_is_rare_at_the_limit, COMPOSITES[0]),),
     ),
-    "a map that is not smoothed": (
-        REMOVAL,
-        'mode="bilinear", align_corners=False',
-        'mode="nearest"',
-        checks.perturbation_covers_the_upsampled_map,
+    "what surrogates say is thrown away": Fault(
+        find_evidence,
+        lambda max_, of_surrogates, of_composites: of_composites,
+        at="max",
+        guards=(test_evidence.test_networks_that_learnt_nothing_find_little_even_in_photographs,),
     ),
-    "corners aligned": (
-        REMOVAL,
-        'mode="bilinear", align_corners=False',
-        'mode="bilinear", align_corners=True',
-        checks.perturbation_covers_the_upsampled_map,
+    "surrogates that are shuffled pixels": Fault(
+        surrogates,
+        lambda surrogates, image, count, seed, key: torch.stack(
+            [image.flatten(1)[:, torch.randperm(image[0].numel())].view_as(image) for _ in range(count)]
+        ),
+        guards=(test_surrogates.test_they_are_as_smooth_and_stand_elsewhere,),
     ),
-    "the power squared": (
-        RANDOM,
-        "power = torch.fft.fft2(map_).abs()",
-        "power = torch.fft.fft2(map_).abs() ** 2",
-        checks.random_maps_are_as_smooth,
+    "references that lend evidence": Fault(
+        without_evidence,
+        lambda argsort, dim, descending: argsort(dim=dim),
+        at="argsort",
+        guards=(test_lending.test_every_patch_stays_in_its_place_and_only_named_ones_go,),
     ),
-    "theiler's start only": (RANDOM, "REFINEMENTS = 10", "REFINEMENTS = 0", checks.random_maps_are_as_smooth),
-    "rough where few values stand out": (RANDOM, "SWAPS = 24", "SWAPS = 0", checks.random_maps_are_as_smooth),
-    "swaps away from the map": (
-        RANDOM,
-        "moved.square().sum(dim=2) < off",
-        "moved.square().sum(dim=2) > off",
-        checks.random_maps_are_as_smooth,
+    # ---- the trial
+    "the trial covers the least relevant first": Fault(
+        CoveredPictures._order,
+        lambda argsort, descending, **options: argsort(descending=not descending, **options),
+        at="argsort",
+        guards=(test_covered_pictures.test_the_numbers_are_those_of_pictures_covered_by_hand,),
     ),
-    "values shuffled": (
-        RANDOM,
-        "power = torch.fft.fft2(map_).abs()",
-        "power = torch.ones_like(map_)",
-        checks.random_maps_are_as_smooth,
+    "twins that cover the same squares count for the map": Fault(
+        Trial.judge,
+        lambda or_, lower, alike: lower,
+        at="|",
+        guards=(test_trial.test_a_twin_that_covers_the_same_squares_counts_against_the_map,),
     ),
-    "the map's own phases": (RANDOM, "turn[..., 0, 0] = 1.0", "turn[...] = 1.0", checks.random_maps_lie_anywhere),
-    "the surrogate itself, with other values": (
-        RANDOM,
-        'return _swapped(found, values, stream(seed, "swaps")).to(given.device)\n',
-        "return torch.fft.ifft2(power * phases).real.to(values)\n",
-        checks.random_maps_hold_the_same_values,
+    "what is no number speaks for the picture": Fault(
+        as_high,
+        lambda below, theirs, own: ~(theirs >= own),
+        at="<",
+        guards=on_the_lab(test_trial.test_what_is_no_number_never_speaks_for_a_map),
     ),
-    "a contrast measured among all classes": (
-        COVERING,
-        "if aim.rather_than is not None:",
-        "if False:",
-        checks.a_contrast_and_a_function_are_measured,
-    ),
-    "the truth put last": (
-        COVERING,
-        "descending=True",
-        "descending=False",
-        checks.the_true_order_is_the_best_of_all,
-    ),
-    "mass of negative values too": (
-        LOCALISATION,
-        "wide(values).clamp_min(0)",
-        "wide(values).abs()",
-        checks.localisation_is_exact,
-    ),
-    "rank of one patch less": (LOCALISATION, "(size - 1)", "(size - 2)", checks.localisation_is_exact),
-    "the first of equal values points": (
-        LOCALISATION,
-        "(top & inside).sum(dim=1) / top.sum(dim=1)",
-        "inside.gather(1, flat.argmax(dim=1, keepdim=True))[:, 0].float()",
-        checks.a_constant_map_points_by_chance,
-    ),
-    "a threshold at one half": (
-        LOCALISATION,
-        "shares > shares.mean(dim=1, keepdim=True)",
-        "shares > 0.5",
-        checks.segmentation_accumulates,
-    ),
-    "outside left out": (
-        LOCALISATION,
-        "((inside, truth), (~inside, ~truth))",
-        "((inside, truth), (inside, truth))",
-        checks.segmentation_accumulates,
-    ),
-    "equal shares count for both": (
-        SANITY,
-        "((own > other).to(maps) + (own >= other).to(maps)) / 2",
-        "(own >= other).to(maps)",
-        checks.a_blind_map_has_one_half,
-    ),
-    "objects swapped": (SANITY, "(masks, masks.flip(1))", "(masks.flip(1), masks)", checks.a_blind_map_has_one_half),
-    "a head of zeros": (
-        SANITY,
-        "nn.init.xavier_uniform_(parameter)",
-        "pass",
-        checks.scrambled_networks_have_maps_of_the_same_class,
-    ),
-    "the weights kept": (
-        SANITY,
-        "other = ViT(network.config, network.parts)",
-        "return network",
-        checks.scrambled_networks_have_maps_of_the_same_class,
-    ),
-    "the scrambled network's own class": (
-        SANITY,
-        "images, same_target(learnt, target))",
-        "images, target)",
-        checks.scrambled_networks_have_maps_of_the_same_class,
-    ),
-    "torch's random state moved": (
-        SANITY,
-        "torch.random.fork_rng(devices=[]), torch.device",
-        "torch.device",
-        checks.scrambled_networks_have_maps_of_the_same_class,
-    ),
-    "noise to one side": (SANITY, "(2 * drawn - 1)", "drawn", checks.the_largest_change_counts),
-    "the last change": (
-        SANITY,
-        "torch.maximum(worst, (moved - still).norm(dim=1))",
-        "(moved - still).norm(dim=1)",
-        checks.the_largest_change_counts,
+    # ---- the verdict
+    "evidence alone is enough": Fault(
+        verdict,
+        lambda verdict, evidence, faithful, *more: verdict(evidence, faithful and 0.01, *more),
+        guards=(test_verdict.test_nothing_is_supported_without_both,),
     ),
 }
 
 
-@pytest.mark.parametrize("fault", MUTANTS)
-def test_a_planted_fault_turns_its_check_red(fault: str, tmp_path: Path) -> None:
-    file, old, new, check = MUTANTS[fault]
-    assert is_red(check, make_copy(tmp_path, file, old, new, scores))
+SLOW = frozenset(
+    {
+        "random maps: the power squared",
+        "what surrogates say is thrown away",
+        "twins that cover the same squares count for the map",
+        "what is no number speaks for the picture",
+    }
+)
 
 
-@pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
-def test_every_check_can_fail(check: Callable[[ModuleType], None]) -> None:
-    assert any(check is planted for *_, planted in MUTANTS.values())
+@pytest.mark.parametrize("fault", rows(FAULTS, SLOW))
+def test_a_planted_fault_turns_its_check_red(fault: Fault) -> None:
+    must_be_found(fault)
 
 
-def test_a_copy_without_a_fault_is_green(tmp_path: Path) -> None:
-    package = make_copy(tmp_path, RANDOM, "REFINEMENTS = 10", "REFINEMENTS = 9 + 1", scores)
-    assert not any(is_red(check, package) for check in checks.CHECKS)
+def test_every_check_can_fail() -> None:
+    planted = {guard.func for fault in FAULTS.values() for guard in fault.guards if type(guard) is partial}
+    assert planted >= set(checks.CHECKS)
