@@ -50,7 +50,7 @@ demo: install
 	echo "explanations   $$run/explanation.html"
 
 test: install
-	$(PYTEST) $(SPREAD)
+	$(PYTEST) $(SPREAD) --durations=25
 
 # pytest leaves with 5 when no test is marked: nothing to soak is no failure.
 soak: install

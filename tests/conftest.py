@@ -7,10 +7,15 @@ from pathlib import Path
 import jaxtyping
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 import tests.shapes  # noqa: F401  (the check of types that pyproject.toml names: loaded before the package is)
 from tests import runs
 from tests.photographs import make_photographs
+
+# No test looks at the clock: what is slow on a busy machine is not wrong.
+settings.register_profile("vitrail", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("vitrail")
 
 _FILE = "train-images-idx3-ubyte.gz"
 

@@ -13,8 +13,6 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "vitrail"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -118,11 +116,11 @@ def faults(text: str, module: str, is_package: bool = False) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_every_file_imports_only_what_it_may(path: Path):
-    module = module_of(path)
-    assert part_of(module) in MAY_IMPORT, "a new part of the house: say in MAY_IMPORT what it may import"
-    assert faults(path.read_text(), module, path.name == "__init__.py") == []
+def test_every_file_imports_only_what_it_may():
+    parts = {part_of(module_of(path)) for path in FILES}
+    assert parts <= set(MAY_IMPORT), "a new part of the house: say in MAY_IMPORT what it may import"
+    found = {path: faults(path.read_text(), module_of(path), path.name == "__init__.py") for path in FILES}
+    assert [fault for each in found.values() for fault in each] == []
 
 
 def test_no_two_parts_import_each_other():
@@ -132,9 +130,8 @@ def test_no_two_parts_import_each_other():
     assert [part for part, others in MAY_IMPORT.items() if "cli" in others] == ["__main__"]
 
 
-@pytest.mark.parametrize(
-    ("module", "text"),
-    [
+def test_a_planted_import_is_found():
+    for module, text in (
         ("vitrail.nn.vit", "from vitrail.data.pictures import Pictures"),
         ("vitrail.nn.vit", "from vitrail import explain"),
         ("vitrail.nn.vit", "import vitrail"),
@@ -155,24 +152,20 @@ def test_no_two_parts_import_each_other():
         ("vitrail.pages.html", "from vitrail.nn import ViT"),
         ("vitrail", "from vitrail.cli import main"),
         ("vitrail.errors", "from vitrail.nn import ViT"),
-    ],
-)
-def test_a_planted_import_is_found(module: str, text: str):
-    assert faults(text, module)
+    ):
+        assert faults(text, module), text
 
 
-@pytest.mark.parametrize(
-    ("module", "text", "is_package"),
-    [
+def test_what_is_allowed_is_not_called_a_fault():
+    for module, text, is_package in (
         ("vitrail.nn.vit", "from vitrail.nn.blocks import MLP\nfrom vitrail.errors import UsageError", False),
         ("vitrail.nn.vit", "from .blocks import MLP\nimport torch.nn.functional as F\nimport math", False),
         ("vitrail.nn", "from .blocks import MLP\nfrom ..errors import UsageError", True),
         ("vitrail.training.loop", "from vitrail import nn, data\nfrom vitrail.model import Model", False),
-        ("vitrail.cli.train", "import vitrail\nfrom vitrail import training", False),
-    ],
-)
-def test_what_is_allowed_is_not_called_a_fault(module: str, text: str, is_package: bool):
-    assert faults(text, module, is_package) == []
+        ("vitrail.cli.train", "import vitrail
+from vitrail import training", False),
+    ):
+        assert faults(text, module, is_package) == []
 
 
 def as_sorted(names: list[str]) -> list[str]:
@@ -216,21 +209,19 @@ def wrong_all(text: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: module_of(path / "__init__.py"))
-def test_what_is_public_is_written_down_and_can_be_imported(package: Path):
-    path = package / "__init__.py"
-    assert wrong_all(path.read_text()) is None
-    module = importlib.import_module(module_of(path))
-    for name in module.__all__:
-        assert getattr(module, name) is not None
-    star: dict[str, object] = {}
-    exec(f"from {module.__name__} import *", star)
-    assert set(star) - {"__builtins__"} == set(module.__all__)
+def test_what_is_public_is_written_down_and_can_be_imported():
+    for path in (package / "__init__.py" for package in PACKAGES):
+        assert wrong_all(path.read_text()) is None, path
+        module = importlib.import_module(module_of(path))
+        for name in module.__all__:
+            assert getattr(module, name) is not None, f"{module.__name__}.{name}"
+        star: dict[str, object] = {}
+        exec(f"from {module.__name__} import *", star)
+        assert set(star) - {"__builtins__"} == set(module.__all__), path
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_planted_fault_in_what_is_public_is_found():
+    for text in (
         "from vitrail.nn.vit import ViT",
         "from vitrail.nn.vit import ViT\n__all__ = []",
         "from vitrail.nn.vit import ViT\n__all__ = ['ViT', 'twin']",
@@ -238,10 +229,8 @@ def test_what_is_public_is_written_down_and_can_be_imported(package: Path):
         "from vitrail.nn.vit import ViT\n__all__ = ['ViT', 'ViT']",
         "def helper(): ...\n__all__ = []",
         "TABLE: dict = {}\n__all__ = []",
-    ],
-)
-def test_a_planted_fault_in_what_is_public_is_found(text: str):
-    assert wrong_all(text)
+    ):
+        assert wrong_all(text), text
 
 
 def test_a_right_list_is_not_called_a_fault():
@@ -264,9 +253,9 @@ def lines_of_code(text: str) -> int:
     return len(lines)
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_no_file_is_longer_than_one_sitting(path: Path):
-    assert lines_of_code(path.read_text()) <= LONGEST
+def test_no_file_is_longer_than_one_sitting():
+    lengths = {module_of(path): lines_of_code(path.read_text()) for path in FILES}
+    assert {module: length for module, length in lengths.items() if length > LONGEST} == {}
 
 
 def test_a_planted_long_file_is_found():
@@ -275,19 +264,17 @@ def test_a_planted_long_file_is_found():
     assert lines_of_code(text) == 3
 
 
-def loads_torch(statement: str) -> bool:
-    code = f"import sys\n{statement}\nprint(*sorted({{'torch', 'torchvision'}} & set(sys.modules)))"
+def loaded_by(*modules: str) -> set[str]:
+    """Which of these modules have loaded torch once they are imported, in a process of their own."""
+    lines = ["import sys"]
+    for module in modules:
+        lines.append(f"import {module}\nif {{'torch', 'torchvision'}} & set(sys.modules): print({module!r})")
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    return bool(run.stdout.strip())
+    command = [sys.executable, "-c", "\n".join(lines)]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    return set(run.stdout.split())
 
 
-@pytest.mark.parametrize(
-    "statement", ["import vitrail", "import vitrail.cli", "import vitrail.pages", "import vitrail.errors"]
-)
-def test_these_never_load_torch(statement: str):
-    assert not loads_torch(statement)
-
-
-def test_loading_torch_is_noticed():
-    assert loads_torch("import vitrail.nn")
+def test_these_never_load_torch():
+    light = ("vitrail", "vitrail.errors", "vitrail.pages", "vitrail.cli")
+    assert loaded_by(*light, "vitrail.nn") == {"vitrail.nn"}, "the last one must be noticed, no other may be there"

@@ -4,8 +4,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 TESTS = Path(__file__).parent
 FILES = sorted(TESTS.rglob("test_*.py"))
 SAYS_SO = ("assert_", "check", "must_", "raises", "warns")
@@ -28,14 +26,14 @@ def silent(text: str) -> Iterator[str]:
             yield node.name
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(TESTS)))
-def test_every_test_shows_what_it_asserts(path: Path) -> None:
-    assert list(silent(path.read_text(encoding="utf-8"))) == []
+def test_every_test_shows_what_it_asserts() -> None:
+    assert len(FILES) > 100
+    found = {str(path.relative_to(TESTS)): list(silent(path.read_text(encoding="utf-8"))) for path in FILES}
+    assert {path: names for path, names in found.items() if names} == {}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_test_without_an_assertion_is_found() -> None:
+    for text in (
         "def test_it(): run()",
         "async def test_it(): await run()",
         "def test_it():\n    with owned(folder):\n        pass",
@@ -43,22 +41,17 @@ def test_every_test_shows_what_it_asserts(path: Path) -> None:
         "@pytest.mark.parametrize('path', assert_sorted(files))\ndef test_it(path): run(path)",
         "class TestIt:\n    def test_it(self): self.run()",
         "def test_it(): print('assert')",
-    ],
-)
-def test_a_test_without_an_assertion_is_found(text: str) -> None:
-    assert list(silent(text)) == ["test_it"]
+    ):
+        assert list(silent(text)) == ["test_it"], text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_one_with_an_assertion_is_not() -> None:
+    for text in (
         "def test_it():\n    for x in y:\n        assert x",
         "def test_it():\n    with pytest.raises(ValueError), owned(folder):\n        run()",
-        "def test_it():\n    with must_raise(DataError, 'no model'):\n        load(folder)",
+        "def test_it():\n    with must_raise(DataError, 'model'):\n        load(folder)",
         "def test_it(): np.testing.assert_allclose(one, other)",
         "def test_it(): checks.check_held_out(root)",
         "def helper(): run()",
-    ],
-)
-def test_one_with_an_assertion_is_not(text: str) -> None:
-    assert list(silent(text)) == []
+    ):
+        assert list(silent(text)) == [], text

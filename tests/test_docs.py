@@ -3,15 +3,16 @@
 import ast
 import importlib
 import re
-import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.commands import command_faults, commands
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted({ROOT / "README.md", *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md")})
@@ -19,6 +20,7 @@ TOP = r"(?:src|tests|docs|benchmarks|constraints|lessons|recipes|\.ci)"
 FENCE = re.compile(r"^```([\w-]*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)|(?:src|href)=\"([^\"]+)\"")
 NAMED = re.compile(rf"`({TOP}/[\w./-]*|[\w-]+\.(?:md|toml|txt)|Makefile|LICENSE)`")
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 MADE_BY_A_RUN = {"command.txt", "log.txt"}  # named on pages, written into a run folder
 
 
@@ -54,6 +56,19 @@ def missing_files(text: str, page: Path) -> list[str]:
     """Names of files of this repository, in backquotes, that are nowhere."""
     named = [name for name in NAMED.findall(FENCE.sub("", text)) if name not in MADE_BY_A_RUN]
     return [name for name in named if not (ROOT / name).exists() and not (page.parent / name).exists()]
+
+
+def missing_tests(text: str, page: Path) -> list[str]:
+    """Tests named as `tests/file.py::test_name` that are nowhere."""
+    return [f"{path}::{name}" for path, name in TEST.findall(text) if name not in functions_of(path)]
+
+
+@cache
+def functions_of(path: str) -> frozenset[str]:
+    """The functions at the top of a file of this repository; none when it is not there."""
+    file = ROOT / path
+    tree = ast.parse(file.read_text(encoding="utf-8")) if file.is_file() else ast.Module([], [])
+    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
 
 
 def python_faults(source: str) -> list[str]:
@@ -98,64 +113,32 @@ def resolves(name: str) -> bool:
     return True
 
 
-def commands(block: str) -> Iterator[list[str]]:
-    """The words of each command in a console block; lines that begin with nothing we know are taken as output."""
-    for line in block.replace("\\\n", " ").splitlines():
-        text = re.sub(r"^\s*\$ ", "", line).strip()
-        if re.match(r"(\.venv/bin/)?vitrail\b|make\b", text):
-            words = shlex.split(text, comments=True)
-            cut = next((i for i, word in enumerate(words) if word in {"|", "&&", ";", ">"}), len(words))
-            yield words[:cut]
+def faults_of_pages(find: Callable[[str, Path], list[str]]) -> dict[str, list[str]]:
+    """What `find` says of each page that has a fault."""
+    found = {str(page.relative_to(ROOT)): find(page.read_text(encoding="utf-8"), page) for page in PAGES}
+    return {page: faults for page, faults in found.items() if faults}
 
 
-@cache
-def help_of(verb: str) -> str | None:
-    """What `vitrail VERB --help` prints, None when there is no such verb."""
-    command = [sys.executable, "-c", "import sys; from vitrail.cli import main; sys.exit(main())", verb, "--help"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    return answer.stdout if answer.returncode == 0 else None
+def test_links_lead_somewhere() -> None:
+    assert len(PAGES) > 10
+    assert faults_of_pages(broken_links) == {}
 
 
-@cache
-def make_targets() -> frozenset[str]:
-    return frozenset(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+def test_named_files_and_tests_exist() -> None:
+    assert faults_of_pages(missing_files) == {}
+    assert faults_of_pages(missing_tests) == {}
 
 
-def command_faults(words: list[str], describe: Callable[[str], str | None] = help_of) -> list[str]:
-    """What a command asks for that does not exist: a make target, a verb, a flag."""
-    program, *rest = words
-    if program == "make":
-        asked = [word for word in rest if "=" not in word and not word.startswith("-")]
-        return [f"make {target}" for target in asked if target not in make_targets()]
-    if not rest or rest[0].startswith("-"):
-        return []
-    told = describe(rest[0])
-    if told is None:
-        return [f"vitrail {rest[0]}"]
-    flags = [word.split("=")[0] for word in rest if word.startswith("--")]
-    return [flag for flag in flags if not re.search(rf"{re.escape(flag)}(?![\w-])", told)]
+def test_python_blocks_use_names_that_exist() -> None:
+    assert faults_of_pages(lambda text, _: [f for b in blocks(text, "python", "py") for f in python_faults(b)]) == {}
 
 
-@pytest.fixture(params=PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def page(request: pytest.FixtureRequest) -> Path:
-    return request.param
+def test_commands_exist_with_their_flags() -> None:
+    def find(text: str, page: Path) -> list[str]:
+        shown = blocks(text, "console", "bash", "sh", "shell")
+        return [fault for block in shown for words in commands(block) for fault in command_faults(words)]
 
-
-def test_links_lead_somewhere(page: Path) -> None:
-    assert broken_links(page.read_text(), page) == []
-
-
-def test_named_files_exist(page: Path) -> None:
-    assert missing_files(page.read_text(), page) == []
-
-
-def test_python_blocks_use_names_that_exist(page: Path) -> None:
-    assert [name for block in blocks(page.read_text(), "python", "py") for name in python_faults(block)] == []
-
-
-def test_commands_exist_with_their_flags(page: Path) -> None:
-    shown = blocks(page.read_text(), "console", "bash", "sh", "shell")
-    assert [fault for block in shown for words in commands(block) for fault in command_faults(words)] == []
+    assert faults_of_pages(find) == {}
 
 
 def test_readme_shows_the_two_commands() -> None:
@@ -176,20 +159,21 @@ def test_planted_broken_links_are_found() -> None:
 def test_planted_missing_files_are_found() -> None:
     text = "`src/vitrail/errors.py` `src/vitrail/gone.py` `Makefile` `GONE.md` `log.txt`\n```\n`tests/gone.py`\n```\n"
     assert missing_files(text, ROOT / "CHANGELOG.md") == ["src/vitrail/gone.py", "GONE.md"]
+    text = (
+        "`tests/test_docs.py::test_planted_missing_files_are_found`, `tests/test_docs.py::test_x` `tests/x.py::test_y`"
+    )
+    assert missing_tests(text, ROOT / "CHANGELOG.md") == ["tests/test_docs.py::test_x", "tests/x.py::test_y"]
 
 
-@pytest.mark.parametrize(
-    ("source", "wrong"),
-    [
-        ("import vitrail.errors\nvitrail.errors.DataError", []),
-        ("from vitrail.errors import DataError, Absent", ["vitrail.errors.Absent"]),
-        ("import vitrail.absent", ["vitrail.absent"]),
-        ("import vitrail\nvitrail.errors.absent('x')", ["vitrail.errors.absent"]),
-        ("import torch\ntorch.absent", []),
-    ],
-)
-def test_planted_python_names_are_found(source: str, wrong: list[str]) -> None:
-    assert python_faults(source) == wrong
+def test_planted_python_names_are_found() -> None:
+    for source, wrong in {
+        "import vitrail.errors\nvitrail.errors.DataError": [],
+        "from vitrail.errors import DataError, Absent": ["vitrail.errors.Absent"],
+        "import vitrail.absent": ["vitrail.absent"],
+        "import vitrail\nvitrail.errors.absent('x')": ["vitrail.errors.absent"],
+        "import torch\ntorch.absent": [],
+    }.items():
+        assert python_faults(source) == wrong
 
 
 def test_planted_python_that_does_not_parse_is_an_error() -> None:
@@ -197,46 +181,49 @@ def test_planted_python_that_does_not_parse_is_an_error() -> None:
         python_faults("model = vitrail.load(")
 
 
-@pytest.mark.parametrize(
-    ("line", "wrong"),
-    [
-        ("make demo", []),
-        ("make test WORKERS=4", []),
-        ("make tea", ["make tea"]),
-        ("vitrail --help", []),
-        ("$ vitrail train digits --out runs/a  # a note", []),
-        ("vitrail train digits \\\n  --epoch=3 | tee log --x", ["--epoch"]),
-        ("vitrail tarin digits", ["vitrail tarin"]),
-        ("accuracy 97 %", []),
-    ],
-)
-def test_planted_commands_are_found(line: str, wrong: list[str]) -> None:
+def test_planted_commands_are_found() -> None:
     def describe(verb: str) -> str | None:
         return {"train": "usage: --out PATH, --epochs INT"}.get(verb)
 
-    assert [fault for words in commands(line) for fault in command_faults(words, describe)] == wrong
+    for line, wrong in {
+        "make demo": [],
+        "make test WORKERS=4": [],
+        "make tea": ["make tea"],
+        "vitrail --help": [],
+        "$ vitrail train digits --out runs/a  # a note": [],
+        "vitrail train digits \\\n  --epoch=3 | tee log --x": ["--epoch"],
+        "vitrail tarin digits": ["vitrail tarin"],
+        "accuracy 97 %": [],
+    }.items():
+        assert [fault for words in commands(line) for fault in command_faults(words, describe)] == wrong
 
 
 RUN = re.compile(r"^```python\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)  # not ```python no-run: needs a run folder
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
-    source = "\n".join(RUN.findall(page.read_text()))
-    if not source:
-        return
-    done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, check=False)
+def problem_of_blocks(pages: list[Path], folder: Path) -> str:
+    """What goes wrong when the Python blocks of pages run, in one process, each page by itself; empty when nothing."""
+    lines = ["import traceback"]
+    for page in pages:
+        source = "\n".join(RUN.findall(page.read_text(encoding="utf-8")))
+        lines.append(f"try:\n    exec(compile({source!r}, {page.name!r}, 'exec'), {{}})")
+        lines.append(f"except Exception:\n    traceback.print_exc(); print({page.name!r})")
+    code = "\n".join(lines)
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
-def test_a_block_that_fails_would_be_noticed(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("```python\nimport vitrail\nvitrail.nothing\n```\n")
-    with pytest.raises(AssertionError, match="vitrail has no 'nothing'"):
-        test_python_blocks_run(page, tmp_path)
+def test_python_blocks_run(tmp_path: Path) -> None:
+    pages = [page for page in PAGES if RUN.search(page.read_text(encoding="utf-8"))]
+    assert ROOT / "README.md" in pages
+    planted = tmp_path / "planted.md"
+    planted.write_text("```python\nimport vitrail\nvitrail.nothing\n```\n")
+    problem = problem_of_blocks([*pages, planted], tmp_path)
+    assert "vitrail has no 'nothing'" in problem, "the planted fault"
+    assert problem.count("Traceback") == 1, problem
 
 
-@pytest.mark.parametrize("name", ["README.md", "benchmarks/README.md", "benchmarks/LOG.md"])
-def test_no_figure_is_left_open(name: str) -> None:
+def test_no_figure_is_left_open() -> None:
     """Figures that are still to be measured stand as @NAME@ while a page is written."""
-    assert not re.findall(r"@[A-Z]+@", (ROOT / name).read_text(encoding="utf-8"))
+    assert faults_of_pages(lambda text, page: re.findall(r"@[A-Z]+@", FENCE.sub("", text))) == {}

@@ -1,6 +1,5 @@
 """What `import vitrail` gives: a short list, written by hand, filled when it is used."""
 
-import importlib
 import inspect
 import subprocess
 import sys
@@ -28,14 +27,14 @@ def test_the_list_is_what_was_promised() -> None:
     assert dir(vitrail) == sorted(PROMISED)
 
 
-@pytest.mark.parametrize("name", sorted(PROMISED))
-def test_a_name_is_there_and_says_what_it_is(name: str) -> None:
-    value = getattr(vitrail, name)
-    assert value is getattr(vitrail, name)
-    assert inspect.getdoc(value)
-    if name != "explain":
-        assert value.__name__ == name
-        assert value.__module__.startswith("vitrail.")
+def test_a_name_is_there_and_says_what_it_is() -> None:
+    for name in PROMISED:
+        value = getattr(vitrail, name)
+        assert value is getattr(vitrail, name)
+        assert inspect.getdoc(value)
+        if name != "explain":
+            assert value.__name__ == name
+            assert value.__module__.startswith("vitrail.")
 
 
 def test_no_function_bears_the_name_of_a_folder_or_file() -> None:
@@ -60,17 +59,8 @@ def test_the_names_survive_the_import_of_every_folder() -> None:
 
 
 def test_a_wrong_name_lists_the_right_ones() -> None:
-    with pytest.raises(AttributeError, match=r"vitrail has no 'VIT'; it has .*ViTConfig"):
+    with pytest.raises(AttributeError, match=r"VIT.*ViTConfig"):
         _ = vitrail.VIT  # pyrefly: ignore[missing-attribute]
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_every_folder_lists_only_what_it_has(folder: str) -> None:
-    module = importlib.import_module(f"vitrail.{folder}")
-    names = getattr(module, "__all__", [])
-    assert len(set(names)) == len(names)
-    for name in names:
-        assert getattr(module, name) is not None
 
 
 def test_the_methods_of_explain() -> None:

@@ -44,7 +44,7 @@ def explain_lab(method: Method, name: str, how: str, count: int) -> Tensor:
     return function(copy.deepcopy(model.network).to(half), images.to(half), classes).values
 
 
-def keeps_the_order(method: Method, name: str, count: int) -> None:
+def must_keep_the_order(method: Method, name: str, count: int) -> None:
     """The map is float32, and its patches are ranked as in float32: Spearman 0.99 for every picture.
 
     So it is in bfloat16 and under autocast for all methods but those of `LEAST`, which says why, and in float16 for all
@@ -63,14 +63,14 @@ def keeps_the_order(method: Method, name: str, count: int) -> None:
 
 @pytest.mark.parametrize("method", OFTEN)
 def test_half_precision_keeps_the_order(method: str) -> None:
-    keeps_the_order(METHODS[method], "class-0", 4)
+    must_keep_the_order(METHODS[method], "class-0", 4)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 @pytest.mark.parametrize("name", ["class-0", "mean-0"])
 def test_half_precision_keeps_the_order_of_every_method(method: Method, name: str) -> None:
-    keeps_the_order(method, name, 1 if method.costly else 8 if takes(method, "batch_size") else 16)
+    must_keep_the_order(method, name, 1 if method.costly else 8 if takes(method, "batch_size") else 16)
 
 
 def test_an_order_that_is_lost_would_be_noticed() -> None:

@@ -2,7 +2,7 @@ import math
 import re
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.pages.structure import Structure
@@ -73,7 +73,6 @@ def test_screen_readers_hear_what_is_drawn():
 finite = st.floats(-1e9, 1e9).filter(lambda v: v == 0 or abs(v) > 1e-9)
 
 
-@settings(deadline=None)
 @given(st.lists(finite, min_size=1, max_size=20))
 def test_linear_axis_holds_its_values_and_has_few_round_ticks(values):
     spread = max(values) - min(values)
@@ -87,7 +86,6 @@ def test_linear_axis_holds_its_values_and_has_few_round_ticks(values):
     assert float(f"{step:.0e}") == pytest.approx(step, rel=1e-4)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(1e-12, 1e12), min_size=1, max_size=20))
 def test_log_axis_holds_its_values(values):
     axis = log_axis(values)

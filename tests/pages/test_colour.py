@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -53,7 +53,6 @@ def test_the_scale_runs_from_zero_to_the_largest_value():
     assert tuple(one_sided[1]) == DIVERGING[-1]
 
 
-@settings(deadline=None)
 @given(arrays.arrays(np.float64, (4, 5), elements=st.floats(0, 1)), st.booleans())
 def test_a_map_that_prefers_little_is_not_stretched_to_full_colour(noise, signed):
     """Only a square with three times the mean has the last colour; a nearly even map has a third of the scale."""

@@ -36,7 +36,7 @@ def test_the_injection_test_can_fail(name, monkeypatch):
         assert Structure(PAGES[name](PAYLOADS[0])).elements == Structure(PAGES[name]("plain")).elements
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.text(st.characters(codec=None)))
 def test_escaped_text_is_text(text):
     safe = escape(text)
@@ -46,7 +46,6 @@ def test_escaped_text_is_text(text):
     safe.encode("utf-8")
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(categories=["L", "N", "P", "S", "Zs"])))
 def test_ordinary_text_arrives_unchanged(text):
     page = Structure(f'<p title="{escape(text)}">{escape(text)}</p>')

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -17,7 +17,6 @@ def test_a_map_without_signal_leaves_the_grey_picture(signed):
     np.testing.assert_array_equal(heat_picture(picture, values, signed), np.repeat(picture[..., None], 3, 2))
 
 
-@settings(deadline=None)
 @given(
     arrays.arrays(
         np.float32, arrays.array_shapes(min_dims=2, max_dims=2, max_side=6), elements=st.floats(-9, 9, width=32)

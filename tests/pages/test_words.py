@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pages import samples
@@ -87,7 +87,6 @@ def test_small_parts_have_as_many_decimals_as_make_them_add_up() -> None:
     assert parts_words(none) == "Of the score nan: squares nan."
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-20, 20), min_size=1, max_size=5), st.sampled_from([1.0, 0.01, 1e-5]))
 def test_the_parts_add_up_as_they_are_printed_or_are_called_rounded(values: list[float], size: float) -> None:
     parts = tuple((letter, value * size) for letter, value in zip("abcde", values, strict=False))

@@ -32,7 +32,7 @@ def pair(channels: int, patch: tuple[int, int], bias: bool, flattening: Flatteni
     return convolution, linear
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     grid=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     patch=SIDES,
@@ -56,7 +56,7 @@ def test_both_forms_agree_in_output_and_in_every_gradient(grid, patch, channels,
         torch.testing.assert_close(linear.proj.bias.grad, convolution.proj.bias.grad, rtol=0, atol=1e-11)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(patch=SIDES, channels=st.integers(1, 5), flattening=st.sampled_from(FLATTENINGS))
 def test_weights_come_back_bit_for_bit(patch, channels, flattening):
     weight = torch.arange(3 * channels * patch[0] * patch[1]).float().reshape(3, channels, *patch)

@@ -45,7 +45,7 @@ def mixed(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return (weights @ values).transpose(1, 2).flatten(2)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     heads=st.integers(1, 4),
     head_dim=st.integers(1, 5),
@@ -67,7 +67,7 @@ def test_a_foreign_fused_map_becomes_ours(heads: int, head_dim: int, width: int,
     torch.testing.assert_close(attention(tokens), expected, rtol=0, atol=1e-10)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     heads=st.integers(1, 4), head_dim=st.integers(1, 5), order=st.sampled_from(ORDERS), other=st.sampled_from(ORDERS)
 )
