@@ -28,9 +28,9 @@ from vitrail.data.tensor_files import read_tensors, with_checksum
 from vitrail.data.vocabulary import BEGIN, END, PADDING, Vocabulary
 from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.io import read_json, to_json, write_file
-from vitrail.nn import STANDARD, ImageToSequenceConfig, Parts, Search, TransformerConfig, ViTConfig, grid_of
+from vitrail.nn import STANDARD, ImageToSequenceConfig, Parts, Search, TransformerConfig, ViT, ViTConfig, grid_of
 from vitrail.nn.mode import evaluating
-from vitrail.nn.networks import build, config_from_dict, config_to_dict
+from vitrail.nn.networks import NETWORKS, build, config_from_dict, config_to_dict
 from vitrail.tasks import TASKS, Prediction, Result, Task
 from vitrail.tasks.classify import Classification
 from vitrail.tasks.task import Input
@@ -40,6 +40,7 @@ from vitrail.weights.format1 import FORMAT as OLD
 from vitrail.weights.format1 import model_config
 
 FORMAT = 2
+OWN = "own"  # the kind of a network that a person made
 WEIGHTS, CONFIG, PREPROCESSOR, CARD = "model.safetensors", "config.json", "preprocessor_config.json", "README.md"
 SAVED_AGAIN = "the folder of another run, or train again"
 FIRST_RUN = "vitrail train digits, or for a model that writes: vitrail train sort-digits"
@@ -258,7 +259,15 @@ def _check_input(config: object, input: Input) -> None:
     grid_of(input.size, reads.patch)
 
 
-def save(model: Model, folder: str | Path, *, result: Result | None = None, card: str = "", parts: str = "") -> Path:
+def save(
+    model: Model,
+    folder: str | Path,
+    *,
+    result: Result | None = None,
+    card: str = "",
+    parts: str = "",
+    network: str = "",
+) -> Path:
     """Write a model folder; `load` reads it again.
 
     Files are written beside their place and renamed, so an interrupted save leaves the former files whole.
@@ -269,10 +278,16 @@ def save(model: Model, folder: str | Path, *, result: Result | None = None, card
         result: How well it does, for its card.
         card: Text of the README; made from the model when empty.
         parts: The name of the foreign parts, for a network that was built with `Parts` of its own.
+        network: The name of a network of one's own, which no configuration builds.
 
     Raises:
-        UsageError: If the network has foreign parts and `parts` does not name them.
+        UsageError: If the network has foreign parts, or is none of the library's, and is not named.
     """
+    if not network and type(model.network) not in [known for _, known in NETWORKS.values()]:
+        raise UsageError(
+            f"{type(model.network).__name__} is none of the library's networks ({', '.join(NETWORKS)})",
+            f"save(model, folder, network='{type(model.network).__name__}'), and load(folder, network=...) later",
+        )
     own = any(isinstance(each, Parts) and each != STANDARD for each in vars(model.network).values())
     if own and not parts:
         raise UsageError(
@@ -290,7 +305,7 @@ def save(model: Model, folder: str | Path, *, result: Result | None = None, card
         "model_type": "vitrail",
         "format": FORMAT,
         "task": model.task.name,
-        "network": config_to_dict(model.network.config),
+        "network": {"kind": OWN, "name": network} if network else config_to_dict(model.network.config),
         "parts": parts,
         "input": model.input.to_dict() if isinstance(model.input, Vocabulary) else None,
         "output": model.output.to_dict(),
@@ -298,7 +313,7 @@ def save(model: Model, folder: str | Path, *, result: Result | None = None, card
     }
     if isinstance(model.input, Preprocessing):
         write_file(folder / PREPROCESSOR, to_json(to_hugging_face(model.input)))
-        if isinstance(model.network.config, ViTConfig) and not parts and isinstance(model.output, Classes):
+        if isinstance(model.network, ViT) and not parts and isinstance(model.output, Classes):
             config |= timm_keys(model.network.config, model.input, model.classes)
     write_file(folder / CARD, card or card_of(model, result))
     write_file(folder / CONFIG, to_json(config))
@@ -309,6 +324,7 @@ def load(
     path: str | Path,
     *,
     task: Task | None = None,
+    network: nn.Module | None = None,
     parts: Parts | None = None,
     device: str | torch.device = "cpu",
 ) -> Model:
@@ -317,12 +333,13 @@ def load(
     Args:
         path: A run folder (which holds `model/`) or a model folder.
         task: For a task of your own, the same value that it was trained with.
+        network: For a network of your own, one of the same kind, into which the weights are read.
         parts: For a network with foreign parts, the same `Parts` that it was built with.
         device: Where the network goes.
 
     Raises:
         DataError: If the folder is missing, or a file in it is missing, damaged or does not fit the others.
-        UsageError: If the model was saved with a task or parts of your own, and they are not given.
+        UsageError: If the model was saved with a task, network or parts of your own, and they are not given.
     """
     folder, config = open_model(path)
     if config.get("parts") and parts is None:
@@ -331,8 +348,10 @@ def load(
             "vitrail.load(path, parts=Parts(...)) with the parts it was built with",
         )
     learnt = _task_of(config, task)
+    own = _own_network(config, network)
     try:
-        network = build(config_from_dict(config["network"]), parts).eval()
+        network = own if own is not None else build(config_from_dict(config["network"]), parts)
+        network.eval()
         text = config["input"]
         reads = Vocabulary.from_dict(text) if text else from_hugging_face(read_json(folder / PREPROCESSOR, SAVED_AGAIN))
         model = Model(network, reads, learnt.codec_from_dict(config["output"]), learnt, facts=dict(config["facts"]))
@@ -386,6 +405,20 @@ def _task_of(config: Mapping[str, Any], given: Task | None) -> Task:
             "vitrail.load(path, task=...) in Python, with the task that it was trained with",
         )
     return TASKS[name]
+
+
+def _own_network(config: Mapping[str, Any], given: nn.Module | None) -> nn.Module | None:
+    """The network that was given, where the configuration names one of a person's own; None where it builds one."""
+    network = config.get("network")
+    named = network.get("name") if isinstance(network, dict) and network.get("kind") == OWN else None
+    if named is None and given is not None:
+        raise UsageError("this model has a network of the library, which its files build", "load(path) without network")
+    if named is not None and given is None:
+        raise UsageError(
+            f"this model has a network of its own, called '{named}'",
+            f"vitrail.load(path, network={named}(...)) in Python, with the network that it was trained with",
+        )
+    return given
 
 
 def _fill(network: nn.Module, file: Path) -> None:

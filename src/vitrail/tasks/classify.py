@@ -197,6 +197,7 @@ class Classification(Task):
     measures = {"correct": "accuracy"}  # noqa: RUF012  # never changed
     blend = staticmethod(blend)
     smooths = True
+    invariant = True
     background = True
 
     def codec(self, raw: RawDataset, splits: Mapping[str, Samples], separator: str = "") -> Classes:

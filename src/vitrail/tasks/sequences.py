@@ -274,6 +274,7 @@ class Sequences(Task):
     counted = "tokens"
     measures = {"correct_tokens": "token_accuracy"}  # noqa: RUF012  # never changed
     smooths = True
+    invariant = True
     searches = True
 
     def codec(self, raw: RawDataset, splits: Mapping[str, Samples], separator: str = "") -> Vocabulary:

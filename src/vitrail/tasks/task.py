@@ -199,6 +199,9 @@ class Task(ABC):
     """Makes targets of mixed samples; None where samples cannot be mixed."""
     smooths: bool = False
     """Whether the objective or `blend` smooths labels."""
+    invariant: bool = False
+    """Whether what is learnt stays the same when an image is cropped, moved, turned, flipped or coloured anew; only
+    then are the augmentations of recipes taken over."""
     searches: bool = False
     """Whether `predict` takes a search."""
     background: bool = False

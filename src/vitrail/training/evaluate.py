@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from vitrail.data.batches import Batches, open_inputs
 from vitrail.data.columns import Texts
@@ -15,9 +16,10 @@ from vitrail.data.readers import Reader, is_named, read
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
 from vitrail.model import Model, load
+from vitrail.nn import Parts
 from vitrail.nn.mode import evaluating
 from vitrail.runtime import processors
-from vitrail.tasks import Result, check_column
+from vitrail.tasks import Result, Task, check_column
 from vitrail.training.settings import read_yaml, settings_from_dict
 
 CHANGED = "The data has changed since the training: what is held out now may be among what was learnt."
@@ -31,6 +33,9 @@ def evaluate(
     run: str | Path | None = None,
     data_root: str | Path | None = None,
     split: str | None = None,
+    task: Task | None = None,
+    network: nn.Module | None = None,
+    parts: Parts | None = None,
     reader: Reader | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Result:
@@ -42,6 +47,9 @@ def evaluate(
         run: Where a loaded model came from, which remembers its data; a folder says that by itself.
         data_root: Where named sets lie.
         split: Which split; test, else validation, else everything when None.
+        task: As for `load`, where `model` is a folder; so are
+        network: and
+        parts:.
         reader: What reads `data`, of one's own.
         progress: Called with the number of samples done.
 
@@ -50,7 +58,7 @@ def evaluate(
         DataError: If the model or the data cannot be used.
     """
     if isinstance(model, str | Path):
-        run, model = model, load(model)
+        run, model = model, load(model, task=task, network=network, parts=parts)
     found = open_for(model, run, data, None if data_root is None else Path(data_root), split, reader)
     return replace(evaluate_split(model, found, progress=progress), data=found.name, notes=found.notes)
 

@@ -1,5 +1,6 @@
 """What a person passes to `train` as an object instead of a name, and what each of these objects promises."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -7,12 +8,14 @@ import torch
 from torch import nn
 
 from vitrail.data.batches import Batch
+from vitrail.data.columns import Codec
 from vitrail.data.dataset import RawDataset
 from vitrail.data.readers import Reader
 from vitrail.errors import DataError, UsageError
-from vitrail.nn import Parts
-from vitrail.tasks import Task
-from vitrail.tasks.task import Objective
+from vitrail.nn import Parts, evaluating
+from vitrail.nn.networks import NetworkConfig
+from vitrail.tasks import Result, Task
+from vitrail.tasks.task import Input, Objective
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,12 @@ class Own:
     parts: Parts | None = None
     objective: Objective | None = None
     reader: Reader | None = None
+
+    @property
+    def config(self) -> NetworkConfig | None:
+        """The configuration of an own network, where it has one of the library's kind."""
+        found = getattr(self.network, "config", None)
+        return found if isinstance(found, NetworkConfig) else None
 
     def names(self) -> dict[str, str]:
         """What the run stores of them."""
@@ -80,11 +89,38 @@ def check_objective(objective: Objective, network: nn.Module, batch: Batch, own:
         )
 
 
+def check_metrics(task: Task, model_input: Input, output: Codec, network: nn.Module, batch: Batch) -> None:
+    """Try the metrics of a task of one's own on a few samples.
+
+    Raises:
+        UsageError: They break their contract; says how.
+    """
+    problem = ""
+    try:
+        metrics = task.metrics(model_input, output)
+        with evaluating(network), torch.no_grad():
+            metrics.update(network, batch)
+        result = metrics.result(str)
+        if not isinstance(result, Result):
+            problem = f"result() gave {type(result).__name__}, and a Result is wanted"
+        elif result.metric != task.metric:
+            problem = f"result() is of the metric {result.metric.key}, the task's is {task.metric.key}"
+        elif not (math.isfinite(result.value) and math.isfinite(result.loss)):
+            problem = f"value {result.value} and loss {result.loss} are not both finite"
+    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
+        problem = f"they raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    if problem:
+        raise UsageError(
+            f"the metrics of the task {task.name} break their contract: {problem}",
+            "update(network, batch), then result(name) -> Result with the task's metric, a value and a loss",
+        )
+
+
 def _broken(loss: object, count: object, measures: object) -> str:
     if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.requires_grad:
         return "the loss must be a tensor without axes through which a gradient flows"
     if not bool(loss.isfinite()):
-        return f"the loss is {float(loss)}"
+        return f"the loss is {float(loss.detach())}"
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         return f"the count must be a whole number above 0, got {count!r}"
     if not isinstance(measures, dict) or not all(isinstance(each, torch.Tensor) for each in measures.values()):

@@ -10,16 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.data.augmentation import Augmentation
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Dataset, read_vocabulary
 from vitrail.data.pictures import Pictures
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import ViTConfig
-from vitrail.nn.networks import NETWORKS
+from vitrail.nn.networks import NETWORKS, config_to_dict
 from vitrail.tasks import Task
 from vitrail.training.execution import pick_execution
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.options import TrainOptions
+from vitrail.training.own import Own
 from vitrail.training.recipes import OWN_SETS, Recipe, announced, choose
 from vitrail.training.settings import Execution, Settings, settings_from_dict, settings_to_dict
 
@@ -34,7 +36,7 @@ def resolve(
     given: Mapping[str, Any],
     dataset: Dataset,
     task: Task,
-    own: Mapping[str, str],
+    own: Own,
 ) -> tuple[Settings, list[str]]:
     """The settings of a new run.
 
@@ -44,7 +46,7 @@ def resolve(
         given: Content of a configuration file, or empty.
         dataset: The data, opened.
         task: What is learnt.
-        own: Names of what was passed as an object.
+        own: What was passed as an object.
 
     Returns:
         The settings, and a sentence for each choice that was made.
@@ -68,9 +70,11 @@ def resolve(
     if options.epochs is not None and "warmup_epochs" not in given.get("optimization", {}):
         shorter = min(1.0, options.epochs / recipe.optimization.epochs)  # the warm-up keeps its fraction of a short run
         values["optimization"]["warmup_epochs"] = recipe.optimization.warmup_epochs * shorter
-    values |= {"data": data, "task": task.name, "own": dict(own)}
+    values |= {"data": data, "task": task.name, "own": own.names()}
     if options.size is not None:
         values["network"] = _of_size(options.size, values["network"])
+    if own.config is not None:
+        values["network"], values["fetch_size"] = config_to_dict(own.config), 0
     values["network"] = task.fit(values["network"], dataset.codec, dataset.splits)
     if (reads := read_vocabulary(dataset, values.get("separator", ""))) is not None:
         values["network"]["source_vocabulary"] = reads.outputs
@@ -126,7 +130,7 @@ def _refuse_mixing(settings: Settings, task: Task) -> None:
             "augmentation: {label_smoothing: 0}",
         )
     if vars(settings.network).keys() & {"source_vocabulary"}:
-        changed = [name for name, value in asdict(a).items() if value != vars(type(a)()).get(name)]
+        changed = [name for name, value in asdict(a).items() if value != vars(Augmentation()).get(name)]
         image_only = [name for name in changed if name != "label_smoothing"]
         if image_only:
             raise UsageError(f"augmentation.{image_only[0]} is for images, and texts are read", "leave it out")
@@ -162,7 +166,7 @@ def _from_recipe(recipe: Recipe, name: str, channels: int, task: Task, inputs: o
         "pad_value": recipe.pad_value,
         "network": network,
         "optimization": asdict(recipe.optimization),
-        "augmentation": asdict(recipe.augmentation),
+        "augmentation": asdict(recipe.augmentation if task.invariant else Augmentation()),
         "counts": asdict(recipe.counts),
         "background": task.background,
     }

@@ -36,7 +36,7 @@ from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import ALONE, Work, pick_micro_batches, pick_precision, step_seconds, work_of
 from vitrail.training.loop import part_size
 from vitrail.training.options import TrainOptions
-from vitrail.training.own import NOTHING_OWN, Own, check_objective, check_raw
+from vitrail.training.own import NOTHING_OWN, Own, check_metrics, check_objective, check_raw
 from vitrail.training.recipes import counts_of
 from vitrail.training.resolve import check_same, differences, precision_is_open, resolve
 from vitrail.training.run import RunFolder
@@ -208,7 +208,7 @@ def new_run(
         )
     counts = counts_of(data, options.recipe, given)
     dataset, learnt = open_data(data, task, root, seed, counts, str(given.get("separator", "")), own)
-    settings, notes = resolve(data, options, given, dataset, learnt, own.names())
+    settings, notes = resolve(data, options, given, dataset, learnt, own)
     settings = settings if request is None else request.applied(settings)
     memory = free_memory(torch.device(settings.execution.device))
     teacher = hired(settings, request, dataset, new=True)
@@ -222,6 +222,8 @@ def new_run(
         listen("timing a few steps")
         batch, whole = prepared.trial()
         check_objective(prepared.objective, prepared.network, batch, settings.own)
+        if own.task is not None:
+            check_metrics(learnt, prepared.model.input, dataset.codec, prepared.network, batch)
         execution, more, seconds = pick_precision(
             settings.execution, asked, width_of(settings), prepared.network, batch, prepared.objective
         )

@@ -1,0 +1,408 @@
+"""What a researcher brings: a task (predict a number), a reader, a part, a network, an objective and a method.
+
+Nothing of `src/` is touched. Each is trained with, evaluated, asked, explained and shown; each that breaks its contract
+is refused in two lines.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import vitrail
+from vitrail.cli.main import run as type_in
+from vitrail.data import ArrayPictures, Codec, Column, Match, RawDataset, Samples, Values
+from vitrail.data.batches import Batch
+from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.explain.heat import Heat
+from vitrail.nn import SILENT, Parts, Record, ViT, ViTConfig
+from vitrail.tasks import Metric, Metrics, Result, Task
+
+SMALL = "network: {width: 32, depth: 2, heads: 2, mlp_dim: 64}\noptimization: {average: 0.0, warmup_epochs: 1}\n"
+OPTIONS = vitrail.TrainOptions(epochs=16, batch_size=8, lr=5e-3, threads=1, precision="fp32", image_size=16)
+
+
+def read_bars(what: str, data_root: Path | None = None) -> RawDataset:
+    """Images of one bright bar each; the number is how far down it lies, in bar heights from the middle."""
+    splits = {}
+    for seed, (name, count) in enumerate((("train", 96), ("validation", 24), ("test", 24))):
+        random = np.random.default_rng(seed)
+        pixels = random.integers(0, 40, (count, 16, 16), dtype=np.uint8)
+        rows = random.integers(0, 4, count)
+        for index, row in enumerate(rows):
+            pixels[index, 4 * row : 4 * row + 4] += 180
+        splits[name] = Samples(ArrayPictures(pixels, f"bars/{name}"), {"height": Values(rows.astype(np.float32) - 1.5)})
+    return RawDataset(what, splits)
+
+
+@final
+@dataclass(frozen=True)
+class Number(Codec):
+    """A number, as it is less the mean of the training split."""
+
+    mean: float
+
+    @property
+    def outputs(self) -> int:
+        return 1
+
+    def match(self, column: Column) -> Match:
+        return Match(column)
+
+    def targets(self, values: Any) -> Tensor:
+        return torch.from_numpy(np.asarray(values, np.float32)) - self.mean
+
+    def describe(self) -> tuple[str, str]:
+        return "number", f"around {self.mean:.2f}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"mean": self.mean}
+
+
+@dataclass(frozen=True)
+class NumberPrediction:
+    """A number for an image."""
+
+    name: str
+    value: float
+    notes: tuple[str, ...] = ()
+
+    def cells(self) -> tuple[str, ...]:
+        return self.name, f"{self.value:.2f}"
+
+    def row(self) -> dict[str, Any]:
+        return {"file": self.name, "value": self.value}
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.row()
+
+
+MAE = Metric("mae", "mean absolute error", fraction=False)
+
+
+@dataclass
+class Errors(Metrics):
+    """Absolute errors."""
+
+    output: Number
+    found: list[tuple[int, float, float]] = field(default_factory=list)
+
+    def update(self, network: nn.Module, batch: Batch) -> None:
+        values = network(batch.inputs)[:, 0]
+        self.found += zip(batch.ids.tolist(), batch.labels.tolist(), values.tolist(), strict=True)
+
+    def result(self, name: Callable[[int], str]) -> Result:
+        errors = np.array([answer - truth for _, truth, answer in self.found])
+        mae = float(np.abs(errors).mean())
+        return Result(
+            metric=MAE,
+            value=mae,
+            count=len(errors),
+            loss=float((errors**2).mean()),
+            details={"images": len(errors), "mae": mae},
+            sentence=f"of {len(errors)} images",
+        )
+
+
+@final
+@dataclass(frozen=True)
+class PredictNumber(Task):
+    """One number for each image."""
+
+    name = "predict-height"
+    column = "height"
+    help = "a number for each image"
+    metric = MAE
+
+    def codec(self, raw: RawDataset, splits: Mapping[str, Samples], separator: str = "") -> Number:
+        values = splits["train"].column(self.column)
+        return Number(float(np.mean(values.take(np.arange(len(values))))))
+
+    def codec_from_dict(self, values: Mapping[str, Any]) -> Number:
+        return Number(float(values["mean"]))
+
+    def objective(self, augmentation: Any) -> Callable[..., Any]:
+        return squared_error
+
+    def metrics(self, input: Any, output: Codec) -> Errors:
+        assert isinstance(output, Number)
+        return Errors(output)
+
+    @torch.no_grad()
+    def predict(
+        self,
+        network: nn.Module,
+        output: Codec,
+        inputs: Tensor,
+        names: Sequence[str],
+        search: Any = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> list[NumberPrediction]:
+        assert isinstance(output, Number)
+        values = network(inputs)[:, 0] + output.mean
+        return [NumberPrediction(name, float(value)) for name, value in zip(names, values, strict=True)]
+
+
+def squared_error(network: Callable[..., Tensor], batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
+    """Summed squared error."""
+    return F.mse_loss(network(batch.inputs)[:, 0].float(), batch.targets, reduction="sum"), len(batch), {}
+
+
+def doubled(network: Callable[..., Tensor], batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
+    """Another objective."""
+    loss, count, _ = squared_error(network, batch)
+    return 2 * loss, count, {"twice": 2 * loss.detach()}
+
+
+def norm_times_image(network: ViT, images: Tensor, target: int = 0) -> Heat:
+    """A method of one's own: the norm of each patch token behind the last block."""
+    record = Record("blocks.1.output")
+    with torch.no_grad():
+        logits = network(images, record=record)
+    tokens = record["blocks.1.output"]
+    rows, columns = network.config.grid
+    values = tokens[:, -rows * columns :].norm(dim=-1).unflatten(1, (rows, columns))
+    return Heat(
+        values,
+        torch.full((len(images),), target),
+        logits[:, target],
+        "norm_times_image",
+        signed=False,
+        class_specific=False,
+        notes=tuple(() for _ in images),
+    )
+
+
+class Gaussian(nn.Module):
+    """An activation of one's own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.exp(-x.square())
+
+
+OWN_PARTS = Parts(activation=lambda config: Gaussian())
+
+
+class Columns(nn.Module):
+    """A network of one's own, which is no Transformer at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(16, 1)
+
+    def forward(self, images: Tensor, record: Any = SILENT) -> Tensor:
+        return self.head(images.mean(dim=(1, 3)))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "small.yaml").write_text(SMALL)
+    options = replace(OPTIONS, config=folder / "small.yaml")
+    return vitrail.train("bars", folder / "run", options, task=PredictNumber(), reader=read_bars, parts=OWN_PARTS)
+
+
+def test_a_number_is_learnt_and_counted(finished: Any):
+    result = finished.evaluated
+    assert result.metric == MAE
+    assert result.value < 0.6  # always answering the mean is 1.0 off
+    written = json.loads((finished.folder / "evaluation.json").read_text())
+    assert written["mae"] == result.value
+    assert written["images"] == 24
+    rows = [json.loads(line) for line in (finished.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["validation_mae"] for row in rows if row["kind"] == "epoch"][-1] < 0.8
+    assert "a number for each image" in (finished.folder / "model" / "README.md").read_text()
+
+
+def test_the_same_objects_open_and_evaluate_it(finished: Any):
+    model = vitrail.load(finished.folder, task=PredictNumber(), parts=OWN_PARTS)
+    images = read_bars("bars").splits["test"].inputs
+    found = model.predict([images.open(index) for index in range(6)])
+    truths = read_bars("bars").splits["test"].column("height").take(np.arange(6))
+    assert np.abs(np.array([one.value for one in found]) - truths).mean() < 0.8
+    again = vitrail.evaluate(finished.folder, task=PredictNumber(), parts=OWN_PARTS, reader=read_bars)
+    assert again.to_dict() == finished.evaluated.to_dict()
+
+
+def test_it_goes_on_to_the_same_bits(finished: Any, tmp_path: Path):
+    stopped, options = tmp_path / "stopped", replace(OPTIONS, config=finished.folder.parent / "small.yaml")
+    steps: list[int] = []
+
+    def stop(event: object) -> None:
+        if isinstance(event, vitrail.training.loop.StepDone):
+            steps.append(event.step)
+            if event.step == 60:
+                signal_stop()
+
+    def signal_stop() -> None:
+        import os
+        import signal
+
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(VitrailError):
+        vitrail.train("bars", stopped, options, stop, task=PredictNumber(), reader=read_bars, parts=OWN_PARTS)
+    again = vitrail.TrainOptions(resume="auto")
+    with pytest.raises(UsageError):
+        vitrail.train("bars", stopped, again, reader=read_bars)  # without its task and parts
+    whole = vitrail.train("bars", stopped, again, task=PredictNumber(), reader=read_bars, parts=OWN_PARTS)
+    assert whole.weights == finished.weights
+
+
+def test_it_is_explained_by_the_library_and_by_a_method_of_ones_own(finished: Any, tmp_path: Path):
+    from vitrail.pages import ExplainedPicture, ExplanationPage, HeatView, write_explanation_page
+
+    model = finished.model
+    images = read_bars("bars").splits["test"].inputs
+    opened = [images.open(index) for index in range(3)]
+    views = []
+    for method in (vitrail.explain.occlusion, vitrail.explain.generic_attention, norm_times_image):
+        heat = method(model.network, model.tensor(opened), 0)
+        assert heat.values.shape == (3, *model.network.config.grid)
+        assert bool(heat.values.isfinite().all())
+        views.append(
+            HeatView(heat.method, heat.method, "height", float(heat.logit[0]), heat.values[0].numpy(), False, False)
+        )
+    shown = ExplainedPicture("bar", model.preprocessing.to_array(opened[0]), None, [], views)
+    page = tmp_path / "page.html"
+    write_explanation_page(page, ExplanationPage("bars", "run", "", [shown]))
+    assert page.stat().st_size > 10_000
+
+
+def test_the_run_has_its_page(finished: Any):
+    page = (finished.folder / "run.html").read_text()
+    assert "Mean absolute error" in page
+    assert "predict-height" in page
+
+
+def test_the_command_line_says_that_python_is_needed(finished: Any):
+    image = finished.folder.parent / "bar.png"
+    read_bars("bars").splits["test"].inputs.open(0).save(image)
+    for words in (["predict", str(finished.folder), str(image)], ["evaluate", str(finished.folder)]):
+        with pytest.raises(UsageError) as told:
+            type_in(words)
+        assert "vitrail.load(" in told.value.hint
+
+
+def test_a_network_and_an_objective_of_ones_own(tmp_path: Path):
+    torch.manual_seed(0)
+    out = tmp_path / "run"
+    done = vitrail.train(
+        "bars", out, OPTIONS, task=PredictNumber(), reader=read_bars, network=Columns(), objective=doubled
+    )
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    epochs = [row for row in rows if row["kind"] == "epoch"]
+    assert epochs[-1]["training_twice"] == pytest.approx(epochs[-1]["training_loss"])
+    assert epochs[-1]["training_loss"] < epochs[0]["training_loss"]
+    again = vitrail.load(out, task=PredictNumber(), network=Columns())
+    assert torch.equal(again.network.head.weight, done.model.network.head.weight)
+    with pytest.raises(UsageError):
+        vitrail.load(out, task=PredictNumber())
+
+
+def test_a_vit_with_its_configuration_decides_the_image_size(tmp_path: Path):
+    config = ViTConfig(image_size=8, patch_size=4, channels=1, classes=1, width=16, depth=1, heads=2)
+    options = vitrail.TrainOptions(epochs=1, threads=1)
+    done = vitrail.train("bars", tmp_path / "run", options, task=PredictNumber(), reader=read_bars, network=ViT(config))
+    assert done.model.preprocessing.size == (8, 8)
+    assert vitrail.load(tmp_path / "run", task=PredictNumber()).network.config == config
+
+
+def a_mean(network: Callable[..., Tensor], batch: Batch) -> Any:
+    return network(batch.inputs)  # no scalar
+
+
+def uncounted(network: Callable[..., Tensor], batch: Batch) -> Any:
+    return network(batch.inputs).sum(), 0.5, {}
+
+
+def not_finite(network: Callable[..., Tensor], batch: Batch) -> Any:
+    return network(batch.inputs).sum() * torch.nan, len(batch), {}
+
+
+def no_pair(network: Callable[..., Tensor], batch: Batch) -> Any:
+    return network(batch.inputs).sum()
+
+
+@pytest.mark.parametrize("objective", [a_mean, uncounted, not_finite, no_pair])
+def test_an_objective_that_breaks_its_contract(objective: Any, tmp_path: Path):
+    with pytest.raises(UsageError) as told:
+        vitrail.train("bars", tmp_path / "run", OPTIONS, task=PredictNumber(), reader=read_bars, objective=objective)
+    assert objective.__name__ in told.value.problem
+    assert not (tmp_path / "run").exists()
+
+
+def empty(what: str, root: Path | None) -> Any:
+    return {"train": []}
+
+
+def uneven(what: str, root: Path | None) -> RawDataset:
+    samples = read_bars(what).splits["train"]
+    return RawDataset(what, {"all": Samples(samples.inputs, {"height": Values(np.zeros(3, np.float32))})})
+
+
+def without_column(what: str, root: Path | None) -> RawDataset:
+    samples = read_bars(what).splits["train"]
+    return RawDataset(what, {"all": Samples(samples.inputs, {})})
+
+
+@pytest.mark.parametrize("reader", [empty, uneven, without_column])
+def test_a_reader_that_breaks_its_contract(reader: Any, tmp_path: Path):
+    with pytest.raises(DataError):
+        vitrail.train("bars", tmp_path / "run", OPTIONS, task=PredictNumber(), reader=reader)
+    assert not (tmp_path / "run").exists()
+
+
+class Wide(nn.Module):
+    """A network whose answers have the wrong shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(16, 7)
+
+    def forward(self, images: Tensor, record: Any = SILENT) -> Tensor:
+        return self.head(images.mean(dim=(1, 3))).sum(dim=1)
+
+
+def test_a_network_that_breaks_its_contract(tmp_path: Path):
+    with pytest.raises(UsageError) as told:
+        vitrail.train("bars", tmp_path / "run", OPTIONS, task=PredictNumber(), reader=read_bars, network=Wide())
+    assert "Wide" in told.value.problem
+
+
+@final
+@dataclass(frozen=True)
+class Unmeasured(Task):
+    """A task whose metrics give no result."""
+
+    name = "unmeasured"
+    column = "height"
+    help = "nothing"
+    metric = MAE
+
+    codec = PredictNumber.codec
+    codec_from_dict = PredictNumber.codec_from_dict
+    objective = PredictNumber.objective
+    predict = PredictNumber.predict
+
+    def metrics(self, input: Any, output: Codec) -> Any:
+        class Silent(Errors):
+            def result(self, name: Callable[[int], str]) -> Any:
+                return None
+
+        assert isinstance(output, Number)
+        return Silent(output)
+
+
+def test_a_task_without_a_metric_is_told_before_it_trains(tmp_path: Path):
+    with pytest.raises(UsageError) as told:
+        vitrail.train("bars", tmp_path / "run", OPTIONS, task=Unmeasured(), reader=read_bars)
+    assert "unmeasured" in told.value.problem
+    assert not (tmp_path / "run").exists()
