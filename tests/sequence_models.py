@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import nn
+from vitrail.sequence_model import SequenceModel
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.nn import ImageToSequence, ImageToSequenceConfig, Transformer, TransformerConfig, ViTConfig
-from vitrail.sequence_model import SequenceModel
 
 LETTERS, DIGITS = Vocabulary(tuple("abcdé")), Vocabulary(tuple("0123456789"))
 READER = ViTConfig(image_size=(16, 24), patch_size=8, channels=1, classes=0, width=16, depth=1, heads=2)

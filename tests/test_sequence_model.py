@@ -7,13 +7,13 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+from vitrail.sequence_model import SequenceModel
 
 import vitrail
 from tests.sequence_models import DIGITS, LETTERS, MODELS, READER, SHAPE, picture_model, put_sources, text_model
 from vitrail.errors import DataError, UsageError
 from vitrail.model import Model, save
 from vitrail.nn import Beam, Sampling, Transformer, ViT
-from vitrail.sequence_model import SequenceModel
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from vitrail.sequence_model import SequenceModel
 
 import vitrail
 from tests.errors import must_raise
@@ -16,7 +17,6 @@ from vitrail.errors import DataError, UsageError
 from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, load, save
 from vitrail.nn import PATCHIFIED, Transformer, ViTConfig
 from vitrail.nn.decoder import StackParts
-from vitrail.sequence_model import SequenceModel
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from vitrail.training.sequence_settings import SEQUENCE_RECIPES
 
 from tests.cli.command import Answer, hashes
 from tests.photographs import make_photographs
 from vitrail.training.recipes import RECIPES
-from vitrail.training.sequence_settings import SEQUENCE_RECIPES
 from vitrail.training.settings import read_yaml, settings_from_dict
 
 Says = Callable[..., Answer]

@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable
 
 import pytest
+from vitrail.training.sequence_settings import SEQUENCE_RECIPES
 
 from tests.cli.command import Answer
 from vitrail.cli.main import VERBS
 from vitrail.explain import METHODS
 from vitrail.training.recipes import RECIPES
-from vitrail.training.sequence_settings import SEQUENCE_RECIPES
 
 FLAGS = {
     "train": {

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from vitrail.sequence_model import SequenceModel, Written
 
 import vitrail
 from tests.cli.command import Answer, hashes
 from vitrail.nn import Greedy
-from vitrail.sequence_model import SequenceModel, Written
 
 Says = Callable[..., Answer]
 USAGE, DATA = 2, 3

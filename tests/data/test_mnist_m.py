@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from vitrail.data.parts import TEST, TRAIN
+from vitrail.data.source import Source, open_evaluation, open_source, reopen_source
+from vitrail.jobs import CHANGED, open_for
 
 import vitrail
 from tests.data.test_source import put_idx
 from vitrail.data.feed import ResidentFeed, open_feed
-from vitrail.data.parts import TEST, TRAIN
 from vitrail.data.pictures import ArrayPictures
 from vitrail.data.plan import BACKGROUND, uniforms
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers import idx, photographs
 from vitrail.data.readers.mnist_m import blend, read_mnist_m
-from vitrail.data.source import Source, open_evaluation, open_source, reopen_source
 from vitrail.errors import DataError, UsageError
-from vitrail.jobs import CHANGED, open_for
 
 
 def noise(seed: int, *shape: int) -> np.ndarray:

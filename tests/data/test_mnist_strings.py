@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from vitrail.data.sequence_source import Counts, open_sequences
 
 from vitrail.data.readers.mnist_strings import GAP, HEIGHT, LAYOUT, LONGEST, RAISED, WIDTH, StringMaker, string_makers
-from vitrail.data.sequence_source import Counts, open_sequences
 
 SPLITS = ("train", "validation", "test")
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from vitrail.data.parts import Part
+from vitrail.data.source import open_evaluation, open_source, reopen_source
+
 from vitrail.data.pictures import ArrayPictures
 from vitrail.data.readers import is_named, planted_sets
 from vitrail.data.readers.digits import read_digits
@@ -23,7 +24,6 @@ from vitrail.data.readers.planted_sets import (
     planted_pictures,
     read_planted,
 )
-from vitrail.data.source import open_evaluation, open_source, reopen_source
 from vitrail.errors import UsageError
 from vitrail.training.recipes import NOT_MEASURED, RECIPES, choose
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-
-from vitrail.data.readers.mnist_strings import MadeSamples
 from vitrail.data.samples import PictureSamples, TextSamples
 from vitrail.data.sequence_source import Counts, is_sequences, open_sequences, reopen_sequences
+
+from vitrail.data.readers.mnist_strings import MadeSamples
 from vitrail.errors import DataError, UsageError
 
 FEW = Counts(train=300, validation=50, test=60)

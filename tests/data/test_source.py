@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from vitrail.data.parts import Part, hold_out
+from vitrail.data.source import Split, open_evaluation, open_source, reopen_source
 
 from tests.photographs import make_photographs
-from vitrail.data.parts import Part, hold_out
 from vitrail.data.pictures import ArrayPictures, FilePictures
 from vitrail.data.readers import idx
-from vitrail.data.source import Split, open_evaluation, open_source, reopen_source
 from vitrail.errors import DataError, UsageError
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from vitrail.pages.colour import MISSING, SEQUENTIAL, Common, heat_colours, share_range, value_range
 from vitrail.explain.heat import Heat, caveats
 from vitrail.explain.showing import MOST_MAPS, Shown, heat_html
+from vitrail.pages.colour import MISSING, SEQUENTIAL, Common, heat_colours, share_range, value_range
 
 
 def heat_of(values: torch.Tensor, signed: bool = False, **more: object) -> Heat:

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from vitrail.training.distillation import distillation
+from vitrail.training.evaluation import evaluate_network
 
 from vitrail.data.batches import Batch
 from vitrail.data.feed import ResidentFeed
@@ -30,8 +32,6 @@ from vitrail.nn import (
     ViT,
     ViTConfig,
 )
-from vitrail.training.distillation import distillation
-from vitrail.training.evaluation import evaluate_network
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ViTConfig(image_size=8, patch_size=4, channels=1, classes=5, width=8, depth=2, heads=2, layer_scale=0.1)

@@ -6,8 +6,8 @@ import pytest
 
 from tests.pages import samples
 from tests.pages.structure import Structure
-from vitrail.pages.colour import TICKS
 from vitrail.pages import ExplainedPicture, ExplanationPage, HeatView, write_explanation_page
+from vitrail.pages.colour import TICKS
 from vitrail.pages.explanation_page import explanation_page
 
 HEAT = HeatView("generic_attention", "Generic attention", "7", 8.2, np.array([[0.1, 0.4], [0.2, 0.3]]), False, True)

@@ -8,8 +8,8 @@ from PIL import Image
 
 from tests.pages import samples
 from tests.pages.structure import PAYLOADS
-from vitrail.pages.colour import SEQUENTIAL
 from vitrail.pages import ExplainedPicture, ExplanationPage, HeatView
+from vitrail.pages.colour import SEQUENTIAL
 from vitrail.pages.lettering import _without_middle, drawable, font, shorten, wrap
 from vitrail.pages.overlay import heat_picture
 from vitrail.pages.score_line import score_axis

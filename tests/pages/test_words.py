@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pages import samples
-from vitrail.pages.colour import Common, share_range, value_range
 from vitrail.pages import HeatView
+from vitrail.pages.colour import Common, share_range, value_range
 from vitrail.pages.words import (
     STEP_TOLD,
     ends_words,

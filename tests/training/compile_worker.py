@@ -12,11 +12,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 from torch.profiler import profile
+from vitrail.training.objectives import classification
 
 from tests.training.lab import CHOICES, EXECUTION, fresh, tiny_set
 from vitrail.nn import ViTConfig
 from vitrail.training.loop import StepDone, train_loop
-from vitrail.training.objectives import classification
 from vitrail.training.settings import Execution
 
 SMALL = ViTConfig(image_size=8, patch_size=4, channels=1, classes=3, width=8, depth=1, heads=2)

@@ -10,19 +10,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from vitrail.data.samples import TextSamples
+from vitrail.data.sequence_batches import SequenceBatch, SequenceSet, feed_of
+from vitrail.training.distillation import Kind, distillation, teacher_loss
+from vitrail.training.distilling import live_answers, stored_answers
+from vitrail.training.objectives import classification, teacher_forcing
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch, TrainingSet
 from vitrail.data.feed import Feed, Fetched, ResidentFeed
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.samples import TextSamples
-from vitrail.data.sequence_batches import SequenceBatch, SequenceSet, feed_of
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.nn import Transformer, TransformerConfig, ViT, ViTConfig
-from vitrail.training.distillation import Kind, distillation, teacher_loss
-from vitrail.training.distilling import live_answers, stored_answers
 from vitrail.training.loop import EpochDone, State, StepDone, start, train_loop
-from vitrail.training.objectives import classification, teacher_forcing
 from vitrail.training.settings import Execution, Optimization
 
 __all__ = [  # and what is made here

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from vitrail.training.objectives import classification
 
 from tests.errors import must_raise
 from tests.training.lab import CHOICES, EXECUTION, NOISY, fresh, same, tiny_set, weights
 from vitrail.errors import UsageError
 from vitrail.nn import ViTConfig
 from vitrail.training import execution
-from vitrail.training.objectives import classification
 from vitrail.training.options import TrainOptions
 from vitrail.training.settings import Optimization
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vitrail.training.objectives import classification
 
 from tests.data.test_batches import photo_set
 from tests.training.lab import (
@@ -31,7 +32,6 @@ from vitrail.nn import ViTConfig
 from vitrail.training import checkpoint
 from vitrail.training.checkpoint import load_state, save_state
 from vitrail.training.loop import EpochDone, StepDone, dropout_seed, steps_per_epoch, train_loop
-from vitrail.training.objectives import classification
 from vitrail.training.settings import Optimization
 
 ACCUMULATED = replace(CHOICES, accumulate=3)

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics as sk
+from vitrail.jobs import evaluate_found, open_for
+from vitrail.training.evaluation import evaluate_network
+from vitrail.training.metrics import Counting, Scores, wilson_interval
 
 from tests.photographs import make_photographs
 from tests.training.lab import PLAIN, PatchyFeed, fresh, pictures
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.jobs import evaluate_found, open_for
 from vitrail.model import Model
 from vitrail.nn import ViT, ViTConfig
-from vitrail.training.evaluation import evaluate_network
-from vitrail.training.metrics import Counting, Scores, wilson_interval
 
 
 def answers(seed: int, count: int, classes: int, kinds: int) -> tuple[torch.Tensor, torch.Tensor]:

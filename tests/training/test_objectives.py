@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from vitrail.training.objectives import classification
 
 from tests.training.lab import CHOICES, EXECUTION, LIVELY, NOISY, TINY, fresh, run, tiny_set, weights
 from vitrail.data.augmentation import Augmentation
 from vitrail.training.loop import _gradients, part_size
-from vitrail.training.objectives import classification
 
 STILL = replace(NOISY, dropout=0.0, attention_dropout=0.0, stochastic_depth=0.0)
 

@@ -9,16 +9,16 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from vitrail.data.source import Source, open_source
+from vitrail.training.asked import differences, precision_is_open
+from vitrail.training.prepare import build, look, resolve
 
 from tests.errors import must_raise
 from tests.photographs import make_photographs
 from vitrail.data.feed import StreamedFeed, open_feed
-from vitrail.data.source import Source, open_source
 from vitrail.errors import DataError, UsageError
 from vitrail.training import prepare
-from vitrail.training.asked import differences, precision_is_open
 from vitrail.training.options import TrainOptions
-from vitrail.training.prepare import build, look, resolve
 from vitrail.training.recipes import RECIPES
 from vitrail.training.settings import Settings, settings_to_yaml
 

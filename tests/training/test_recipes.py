@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from vitrail.training.objectives import classification
+from vitrail.training.sequence_settings import SEQUENCE_RECIPES, SequenceRecipe
 
 from tests.training.lab import EXECUTION
 from vitrail.data.batches import TrainingSet
@@ -16,9 +18,7 @@ from vitrail.errors import UsageError
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.cost import flops
 from vitrail.training.loop import start, train_loop
-from vitrail.training.objectives import classification
 from vitrail.training.recipes import NOT_MEASURED, RECIPES, Recipe, announced, choose
-from vitrail.training.sequence_settings import SEQUENCE_RECIPES, SequenceRecipe
 from vitrail.training.settings import Settings, settings_from_dict
 
 MOST_FLOPS = 2e8

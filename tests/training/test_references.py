@@ -11,6 +11,7 @@ import torch
 import yaml
 from PIL import Image
 from torch import Tensor
+from vitrail.data.source import open_source
 
 import vitrail
 from tests.errors import must_raise
@@ -19,7 +20,6 @@ from tests.runs import stored
 from tests.training.tiny import AGAIN, options, student_options, whole
 from tests.training.tiny import stopped as stopped_run
 from vitrail.data.references import draw_references
-from vitrail.data.source import open_source
 from vitrail.errors import UsageError
 from vitrail.explain.lending import without_evidence
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
+from vitrail.training.beginning import begin
+from vitrail.training.classifier import TRIAL_FLOPS, Prepared
+from vitrail.training.distilling import HANDED, Lesson
 
 from tests.training.lab import PLAIN, TINY
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.cost import flops
 from vitrail.training import beginning
-from vitrail.training.beginning import begin
-from vitrail.training.classifier import TRIAL_FLOPS, Prepared
-from vitrail.training.distilling import HANDED, Lesson
 from vitrail.training.execution import ALONE, Beside, pick_parts
 from vitrail.training.options import DistillOptions
 from vitrail.training.settings import Optimization

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
+from vitrail.training.objectives import classification
 
 from tests.training.lab import CHOICES, EXECUTION, bits, fresh, run, same, tiny_set, weights
 from vitrail.data.batches import Batch
 from vitrail.errors import RunError
 from vitrail.training.loop import State, train_loop
-from vitrail.training.objectives import classification
 from vitrail.training.watchdog import PATIENCE, FiniteGuard, stuck
 
 BAD = [math.nan, math.inf, -math.inf]

@@ -238,23 +238,23 @@ def mean_over_queries(layer: Layer, each: Each) -> Float[Tensor, "b n"]:
     return total / tokens
 
 
-def block_of(network: ViT, layer: int) -> int:
-    """The number of a block, counted from 0; -1 is the last.
+def block_of(network: ViT, layer: int, option: str = "layer") -> int:
+    """The number of a block, counted from 0; -1 is the last. `option` is what the caller calls it.
 
     Raises:
         UsageError: If there is no such block; names those that there are.
     """
-    return layer_among(network.config.depth, layer, "layer=-1 for the last")
+    return layer_among(network.config.depth, layer, f"{option}=-1 for the last", option)
 
 
-def layer_among(depth: int, layer: int, hint: str) -> int:
+def layer_among(depth: int, layer: int, hint: str, option: str = "layer") -> int:
     """The number of one of `depth` layers, counted from 0; `hint` is what to try where there is no such layer.
 
     Raises:
         UsageError: If there is no such layer; names those that there are.
     """
     if not -depth <= layer < depth:
-        raise UsageError(f"layer must be one of {-depth}..{depth - 1}, got {layer}", hint)
+        raise UsageError(f"{option} must be one of {-depth}..{depth - 1}, got {layer}", hint)
     return layer % depth
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitrail.errors import UsageError
+from tests.explain.refused import must_refuse, must_refuse_and_say_what_works
 from vitrail.explain import cross_attention
 from vitrail.nn import ImageToSequence, ImageToSequenceConfig, Record, ViTConfig
 
@@ -81,14 +81,19 @@ def test_another_picture_size(network: ImageToSequence) -> None:
 
 
 def test_what_does_not_fit_is_refused(network: ImageToSequence, images: torch.Tensor) -> None:
-    for wrong, said in (({"layer": 3}, "layer must be one of -3..2"), ({"head": 2}, "head must be one of 0..1")):
-        with pytest.raises(UsageError, match=said):
-            cross_attention(network, images, TARGET, **wrong)
-    with pytest.raises(UsageError, match=r"the target must be ids \(b, t\)"):
+    for option, value, named in (("layer", 3, "-3..2"), ("head", 2, "0..1")):
+        must_refuse_and_say_what_works(
+            lambda **options: cross_attention(network, images, TARGET, **options),
+            option,
+            named,
+            value,
+            **{option: value},
+        )
+    with must_refuse("(2, 0)"):
         cross_attention(network, images, TARGET[:, :0])
-    with pytest.raises(UsageError, match="holds id 14"):
+    with must_refuse("id 14"):
         cross_attention(network, images, TARGET + 6)
     network.decoder.blocks[1].train()
-    says = r"an explanation needs a network in eval mode, and decoder\.blocks\.1 is in training mode\ntry: network.eval"
-    with pytest.raises(UsageError, match=says):
+    with must_refuse("decoder.blocks.1") as caught:
         cross_attention(network, images, TARGET)
+    assert caught.value.hint == "network.eval()"

@@ -1,12 +1,10 @@
 """Grad-CAM and HiResCAM: which layers can be asked for, and which answer nothing."""
 
-import re
-
 import pytest
 import torch
 
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
-from vitrail.errors import UsageError
+from tests.explain.refused import must_refuse_and_say_what_works
 from vitrail.explain.methods.grad_cam import grad_cam, layers_of
 from vitrail.explain.methods.hires_cam import hires_cam
 
@@ -22,15 +20,14 @@ def test_the_default_is_what_the_last_attention_reads(method) -> None:
 
 
 @both
-@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
-def test_every_layer_answers_or_says_why_not(method, config) -> None:
+@pytest.mark.parametrize("variant", ["class-5-distilled", "mean-2-register"])
+def test_every_layer_answers_or_says_why_not(method, variant) -> None:
+    config = VARIANTS[variant]
     network, images = make_network(config), make_images(config)
     dead = {"blocks.2.mlp", "blocks.2.output"} if config.pooling == "class" else set()
     for layer in layers_of(network):
         if layer in dead:
-            says = rf"no gradient reaches the patch tokens of {layer}.*tokens to blocks.2.norm1\ntry: "
-            with pytest.raises(UsageError, match=says + "layer='blocks.2.norm1'"):
-                method(network, images, layer=layer)
+            must_refuse_and_say_what_works(lambda **options: method(network, images, **options), layer, layer=layer)
         else:
             assert method(network, images, layer=layer).values.shape == (2, 3, 5)
     assert not {"norm1", "tokens"} & {layer.rpartition(".")[2] for layer in dead}
@@ -45,15 +42,6 @@ def test_a_dead_picture_is_not_the_layers_fault() -> None:
         heat = method(network, make_images(PLAIN))
         assert not heat.values.any()
         assert heat.notes == (("no signal",), ("no signal",))
-
-
-@both
-@pytest.mark.parametrize("layer", ["blocks.3.norm1", "blocks.2.nrm1", "blocks.2.attention", "pooled", "", "*", 2])
-@pytest.mark.usefixtures("as_a_user")
-def test_a_layer_that_does_not_exist(method, layer) -> None:
-    says = f"layer must be tokens or blocks.0..2 with .input, .norm1, .mlp or .output, got {layer!r}"
-    with pytest.raises(UsageError, match=re.escape(says) + "\ntry: layer='(blocks|tokens)"):
-        method(make_network(PLAIN), make_images(PLAIN), layer=layer)
 
 
 def test_before_a_norm_alone_nothing_is_left_of_hires_cam() -> None:

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from tests.explain.reference import PLAIN, make_images, make_network
-from vitrail.errors import UsageError
 from vitrail.explain import gradient_rollout, gradient_rollout_of, rollout_of
 
 
@@ -33,10 +32,3 @@ def test_discard_reaches_the_map() -> None:
     network, images = make_network(PLAIN), make_images(PLAIN)
     plain = gradient_rollout(network, images, 1).values
     assert (gradient_rollout(network, images, 1, discard=0.9).values - plain).abs().max() > 1e-3 * plain.max()
-
-
-def test_layers_and_gradients_must_match() -> None:
-    with pytest.raises(UsageError, match="attention of 1 layers and gradients of 2"):
-        gradient_rollout_of([torch.eye(3)[None, None]], [torch.eye(3)[None, None]] * 2)
-    with pytest.raises(UsageError, match="at least 0 and below 1"):
-        gradient_rollout_of([torch.eye(3)[None, None]], [torch.eye(3)[None, None]], discard=1.5)

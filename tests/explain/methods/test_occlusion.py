@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tests.explain.reference import PLAIN, make_images, make_network, reader_of
+from tests.explain.refused import must_refuse
 from vitrail.data.patches import Patchify
-from vitrail.errors import UsageError
 from vitrail.explain.methods.covering import filling_of
 from vitrail.explain.methods.occlusion import occlusion, windows
 from vitrail.nn import ViT
@@ -88,24 +88,5 @@ def test_a_filling_of_patches_is_one_of_pictures() -> None:
     off = occlusion(reader, cut(images), 1, fill=cut(other)).values - occlusion(network, images, 1, fill=other).values
     assert off.abs().max() <= 1e-5
     assert occlusion(reader, cut(images), 1).values.isfinite().all()
-    with pytest.raises(UsageError, match="fill must be a number"):
+    with must_refuse("fill"):
         occlusion(reader, cut(images), 1, fill=[0.5, -1.0])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"window": 4}, "the window at most the grid 3x5, got window 4x4 and stride 1x1\ntry: window=1, stride=1"),
-        ({"window": 0}, "window and stride must be at least 1"),
-        ({"window": 2, "stride": 3}, "the stride at most the window"),
-        ({"window": (1, 2, 3)}, r"window must be patches, one number or \(rows, columns\), got \(1, 2, 3\)"),
-        ({"stride": 1.5, "window": 2}, r"stride must be patches, one number or \(rows, columns\), got 1.5"),
-        ({"fill": "grey"}, "fill must be 'mean', numbers or a tensor, got 'grey'\ntry: fill='mean'"),
-        ({"fill": [1.0, 2.0, 3.0]}, "one for each of 2 channels"),
-        ({"batch_size": 0}, "batch_size must be a whole number, at least 1, got 0"),
-    ],
-)
-@pytest.mark.usefixtures("as_a_user")
-def test_wrong_options(options: dict, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        occlusion(make_network(PLAIN), make_images(PLAIN), **options)

@@ -1,10 +1,8 @@
 """RISE: what its map estimates, and that its masks say nothing by themselves."""
 
-import pytest
 import torch
 
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
-from vitrail.errors import UsageError
 from vitrail.explain.methods.rise import random_masks, rise, rise_of
 
 
@@ -74,19 +72,3 @@ def test_the_map_rolls_with_picture_and_masks() -> None:
     assert (rise(network, images, 1, masks=40, cells=3, fill=0.0).values - before).abs().max() <= 1e-10
     after = map_of(images.roll((4, 4), dims=(2, 3)), masks.roll((1, 2), dims=(1, 2)))
     assert (after - before.roll((1, 2), dims=(1, 2))).abs().max() <= 1e-10
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"masks": 0}, "masks must be a whole number, at least 1, got 0"),
-        ({"cells": 0}, "cells must be a whole number, at least 1, got 0"),
-        ({"seen": 0}, "seen must be above 0 and below 1, got 0"),
-        ({"seen": 1.0}, "seen must be above 0 and below 1, got 1.0"),
-        ({"fill": "blur"}, "fill must be 'mean', numbers or a tensor, got 'blur'"),
-    ],
-)
-@pytest.mark.usefixtures("as_a_user")
-def test_wrong_options(options: dict, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        rise(make_network(PLAIN), make_images(PLAIN), **options)

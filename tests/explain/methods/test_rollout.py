@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
-from vitrail.errors import UsageError
 from vitrail.explain import rollout, rollout_of
 from vitrail.explain.heat import NO_SIGNAL, caveats
 from vitrail.explain.readout import on_grid
@@ -86,16 +85,3 @@ def test_options_reach_the_map() -> None:
     maps.append(rollout(network, images, discard=0.5).values)
     for index, one in enumerate(maps):
         assert all((one - other).abs().max() > 1e-3 for other in maps[:index])
-
-
-@pytest.mark.parametrize("discard", [-0.1, 1.0, float("nan")])
-def test_a_wrong_discard(discard: float) -> None:
-    with pytest.raises(UsageError, match="at least 0 and below 1"):
-        rollout(make_network(PLAIN), make_images(PLAIN), discard=discard)
-    with pytest.raises(UsageError, match="at least 0 and below 1"):
-        rollout_of([torch.eye(3)[None, None]], discard=discard)
-
-
-def test_no_layers() -> None:
-    with pytest.raises(UsageError, match="rollout of no layers"):
-        rollout_of([])

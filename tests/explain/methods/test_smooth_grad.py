@@ -1,10 +1,8 @@
 """SmoothGrad: its noise goes with the picture's range, and more samples agree better."""
 
-import pytest
 import torch
 
 from tests.explain.reference import PLAIN, make_images, make_network
-from vitrail.errors import UsageError
 from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.methods.smooth_grad import smooth_grad
 
@@ -31,19 +29,3 @@ def test_more_samples_agree_better() -> None:
         return float((one - two).abs().mean())
 
     assert apart(128) < 0.5 * apart(8)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"samples": 0}, "samples must be a whole number, at least 1, got 0"),
-        ({"samples": 2.5}, "samples must be a whole number, at least 1, got 2.5"),
-        ({"noise": -0.1}, "noise must be a share of the picture's range, at least 0, got -0.1"),
-        ({"noise": float("nan")}, "at least 0, got nan"),
-        ({"batch_size": 0}, "batch_size must be a whole number, at least 1, got 0"),
-    ],
-)
-@pytest.mark.usefixtures("as_a_user")
-def test_wrong_options(options: dict, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        smooth_grad(make_network(PLAIN), make_images(PLAIN), **options)

@@ -52,7 +52,7 @@ def legrad(
     Raises:
         UsageError: If the network is in training mode, or if images, target or first_layer do not fit.
     """
-    first = block_of(network, first_layer)
+    first = block_of(network, first_layer, "first_layer")
     opened = open_run(network, images, target, "blocks.*.attention", "blocks.*.output", gradients=True)
     places = opened.record.attentions()[first:]
     layers = (layer_after(network, opened.record, opened.aim, place) for place in places)

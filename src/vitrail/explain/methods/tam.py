@@ -65,7 +65,7 @@ def tam(
     """
     if steps < 1:
         raise UsageError(f"steps must be at least 1, got {steps}", "steps=20")
-    first = network.config.depth // 3 if first_layer is None else block_of(network, first_layer)
+    first = network.config.depth // 3 if first_layer is None else block_of(network, first_layer, "first_layer")
     opened = open_run(network, images, target, "blocks.*.attention")
     *before, last = recorded(opened.record)
     states = read_row(last, attention, opened.readout)
