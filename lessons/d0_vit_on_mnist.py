@@ -36,7 +36,7 @@ from lesson import largest, parameters, pictures, results, seconds, show
 from vitrail.data.patches import Patchify
 from vitrail.errors import UsageError
 from vitrail.nn import SILENT, Attention, Parts, ViT, ViTConfig, sinusoids
-from vitrail.training.metrics import Counting
+from vitrail.tasks.metrics import Counting
 
 RESULTS = results()
 images, labels, source = pictures("train", 16_000)

@@ -48,7 +48,7 @@ from vitrail.nn import (
 )
 from vitrail.nn.cost import layers
 from vitrail.nn.cost import parameters as count
-from vitrail.training.distillation import distillation
+from vitrail.tasks.distill import distillation
 from vitrail.training.teacher import Teacher
 from vitrail.weights.vit_pytorch import PARTS as PATCH_NORMS
 
@@ -759,7 +759,7 @@ MEAN, DEVIATION = 0.1307, 0.3081  # MNIST's
 
 
 def labels_only(network: nn.Module, batch: Batch) -> Tensor:
-    return F.cross_entropy(network(batch.images), batch.targets)
+    return F.cross_entropy(network(batch.inputs), batch.targets)
 
 
 def train_quickly(network: nn.Module, steps: int, loss_of=labels_only) -> nn.Module:
@@ -900,7 +900,7 @@ teacher = Teacher(quick, GREY, tuple("0123456789"))
 
 def taught_by(teacher: Teacher, token: bool, weight: float = 0.5):
     """The loss of one batch, temperature 3; `weight` is the teacher's share."""
-    objective = distillation(lambda batch: teacher.answer(batch.images, GREY), "soft", 3.0, weight, token=token)
+    objective = distillation(lambda batch: teacher.answer(batch.inputs, GREY), "soft", 3.0, weight, token=token)
 
     def loss_of(network: nn.Module, batch: Batch) -> Tensor:
         total, pictures_, _ = objective(network, batch)
@@ -1049,7 +1049,7 @@ settings = Preprocessing(size=(256, 256))
 big_teacher = Teacher(network, settings, tuple(str(number) for number in range(1000)))
 buffers_before = {name: buffer.clone() for name, buffer in network.named_buffers()}
 photographs, classes = torch.randn(2, 3, 256, 256), torch.randint(1000, (2,))
-objective = distillation(lambda batch: big_teacher.answer(batch.images, settings), "soft", 3.0, 0.5, token=True)
+objective = distillation(lambda batch: big_teacher.answer(batch.inputs, settings), "soft", 3.0, 0.5, token=True)
 optimizer = torch.optim.Adam(big.parameters(), lr=1e-4)
 total, pictures_seen, _ = objective(big, Batch(photographs, classes, classes, np.arange(2), 0, 0, 0))
 (total / pictures_seen).backward()

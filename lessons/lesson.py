@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data import ArrayPictures, Source, open_source
+from vitrail.data import ArrayPictures, Dataset, read
+from vitrail.data.dataset import labels_of, make_dataset
 from vitrail.errors import DataError
+from vitrail.tasks import TASKS
 
 Value = int | float | bool | str | list[int] | list[float] | list[str]
 
@@ -52,18 +54,17 @@ def pictures(split: str = "train", count: int = 1000) -> tuple[Tensor, Tensor, s
         Images (count, 1, 28, 28) from 0 to 1, labels (count,), and where they come from: `mnist`, or `digits` (the set
         that scikit-learn carries, enlarged) where MNIST is not on this machine. Nothing is downloaded.
     """
-    source = _source()
-    found = source.train if split == "train" else source.test
-    assert found is not None
-    assert isinstance(found.pictures, ArrayPictures)
-    images = torch.from_numpy(np.array(found.pictures.pixels[:count])).float()[:, None] / 255
+    dataset = _dataset()
+    found = dataset.splits[split]
+    assert isinstance(found.inputs, ArrayPictures)
+    images = torch.from_numpy(np.array(found.inputs.pixels[:count])).float()[:, None] / 255
     if images.shape[-1] != 28:
         images = nn.functional.interpolate(images, size=(28, 28), mode="bilinear", align_corners=False)
-    return images, torch.from_numpy(np.array(found.labels[:count])), source.name
+    return images, torch.from_numpy(np.array(labels_of(found)[:count])), dataset.name
 
 
 @cache
-def _source() -> Source:
+def _dataset() -> Dataset:
     """MNIST where it is, else the digits, which is said once."""
     named = os.environ.get("VITRAIL_DATA")
     roots = [Path(named)] if named else []
@@ -72,11 +73,16 @@ def _source() -> Source:
         for folder in (root, root / "mnist", root / "MNIST" / "raw", root / "mnist" / "MNIST" / "raw"):
             if any((folder / f"train-images-idx3-ubyte{ending}").is_file() for ending in ("", ".gz")):
                 try:
-                    return open_source("mnist", folder)
+                    return _divided("mnist", folder)
                 except DataError:  # other files under the same names, or damaged ones
                     continue
     print("MNIST is not here (VITRAIL_DATA names no folder with its four files): scikit-learn's digits instead.")
-    return open_source("digits")
+    return _divided("digits")
+
+
+def _divided(name: str, folder: Path | None = None) -> Dataset:
+    """A set of images with classes, of which some training images are held out."""
+    return make_dataset(name, read(name, folder), "label", TASKS["classify"].codec)
 
 
 def seconds(function: Callable[[], object], repeat: int = 3) -> float:

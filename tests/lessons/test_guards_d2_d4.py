@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from vitrail.training.distillation import distillation
-from vitrail.training.evaluation import evaluate_network
 
+from vitrail.data import ArrayPictures, Classes, Preprocessing, Split
 from vitrail.data.batches import Batch
-from vitrail.data.feed import ResidentFeed
-from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.dataset import labelled
 from vitrail.explain import METHODS
+from vitrail.model import Model
 from vitrail.nn import (
     PATCHIFIED,
     SILENT,
@@ -32,6 +31,8 @@ from vitrail.nn import (
     ViT,
     ViTConfig,
 )
+from vitrail.tasks.distill import distillation
+from vitrail.training.evaluate import evaluate_split
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ViTConfig(image_size=8, patch_size=4, channels=1, classes=5, width=8, depth=2, heads=2, layer_scale=0.1)
@@ -172,11 +173,11 @@ def held_by_autograd(run: Callable[[], object]) -> int:
 
 def test_evaluation_keeps_no_graph() -> None:
     """D2b adds up the test loss with its graph."""
-    pixels = torch.zeros(7, 1, 8, 8, dtype=torch.uint8)
-    preprocessing = Preprocessing(size=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
-    labels = np.zeros(7, dtype=np.int64)
+    names = tuple("abcde")
+    samples = labelled(ArrayPictures(np.zeros((7, 8, 8), dtype=np.uint8)), np.zeros(7, dtype=np.int64), names)
     network = vit()
-    assert held_by_autograd(lambda: evaluate_network(network, ResidentFeed(pixels), labels, 5, preprocessing)) == 0
+    model = Model(network, Preprocessing(size=(8, 8), channels=1, mean=(0.5,), std=(0.5,)), Classes(names))
+    assert held_by_autograd(lambda: evaluate_split(model, Split(samples, "test"))) == 0
     assert held_by_autograd(lambda: network(images())) > 0
 
 

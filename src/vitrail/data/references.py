@@ -109,7 +109,7 @@ def said_of_references(references: References | None, preprocessing: Preprocessi
         few = "" if kept >= FEW else "; so few say little: test explanations with a folder of pictures too"
         return (
             f"{what}, shuffled patches of training pictures{how}, will travel with the model; "
-            f"--no-references for none{few}"
+            f"--no-background for none{few}"
         )
     (height, width), channels = preprocessing.size, preprocessing.channels
     if (height // patch[0]) * (width // patch[1]) < LEAST_PATCHES:
@@ -134,7 +134,7 @@ def about_references(references: UInt8[Tensor, "r c h w"], compressed: Compresse
     how = "" if compressed is None else f" (as JPEG of quality {compressed.quality}, with a small loss)"
     return (
         f"`{REFERENCES}` holds {holds}{how} put together from patches of training pictures, each patch from a picture "
-        "drawn at random, against which explanations are tested; delete the file, or train with `--no-references`, to "
+        "drawn at random, against which explanations are tested; delete the file, or train with `--no-background`, to "
         "leave them out."
     )
 
