@@ -65,6 +65,7 @@ class Request:
 
     def applied(self, settings: Settings) -> Settings:
         """The settings of the student: its distillation, and its token where there is one."""
+        _refuse_idle(self.teacher, self.options)
         before = {} if settings.distillation is None else _plain(settings.distillation)
         values: dict[str, Any] = {**before, "identity": "", **self.asked()}
         token, network = self.options.token, settings.network
@@ -295,6 +296,24 @@ def _said(how: Distillation, teacher: Teacher, prepared: "Prepared") -> list[str
             "no more than the student does; --image-size makes them larger for both"
         )
     return [*notes, f"distillation: {how.kind} ({part}), weight {how.weight:g}, on {where}{kept}"]
+
+
+def _refuse_idle(teacher: str, options: DistillOptions) -> None:
+    """Refuse options of a distillation that would have no effect.
+
+    Raises:
+        UsageError: Names the option.
+    """
+    foreign = teacher.startswith(("torchvision:", "timm:"))
+    idle = {
+        f"--temperature {options.temperature}": options.temperature is not None and options.kind == "hard",
+        f"--teacher-weights {options.teacher_weights}": options.teacher_weights is not None and not foreign,
+    }
+    why = {"--temperature": "divides probabilities, and a hard teacher gives its first choice only"}
+    for name in (name for name, given in idle.items() if given):
+        option = name.partition(" ")[0]
+        reason = why.get(option, f"is for torchvision and timm, and {teacher} brings its own weights")
+        raise UsageError(f"{name} {reason}", f"leave {option} out")
 
 
 def teacher_facts(settings: Settings) -> dict[str, str]:

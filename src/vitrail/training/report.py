@@ -16,7 +16,10 @@ def write_report(report: Reported) -> None:
     """Write `run.html`."""
     folder, prepared, result = report.folder, report.prepared, report.evaluated
     task = prepared.task
-    curves = [("training", f"training_{name}") for name in task.measures.values()]
+    curves = [
+        ("training" if name == task.metric.key else f"training, {name.replace('_', ' ')}", f"training_{name}")
+        for name in task.measures.values()
+    ]
     view = RunView(
         title=prepared.settings.data,
         state=report.state,

@@ -14,6 +14,7 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Dataset, read_vocabulary
 from vitrail.data.pictures import Pictures
+from vitrail.data.readers import format_of
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import ViTConfig
 from vitrail.nn.networks import NETWORKS, config_to_dict
@@ -113,6 +114,24 @@ def refuse_idle(options: TrainOptions, task: Task, kind: str) -> None:
             raise UsageError(
                 f"{name} {why}", f"leave {name.partition(' ')[0]} out; config.yaml of a former run shows what there is"
             )
+
+
+def refuse_idle_data(data: str, options: TrainOptions, dataset: Dataset, own: Own) -> None:
+    """Refuse options on where data lies and how it is divided that would have no effect.
+
+    Raises:
+        UsageError: Names the option.
+    """
+    if options.split_seed not in (None, dataset.split_seed):
+        raise UsageError(
+            f"--split-seed {options.split_seed} divides data that comes in one piece, and {data} comes divided",
+            "leave --split-seed out",
+        )
+    row = format_of(data)
+    if options.data_root is not None and own.reader is None and (row is None or not row.rooted):
+        raise UsageError(
+            f"--data-root says where the files of a named set lie, and {data} needs none", "leave --data-root out"
+        )
 
 
 def _refuse_mixing(settings: Settings, task: Task) -> None:

@@ -38,7 +38,7 @@ from vitrail.training.loop import part_size
 from vitrail.training.options import TrainOptions
 from vitrail.training.own import NOTHING_OWN, Own, check_metrics, check_objective, check_raw
 from vitrail.training.recipes import counts_of
-from vitrail.training.resolve import check_same, differences, precision_is_open, resolve
+from vitrail.training.resolve import check_same, differences, precision_is_open, refuse_idle_data, resolve
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import Settings, image_config, read_yaml, settings_from_dict
 
@@ -208,6 +208,7 @@ def new_run(
         )
     counts = counts_of(data, options.recipe, given)
     dataset, learnt = open_data(data, task, root, seed, counts, str(given.get("separator", "")), own)
+    refuse_idle_data(data, options, dataset, own)
     settings, notes = resolve(data, options, given, dataset, learnt, own)
     settings = settings if request is None else request.applied(settings)
     memory = free_memory(torch.device(settings.execution.device))

@@ -32,6 +32,7 @@ class Format:
         read: Its reader.
         is_set: Whether it is a set that is known by name.
         options: Whether more may stand behind its name and a colon.
+        rooted: Whether it reads files of its own, which may lie anywhere.
         suffixes: Of a file that it reads, in small letters.
         made: Whether it is made, of a seed and as many samples as are asked for.
         classes: Whether it gives images with classes.
@@ -43,6 +44,7 @@ class Format:
     read: Callable[..., "RawDataset"]
     is_set: bool = False
     options: bool = False
+    rooted: bool = False
     suffixes: tuple[str, ...] = ()
     made: bool = False
     classes: bool = True
@@ -64,14 +66,17 @@ def _reader(module: str, function: str) -> Callable[..., "RawDataset"]:
 
 FORMATS = (
     Format("digits", "1,797 handwritten digits of 8 x 8 pixels", _reader("digits", "read_digits"), is_set=True),
-    Format("mnist", "70,000 handwritten digits of 28 x 28 pixels", _reader("idx", "read_idx"), is_set=True),
-    Format("fashion-mnist", "70,000 images of clothing", _reader("idx", "read_idx"), is_set=True),
-    Format("mnist-m", "MNIST's digits on photographs", _reader("mnist_m", "read_mnist_m"), is_set=True),
+    Format(
+        "mnist", "70,000 handwritten digits of 28 x 28 pixels", _reader("idx", "read_idx"), is_set=True, rooted=True
+    ),
+    Format("fashion-mnist", "70,000 images of clothing", _reader("idx", "read_idx"), is_set=True, rooted=True),
+    Format("mnist-m", "MNIST's digits on photographs", _reader("mnist_m", "read_mnist_m"), is_set=True, rooted=True),
     Format(
         "planted",
         "one digit among shuffled ones; planted:mnist, planted:2x3, planted:mnist,2x3 say whose and how many cells",
         _reader("planted_sets", "read_planted"),
         is_set=True,
+        rooted=True,
         options=True,
     ),
     Format("folder", "a folder of class folders", _reader("folder", "read_folder")),
@@ -96,6 +101,7 @@ FORMATS = (
         "images of one to five digits, to be read",
         _reader("mnist_strings", "read_mnist_strings"),
         is_set=True,
+        rooted=True,
         made=True,
         classes=False,
         texts=True,
