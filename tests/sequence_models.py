@@ -6,30 +6,32 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import nn
-from vitrail.sequence_model import SequenceModel
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import Vocabulary
+from vitrail.model import Model
 from vitrail.nn import ImageToSequence, ImageToSequenceConfig, Transformer, TransformerConfig, ViTConfig
+from vitrail.tasks import TASKS
 
 LETTERS, DIGITS = Vocabulary(tuple("abcdé")), Vocabulary(tuple("0123456789"))
 READER = ViTConfig(image_size=(16, 24), patch_size=8, channels=1, classes=0, width=16, depth=1, heads=2)
 SHAPE = Preprocessing((16, 24), "pad", channels=1, mean=(0.4,), std=(0.3,), background=(0, 0, 0))
+SEQUENCES = TASKS["sequences"]
 
 
-def text_model(norm: str = "pre") -> SequenceModel:
+def text_model(norm: str = "pre") -> Model:
     config = TransformerConfig(
         source_vocabulary=len(LETTERS), target_vocabulary=len(DIGITS), width=16, heads=2, mlp_dim=24, encoder_depth=1,
         decoder_depth=2, norm=norm, max_length=7,
     )  # fmt: skip
-    return SequenceModel(shaken(Transformer(config)), DIGITS, LETTERS)
+    return Model(shaken(Transformer(config)), LETTERS, DIGITS, SEQUENCES)
 
 
-def picture_model(embeddings: str = "separate") -> SequenceModel:
+def picture_model(embeddings: str = "separate") -> Model:
     config = ImageToSequenceConfig(
         encoder=READER, vocabulary=len(DIGITS), decoder_depth=1, embeddings=embeddings, max_length=6
     )
-    return SequenceModel(shaken(ImageToSequence(config)), DIGITS, preprocessing=SHAPE)
+    return Model(shaken(ImageToSequence(config)), SHAPE, DIGITS, SEQUENCES)
 
 
 def shaken(network: nn.Module):

@@ -18,11 +18,11 @@ from torch import nn
 import vitrail
 from tests.damage import damage
 from tests.errors import must_raise
+from vitrail.data.columns import Classes
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.references import REFERENCES
-from vitrail.errors import DataError, UsageError
-from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, evaluating, load, load_weights, opened, save
-from vitrail.nn import PATCHIFIED, Parts, ViT, ViTConfig
+from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, load, save
+from vitrail.nn import Parts, ViT, ViTConfig
 
 CONFIG_TINY = ViTConfig(image_size=(16, 24), patch_size=8, classes=3, width=16, depth=2, heads=2, dropout=0.3)
 FORMS = {
@@ -35,7 +35,7 @@ FORMS = {
         CONFIG_TINY, embed_bias=False, out_bias=False, mlp_bias=False, head_bias=False, embedding_dropout=0.0
     ),
 }
-CLASSES = ("ape", "bär", "猫")
+CLASSES = Classes(("ape", "bär", "猫"))
 
 
 def model_of(config: ViTConfig = CONFIG_TINY, parts: Parts | None = None) -> Model:
@@ -71,35 +71,13 @@ def test_all_bits_come_back(form: str, tmp_path: Path) -> None:
     again = load(place)
     assert same(model.network, again.network)
     assert again.network.config == model.network.config
-    assert (again.preprocessing, again.classes) == (model.preprocessing, CLASSES)
+    assert (again.input, again.output, again.task) == (model.input, CLASSES, model.task)
     assert not again.network.training
     images = torch.randn(2, model.network.config.channels, 16, 24)
     with torch.no_grad():
         assert torch.equal(model.network(images), again.network(images))
     shutil.copytree(place, tmp_path / "run" / "model")
     assert same(load(tmp_path / "run").network, model.network), "a run folder is opened by its model"
-
-
-def test_a_model_saved_before_the_switches_loads(folder: Path) -> None:
-    """Its configuration has fewer keys; each of them stands for what was built then."""
-    content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    for later in ("embed_bias", "out_bias", "mlp_bias", "head_bias", "embedding_dropout"):
-        del content["network"][later]
-    (folder / CONFIG).write_text(json.dumps(content), encoding="utf-8")
-    again = load(folder)
-    assert again.network.config == CONFIG_TINY
-    assert same(again.network, model_of().network)
-    assert again.network.drop.p == CONFIG_TINY.dropout
-
-
-def test_a_network_that_reads_patches_is_saved_by_the_name_of_its_parts(tmp_path: Path) -> None:
-    model = model_of(CONFIG_TINY, PATCHIFIED)
-    with pytest.raises(UsageError, match="parts of its own"):
-        save(model, tmp_path)
-    save(model, tmp_path, parts="patchified")
-    patches = torch.randn(2, 6, 192)
-    with torch.no_grad():
-        assert torch.equal(load(tmp_path, parts=PATCHIFIED).network(patches), model.network(patches))
 
 
 def test_training_mode_is_saved_as_eval_and_left(tmp_path: Path) -> None:
@@ -120,13 +98,15 @@ def test_predictions_are_softmax_of_the_network(files: list[Path]) -> None:
         predictions = model.predict(files, batch_size=batch_size)
         for path, prediction, row in zip(files, predictions, shares, strict=True):
             assert prediction.name == str(path)
-            assert prediction.label == CLASSES[int(row.argmax())]
+            assert prediction.label == CLASSES.names[int(row.argmax())]
             assert prediction.probability == pytest.approx(float(row.max()), abs=1e-6)
-            assert [name for name, _ in prediction.top] == [CLASSES[index] for index in row.argsort(descending=True)]
+            assert [name for name, _ in prediction.top] == [
+                CLASSES.names[index] for index in row.argsort(descending=True)
+            ]
             assert sum(share for _, share in prediction.top) == pytest.approx(1, abs=1e-5)
     with Image.open(files[0]) as picture:
-        assert model.predict([picture])[0].top == model.predict([str(files[0])], 1)[0].top
-    assert model.predict(files[0]) == model.predict([files[0]], 1)
+        assert model.predict([picture])[0].top == model.predict([str(files[0])], batch_size=1)[0].top
+    assert model.predict(files[0]) == model.predict([files[0]], batch_size=1)
     assert model.predict([]) == []
 
 
@@ -138,26 +118,34 @@ def test_predicting_leaves_every_mode(files: list[Path]) -> None:
     first, second = model.predict(files[:2]), model.predict(files[:2])
     assert first == second, "no dropout"
     assert before == [module.training for module in model.network.modules()]
-    with pytest.raises(ZeroDivisionError), evaluating(model.network):
-        raise ZeroDivisionError
+    with pytest.raises(DataError):
+        model.predict([*files[:2], "no.png"])
     assert before == [module.training for module in model.network.modules()]
 
 
-def test_a_file_that_is_no_picture_is_named(tmp_path: Path) -> None:
-    (tmp_path / "text.png").write_text("no picture")
-    with pytest.raises(DataError, match=r"text\.png"):
+@pytest.mark.usefixtures("as_a_user")
+def test_what_is_no_image_is_named(tmp_path: Path) -> None:
+    (tmp_path / "text.png").write_text("no image")
+    with must_raise(DataError, r"text\.png"):
         model_of().predict([tmp_path / "text.png"])
+    for wrong in (torch.zeros(1, 8, 8), 7, b"image"):
+        with must_raise(UsageError, type(wrong).__name__):
+            model_of().tensor([wrong])
 
 
 def test_parts_that_do_not_belong_together_are_refused() -> None:
     model = model_of()
-    with pytest.raises(UsageError, match="2 class names for a network with 3 logits"):
-        replace(model, classes=("a", "b"))
-    with pytest.raises(UsageError, match="1 channels, the network wants 3"):
-        replace(model, preprocessing=Preprocessing((16, 24), channels=1, mean=(0.0,), std=(1.0,)))
-    with pytest.raises(UsageError, match="16x25 pixels"):
-        replace(model, preprocessing=Preprocessing((16, 25)))
-    replace(model, preprocessing=Preprocessing((24, 24)))  # another grid than it was trained on is allowed
+    for change, named in (
+        ({"output": Classes(("a", "b"))}, "2.*3"),
+        ({"input": Preprocessing((16, 24), channels=1, mean=(0.0,), std=(1.0,))}, "1.*3"),
+        ({"input": Preprocessing((16, 25))}, "16x25"),
+    ):
+        with must_raise(UsageError, named):
+            replace(model, **change)
+    with must_raise(UsageError, "a"):
+        Classes(("a", "b", "a"))
+    other = replace(model, input=Preprocessing((24, 24)))  # another grid than it was trained on is allowed
+    assert other.preprocessing.size == (24, 24)
 
 
 # damage
@@ -178,59 +166,59 @@ def change(file: Path, **changes: object) -> None:
 @pytest.mark.parametrize("how", ["missing", "empty", "cut", "folder"])
 def test_a_file_that_is_gone_or_cut(folder: Path, name: str, how: str) -> None:
     damage(folder / name, how)
-    with must_raise(DataError, "holds no model" if name == CONFIG and how in ("missing", "folder") else name):
+    with must_raise(DataError, name):
         load(folder)
 
 
 def test_nothing_there(tmp_path: Path, folder: Path) -> None:
-    with must_raise(DataError, "there is no run or model at"):
+    with must_raise(DataError, "mode") as caught:
         load(tmp_path / "mode")
+    assert str(folder) in caught.value.hint, "the nearest name"
     (tmp_path / "empty").mkdir()
-    with must_raise(DataError, "holds no model"):
+    with must_raise(DataError, "empty"):
         load(tmp_path / "empty")
-    with must_raise(DataError, "there is no run or model at"):
+    with must_raise(DataError, "where"):
         load(tmp_path / "no" / "where")
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"model_type": "vit"}, "not of a vitrail model"),
-        ({"format": 99}, "not of a vitrail model"),
-        ({"classes": ["a", "b"]}, "2 class names for a network with 3 logits"),
-        ({"classes": 3}, "configuration is damaged"),
-        ({"classes": None}, "configuration is damaged"),
-        ({"network": []}, "configuration is damaged"),
-        ({"network__kind": "CNN"}, "cannot build a 'CNN'"),
-        ({"network__width": -4}, "width must be"),
-        ({"network__heads": 0}, "heads must be"),
-        ({"network__patch_size": [5, 5]}, "cannot be cut into patches"),
-        ({"network__wide": 3}, "unknown key 'wide'"),
-        ({"network__width": 2**44}, "configuration is damaged"),
+@pytest.mark.usefixtures("as_a_user")
+def test_a_configuration_that_does_not_fit(folder: Path) -> None:
+    whole = (folder / CONFIG).read_bytes()
+    for changes, named in (
+        ({"model_type": "vit"}, CONFIG),
+        ({"format": 99}, CONFIG),
+        ({"task": "dance"}, "dance"),
+        ({"output": {"classes": ["a", "b"]}}, "2.*3"),
+        ({"output": 3}, None),
+        ({"output": {"classes": None}}, None),
+        ({"network": []}, None),
+        ({"network__kind": "CNN"}, "CNN"),
+        ({"network__width": -4}, "width"),
+        ({"network__heads": 0}, "heads"),
+        ({"network__patch_size": [5, 5]}, "5"),
+        ({"network__wide": 3}, "wide"),
+        ({"network__width": 2**44}, None),
         ({"network__channels": 1}, "channels"),
-        ({"network__width": 32}, "tensors do not fit the network"),
-        ({"network__depth": 1}, "tensors do not fit the network"),
-        ({"network__registers": 1}, "tensors do not fit the network"),
-    ],
-)
-def test_a_configuration_that_does_not_fit(folder: Path, changes: dict, words: str) -> None:
-    change(folder / CONFIG, **changes)
-    with must_raise(DataError, words):
-        load(folder)
-
-
-@pytest.mark.parametrize(
-    "content", ["[]", "3", "null", '{"model_type": "vitrail", "format": 1}', "[" * 100_000, "\x00"]
-)
-def test_json_of_another_kind(folder: Path, content: str) -> None:
-    (folder / CONFIG).write_text(content)
-    with must_raise(DataError, "config"):
-        load(folder)
-    if "vitrail" not in content:
-        save(model_of(), folder)
-        (folder / PREPROCESSOR).write_text(content)
-        with must_raise(DataError, "preprocessor"):
+        ({"network__width": 32}, WEIGHTS),
+        ({"network__depth": 1}, WEIGHTS),
+        ({"network__registers": 1}, WEIGHTS),
+    ):
+        (folder / CONFIG).write_bytes(whole)
+        change(folder / CONFIG, **changes)
+        with must_raise(UsageError if "task" in changes else DataError, named):
             load(folder)
+
+
+def test_json_of_another_kind(folder: Path) -> None:
+    for content in ("[]", "3", "null", '{"model_type": "vitrail", "format": 2}', "[" * 100_000, "\x00"):
+        (folder / CONFIG).write_text(content)
+        with must_raise(VitrailError):
+            load(folder)
+        if "vitrail" not in content:
+            save(model_of(), folder)
+            (folder / PREPROCESSOR).write_text(content)
+            with must_raise(DataError, PREPROCESSOR):
+                load(folder)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -238,7 +226,7 @@ def test_weights_that_are_not_finite(folder: Path, value: float) -> None:
     tensors = safetensors.torch.load_file(folder / WEIGHTS)
     tensors["blocks.1.norm2.bias"][3] = value
     safetensors.torch.save_file(tensors, folder / WEIGHTS)
-    with must_raise(DataError, r"1 tensors hold NaN or infinity, first blocks\.1\.norm2\.bias"):
+    with must_raise(DataError, r"blocks\.1\.norm2\.bias"):
         load(folder)
 
 
@@ -247,19 +235,11 @@ def test_weights_that_are_missing_or_too_many(folder: Path) -> None:
     safetensors.torch.save_file(
         {name: tensor for name, tensor in whole.items() if name != "norm.bias"}, folder / WEIGHTS
     )
-    with must_raise(DataError, "1 tensors do not fit the network: norm.bias None for"):
+    with must_raise(DataError, r"norm\.bias"):
         load(folder)
     safetensors.torch.save_file({**whole, "more": torch.zeros(1)}, folder / WEIGHTS)
-    with must_raise(DataError, "1 tensors do not fit the network: more"):
+    with must_raise(DataError, "more"):
         load(folder)
-
-
-def test_the_network_is_untouched_by_weights_that_do_not_fit(folder: Path) -> None:
-    network = model_of(replace(CONFIG_TINY, depth=3)).network
-    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    with pytest.raises(DataError, match="do not fit"):
-        load_weights(network, folder / WEIGHTS)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
 
 
 def test_any_flipped_byte_of_the_header_loads_or_is_refused(folder: Path) -> None:
@@ -292,7 +272,7 @@ def test_nothing_is_unpickled(folder: Path, tmp_path: Path, monkeypatch: pytest.
     for name in (WEIGHTS, CONFIG, PREPROCESSOR):
         save(model_of(), folder)
         (folder / name).write_bytes(pickle.dumps(Evil()))
-        with must_raise(DataError, name if name == CONFIG else "damaged"):
+        with must_raise(DataError, name):
             load(folder)
         assert not (tmp_path / "unpickled").exists()
     pickle.loads(pickle.dumps(Evil()))
@@ -303,86 +283,81 @@ def test_nothing_is_unpickled(folder: Path, tmp_path: Path, monkeypatch: pytest.
     load(save(model_of(), folder))
 
 
-# references
+# background: what explanations are tested with
 
 
-def referenced() -> Model:
+def with_background() -> Model:
     pixels = torch.randint(0, 256, (7, 3, 16, 24), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    return replace(model_of(), references=pixels)
+    return replace(model_of(), background=pixels)
 
 
-def test_references_come_back_to_the_bit(tmp_path: Path) -> None:
-    model = referenced()
-    place = save(model, tmp_path)
-    names = [WEIGHTS, CONFIG, PREPROCESSOR, CARD, REFERENCES]
-    assert sorted(path.name for path in place.iterdir()) == sorted(names)
-    donors = load(place).donors
-    assert torch.equal(donors, model.preprocessing.normalise(model.references))
-    assert donors.shape == (7, 3, 16, 24)
-    again = load(place).references
-    assert again.dtype == torch.uint8
-    assert torch.equal(again, model.references)
-    before = (place / REFERENCES).read_bytes()
-    assert (save(load(place), tmp_path / "again") / REFERENCES).read_bytes() == before
-    card = (place / CARD).read_text(encoding="utf-8")
-    assert "holds 7 pictures put together from patches of training pictures" in card
-    assert "--no-references" in card
+def background_file(folder: Path) -> Path:
+    """The one file that a model with a background has and another has not."""
+    (file,) = {path.name for path in folder.iterdir()} - {WEIGHTS, CONFIG, PREPROCESSOR, CARD}
+    return folder / file
 
 
-def test_references_of_a_former_model_do_not_stay(tmp_path: Path) -> None:
-    save(referenced(), tmp_path)
+def test_the_background_comes_back_to_the_bit(tmp_path: Path) -> None:
+    model = with_background()
+    place = save(model, tmp_path / "model")
+    again = load(place)
+    assert torch.equal(again.background, model.background)
+    assert torch.equal(again.donors, model.preprocessing.normalise(model.background))
+    twice = save(again, tmp_path / "again")
+    assert background_file(twice).read_bytes() == background_file(place).read_bytes()
+    assert (place / CARD).read_text(encoding="utf-8") != (save(model_of(), tmp_path / "bare") / CARD).read_text()
+
+
+def test_the_background_of_a_former_model_does_not_stay(tmp_path: Path) -> None:
+    save(with_background(), tmp_path)
     save(model_of(), tmp_path)
-    assert not (tmp_path / REFERENCES).exists()
-    assert load(tmp_path).references is None
+    assert {path.name for path in tmp_path.iterdir()} == {WEIGHTS, CONFIG, PREPROCESSOR, CARD}
+    assert load(tmp_path).background is None
     assert load(tmp_path).donors is None
-    assert "references" not in (tmp_path / CARD).read_text(encoding="utf-8")
 
 
-def test_a_model_without_references_predicts_the_same(tmp_path: Path, files: list[Path]) -> None:
-    place = save(referenced(), tmp_path)
+def test_a_model_without_background_predicts_the_same(tmp_path: Path, files: list[Path]) -> None:
+    place = save(with_background(), tmp_path)
     predictions = load(place).predict(files)
-    (place / REFERENCES).unlink()
-    assert load(place).references is None
+    background_file(place).unlink()
+    assert load(place).background is None
     assert load(place).predict(files) == predictions == model_of().predict(files)
 
 
-def test_references_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    pixels = referenced().references
+def test_a_background_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    pixels = with_background().background
     for wrong in (pixels[..., :16], pixels[:, :1], pixels[:0]):
-        with must_raise(UsageError, "reference"):
-            replace(model_of(), references=wrong)
+        with must_raise(UsageError):
+            replace(model_of(), background=wrong)
     other = Model(ViT(replace(CONFIG_TINY, image_size=8)).eval(), Preprocessing((8, 8)), CLASSES)
     place = save(other, tmp_path / "other")
-    shutil.copy(save(referenced(), tmp_path / "model") / REFERENCES, place)
-    with must_raise(DataError, r"references are 7 x 3 x 16 x 24 of uint8, the model takes r x 3 x 8 x 8 of uint8"):
+    shutil.copy(background_file(save(with_background(), tmp_path / "model")), place)
+    with must_raise(DataError, "7 x 3 x 16 x 24.*8 x 8"):
         load(place)
 
 
 @pytest.mark.parametrize("how", ["empty", "cut", "flipped", "folder"])
-def test_references_that_are_damaged_are_refused(tmp_path: Path, how: str) -> None:
-    damage(save(referenced(), tmp_path) / REFERENCES, how)
-    with must_raise(DataError, r"references\.safetensors is damaged"):
+def test_a_damaged_background_is_refused(tmp_path: Path, how: str) -> None:
+    file = background_file(save(with_background(), tmp_path))
+    damage(file, how)
+    with must_raise(DataError, file.name):
         load(tmp_path)
 
 
-# foreign parts
+# parts of one's own
 
 
-def foreign() -> Parts:
-    return Parts(norm=lambda config: nn.RMSNorm(config.width))
-
-
-def test_foreign_parts_are_named_or_refused(tmp_path: Path) -> None:
-    parts = foreign()
+def test_own_parts_are_named_or_refused(tmp_path: Path) -> None:
+    parts = Parts(norm=lambda config: nn.RMSNorm(config.width))
     model = model_of(parts=parts)
-    with must_raise(UsageError, "parts of its own"):
+    with must_raise(UsageError, "parts"):
         save(model, tmp_path / "model")
     assert not (tmp_path / "model").exists()
     place = save(model, tmp_path / "model", parts="rms")
-    with pytest.raises(UsageError, match="called 'rms'"):
+    with must_raise(UsageError, "rms"):
         load(place)
     assert same(load(place, parts=parts).network, model.network)
-    with pytest.raises(DataError, match="do not fit"):
+    with must_raise(DataError, WEIGHTS):
         load(save(model_of(), tmp_path / "plain"), parts=parts)
 
 
@@ -435,9 +410,3 @@ def test_the_public_names_are_these() -> None:
     assert vitrail.load is load
     assert vitrail.save is save
     assert vitrail.Model is Model
-
-
-@pytest.mark.parametrize("wrong", [torch.zeros(1, 8, 8), 7, b"picture"])
-def test_what_is_no_picture_is_refused_in_words(wrong: object) -> None:
-    with pytest.raises(UsageError, match="a picture must be a path or a PIL image, got"):
-        opened(wrong)

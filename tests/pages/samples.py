@@ -3,12 +3,15 @@
 import numpy as np
 
 from vitrail.pages import (
-    EvaluationSummary,
+    ClassTable,
+    Confusion,
+    EvaluationView,
     Example,
     ExplainedPicture,
     ExplanationPage,
     HeatView,
-    RunSummary,
+    RunView,
+    Table,
     TrustView,
 )
 from vitrail.pages.views import AreasView
@@ -36,11 +39,14 @@ def history(epochs: int) -> list[dict]:
     ]
 
 
-def evaluation(classes: tuple[str, ...], text: str = "plain") -> EvaluationSummary:
-    k = len(classes)
-    confusion = np.random.default_rng(1).integers(0, 4, (k, k)) + 20 * np.eye(k, dtype=np.int64)
-    right, total = np.diag(confusion), confusion.sum()
-    per_class = [
+def confusion_of(k: int) -> np.ndarray:
+    """Counts of k classes; rows are the true ones."""
+    return np.random.default_rng(1).integers(0, 4, (k, k)) + 20 * np.eye(k, dtype=np.int64)
+
+
+def class_rows(confusion: np.ndarray, classes: tuple[str, ...]) -> list[dict]:
+    right = np.diag(confusion)
+    return [
         {
             "class": name,
             "images": int(confusion[i].sum()),
@@ -50,30 +56,37 @@ def evaluation(classes: tuple[str, ...], text: str = "plain") -> EvaluationSumma
         }
         for i, name in enumerate(classes)
     ]
-    accuracy = float(right.sum() / total) if total else 0.0
-    return EvaluationSummary(
+
+
+def evaluation(classes: tuple[str, ...], text: str = "plain") -> EvaluationView:
+    confusion = confusion_of(len(classes))
+    return EvaluationView(
         split=text,
-        images=int(total),
-        accuracy=accuracy,
-        interval=(accuracy - 0.01, accuracy + 0.01),
+        count=int(confusion.sum()),
+        value=f"{text} 87.65 %",
+        metric=text,
+        statement=text,
+        about=text,
         loss=0.25,
-        confusion=confusion,
-        per_class=per_class,
+        sections=(
+            Confusion(text, confusion, classes),
+            ClassTable(text, tuple(class_rows(confusion, classes))),
+            Table(text, (text, text), ((text, text),)),
+        ),
         unknown={text: 3},
         unreadable=[text],
     )
 
 
-def run(text: str = "plain", k: int = 4, epochs: int = 5) -> RunSummary:
+def run(text: str = "plain", k: int = 4, epochs: int = 5) -> RunView:
     """A run in which every text that may come from a stranger is `text`."""
-    classes = tuple(f"{text}{i}" for i in range(k))
-    return RunSummary(
+    return RunView(
         title=text,
         state="finished",
         facts=[(text, text)],
         history=history(epochs),
-        evaluation=evaluation(classes, text),
-        classes=classes,
+        metric=text,
+        evaluation=evaluation(tuple(f"{text}{i}" for i in range(k)), text),
         settings={text: {text: text, "list": [text]}},
         environment={text: text},
         notes=[text],
@@ -82,6 +95,8 @@ def run(text: str = "plain", k: int = 4, epochs: int = 5) -> RunSummary:
             Example(picture(), text, text, f"{text}1", 0.8),
             Example(picture(8, 10, colour=True), text, text, text, 0.6),
         ),
+        document=text,
+        about_probabilities=text,
     )
 
 

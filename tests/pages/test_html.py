@@ -22,11 +22,12 @@ PAGES = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-@pytest.mark.parametrize("payload", PAYLOADS)
-def test_hostile_text_adds_no_element_and_no_attribute(name, payload):
-    harmless, hostile = PAGES[name]("plain"), PAGES[name](payload)
-    assert Structure(hostile).elements == Structure(harmless).elements
-    hostile.encode("utf-8")
+def test_hostile_text_adds_no_element_and_no_attribute(name):
+    harmless = Structure(PAGES[name]("plain")).elements
+    for payload in PAYLOADS:
+        hostile = PAGES[name](payload)
+        assert Structure(hostile).elements == harmless, payload
+        hostile.encode("utf-8")
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -125,9 +126,8 @@ def test_pictures_come_back_from_their_address_without_metadata(shape):
     assert data_uri(picture[:, ::-1][:, ::-1]) == address
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
+def test_numbers():
+    for value, shown in (
         (None, "–"),
         (float("nan"), "–"),
         (float("inf"), "∞"),
@@ -140,10 +140,8 @@ def test_pictures_come_back_from_their_address_without_metadata(shape):
         (123456.7, "1.235e5"),
         (3, "3"),
         (-0.0, "0"),
-    ],
-)
-def test_numbers(value, shown):
-    assert number(value) == shown
+    ):
+        assert number(value) == shown
 
 
 def test_plural():

@@ -1,3 +1,5 @@
+"""The page of a run shows the values that it is given, and stands before there are any."""
+
 import dataclasses
 import math
 import re
@@ -7,8 +9,8 @@ import pytest
 
 from tests.pages import samples
 from tests.pages.structure import Structure
-from vitrail.pages import EvaluationSummary, RunSummary, write_run_page
-from vitrail.pages.run_page import WrittenSummary, run_page
+from vitrail.pages import EvaluationView, RunView, Table, write_run_page
+from vitrail.pages.run_page import run_page
 from vitrail.pages.tables import confusion_table, confusions_list, most_confused, settings_table
 
 
@@ -16,58 +18,63 @@ def text_of(page: str) -> str:
     return re.sub(r"\s+", " ", " ".join(Structure(page).text))
 
 
-def test_a_run_that_has_just_started():
-    page = run_page(RunSummary("new run"))
-    shown = text_of(page)
-    assert "Not evaluated yet" in shown
-    assert "No epoch has ended yet" in shown
-    assert "reload it to see more" in shown
-    assert "nan" not in shown.lower().split()
+def counts_of(page: str, rows: int) -> np.ndarray:
+    """The counts of the confusion matrix that a page shows."""
+    cells = [int(n) for n in re.findall(r'<td class="(?:right|wrong) step-\d" [^>]*>(\d+)<?', page)]
+    return np.array(cells).reshape(rows, -1)
+
+
+def test_a_run_that_has_just_started_and_one_without_measures():
+    page = run_page(RunView("new run"))
+    assert "new run" in text_of(page)
+    assert "<title>epoch" not in page
+    rows = [
+        {"epoch": 1, "training_loss": math.nan},
+        {"training_loss": None},
+        {"epoch": 3, "training_loss": math.inf},
+        {},
+    ]
+    for shown in (page, run_page(RunView("x", history=rows))):
+        assert "nan" not in re.sub(r"(?s)<(style|script)>.*?</\1>", "", shown).lower()
 
 
 @pytest.mark.parametrize("state", ["running", "finished", "stopped"])
-def test_the_state_is_said(state):
+def test_the_state_is_shown(state):
     page = run_page(dataclasses.replace(samples.run(), state=state))
     assert f"<span>{state}</span>" in page
-    assert ("reload" in text_of(page)) == (state == "running")
+    others = {run_page(dataclasses.replace(samples.run(), state=other)) for other in ("running", "finished", "stopped")}
+    assert len(others) == 3
 
 
-def test_accuracy_and_interval_stand_in_the_headline():
-    evaluation = EvaluationSummary("test", 1000, 0.9876, (0.9786, 0.9929), 0.0412, np.diag([500, 500]))
-    shown = text_of(run_page(RunSummary("x", evaluation=evaluation, classes=("a", "b"))))
-    assert "98.76 % of 1 000 pictures of the test split are classified correctly." in shown
-    assert "between 97.86 % and 99.29 %" in shown
-    assert "No picture was given a wrong class." in shown
+def test_the_headline_holds_the_value_what_it_says_and_of_how_many():
+    found = EvaluationView("test", 1000, "98.76 %", "accuracy", "are classified correctly", "about it", 0.0412)
+    shown = text_of(run_page(RunView("x", evaluation=found)))
+    for each in ("98.76 %", "1 000 images", "test", "are classified correctly", "about it", "0.0412"):
+        assert each in shown
+    named = dataclasses.replace(found, statement="", metric="mean error", value="0.12", count=1, unit="bar")
+    shown = text_of(run_page(RunView("x", evaluation=named)))
+    for each in ("Mean error", "0.12", "1 bar "):
+        assert each in shown
+    assert "nan" not in text_of(run_page(RunView("x", evaluation=dataclasses.replace(found, count=0)))).split()
 
 
 def test_every_count_of_the_confusion_matrix_is_in_the_page():
-    run = samples.run(k=5)
-    page = run_page(run)
-    cells = [int(n) for n in re.findall(r'<td class="(?:right|wrong) step-\d" [^>]*>(\d+)<?', page)]
-    np.testing.assert_array_equal(np.array(cells).reshape(5, 5), run.evaluation.confusion)
+    page = run_page(samples.run(k=5))
+    np.testing.assert_array_equal(counts_of(page, 5), samples.confusion_of(5))
     assert page.count('tabindex="0"') == 1
 
 
-def test_rows_are_the_true_class():
+def test_rows_are_the_true_class_and_none_is_a_percentage_of_nothing():
     table = confusion_table(np.array([[7, 3], [0, 10]]), ["cat", "dog"])
-    assert "cat was taken for dog 3 of 10 times (30.0 %)" in table
-    assert "dog was taken for cat 0 of 10 times (0 %)" in table
-
-
-def test_a_class_without_pictures_has_no_percentage_of_nothing():
-    table = confusion_table(np.array([[0, 0], [1, 1]]), ["none", "some"])
-    assert "nan" not in table
-    assert "none was taken for some 0 of 0 times" in table
+    np.testing.assert_array_equal(counts_of(table, 2), [[7, 3], [0, 10]])
+    assert re.search(r"cat [^>]*dog 3 of 10 [^>]*30\.0 %", table)
+    assert "nan" not in confusion_table(np.array([[0, 0], [1, 1]]), ["none", "some"])
 
 
 def test_two_hundred_classes_show_thirty_and_rows_still_add_up():
-    run = samples.run(k=200)
-    confusion = run.evaluation.confusion
-    page = run_page(run)
-    assert "Only the 30 classes with most mistakes are shown, of 200" in text_of(page)
-    cells = [int(n) for n in re.findall(r'<td class="(?:right|wrong) step-\d" [^>]*>(\d+)<?', page)]
-    shown = np.array(cells).reshape(30, 31)
-    kept = most_confused(confusion)
+    confusion = samples.confusion_of(200)
+    page = run_page(samples.run(k=200))
+    shown, kept = counts_of(page, 30), most_confused(confusion)
     np.testing.assert_array_equal(shown[:, :30], confusion[np.ix_(kept, kept)])
     np.testing.assert_array_equal(shown.sum(1), confusion[kept].sum(1))
     assert len(page) < 1_000_000
@@ -83,82 +90,55 @@ def test_most_confused_counts_both_directions_and_keeps_the_order():
 
 def test_most_frequent_mistakes_in_order():
     items = re.findall(r"<li>(.*?)</li>", confusions_list(np.array([[5, 1, 0], [4, 5, 0], [0, 2, 5]]), ["a", "b", "c"]))
-    assert items == [
-        "<b>b</b> taken for <b>a</b>: 4 of 9",
-        "<b>c</b> taken for <b>b</b>: 2 of 7",
-        "<b>a</b> taken for <b>b</b>: 1 of 6",
-    ]
+    told = [(*re.findall("<b>(.*?)</b>", item), *re.findall(r"\d+", item)) for item in items]
+    assert told == [("b", "a", "4", "9"), ("c", "b", "2", "7"), ("a", "b", "1", "6")]
+    assert "<li>" not in confusions_list(np.diag([5, 5]), ["a", "b"])
 
 
 @pytest.mark.parametrize("k", [0, 1, 2])
 def test_few_classes(k):
-    Structure(run_page(samples.run(k=k)))
+    assert Structure(run_page(samples.run(k=k))).open == []
 
 
-def test_missing_and_unfinite_measures():
+def test_history_table_holds_what_was_measured_and_nothing_else():
     rows = [
-        {"epoch": 1, "training_loss": math.nan},
-        {"training_loss": None},
-        {"epoch": 3, "training_loss": math.inf},
-        {},
+        {"epoch": 1, "training_loss": 0.51234, "validation_mean_error": 0.5},
+        {"epoch": 2, "training_loss": 0.25, "images_per_second": None},
     ]
-    page = run_page(RunSummary("x", history=rows))
-    assert "Nothing measured yet" in page
-    assert "nan" not in re.sub(r"(?s)<(style|script)>.*?</\1>", "", page).lower()
-
-
-def test_history_table_holds_only_what_was_measured():
-    page = run_page(
-        RunSummary("x", history=[{"epoch": 1, "training_loss": 0.51234}, {"epoch": 2, "training_loss": 0.25}])
-    )
+    page = run_page(RunView("x", history=rows, unit="pair"))
     table = re.search(r'<table class="numbers">.*?</table>', page).group()
-    assert re.findall(r"<th scope=\"col\">(.*?)</th>", table) == ["Epoch", "Training loss"]
-    assert re.findall(r"<td>(.*?)</td>", table) == ["1", "0.5123", "2", "0.25"]
+    assert re.findall(r"<td>(.*?)</td>", table) == ["1", "0.5123", "0.5", "2", "0.25", "–"]
+    page = run_page(RunView("x", history=[{"epoch": 1, "images_per_second": 50.0}], unit="pair"))
+    assert re.search(r'<th scope="col">Pairs ', page)
 
 
-@pytest.mark.parametrize(("unit", "heading"), [("picture", "Pictures per second"), ("pair", "Pairs per second")])
-def test_the_rate_is_of_what_was_fed(unit, heading):
-    page = run_page(RunSummary("x", history=[{"epoch": 1, "images_per_second": 50.0}], unit=unit))
-    assert f'<th scope="col">{heading}</th>' in page
+def test_a_table_of_any_task_is_shown():
+    table = Table("Length by length", ("length", "exact"), (("4", "80.0 %"), ("5", "70.0 %")))
+    page = run_page(RunView("x", evaluation=EvaluationView("test", 10, "0.8", sections=(table,))))
+    assert "Length by length" in page
+    assert re.findall(r"<td>(.*?)</td>", page) == ["4", "80.0 %", "5", "70.0 %"]
 
 
-def written(**changes):
-    found = WrittenSummary("test", 10, 0.8, (0.5, 0.95), 0.3, 40, 3, [{"length": 4, "sequences": 10, "exact": 8}])
-    return RunSummary("x", state="finished", written=dataclasses.replace(found, **changes))
-
-
-def test_the_token_error_rate_is_called_so():
-    shown = text_of(run_page(written()))
-    assert "Token error rate 7.50 % (edit distance / length: 3 / 40)" in shown
-    assert "tokens are wrong" not in shown
-
-
-def test_what_to_know_of_probabilities_stands_where_they_are_shown():
-    about = "so even a certain token gets at most about 91 %"
-    texts = dataclasses.replace(written(examples=[("12", "12", "12", 0.8)]), about_probabilities=about)
-    pictures = dataclasses.replace(written(), examples=(samples.run().examples[0],), about_probabilities=about)
-    for run in (texts, pictures):
-        assert run_page(run).count(about) == 1
-    assert about not in run_page(dataclasses.replace(written(), about_probabilities=about))  # no probability, no word
-
-
-def test_a_document_s_figure_stands_beside_a_result_only():
-    stated = dataclasses.replace(samples.run(), beside="document D2 states 91.45 %")
-    assert "Beside it: document D2 states 91.45 %." in text_of(run_page(stated))
-    assert "91.45" not in run_page(dataclasses.replace(stated, evaluation=None))
-
-
-def test_one_is_one():
-    one = EvaluationSummary("test", 1, 1.0, (0.2, 1.0), 0.1, np.diag([1, 0]))
-    assert "of 1 picture of the test split is classified" in text_of(
-        run_page(RunSummary("x", evaluation=one, classes="ab"))
-    )
-    assert "of 1 text of the test split is written" in text_of(run_page(written(sequences=1)))
+def test_what_to_know_of_probabilities_and_a_documents_figure_stand_where_there_is_a_result():
+    about, stated = "so even a certain token gets at most about 91 %", "document D2 states 91.45 %"
+    run = dataclasses.replace(samples.run(), about_probabilities=about, document=stated)
+    assert run_page(run).count(about) == 1
+    assert run_page(dataclasses.replace(run, examples=())).count(about) == 1
+    assert stated in run_page(run)
+    nothing = run_page(dataclasses.replace(run, examples=(), evaluation=None))
+    assert about not in nothing
+    assert stated not in nothing
 
 
 def test_large_ratios_of_loss_are_drawn_on_a_log_scale():
-    assert "log scale" in run_page(RunSummary("x", history=[{"training_loss": 2.3}, {"training_loss": 0.01}]))
-    assert "log scale" not in run_page(RunSummary("x", history=[{"training_loss": 2.3}, {"training_loss": 0.5}]))
+    assert "log scale" in run_page(RunView("x", history=[{"training_loss": 2.3}, {"training_loss": 0.01}]))
+    assert "log scale" not in run_page(RunView("x", history=[{"training_loss": 2.3}, {"training_loss": 0.5}]))
+
+
+def test_a_metric_that_is_no_fraction_is_not_shown_in_percent():
+    run = RunView("x", history=[{"epoch": 1, "training_e": 1.5}], metric="e", curves=[("training", "training_e")])
+    assert re.search(r"<title>epoch 1, training: 150 %</title>", run_page(run))
+    assert re.search(r"<title>epoch 1, training: 1.5</title>", run_page(dataclasses.replace(run, fraction=False)))
 
 
 def test_mistakes_come_first_and_the_surest_mistake_before_all():
@@ -177,7 +157,7 @@ def test_settings_are_flattened_in_order():
     assert rows == [("a.b", "1"), ("a.c.d", "1, 2"), ("a.c.e", "none"), ("f", "yes"), ("g", "none"), ("h", "none")]
 
 
-def test_same_summary_same_bytes_and_small(tmp_path):
+def test_same_values_same_bytes_and_small(tmp_path):
     for name in ("one.html", "two.html"):
         write_run_page(tmp_path / name, samples.run(k=10, epochs=100))
     one = (tmp_path / "one.html").read_bytes()

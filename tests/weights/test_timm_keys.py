@@ -12,6 +12,7 @@ from PIL import Image
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
+from vitrail.data.columns import Classes
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.model import Model, save
 from vitrail.nn import ViT, ViTConfig
@@ -38,7 +39,7 @@ def model_of(config: ViTConfig) -> Model:
         torch.nn.init.normal_(parameter, std=0.3)
     statistics = (0.4,) * config.channels
     preprocessing = Preprocessing(config.image, channels=config.channels, mean=statistics, std=statistics)
-    return Model(network, preprocessing, tuple("abcde"))
+    return Model(network, preprocessing, Classes(tuple("abcde")))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -46,7 +47,7 @@ def test_timm_opens_it_and_says_the_same(form: str, tmp_path: Path) -> None:
     model = model_of(FORMS[form])
     config = model.network.config
     references = torch.zeros(3, config.channels, *config.image, dtype=torch.uint8)  # a second file of tensors
-    save(replace(model, references=references), tmp_path)
+    save(replace(model, background=references), tmp_path)
     assert len(list(tmp_path.glob("*.safetensors"))) == 2
     other = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
     images = torch.randn(4, model.network.config.channels, *model.network.config.image)
