@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.measure import machine, mnist_root, spread, worker
@@ -34,22 +33,23 @@ def ours(compiled: bool, threads: int | None) -> tuple[float, int]:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does, before torch is loaded
     import torch
 
-    from vitrail.data.source import open_source
+    from vitrail.data.dataset import Counts
     from vitrail.training.loop import StepDone, start, train_loop
-    from vitrail.training.objectives import classification
     from vitrail.training.options import TrainOptions
-    from vitrail.training.prepare import build, resolve
+    from vitrail.training.own import NOTHING_OWN
+    from vitrail.training.resolve import resolve
+    from vitrail.training.setup import build, open_data
 
     root = Path(mnist_root())
-    source = open_source("mnist", root)
+    dataset, task = open_data("mnist", "auto", root, 0, Counts())
     options = TrainOptions(
         recipe="d0-mnist", threads=threads, compile="on" if compiled else "off", data_root=root, epochs=2
     )
-    settings, _ = resolve("mnist", options, {}, source)
-    prepared = build(replace(settings), source)
+    settings, _ = resolve("mnist", options, {}, dataset, task, NOTHING_OWN)
+    prepared = build(settings, dataset, task)
     torch.set_num_threads(settings.execution.threads)
-    state = start(prepared.model.network, settings.optimization)
-    events = train_loop(state, prepared.data, classification, settings.optimization, settings.execution)
+    state = start(prepared.network, settings.optimization)
+    events = train_loop(state, prepared.data, prepared.objective, settings.optimization, settings.execution)
     images, began = 0, 0.0
     for event in events:
         if isinstance(event, StepDone):

@@ -20,11 +20,13 @@ from torch import nn
 
 import vitrail
 from benchmarks.measure import machine, mnist_root
-from vitrail.data.source import Split, open_source
+from vitrail.data import Pictures, Samples
+from vitrail.data.dataset import Counts, labels_of
 from vitrail.training.loop import EpochDone, start, train_loop
-from vitrail.training.objectives import classification
-from vitrail.training.prepare import Prepared, build, resolve
+from vitrail.training.own import NOTHING_OWN
+from vitrail.training.resolve import resolve
 from vitrail.training.settings import Execution, Optimization
+from vitrail.training.setup import Prepared, build, open_data
 from vitrail.training.teacher import Teacher
 
 PER_CLASS = {"train": 200, "val": 100, "test": 10_000}
@@ -33,21 +35,25 @@ SEEDS = 10
 
 def write_pictures(folder: Path) -> None:
     """Class folders: the first 200 pictures of each digit to learn from, 100 more to validate, and the whole test."""
-    source = open_source("mnist", mnist_root())
-    assert source.test is not None
-    for name, split in (("train", source.train), ("val", source.validation), ("test", source.test)):
+    dataset, _ = open_data("mnist", "auto", mnist_root(), 0, Counts())
+    for name, split in (("train", dataset.train), ("val", dataset.validation), ("test", dataset.splits["test"])):
         write_split(folder / name, split, PER_CLASS[name])
 
 
-def write_split(folder: Path, split: Split, most: int) -> None:
-    """The first pictures of each class, as PNG."""
+def write_split(folder: Path, split: Samples, most: int) -> None:
+    """The first images of each class, as PNG."""
     written: Counter[int] = Counter()
-    for index, label in enumerate(split.labels.tolist()):
+    for index, label in enumerate(labels_of(split).tolist()):
         if written[label] < most:
             written[label] += 1
             (folder / str(label)).mkdir(parents=True, exist_ok=True)
-            picture: Image.Image = split.pictures.open(index)
-            picture.save(folder / str(label) / f"{index:05d}.png")
+            opened(split, index).save(folder / str(label) / f"{index:05d}.png")
+
+
+def opened(samples: Samples, index: int) -> Image.Image:
+    """One image of a split."""
+    assert isinstance(samples.inputs, Pictures)
+    return samples.inputs.open(index)
 
 
 def small_cnn() -> nn.Module:
@@ -63,21 +69,20 @@ def train_teacher(prepared: Prepared, epochs: int) -> Teacher:
     torch.manual_seed(0)
     network = small_cnn()
     choices = Optimization(epochs=epochs, batch_size=64, learning_rate=3e-3, weight_decay=0.01)
-    for event in train_loop(start(network, choices), prepared.data, classification, choices, Execution(threads=1)):
+    for event in train_loop(start(network, choices), prepared.data, prepared.objective, choices, Execution(threads=1)):
         if isinstance(event, EpochDone) and (event.epoch + 1) % 10 == 0:
             print(f"teacher epoch {event.epoch + 1}: training loss {event.loss:.4f}", flush=True)
-    return Teacher(network, prepared.model.preprocessing, prepared.source.classes, "small-cnn")
+    return Teacher(network, prepared.model.preprocessing, prepared.model.classes, "small-cnn")
 
 
 def accuracy(teacher: Teacher, prepared: Prepared) -> float:
-    """Share of the test pictures that the teacher gets right."""
-    test, preprocessing = prepared.source.test, prepared.model.preprocessing
-    assert test is not None
-    right = 0
+    """Fraction of the test images that the teacher gets right."""
+    test, preprocessing = prepared.dataset.splits["test"], prepared.model.preprocessing
+    labels, right = labels_of(test), 0
     for first in range(0, len(test), 500):
         rows = range(first, min(first + 500, len(test)))
-        images = torch.stack([preprocessing(test.pictures.open(row)) for row in rows])
-        right += int((teacher.answer(images, preprocessing).argmax(dim=1).numpy() == test.labels[list(rows)]).sum())
+        images = torch.stack([preprocessing(opened(test, row)) for row in rows])
+        right += int((teacher.answer(images, preprocessing).argmax(dim=1).numpy() == labels[list(rows)]).sum())
     return right / len(test)
 
 
@@ -94,9 +99,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         data = Path(place) / "mnist-2000"
         write_pictures(data)
-        source = open_source(str(data))
-        settings, _ = resolve(str(data), vitrail.TrainOptions(**options), {}, source)
-        prepared = build(settings, source)
+        dataset, task = open_data(str(data), "auto", None, 0, Counts())
+        settings, _ = resolve(str(data), vitrail.TrainOptions(**options), {}, dataset, task, NOTHING_OWN)
+        prepared = build(settings, dataset, task)
         began = time.perf_counter()
         teacher = train_teacher(prepared, epochs)
         by_teacher = accuracy(teacher, prepared)
@@ -108,13 +113,13 @@ def main() -> None:
             taught = vitrail.distill(str(data), teacher, out / "taught", vitrail.DistillOptions(**options, seed=seed))
             seconds = (half - began, time.perf_counter() - half)
             for name, finished, took in zip(scores, (alone, taught), seconds, strict=True):
-                scores[name].append(finished.evaluated.scores.accuracy)
+                scores[name].append(finished.evaluated.value)
                 print(f"seed {seed} {name}: {scores[name][-1]:.2%} in {took:.0f} s", flush=True)
     for name, values in scores.items():
         low, high = min(values), max(values)
         print(f"{name}: mean {statistics.mean(values):.2%} ({low:.2%} to {high:.2%}, n={len(values)})")
     gains = [taught - alone for alone, taught in zip(scores["alone"], scores["taught"], strict=True)]
-    error = statistics.stdev(gains) / len(gains) ** 0.5
+    error = statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
     print(
         f"taught less alone: mean {statistics.mean(gains):+.2%}, standard error {error:.2%}, "
         f"{sum(gain > 0 for gain in gains)} of {len(gains)} seeds above zero"

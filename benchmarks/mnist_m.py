@@ -2,8 +2,8 @@
 
     python -m benchmarks.mnist_m [SEEDS] [FIRST]        3 seeds, from seed 0 when left out
 
-First come mean and deviation of the training pictures, beside those that document D4 gives for the published files.
-The test pictures have photographs behind them that training does not have.
+First come mean and standard deviation of the training images, beside those that document D4 gives for the published
+files. The test images have photographs behind them that training does not have.
 """
 
 import sys
@@ -17,19 +17,21 @@ D4 = "mean 0.4639 0.4676 0.4199, deviation 0.2534 0.2380 0.2618"
 
 
 def print_statistics() -> None:
-    """What the pictures are made of, and the mean and deviation of each channel over those for training."""
-    from vitrail.data.pictures import ArrayPictures
+    """What the images are made of, and the mean and deviation of each channel over those for training."""
+    from vitrail.data import ArrayPictures
+    from vitrail.data.dataset import Counts
     from vitrail.data.preprocessing import measure_statistics
-    from vitrail.data.source import open_source
+    from vitrail.training.setup import open_data
 
-    source = open_source("mnist-m", mnist_root())
-    assert isinstance(source.train.pictures, ArrayPictures), "benchmarked is what is made, not the published files"
-    mean, deviation = measure_statistics(torch.from_numpy(source.train.pictures.pixels).permute(0, 3, 1, 2))
+    dataset, _ = open_data("mnist-m", "auto", mnist_root(), 0, Counts())
+    images = dataset.train.inputs
+    assert isinstance(images, ArrayPictures), "benchmarked is what is made, not the published files"
+    mean, deviation = measure_statistics(torch.from_numpy(images.pixels).permute(0, 3, 1, 2))
     ours = ", ".join(
         f"{name} {' '.join(f'{value:.4f}' for value in values)}"
         for name, values in (("mean", mean), ("deviation", deviation))
     )
-    print(*source.notes, f"training pictures: {ours}", f"document D4:       {D4}", sep="\n")
+    print(*dataset.notes, f"training images: {ours}", f"document D4:     {D4}", sep="\n")
 
 
 def main() -> None:

@@ -24,21 +24,25 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 import vitrail
 from benchmarks.measure import machine
+from vitrail.data import ArrayPictures, Dataset, Samples
 from vitrail.data.batches import Batch
-from vitrail.data.pictures import ArrayPictures
+from vitrail.data.dataset import Counts, labelled, labels_of
 from vitrail.data.readers.planted import CLASSES, COUNTS, planted_digits
 from vitrail.data.references import make_references
-from vitrail.data.source import Source, Split, open_source
 from vitrail.explain.lending import without_evidence
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.model import Model
+from vitrail.tasks import TASKS
+from vitrail.tasks.task import Network
 from vitrail.training.loop import EpochDone, start, train_loop
-from vitrail.training.objectives import Network, Objective, classification
-from vitrail.training.prepare import build, resolve
+from vitrail.training.own import NOTHING_OWN
+from vitrail.training.resolve import resolve
+from vitrail.training.setup import build, open_data
 
 PLACE = Path(__file__).parent.parent / "tests" / "explain" / "networks"
 SEEDS = (0, 1, 2)
@@ -48,42 +52,55 @@ BY_HEART = 1000  # pictures that `memorised-0` knows
 PAIRS = len(CLASSES)  # a pair of labels is one number: first * PAIRS + second
 
 
-def pairs_source() -> Source:
-    """Pictures with two digits; the label is the number of the pair."""
-    splits = {}
+def planted() -> Dataset:
+    """The set `planted`."""
+    return open_data("planted", "auto", None, 0, Counts())[0]
+
+
+def with_splits(name: str, **splits: Samples) -> Dataset:
+    """The set `planted` with other splits."""
+    usual = planted()
+    return replace(usual, name=name, splits={**usual.splits, **splits})
+
+
+def samples_of(pixels: UInt8[np.ndarray, "n h w"], name: str, labels: Int64[np.ndarray, " n"], names: Any) -> Samples:
+    """Images in memory, with a class each."""
+    return labelled(ArrayPictures(pixels, name), labels, tuple(names))
+
+
+def pairs() -> Dataset:
+    """Images with two digits; the label is the number of the pair."""
+    names, splits = [f"{one} and {other}" for one in CLASSES for other in CLASSES], {}
     for name, count in COUNTS.items():
         made = planted_digits(name, count, "double")
-        labels = made.labels[:, 0] * PAIRS + made.labels[:, 1]
-        splits[name] = Split(ArrayPictures(made.pixels, f"planted-double/{name}"), labels)
-    one = open_source("planted")
-    return replace(
-        one, name="planted-double", train=splits["train"], validation=splits["validation"], test=splits["test"]
-    )
+        numbers = made.labels[:, 0] * PAIRS + made.labels[:, 1]
+        splits[name] = samples_of(made.pixels, f"planted-double/{name}", numbers, names)
+    return with_splits("planted-double", **splits)
 
 
-def shuffled_source() -> Source:
+def shuffled() -> Dataset:
     """The set `planted` with its training labels dealt out at random."""
-    one = open_source("planted")
-    labels = np.random.default_rng(0).permutation(one.train.labels)
-    return replace(one, train=Split(one.train.pictures, labels))
+    train = planted().train
+    labels = np.random.default_rng(0).permutation(labels_of(train))
+    return with_splits("planted", train=labelled(train.inputs, labels, CLASSES))
 
 
-def memorised_pictures() -> Split:
-    """What `memorised-0` learns: few pictures, whose labels are dealt out at random, each class as often as another."""
+def memorised_pictures() -> Samples:
+    """What `memorised-0` learns: few images, whose labels are dealt out at random, each class as often as another."""
     made = planted_digits("train", BY_HEART, seed=5)
     labels = np.random.default_rng(0).permutation(np.arange(BY_HEART) % len(CLASSES))
-    return Split(ArrayPictures(made.pixels, "planted-memorised/train"), labels)
+    return samples_of(made.pixels, "planted-memorised/train", labels, CLASSES)
 
 
-def memorised_source() -> Source:
-    """The set `planted` with those pictures to learn from, and to validate on: what counts is that they are known."""
+def memorised() -> Dataset:
+    """The set `planted` with those images to learn from, and to validate on: what counts is that they are known."""
     learnt = memorised_pictures()
-    return replace(open_source("planted"), name="planted-memorised", train=learnt, validation=learnt)
+    return with_splits("planted-memorised", train=learnt, validation=learnt)
 
 
 def both_digits(network: Network, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
     """Binary cross-entropy of every class by itself, summed; `correct` counts pictures whose two highest are right."""
-    logits = network(batch.images).float()
+    logits = network(batch.inputs).float()
     pairs = torch.stack([batch.labels // PAIRS, batch.labels % PAIRS], dim=1)
     wanted = torch.zeros_like(logits).scatter_(1, pairs, 1.0)
     loss = F.binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
@@ -91,7 +108,7 @@ def both_digits(network: Network, batch: Batch) -> tuple[Tensor, int, dict[str, 
     return loss, len(batch.labels), {"correct": right.sum().float()}
 
 
-SOURCES = {"pairs": pairs_source, "shuffled": shuffled_source, "memorised": memorised_source}
+DATASETS = {"pairs": pairs, "shuffled": shuffled, "memorised": memorised}
 GIVEN: dict[str, dict[str, Any]] = {
     "mean": {"network": {"pooling": "mean", "class_token": False}},
     "memorised": {"optimization": {"epochs": 120, "warmup_epochs": 5.0, "weight_decay": 0.0, "average": 0.98}},
@@ -99,13 +116,13 @@ GIVEN: dict[str, dict[str, Any]] = {
 
 
 def train(name: str) -> tuple[Model, float]:
-    """One of the networks, with its references, and the share of test pictures that it gets right."""
+    """One of the networks, with its background, and the fraction of test images that it gets right."""
     kind, seed = name.rsplit("-", 1)
-    source = SOURCES.get(kind, lambda: open_source("planted"))()
-    objective: Objective = both_digits if kind == "pairs" else classification
+    dataset, task = DATASETS.get(kind, planted)(), TASKS["classify"]
     options = vitrail.TrainOptions(recipe="planted", seed=int(seed), threads=1, workers=0)
-    settings, _ = resolve("planted", options, GIVEN.get(kind, {}), source)
-    prepared = build(settings, source)
+    settings, _ = resolve("planted", options, GIVEN.get(kind, {}), dataset, task, NOTHING_OWN)
+    prepared = build(settings, dataset, task)
+    objective = both_digits if kind == "pairs" else prepared.objective
     choices = settings.optimization
     if kind == "untrained":
         network = scrambled(prepared.model.network, int(seed)).eval()
@@ -116,21 +133,20 @@ def train(name: str) -> tuple[Model, float]:
                 print(f"{name}: epoch {event.epoch + 1} of {choices.epochs}, loss {event.loss:.4f}", flush=True)
         network = state.best_network.eval()
     some = planted_digits("train", 256, seed=1).pixels
-    references = make_references(torch.from_numpy(some)[:, None], settings.network.patch, int(seed))
-    model = replace(prepared.model, network=network, references=references)
+    background = make_references(torch.from_numpy(some)[:, None], network.config.patch, int(seed))
+    model = replace(prepared.model, network=network, background=background)
     assert model.donors is not None
-    model = replace(model, references=without_evidence(network, model.donors, references))
-    assert source.test is not None
-    return model, share_right(model, source.test, pairs=kind == "pairs")
+    model = replace(model, background=without_evidence(network, model.donors, background))
+    return model, share_right(model, dataset.splits["test"], pairs=kind == "pairs")
 
 
 @torch.no_grad()
-def share_right(model: Model, split: Split, pairs: bool = False) -> float:
-    """The share of pictures whose class, or both of whose classes, the model says; in float32."""
-    assert isinstance(split.pictures, ArrayPictures)
-    images = model.preprocessing.normalise(torch.from_numpy(split.pictures.pixels)[:, None])
+def share_right(model: Model, samples: Samples, pairs: bool = False) -> float:
+    """The fraction of images whose class, or both of whose classes, the model says; in float32."""
+    assert isinstance(samples.inputs, ArrayPictures)
+    images = model.preprocessing.normalise(torch.from_numpy(samples.inputs.pixels)[:, None])
     logits = torch.cat([model.network(some) for some in images.split(500)])
-    labels = torch.from_numpy(split.labels)
+    labels = torch.from_numpy(labels_of(samples))
     if pairs:
         both = torch.stack([labels // PAIRS, labels % PAIRS], dim=1).sort(dim=1).values
         return float((logits.topk(2, dim=1).indices.sort(dim=1).values == both).all(dim=1).float().mean())

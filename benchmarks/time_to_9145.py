@@ -61,7 +61,8 @@ def lab_recipe() -> tuple["ViTConfig", "Optimization", int]:
     from vitrail.training.recipes import RECIPES
 
     recipe = RECIPES["d2-lab"]
-    config = ViTConfig(image_size=recipe.image_size, channels=1, classes=10, **recipe.network)
+    values = {name: value for name, value in recipe.network.items() if name != "kind"}
+    config = ViTConfig(channels=1, classes=10, **values)
     return config, recipe.optimization, 500
 
 
@@ -70,32 +71,35 @@ OURS = {"d2-lab": lab_recipe, "free": free}
 
 def ours(which: str, seed: int) -> dict:
     """Seconds until the goal, from the first batch."""
-    from vitrail.data.augmentation import Augmentation
-    from vitrail.data.batches import TrainingSet
-    from vitrail.data.feed import open_feed
-    from vitrail.data.preprocessing import Preprocessing
-    from vitrail.data.source import open_source
-    from vitrail.nn import ViT
-    from vitrail.training.evaluation import evaluate_network
-    from vitrail.training.loop import StepDone, start, train_loop
-    from vitrail.training.objectives import classification
-    from vitrail.training.settings import Execution
+    from dataclasses import replace
 
-    source = open_source("mnist", Path(mnist_root()))
-    assert source.test is not None
+    from vitrail.data.batches import Batches, open_inputs
+    from vitrail.data.dataset import TEST, Counts, Split
+    from vitrail.data.preprocessing import Preprocessing
+    from vitrail.model import Model
+    from vitrail.nn import ViT
+    from vitrail.tasks.classify import cross_entropy
+    from vitrail.training.evaluate import batches_of, evaluate_split
+    from vitrail.training.loop import StepDone, start, train_loop
+    from vitrail.training.settings import Execution
+    from vitrail.training.setup import open_data
+
+    dataset, task = open_data("mnist", "auto", Path(mnist_root()), 0, Counts())
     preprocessing = Preprocessing(size=(28, 28), channels=1, mean=(0.1307,), std=(0.3081,))
-    train, test = (open_feed(split.pictures, preprocessing, workers=1) for split in (source.train, source.test))
     torch.manual_seed(seed)
     config, choices, look_every = OURS[which]()
-    data = TrainingSet(train, source.train.labels, 10, preprocessing, Augmentation(), seed, torch.device("cpu"))
-    state = start(ViT(config), choices)
+    model = Model(ViT(config), preprocessing, dataset.codec, task)
+    train, test = dataset.train, Split(dataset.splits[TEST], TEST)
+    feed = open_inputs(train, preprocessing, workers=1)
+    data = Batches(feed, train.column(task.column), dataset.codec, preprocessing, seed=seed)
+    looked_at = batches_of(model, test.samples, workers=1)
+    state = start(model.network, choices)
     began = time.perf_counter()
-    for event in train_loop(state, data, classification, choices, Execution()):
+    for event in train_loop(state, data, cross_entropy, choices, Execution()):
         if isinstance(event, StepDone) and event.step % look_every == 0:
-            network = state.best_network
-            scores = evaluate_network(network, test, source.test.labels, 10, preprocessing, batch_size=1000)
-            if scores.accuracy >= GOAL:
-                return {"seconds": time.perf_counter() - began, "step": event.step, "accuracy": scores.accuracy}
+            found = evaluate_split(replace(model, network=state.best_network), test, looked_at)
+            if found.value >= GOAL:
+                return {"seconds": time.perf_counter() - began, "step": event.step, "accuracy": found.value}
             state.network.train()
     raise SystemExit(f"{which} did not reach the goal in {choices.epochs} epochs")
 

@@ -8,7 +8,7 @@ drawn anew or shuffled, how often "supported", and how often each question alone
     evidence      and among surrogates of the picture too: the first question
     supported     and the map is faithful
 
-References are the run's own. With weights that hold nothing, all three should be near 5 % or below.
+The background is the run's own. With weights that hold nothing, all three should be near 5 % or below.
 """
 
 import argparse
@@ -24,9 +24,10 @@ from torch import Tensor
 import vitrail
 from benchmarks.measure import machine, spread
 from benchmarks.trust_power import shuffled_weights
+from vitrail.data.dataset import Counts
 from vitrail.data.feed import resident_pixels
+from vitrail.data.pictures import Pictures
 from vitrail.data.plan import uniforms
-from vitrail.data.source import open_source
 from vitrail.explain import METHODS
 from vitrail.explain.evidence import as_high, composites_of, ranked
 from vitrail.explain.scores.fill import donor
@@ -35,24 +36,24 @@ from vitrail.explain.target import choose_target
 from vitrail.explain.trial import trust
 from vitrail.explain.verdict import EVIDENCE
 from vitrail.model import Model
+from vitrail.training.setup import open_data
 
 COLUMNS = ("composites", "evidence", "supported")
 
 
 def held_out(model: Model, data: str, root: Path | None, count: int) -> Tensor:
-    """Pictures that training did not see, drawn by lot, as the network reads them."""
-    source = open_source(data, root)
-    split = source.test or source.validation
-    some = uniforms(np.arange(len(split), dtype=np.int64), 1, seed=0, epoch=0, stream=0)[:, 0].argsort()[:count]
-    return model.preprocessing.normalise(
-        resident_pixels(split.pictures.select(some.tolist()), model.preprocessing, 1).pixels
-    )
+    """Images that training did not see, drawn at random, as the network reads them."""
+    dataset, _ = open_data(data, model.task.name, root, 0, Counts())
+    images = (dataset.test or dataset.validation).inputs
+    assert isinstance(images, Pictures)
+    some = uniforms(np.arange(len(images), dtype=np.int64), 1, seed=0, epoch=0, stream=0)[:, 0].argsort()[:count]
+    return model.preprocessing.normalise(resident_pixels(images.select(some), model.preprocessing, 1).pixels)
 
 
 def measure(model: Model, images: Tensor, method: str, seed: int) -> dict[str, float]:
     """Shares of pictures that pass."""
     network, donors = model.network, model.donors
-    assert donors is not None, "the run has no references"
+    assert donors is not None, "the run has no background"
     with torch.no_grad():
         logits = torch.cat([network(some) for some in images.split(50)])
     alone = composites_of(network, images, donor(donors), range(499), seed)
