@@ -25,15 +25,15 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.reference_files import REFERENCES, Compressed, misfit, read_references, references_file
 from vitrail.data.references import about_references
 from vitrail.data.tensor_files import read_tensors, with_checksum
-from vitrail.data.vocabulary import BEGIN, END, PADDING, Vocabulary
+from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.io import read_json, to_json, write_file
-from vitrail.nn import STANDARD, ImageToSequenceConfig, Parts, Search, TransformerConfig, ViT, ViTConfig, grid_of
+from vitrail.nn import STANDARD, Parts, Search, ViT
 from vitrail.nn.mode import evaluating
 from vitrail.nn.networks import NETWORKS, build, config_from_dict, config_to_dict
 from vitrail.tasks import TASKS, Prediction, Result, Task
 from vitrail.tasks.classify import Classification
-from vitrail.tasks.task import Input
+from vitrail.tasks.task import Input, check_fit
 from vitrail.text import percent
 from vitrail.weights import timm_keys
 from vitrail.weights.format1 import FORMAT as OLD
@@ -76,8 +76,7 @@ class Model:
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
         config = getattr(self.network, "config", None)
-        _check_output(config, self.output)
-        _check_input(config, self.input)
+        check_fit(config, self.input, self.output)
         if self.background is not None:
             problem = misfit(self.background, self.preprocessing)
             if problem:
@@ -210,53 +209,6 @@ def opened(image: object) -> Image.Image:
         f"an image must be a path or a PIL image, got {type(image).__name__}",
         "model.network(tensor) for a tensor that is normalised already",
     )
-
-
-def _check_output(config: object, output: Codec) -> None:
-    match config:
-        case ViTConfig():
-            outputs = config.classes
-        case TransformerConfig():
-            outputs = config.target_vocabulary
-        case ImageToSequenceConfig():
-            outputs = config.vocabulary
-        case _:
-            return
-    if outputs != output.outputs:
-        raise UsageError(
-            f"the output has {output.outputs} {output.describe()[0]}, the network gives {outputs} logits",
-            f"an output of {outputs}, one for each logit",
-        )
-    if not isinstance(config, ViTConfig) and (config.padding, config.begin, config.end) != (PADDING, BEGIN, END):
-        raise UsageError(
-            f"the network has the special ids {config.padding}, {config.begin}, {config.end}",
-            f"padding={PADDING}, begin={BEGIN}, end={END}, as in every Vocabulary",
-        )
-
-
-def _check_input(config: object, input: Input) -> None:
-    match config:
-        case TransformerConfig():
-            if not isinstance(input, Vocabulary) or input.outputs != config.source_vocabulary:
-                has = f"{input.outputs} ids" if isinstance(input, Vocabulary) else "none"
-                raise UsageError(
-                    f"the network reads texts of {config.source_vocabulary} ids, the input's vocabulary has {has}",
-                    f"a vocabulary of {config.source_vocabulary - 3} tokens",
-                )
-            return
-        case ViTConfig():
-            reads = config
-        case ImageToSequenceConfig():
-            reads = config.encoder
-        case _:
-            return
-    if not isinstance(input, Preprocessing) or input.channels != reads.channels:
-        makes = f"{input.channels} channels" if isinstance(input, Preprocessing) else "texts"
-        raise UsageError(
-            f"preprocessing makes {makes}, the network wants {reads.channels} channels",
-            f"Preprocessing(channels={reads.channels}, ...)",
-        )
-    grid_of(input.size, reads.patch)
 
 
 def save(

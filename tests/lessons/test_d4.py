@@ -3,6 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.soak
+
 
 def test_layers(d4: dict[str, Any]) -> None:
     assert (d4["shared_layers"], d4["shared_layers.right"]) == (1, 12)

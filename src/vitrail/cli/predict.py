@@ -65,10 +65,11 @@ def run(words: Sequence[str]) -> int:
 
     from vitrail.cli.models_on import check_sources, files_of, load_on
     from vitrail.cli.output import count, print_json, print_table, say, warn
-    from vitrail.data.readers.planted_sets import is_planted
+    from vitrail.data.readers import format_of
     from vitrail.io import write_file
 
-    planted = is_planted(typed.inputs[0])
+    row = format_of(typed.inputs[0])
+    planted = row is not None and row.name == "planted"
     if not planted:
         for name, value in (("--count", typed.count), ("--data-root", typed.data_root)):
             if value is not None:

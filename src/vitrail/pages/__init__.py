@@ -2,14 +2,19 @@
 
 A page is one file that opens from disk: its pictures, style and script are inside, and it names no network address.
 These functions take plain values (numbers, names, numpy arrays) and never a network, so this folder needs no torch.
+Names are imported when they are first used.
 """
 
-from vitrail.pages.explanation_page import write_explanation_page
-from vitrail.pages.overlay import heat_picture
-from vitrail.pages.run_page import write_run_page
-from vitrail.pages.run_views import ClassTable, Confusion, EvaluationView, Example, RunView, Table
-from vitrail.pages.sheet import draw_sheet
-from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView, TrustView
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitrail.pages.explanation_page import write_explanation_page
+    from vitrail.pages.overlay import heat_picture
+    from vitrail.pages.run_page import write_run_page
+    from vitrail.pages.run_views import ClassTable, Confusion, EvaluationView, Example, RunView, Table
+    from vitrail.pages.sheet import draw_sheet
+    from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView, TrustView
 
 __all__ = [
     "ClassTable",
@@ -27,3 +32,23 @@ __all__ = [
     "write_explanation_page",
     "write_run_page",
 ]
+
+_HOMES = {
+    **dict.fromkeys(("ClassTable", "Confusion", "EvaluationView", "Example", "RunView", "Table"), "run_views"),
+    **dict.fromkeys(("ExplainedPicture", "ExplanationPage", "HeatView", "TrustView"), "views"),
+    "draw_sheet": "sheet",
+    "heat_picture": "overlay",
+    "write_explanation_page": "explanation_page",
+    "write_run_page": "run_page",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"vitrail.pages has no '{name}'; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

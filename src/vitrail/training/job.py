@@ -21,8 +21,7 @@ from vitrail.errors import RunError, UsageError, VitrailError
 from vitrail.explain.lending import without_evidence
 from vitrail.io import write_file
 from vitrail.model import CARD, Model, card_of, save
-from vitrail.nn import STANDARD, Parts, ViT
-from vitrail.nn.networks import NETWORKS
+from vitrail.nn import Parts, ViT
 from vitrail.runtime import threads_set
 from vitrail.tasks import Result, Task
 from vitrail.tasks.task import Objective
@@ -42,7 +41,7 @@ from vitrail.training.events import (
 )
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, train_loop
 from vitrail.training.options import DistillOptions, TrainOptions
-from vitrail.training.own import NOTHING_OWN, Own
+from vitrail.training.own import NOTHING_OWN, Own, own_names
 from vitrail.training.recipes import document_figure
 from vitrail.training.report import write_report
 from vitrail.training.run import RunFolder, default_folder, environment, open_folder, owned, point_latest
@@ -373,7 +372,7 @@ class _Job:
         """Model, evaluation, card, page; `evaluation.json` comes last: with it the run is finished."""
         prepared = self.prepared
         model = self._model(state.best_network.eval())
-        parts, network = self._own_names(model)
+        parts, network = own_names(model.network, prepared.settings.own)
         save(model, self.folder.model, parts=parts, network=network)
         split, batches = self._last_split(model)  # an evaluation that fails loses no training
         result = evaluate_split(model, split, batches)
@@ -401,14 +400,6 @@ class _Job:
                 return model
             pixels = decompress(compressed, model.preprocessing.channels, model.preprocessing.size)
         return replace(model, background=pixels, compressed_background=compressed)
-
-    def _own_names(self, model: Model) -> tuple[str, str]:
-        """What the files of the model cannot hold of it, by name: its parts, or all of its network."""
-        own = self.prepared.settings.own
-        if type(model.network) not in [network for _, network in NETWORKS.values()]:
-            return "", own["network"]
-        own_parts = isinstance(model.network, ViT) and model.network.parts != STANDARD
-        return (own.get("parts") or own["network"], "") if own_parts else ("", "")
 
     def _last_split(self, model: Model) -> tuple[Split, Batches]:
         """The test samples, or those for validation where there are none."""

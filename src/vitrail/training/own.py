@@ -12,8 +12,8 @@ from vitrail.data.columns import Codec
 from vitrail.data.dataset import RawDataset
 from vitrail.data.readers import Reader
 from vitrail.errors import DataError, UsageError
-from vitrail.nn import Parts, evaluating
-from vitrail.nn.networks import NetworkConfig
+from vitrail.nn import STANDARD, Parts, ViT, evaluating
+from vitrail.nn.networks import NETWORKS, NetworkConfig
 from vitrail.tasks import Result, Task
 from vitrail.tasks.task import Input, Objective
 
@@ -50,6 +50,14 @@ def _name(value: object) -> str:
 
 
 NOTHING_OWN = Own()
+
+
+def own_names(network: nn.Module, own: Mapping[str, str]) -> tuple[str, str]:
+    """What the files of a model cannot hold of its network, by name: its parts, or all of it; empty where they can."""
+    if type(network) not in [known for _, known in NETWORKS.values()]:
+        return "", own["network"]
+    own_parts = isinstance(network, ViT) and network.parts != STANDARD
+    return (own.get("parts") or own["network"], "") if own_parts else ("", "")
 
 
 def check_raw(raw: object, data: str) -> None:
