@@ -8,8 +8,8 @@ from vitrail.data.readers.planted import planted_digits
 from vitrail.nn import ViT, ViTConfig
 
 
-def planted_model(references: bool = False, image: int = 32, patch: int = 4) -> vitrail.Model:
-    """An untrained model, with references where asked for."""
+def planted_model(background: bool = False, image: int = 32, patch: int = 4) -> vitrail.Model:
+    """An untrained model, with a background where asked for."""
     torch.manual_seed(0)
     config = ViTConfig(
         image_size=image, patch_size=patch, channels=1, classes=10, width=16, depth=2, heads=2, mlp_dim=32
@@ -17,5 +17,5 @@ def planted_model(references: bool = False, image: int = 32, patch: int = 4) -> 
     preprocessing = Preprocessing((image, image), channels=1, mean=(0.5,), std=(0.5,))
     network = ViT(config).eval()
     torch.nn.init.normal_(network.head.weight)  # zero as it is made: then no class differs from another
-    lent = torch.from_numpy(planted_digits("validation", 40).pixels)[:, None] if references else None
-    return vitrail.Model(network, preprocessing, tuple("0123456789"), references=lent)
+    shown = torch.from_numpy(planted_digits("validation", 40).pixels)[:, None] if background else None
+    return vitrail.Model(network, preprocessing, vitrail.Classes(tuple("0123456789")), background=shown)

@@ -1,18 +1,17 @@
 """The flags of every verb are a promise: a change is made here first, on purpose."""
 
 import re
-from collections.abc import Callable
 
 import pytest
-from vitrail.training.sequence_settings import SEQUENCE_RECIPES
 
-from tests.cli.command import Answer
+from tests.cli.command import Cli
 from vitrail.cli.main import VERBS
 from vitrail.explain import METHODS
 from vitrail.training.recipes import RECIPES
 
 FLAGS = {
     "train": {
+        "--task",
         "--recipe",
         "--size",
         "--image-size",
@@ -28,7 +27,7 @@ FLAGS = {
         "--precision",
         "--compile",
         "--workers",
-        "--no-references",
+        "--no-background",
         "--data-root",
         "--config",
         "--resume",
@@ -36,6 +35,7 @@ FLAGS = {
         "--json",
     },
     "distill": {
+        "--task",
         "--teacher",
         "--student",
         "--kind",
@@ -60,7 +60,7 @@ FLAGS = {
         "--precision",
         "--compile",
         "--workers",
-        "--no-references",
+        "--no-background",
         "--data-root",
         "--config",
         "--resume",
@@ -68,8 +68,18 @@ FLAGS = {
         "--json",
     },
     "evaluate": {"--split", "--data-root", "--strict", "--device", "--threads", "--json"},
-    "predict": {"--count", "--data-root", "--out", "--device", "--threads", "--json"},
-    "generate": {"--beam", "--sample", "--temperature", "--seed", "--device", "--threads", "--json"},
+    "predict": {
+        "--count",
+        "--data-root",
+        "--beam",
+        "--sample",
+        "--temperature",
+        "--seed",
+        "--out",
+        "--device",
+        "--threads",
+        "--json",
+    },
     "explain": {
         "--method",
         "--layer",
@@ -96,14 +106,11 @@ POSITIONALS = {
     "train": ["[DATA]"],
     "distill": ["[DATA]"],
     "evaluate": ["RUN", "[DATA]"],
-    "predict": ["RUN", "[PICTURES]"],
-    "generate": ["RUN", "[INPUTS]"],
+    "predict": ["RUN", "[INPUTS]"],
     "explain": ["RUN", "[PICTURES]"],
     "models": ["[SIZE]"],
     "doctor": [],
 }
-
-Says = Callable[..., Answer]
 
 
 def flags_of(text: str) -> set[str]:
@@ -116,8 +123,8 @@ def test_every_verb_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
-def test_the_flags_of_a_verb(verb: str, vitrail_says: Says) -> None:
-    answer = vitrail_says(verb, "--help")
+def test_the_flags_of_a_verb(verb: str, cli: Cli) -> None:
+    answer = cli(verb, "--help")
     assert answer.code == 0
     assert answer.err == ""
     assert flags_of(answer.out) == FLAGS[verb]
@@ -126,39 +133,37 @@ def test_the_flags_of_a_verb(verb: str, vitrail_says: Says) -> None:
     assert "default: None" not in answer.out
 
 
-def test_a_planted_flag_would_be_seen(vitrail_says: Says) -> None:
-    text = vitrail_says("doctor", "--help").out.replace(" --json ", " --jsonl ")
+def test_a_planted_flag_would_be_seen(cli: Cli) -> None:
+    text = cli("doctor", "--help").out.replace(" --json ", " --jsonl ")
     assert flags_of(text) != FLAGS["doctor"]
 
 
-def test_help_names_every_recipe_and_every_method(vitrail_says: Says) -> None:
-    def words(verb: str) -> str:
-        return " ".join(vitrail_says(verb, "--help").out.replace("│", " ").split())
+def test_help_names_every_recipe_and_every_method(cli: Cli) -> None:
+    def named(verb: str) -> set[str]:
+        return set(re.split(r"[^\w-]+", cli(verb, "--help").out))
 
-    assert f"{', '.join(RECIPES)}; auto" in words("train")
-    assert f"For sequences: {', '.join(SEQUENCE_RECIPES)}." in words("train")
-    named = words("explain").partition("How to explain: ")[2].partition("; generic_attention when left out.")[0]
-    assert set(METHODS) <= set(named.split(", "))
+    assert set(RECIPES) <= named("train")
+    assert set(METHODS) <= named("explain")
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])
-def test_the_first_page(words: tuple[str, ...], vitrail_says: Says) -> None:
-    answer = vitrail_says(*words)
+def test_the_first_page(words: tuple[str, ...], cli: Cli) -> None:
+    answer = cli(*words)
     assert answer.code == 0
     assert [line.split()[0] for line in answer.out.splitlines() if re.match(r"  [a-z]", line)] == list(VERBS)
     assert all(len(line) <= 80 for line in answer.out.splitlines())
     assert answer.out.splitlines()[-1] == "try: vitrail train digits"
 
 
-def test_help_of_a_verb_in_two_ways(vitrail_says: Says) -> None:
-    assert vitrail_says("help", "doctor") == vitrail_says("doctor", "--help")
+def test_help_of_a_verb_in_two_ways(cli: Cli) -> None:
+    assert cli("help", "doctor") == cli("doctor", "--help")
 
 
-def test_flags_are_read_before_and_after_names(vitrail_says: Says) -> None:
-    plain = vitrail_says("models", "Ti/16", "--classes", 10, "--json")
-    assert vitrail_says("models", "--json", "--classes=10", "Ti/16") == plain
+def test_flags_are_read_before_and_after_names(cli: Cli) -> None:
+    plain = cli("models", "Ti/16", "--classes", 10, "--json")
+    assert cli("models", "--json", "--classes=10", "Ti/16") == plain
     assert plain.code == 0
 
 
-def test_version(vitrail_says: Says) -> None:
-    assert re.fullmatch(r"vitrail \d+\.\d+\.\d+\S*\n", vitrail_says("--version").out)
+def test_version(cli: Cli) -> None:
+    assert re.fullmatch(r"vitrail \d+\.\d+\.\d+\S*\n", cli("--version").out)

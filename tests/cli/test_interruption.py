@@ -1,115 +1,98 @@
-"""A run that is stopped, by whatever, goes on with `--resume auto` and ends with the weights of one that was not."""
+"""A run that is stopped, by whatever, goes on with `--resume auto` and ends with the weights of one that was not.
+
+The signals are real and so are the processes, but no clock decides when one comes.
+"""
 
 import importlib
 import json
 import os
+import shlex
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command import Answer, call_outside, hashes, start
-
-EPOCHS = 12
-WORDS = ("train", "digits", "--epochs", EPOCHS, "--threads", 1, "--seed", 5)
+from tests.cli.command import INTERRUPTED, Cli, call_outside, signal_behind
+from tests.runs import asked_of, copy_of, hashes, run_of, stored
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
 
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict]]:
-    """Hash of the weights, and the epochs, of a run that nobody stopped."""
-    folder = tmp_path_factory.mktemp("unbroken") / "run"
-    answer = call_outside(*WORDS, "--out", folder, "--json")
-    assert answer.code == 0, answer.err
-    return json.loads(answer.out)["weights"], epochs(folder)
+def words(folder: Path) -> tuple[object, ...]:
+    """The command that makes the run `digits`."""
+    data, how = asked_of("digits")
+    given = ("--epochs", how.epochs, "--batch-size", how.batch_size, "--seed", how.seed, "--threads", 1)
+    return ("train", data, *given, "--out", folder)
 
 
-def epochs(folder: Path) -> list[dict]:
-    """The rows of the metrics, without what a clock decides."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    kept = ("epoch", "step", "training_loss", "validation_loss", "validation_accuracy")
-    return [{key: row[key] for key in kept} for row in rows if row["kind"] == "epoch"]
-
-
-def stopped(folder: Path, number: int, *more: object) -> Answer:
-    """Start a run, send it a signal once two epochs are done, and wait for its end."""
-    process = start(*WORDS, "--out", folder, *more)
-    until = time.monotonic() + 60
-    while not (folder / "metrics.jsonl").exists() or len(epochs(folder)) < 2:
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    return Answer(process.returncode, out, err)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminate"])
-def test_a_stopped_run_goes_on(number: int, unbroken: tuple[str, list[dict]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "killed"])
+def test_a_stopped_run_goes_on(number: signal.Signals, cli: Cli, tmp_path: Path) -> None:
+    """One of each kind; tests/training stops runs at other steps, and by SIGTERM."""
+    whole = stored(run_of("digits"))
     folder = tmp_path / "run"
-    answer = stopped(folder, number)
-    assert answer.code == 130
-    assert f"everything is saved in {folder}" in answer.problem
-    assert f"--out {folder} --resume auto" in answer.hint
-    assert 2 <= len(epochs(folder)) < EPOCHS
-    assert not (folder / "lock").exists()
-    again = call_outside(*WORDS, "--out", folder, "--resume", "auto", "--json")
+    answer = call_outside(
+        *words(folder), before=f"from tests.cli.command import signal_behind; signal_behind(9, {int(number)})"
+    )
+    if number == signal.SIGKILL:
+        assert answer.code == -signal.SIGKILL, answer.err
+    else:
+        assert answer.code == INTERRUPTED, answer.err
+        assert str(folder) in answer.problem
+        assert f"--out {folder} --resume auto" in answer.hint
+        assert not (folder / "lock").exists()
+    assert not (folder / "evaluation.json").exists()
+    again = cli(*words(folder), "--resume", "auto", "--json")
     assert again.code == 0, again.err
-    assert "going on with" in again.err
-    assert json.loads(again.out)["weights"] == unbroken[0]
-    assert epochs(folder) == unbroken[1]
+    assert json.loads(again.out)["weights"] == stored(folder)["weights"] == whole["weights"]
 
 
-def test_a_killed_run_goes_on(unbroken: tuple[str, list[dict]], tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    assert stopped(folder, signal.SIGKILL).code == -signal.SIGKILL
-    again = call_outside(*WORDS, "--out", folder, "--resume", "auto", "--json")
+def test_the_hint_of_a_stopped_run_can_be_typed(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, weights = copy_of("digits-stopped", tmp_path), stored(run_of("digits"))["weights"]
+    with monkeypatch.context() as patch:
+        signal_behind(10, signal.SIGINT, patch.setattr)
+        stopped = cli("train", "digits", "--out", run, "--resume", "auto")
+    assert stopped.code == INTERRUPTED
+    hint = shlex.split(stopped.hint)
+    behind = hint[hint.index("--out") :]
+    again = cli("train", "digits", *behind, "--json")
     assert again.code == 0, again.err
-    assert json.loads(again.out)["weights"] == unbroken[0]
-    assert epochs(folder) == unbroken[1]
+    assert json.loads(again.out)["weights"] == weights
 
 
-def test_the_comparison_can_fail(unbroken: tuple[str, list[dict]], tmp_path: Path) -> None:
-    other = call_outside(*WORDS[:-1], 6, "--out", tmp_path / "run", "--json")
-    assert json.loads(other.out)["weights"] != unbroken[0]
-
-
-def test_a_finished_run_stays_as_it_is(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    words = ("train", "digits", "--epochs", 1, "--threads", 1, "--out", folder, "--resume", "auto", "--json")
-    first = call_outside(*words)
-    before = hashes(folder / "model")
-    second = call_outside(*words)
-    assert (first.code, second.code) == (0, 0), second.err
+def test_a_finished_run_stays_as_it_is(cli: Cli, tmp_path: Path) -> None:
+    run, before = copy_of("digits", tmp_path), stored(run_of("digits"))
+    again = cli("train", "digits", "--out", run, "--resume", "auto", "--json")
+    assert again.code == 0, again.err
     for key in ("weights", "accuracy", "loss"):
-        assert json.loads(first.out)[key] == json.loads(second.out)[key]
-    assert hashes(folder / "model") == before
+        assert json.loads(again.out)[key] == before[key]
+    assert hashes(run / "model") == hashes(run_of("digits") / "model")
+
+
+WHILE_IT_IMPORTS = """
+import os, signal, sys
+class Interrupter:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupter())
+"""
 
 
 def test_interrupted_before_anything_was_begun(tmp_path: Path) -> None:
     """While it still imports: no run folder is left that a second try would have to step around."""
-    process = start(*WORDS, "--out", tmp_path / "run")
-    time.sleep(0.6)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    if not (tmp_path / "run" / "config.yaml").exists():
-        assert not (tmp_path / "run").exists()
-    assert process.returncode == 130, err
+    answer = call_outside(*words(tmp_path / "run"), before=WHILE_IT_IMPORTS)
+    assert answer.code == INTERRUPTED
+    assert answer.problem
+    assert not (tmp_path / "run").exists()
 
 
-def test_an_interruption_that_an_import_wraps_is_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interruption_that_an_import_wraps_is_one(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while torch makes its classes: Python gives a RuntimeError whose cause it is."""
 
     def wrapped(_: object) -> int:
         raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
 
-    command = importlib.import_module("vitrail.cli.main")
-    monkeypatch.setattr(command, "run", wrapped)
-    with pytest.raises(SystemExit) as left:
-        command.main(["models"])
-    assert left.value.code == 130
-    assert capsys.readouterr().err == "vitrail: interrupted\ntry: the same command again\n"
+    monkeypatch.setattr(importlib.import_module("vitrail.cli.main"), "run", wrapped)
+    answer = cli("models")
+    assert answer.code == INTERRUPTED
+    assert answer.problem

@@ -2,15 +2,12 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.command import Answer
-
-Says = Callable[..., Answer]
+from tests.cli.command import Answer, Cli
 
 
 def only_json(answer: Answer) -> Any:
@@ -29,19 +26,18 @@ def one_bad(photographs: Path, tmp_path: Path) -> Path:
     return root
 
 
-def test_train(vitrail_says: Says, one_bad: Path, tmp_path: Path) -> None:
-    answer = vitrail_says("train", one_bad, "--epochs", 1, "--image-size", 16, "--out", tmp_path / "run", "--json")
+def test_train(cli: Cli, one_bad: Path, tmp_path: Path) -> None:
+    answer = cli("train", one_bad, "--epochs", 1, "--image-size", 16, "--out", tmp_path / "run", "--json")
     assert answer.code == 0, answer.err
     value = only_json(answer)
     assert set(value) >= {"run", "split", "images", "accuracy", "interval", "loss", "per_class", "unknown", "weights"}
     assert value["run"] == str(tmp_path / "run")
-    assert "empty" in answer.err
-    assert "b_000.jpg" in answer.err
-    assert "epoch" in answer.err
+    for word in ("empty", "b_000.jpg", "epoch"):
+        assert word in answer.err
 
 
-def test_evaluate(vitrail_says: Says, one_bad: Path, photo_run: Path) -> None:
-    answer = vitrail_says("evaluate", photo_run, one_bad, "--json")
+def test_evaluate(cli: Cli, one_bad: Path, photo_run: Path) -> None:
+    answer = cli("evaluate", photo_run, one_bad, "--json")
     value = only_json(answer)
     assert answer.code == 0
     assert (value["split"], value["images"], value["unknown"]) == ("all", 7, {"d": 4})
@@ -50,12 +46,12 @@ def test_evaluate(vitrail_says: Says, one_bad: Path, photo_run: Path) -> None:
     assert len(value["unreadable"]) == 1
     assert "b_000.jpg" in value["unreadable"][0]
     assert "empty" in " ".join(value["notes"])
-    for word in ("empty", "b_000.jpg", "d (4)"):
+    for word in ("empty", "b_000.jpg", "4"):
         assert word in answer.err
 
 
-def test_predict(vitrail_says: Says, one_bad: Path, photo_run: Path) -> None:
-    answer = vitrail_says("predict", photo_run, one_bad, "--json")
+def test_predict(cli: Cli, one_bad: Path, photo_run: Path) -> None:
+    answer = cli("predict", photo_run, one_bad, "--json")
     value = only_json(answer)
     assert answer.code == 3
     assert "b_000.jpg" in answer.problem
@@ -67,18 +63,17 @@ def test_predict(vitrail_says: Says, one_bad: Path, photo_run: Path) -> None:
         assert sum(share for _, share in row["top"]) == pytest.approx(1, abs=1e-5)
 
 
-def test_explain(vitrail_says: Says, one_bad: Path, photo_run: Path, tmp_path: Path) -> None:
+def test_explain(cli: Cli, one_bad: Path, photo_run: Path, tmp_path: Path) -> None:
     page = tmp_path / "deep" / "page.html"
-    some = "raw_attention,rollout,generic_attention"
-    words = (one_bad, "--count", 3, "--compare", "--methods", some, "--target", "c", "--out", page, "--json")
-    answer = vitrail_says("explain", photo_run, *words)
+    words = ("--count", 3, "--compare", "--methods", "rollout,legrad", "--target", "c", "--out", page, "--json")
+    answer = cli("explain", photo_run, one_bad, *words)
     value = only_json(answer)
     assert answer.code == 3  # one of the three is no picture; the others are explained
     assert "b_000.jpg" in answer.problem
     assert len(value) == 2
     for row in value:
         assert row["page"] == str(page)
-        assert [heat["method"] for heat in row["heats"]] == ["raw_attention", "rollout", "generic_attention"]
+        assert [heat["method"] for heat in row["heats"]] == ["rollout", "legrad"]
         for heat in row["heats"]:
             assert (len(heat["values"]), len(heat["values"][0])) == (4, 4)
             assert heat["target"] == "c"
@@ -88,19 +83,19 @@ def test_explain(vitrail_says: Says, one_bad: Path, photo_run: Path, tmp_path: P
     assert page.is_file()
 
 
-def test_models(vitrail_says: Says, digits_run: Path) -> None:
-    table = only_json(vitrail_says("models", "--json"))
+def test_models(cli: Cli, digits_run: Path) -> None:
+    table = only_json(cli("models", "--json"))
     assert {row["size"]: row["parameters"] for row in table}["B/16"] == 86_567_656
-    one = only_json(vitrail_says("models", "B/16", "--json"))
+    one = only_json(cli("models", "B/16", "--json"))
     assert sum(layer["parameters"] for layer in one["layers"]) == one["parameters"] == 86_567_656
     assert sum(layer["flops"] for layer in one["layers"]) == one["flops"]
     assert one["flops"] / 1e9 == pytest.approx(35.1, abs=0.05)
-    own = only_json(vitrail_says("models", digits_run, "--json"))
+    own = only_json(cli("models", digits_run, "--json"))
     assert own["config"]["image_size"] == [8, 8]
 
 
-def test_doctor(vitrail_says: Says) -> None:
-    answer = vitrail_says("doctor", "--json")
+def test_doctor(cli: Cli) -> None:
+    answer = cli("doctor", "--json")
     value = only_json(answer)
     assert answer.err == ""
     assert answer.code == (0 if all(device["works"] for device in value["devices"]) else 1)
@@ -114,8 +109,8 @@ def test_doctor(vitrail_says: Says) -> None:
     "words",
     [("models", "Q/9"), ("evaluate", "no-run"), ("predict", "no-run", "x.png"), ("train", "x", "--epochs", "y")],
 )
-def test_an_error_leaves_stdout_empty(words: tuple[str, ...], vitrail_says: Says) -> None:
-    answer = vitrail_says(*words, "--json")
+def test_an_error_leaves_stdout_empty(words: tuple[str, ...], cli: Cli) -> None:
+    answer = cli(*words, "--json")
     assert answer.out == ""
     assert answer.code in (2, 3)
     assert answer.problem

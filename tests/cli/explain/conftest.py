@@ -7,19 +7,24 @@ from PIL import Image
 
 import vitrail
 from tests.cli.planted import planted_model
+from tests.runs import once
 from vitrail.data.readers.planted import planted_digits
 
 
-@pytest.fixture
-def planted(tmp_path: Path) -> Path:
-    """An untrained model that carries references, in a folder."""
-    return vitrail.save(planted_model(references=True), tmp_path / "planted")
+@pytest.fixture(scope="session")
+def planted() -> Path:
+    """An untrained model that carries a background, in a folder."""
+    return once("planted-model", lambda folder: vitrail.save(planted_model(background=True), folder / "planted")) / (
+        "planted"
+    )
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pictures() -> Path:
     """Two pictures of the set `planted`; the set itself takes seconds to make."""
-    folder = tmp_path_factory.mktemp("pictures")
-    for number, pixels in enumerate(planted_digits("test", 2).pixels):
-        Image.fromarray(pixels).save(folder / f"{number}.png")
-    return folder
+
+    def make(folder: Path) -> None:
+        for number, pixels in enumerate(planted_digits("test", 2).pixels):
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+
+    return once("planted-pictures", make)

@@ -3,40 +3,36 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from PIL import Image
 
-from tests.cli.command import Answer
-
-Says = Callable[..., Answer]
+from tests.cli.command import Cli
 
 
-def test_a_page_and_pictures_are_written(vitrail_says: Says, digits_run: Path, tmp_path: Path) -> None:
+def test_a_page_and_pictures_are_written(cli: Cli, digits_run: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    words = ("--count", 3, "--compare", "--methods", "rollout,generic_attention", "--out", page)
-    answer = vitrail_says("explain", digits_run, "digits", *words)
+    words = ("--count", 3, "--compare", "--methods", "rollout,generic_attention", "--no-trust", "--out", page)
+    answer = cli("explain", digits_run, "digits", *words)
     assert answer.code == 0
-    assert f"the page      {page}" in answer.out
-    assert f"the pictures  {tmp_path / 'page'}" in answer.out
+    assert {str(page), str(tmp_path / "page")} <= set(answer.out.split())
     pictures = sorted((tmp_path / "page").glob("*.png"))
     assert len(pictures) == 9
     for file in pictures:
         with Image.open(file) as picture:
-            assert picture.width > 1000 if file.stem.endswith("-sheet") else picture.width == 472
+            assert picture.width > 472 if file.stem.endswith("-sheet") else picture.width == 472
     text = page.read_text()
     assert text.count('<section class="case">') == 3
     assert f"vitrail explain {digits_run} digits {' '.join(map(str, words))}" in text
 
 
 def test_once_more_takes_away_the_pictures_of_before_and_nothing_else(
-    vitrail_says: Says, photo_run: Path, photo: Path, tmp_path: Path
+    cli: Cli, photo_run: Path, photo: Path, tmp_path: Path
 ) -> None:
     page, folder = tmp_path / "page.html", tmp_path / "page"
     words = ("explain", photo_run, photo, "--no-trust", "--out", page)
     methods = ("raw_attention", "rollout", "generic_attention")
-    assert vitrail_says(*words, "--compare", "--methods", ",".join(methods)).code == 0
+    assert cli(*words, "--compare", "--methods", ",".join(methods)).code == 0
     names = {path.name for path in folder.glob("*.png")}
     assert names == {f"001-a_000-{part}.png" for part in ("sheet", *methods)}
     assert set(json.loads((folder / "pictures.json").read_text())) == names
@@ -48,12 +44,12 @@ def test_once_more_takes_away_the_pictures_of_before_and_nothing_else(
     outside.write_bytes(b"a picture")
     before["../outside.png"] = hashlib.sha256(b"a picture").hexdigest()  # a list that reaches elsewhere
     (folder / "pictures.json").write_text(json.dumps(before))
-    assert vitrail_says(*words).code == 0
+    assert cli(*words).code == 0
     left = {path.name for path in folder.iterdir()}
     now = ["001-a_000-sheet.png", "001-a_000-generic_attention.png"]
     assert left == {mine.name, "001-a_000-raw_attention.png", "pictures.json", *now}
     assert outside.is_file()
     assert list(json.loads((folder / "pictures.json").read_text())) == now
     (folder / "pictures.json").write_text("{")  # a damaged list: nothing is known, nothing goes
-    assert vitrail_says(*words, "--method", "rollout").code == 0
+    assert cli(*words, "--method", "rollout").code == 0
     assert {path.name for path in folder.iterdir()} == left | {"001-a_000-rollout.png"}

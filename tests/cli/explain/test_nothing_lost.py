@@ -1,16 +1,13 @@
 """`vitrail explain` keeps what is done: one picture, an interruption or a bad place spoils nothing else."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.command import Answer
+from tests.cli.command import Answer, Cli
 from vitrail.cli.explain import maps
-
-Says = Callable[..., Answer]
 
 
 def rows(answer: Answer) -> list[dict[str, Any]]:
@@ -18,24 +15,22 @@ def rows(answer: Answer) -> list[dict[str, Any]]:
     return json.loads(answer.out)
 
 
-def test_a_picture_of_the_other_class_is_left_out(
-    vitrail_says: Says, photo_run: Path, photographs: Path, tmp_path: Path
-) -> None:
+def test_a_picture_of_the_other_class_is_left_out(cli: Cli, photo_run: Path, photographs: Path, tmp_path: Path) -> None:
     """One in a set made the whole set fail."""
     words = ("explain", photo_run, photographs / "abc" / "val", "--no-trust", "--json", "--out", tmp_path / "p.html")
-    every = rows(vitrail_says(*words))
+    every = rows(cli(*words))
     assert {row["label"] for row in every} > {"a"}
-    answer = vitrail_says(*words, "--rather-than", "a")
+    answer = cli(*words, "--rather-than", "a")
     assert [row["file"] for row in rows(answer)] == [row["file"] for row in every if row["label"] != "a"]
     assert answer.err.count("for 'a', which has nothing to be held against") == sum(
         row["label"] == "a" for row in every
     )
-    both = vitrail_says(*words, "--target", "a", "--rather-than", "a")
-    assert (both.code, both.hint) == (2, "try: --rather-than b")
+    both = cli(*words, "--target", "a", "--rather-than", "a")
+    assert (both.code, both.hint) == (2, "--rather-than b")
 
 
 def test_an_interruption_leaves_what_is_there(
-    vitrail_says: Says, planted: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, planted: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, batches = maps._explain, []
 
@@ -50,7 +45,7 @@ def test_an_interruption_leaves_what_is_there(
     for stop, code in ((1, 130), (0, 130)):
         batches.clear()
         page = tmp_path / f"{stop}.html"
-        answer = vitrail_says("explain", planted, pictures, "--no-trust", "--out", page)
+        answer = cli("explain", planted, pictures, "--no-trust", "--out", page)
         assert answer.code == code
         assert page.exists() == (stop == 1)
         said = "interrupted: 1 picture of 2 explained, and written" if stop else "try: the same command again\n"
@@ -58,13 +53,13 @@ def test_an_interruption_leaves_what_is_there(
 
 
 def test_a_place_where_nothing_can_be_written_is_refused_before_the_work(
-    vitrail_says: Says, planted: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, planted: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maps, "_explain", None)
     (tmp_path / "file").write_text("mine")
-    answer = vitrail_says("explain", planted, pictures, "--out", tmp_path / "file")
-    assert (answer.code, answer.hint) == (2, f"try: --out {tmp_path / 'file'}.html")
-    answer = vitrail_says("explain", planted, pictures, "--out", tmp_path / "file" / "p.html")
+    answer = cli("explain", planted, pictures, "--out", tmp_path / "file")
+    assert (answer.code, answer.hint) == (2, f"--out {tmp_path / 'file'}.html")
+    answer = cli("explain", planted, pictures, "--out", tmp_path / "file" / "p.html")
     assert answer.code == 2
     assert "Not a directory" in answer.problem
     assert [each.name for each in tmp_path.iterdir() if each.name not in ("planted", "pictures")] == ["file"]

@@ -2,21 +2,18 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests.cli.command import Answer
+from tests.cli.command import Cli
 from tests.cli.planted import planted_model
 from vitrail.cli.explain.pictures import mask_patches, read_pictures, with_masks, with_planted_masks
 from vitrail.cli.shown import Shown
 from vitrail.data.readers.planted import planted_digits
 from vitrail.errors import DataError
-
-Says = Callable[..., Answer]
 
 
 def test_the_masks_of_planted_pictures_are_where_the_digits_are() -> None:
@@ -104,10 +101,10 @@ def test_masks_by_folder_and_masks_that_would_serve_twice(tmp_path: Path) -> Non
 
 
 def test_a_set_is_spread_over_and_what_is_left_out_is_said(
-    vitrail_says: Says, photo_run: Path, photographs: Path, tmp_path: Path
+    cli: Cli, photo_run: Path, photographs: Path, tmp_path: Path
 ) -> None:
     for number, data in enumerate((photographs / "abc", photographs / "abc" / "val")):
         out = tmp_path / f"{number}.html"
-        answer = vitrail_says("explain", photo_run, data, "--count", 3, "--no-trust", "--out", out, "--json")
+        answer = cli("explain", photo_run, data, "--count", 3, "--no-trust", "--out", out, "--json")
         assert [Path(row["file"]).parent.name for row in json.loads(answer.out)] == ["a", "b", "c"]
         assert answer.err == "3 of 12 pictures; --count 12 takes all\n"

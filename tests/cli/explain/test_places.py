@@ -1,38 +1,35 @@
 """Where an explanation goes: never over what is another's."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command import Answer
+from tests.cli.command import Cli
 from vitrail.cli.explain.places import page_at
 from vitrail.errors import UsageError
 
-Says = Callable[..., Answer]
-
 
 def test_a_place_that_is_taken_is_left(
-    vitrail_says: Says, photo_run: Path, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, photo_run: Path, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     pages = []
     for _ in range(2):
-        answer = vitrail_says("explain", photo_run, photo, "--no-trust", "--json")
+        answer = cli("explain", photo_run, photo, "--no-trust", "--json")
         pages.append(json.loads(answer.out)[0]["page"])
     assert pages == ["explanation.html", "explanation-2.html"]
-    answer = vitrail_says("explain", photo_run, photo, "--no-trust", "--out", "folder", "--json")
+    answer = cli("explain", photo_run, photo, "--no-trust", "--out", "folder", "--json")
     assert json.loads(answer.out)[0]["page"] == "folder/explanation.html"
-    assert vitrail_says("explain", photo_run, photo, "--no-trust", "--out", "folder/explanation.html").code == 0
+    assert cli("explain", photo_run, photo, "--no-trust", "--out", "folder/explanation.html").code == 0
 
 
-def test_a_persons_own_page_is_left(vitrail_says: Says, photo_run: Path, photo: Path, tmp_path: Path) -> None:
+def test_a_persons_own_page_is_left(cli: Cli, photo_run: Path, photo: Path, tmp_path: Path) -> None:
     """One that spoke of vitrail was taken for a page of vitrail, and written over."""
     notes, run = tmp_path / "notes.html", photo_run / "run.html"
     notes.write_text("<h1>My notes on vitrail</h1>")
     for taken, before in ((notes, notes.read_bytes()), (run, run.read_bytes())):
-        answer = vitrail_says("explain", photo_run, photo, "--no-trust", "--out", taken)
+        answer = cli("explain", photo_run, photo, "--no-trust", "--out", taken)
         assert answer.code == 2
         assert f"{taken} exists and is no explanation by vitrail" in answer.problem
         assert taken.read_bytes() == before
@@ -41,4 +38,4 @@ def test_a_persons_own_page_is_left(vitrail_says: Says, photo_run: Path, photo: 
         page_at(notes)
     assert refused.value.hint == f"--out {free}"
     for _ in range(2):  # its own page is written again
-        assert vitrail_says("explain", photo_run, photo, "--no-trust", "--out", free).code == 0
+        assert cli("explain", photo_run, photo, "--no-trust", "--out", free).code == 0

@@ -9,36 +9,34 @@ import torch
 from PIL import Image
 
 import vitrail
-from tests.cli.command import Answer
+from tests.cli.command import Cli
 from tests.cli.planted import planted_model
 from vitrail.cli.explain import maps, precision
 from vitrail.pages.trust import PRECISIONS
 from vitrail.training import execution
-
-Says = Callable[..., Answer]
 
 
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> vitrail.Model:
     """A model that counts as wide enough to gain by bf16."""
     monkeypatch.setattr(execution, "BF16_LEAST_WIDTH", 1)
-    return planted_model(references=True)
+    return planted_model(background=True)
 
 
 def test_one_precision_for_all_pictures_of_a_command(
-    wide: vitrail.Model, vitrail_says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wide: vitrail.Model, pictures: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was timed anew for each batch, so one page could hold verdicts of both."""
     monkeypatch.setattr(maps, "BATCH", 1)
     timings = iter([1.0, 0.5, 1.0, 2.0])  # bf16 is faster when first asked, and slower when asked again
     monkeypatch.setattr(precision, "seconds_of", lambda forward: next(timings))
     run, page = vitrail.save(wide, tmp_path / "run"), tmp_path / "p.html"
-    words = ("explain", run, "planted", "--count", 2, "--out", page)
-    answer = vitrail_says(*words, "--json")
+    words = ("explain", run, pictures, "--out", page)
+    answer = cli(*words, "--json")
     assert answer.code == 0, answer.err
     assert [row["heats"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["bf16", "bf16"]
     assert f"The test was computed {PRECISIONS['bf16']}." in page.read_text()
-    answer = vitrail_says(*words, "--json", "--precision", "fp32")
+    answer = cli(*words, "--json", "--precision", "fp32")
     assert [row["heats"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["fp32", "fp32"]
     assert f"The test was computed {PRECISIONS['fp32']}." in page.read_text()
 

@@ -17,8 +17,8 @@ from vitrail.pages import ExplainedPicture, HeatView
 @pytest.fixture(scope="module")
 def tested() -> Comparison:
     """One map of a picture, whose verdict is made one of which a sentence tells."""
-    model = planted_model(references=True)
-    assert model.references is not None
+    model = planted_model(background=True)
+    assert model.background is not None
     images = torch.rand(1, 1, 32, 32, generator=torch.Generator().manual_seed(0))
     found = compare(model, images, ("generic_attention",), ([6], [5]))
     (trust,) = found.trusts
