@@ -18,6 +18,8 @@ from vitrail.explain.selftest import selftest
 from vitrail.explain.surrogates import surrogates
 from vitrail.nn import ViT
 
+pytestmark = pytest.mark.usefixtures("as_a_user")
+
 CONFIG = VARIANTS["class-5-registers"]
 FEW: dict[str, dict[str, Any]] = {
     "rise": {"masks": 30},
@@ -106,6 +108,7 @@ class Bare:
     network, donors = make_network(PLAIN), None
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("elsewhere")
 def test_a_self_test_does_not_depend_on_the_default_device() -> None:
     report = selftest(Bare())
@@ -120,19 +123,19 @@ class Lent(NamedTuple):
 
 
 def verdicts_of(network: ViT, images: Tensor, references: Tensor) -> dict[str, Tensor]:
-    """Two maps, tested against each other, and the numbers behind their verdicts."""
+    """A map put to the test, and the numbers behind its verdict."""
     masks = torch.zeros((len(images), *network.grid(images)), dtype=torch.bool, device=images.device)
     masks[:, 0, 0] = True
-    found = compare(Lent(network, references), images, ["generic_attention", "saliency"], masks=masks)
+    found = compare(Lent(network, references), images, ["saliency"], masks=masks)
     assert found.random_areas is not None
-    numbers = {"insertion": found.areas[1].insertion, "random": found.random_areas.deletion}
+    numbers = {"insertion": found.areas[0].insertion, "random": found.random_areas.deletion}
     for field in ("score", "random", "paired", "oracle", "evidence", "faithful", "before", "covered", "squares"):
-        numbers[field] = getattr(found.trusts[1], field)
+        numbers[field] = getattr(found.trusts[0], field)
     return numbers
 
 
 def test_verdicts_do_not_depend_on_the_default_device(request: pytest.FixtureRequest) -> None:
-    network, images, references = make_network(CONFIG), make_images(CONFIG), make_images(CONFIG, 12, seed=2)
+    network, images, references = make_network(CONFIG), make_images(CONFIG, 1), make_images(CONFIG, 12, seed=2)
     wanted = verdicts_of(network, images, references)
     request.getfixturevalue("elsewhere")
     for name, found in verdicts_of(network, images, references).items():
@@ -143,7 +146,7 @@ def test_verdicts_do_not_depend_on_the_default_device(request: pytest.FixtureReq
 
 
 def test_verdicts_are_reached_on_a_device_without_float64() -> None:
-    network, images, references = make_network(CONFIG), make_images(CONFIG), make_images(CONFIG, 12, seed=2)
+    network, images, references = make_network(CONFIG), make_images(CONFIG, 1), make_images(CONFIG, 12, seed=2)
     wanted = verdicts_of(network, images, references)
     with on_the_device() as there:
         for name, found in verdicts_of(moved(network), there(images), there(references)).items():
@@ -190,9 +193,9 @@ def test_the_device_refuses_what_mps_refuses() -> None:
     with on_the_device() as there:
         tensor = there(torch.ones(2))
         assert (tensor.device.type, type(tensor + 1), type(tensor.cpu())) == ("mps", There, Tensor)
-        with pytest.raises(TypeError, match="no float64"):
+        with pytest.raises(TypeError):
             tensor.double()
-        with pytest.raises(TypeError, match="no float64"):
+        with pytest.raises(TypeError):
             torch.zeros(2, dtype=torch.float64, device=tensor.device)
-        with pytest.raises(RuntimeError, match="one on the CPU"):
+        with pytest.raises(RuntimeError):
             tensor + torch.ones(2)

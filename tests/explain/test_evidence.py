@@ -26,6 +26,8 @@ from vitrail.explain.target import Aim, choose_target
 from vitrail.explain.verdict import EVIDENCE
 from vitrail.nn import ViTConfig
 
+pytestmark = pytest.mark.usefixtures("as_a_user")
+
 CLASSES = 6
 
 

@@ -16,6 +16,8 @@ from vitrail.explain import (
 )
 from vitrail.nn import Record, causal_mask
 
+pytestmark = pytest.mark.usefixtures("as_a_user")
+
 NAMES = (
     *("raw_attention", "rollout", "head_view", "gradient_rollout", "attention_grad_cam", "generic_attention"),
     *("legrad", "attcat", "tam"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
-from vitrail.errors import UsageError
+from tests.explain.refused import must_refuse
 from vitrail.explain.inside import attention_distance, uniform_distance
 from vitrail.nn import Record, ViTConfig
 
@@ -68,5 +68,5 @@ def test_rows_in_pieces_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_training_mode_is_refused() -> None:
-    with pytest.raises(UsageError, match="training mode"):
+    with must_refuse("training mode"):
         attention_distance(make_network(PLAIN).train(), make_images(PLAIN))

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
-from vitrail.errors import UsageError
+from tests.explain.refused import must_refuse
 from vitrail.explain.inside import direct_attribution
 from vitrail.nn import STANDARD, Record, ViT, ViTConfig
+
+pytestmark = pytest.mark.usefixtures("as_a_user")
 
 LAYER_SCALE = replace(PLAIN, layer_scale=0.5)
 KINDS = {**VARIANTS, "layer scale": LAYER_SCALE}
@@ -124,8 +126,8 @@ def test_parts_that_cannot_be_read_are_refused() -> None:
             return tokens
 
     normed = ViT(PLAIN, replace(STANDARD, norm=lambda c: nn.RMSNorm(c.width))).eval()
-    with pytest.raises(UsageError, match="no conservative rule for RMSNorm at norm"):
+    with must_refuse("RMSNorm", "norm"):
         direct_attribution(normed, make_images(PLAIN))
     foreign = ViT(PLAIN, replace(STANDARD, attention=lambda _: Other())).eval()
-    with pytest.raises(UsageError, match=r"the attention of blocks\.0"):
+    with must_refuse("blocks.0"):
         direct_attribution(foreign, make_images(PLAIN))

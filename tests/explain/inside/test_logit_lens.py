@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
-from vitrail.errors import UsageError
+from tests.explain.refused import must_refuse, must_refuse_and_say_what_works
 from vitrail.explain.inside import logit_lens, patch_lens
 from vitrail.nn import ViT, ViTConfig
+
+pytestmark = pytest.mark.usefixtures("as_a_user")
 
 every_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 
@@ -55,13 +57,15 @@ def test_patches_are_read_each_on_its_own(config: ViTConfig, size: tuple[int, in
 
 
 def test_a_layer_that_does_not_exist_names_those_that_do() -> None:
+    network, images = make_network(PLAIN), make_images(PLAIN)
     for layer in (3, -4, 10**6):
-        with pytest.raises(UsageError, match=rf"layer must be one of -3\.\.2, got {layer}\ntry: layer=-1"):
-            patch_lens(make_network(PLAIN), make_images(PLAIN), layer)
+        must_refuse_and_say_what_works(
+            lambda **options: patch_lens(network, images, **options), "-3..2", layer, layer=layer
+        )
 
 
 def test_training_mode_and_wrong_pictures_are_refused() -> None:
-    with pytest.raises(UsageError, match="training mode"):
+    with must_refuse("training mode"):
         logit_lens(make_network(PLAIN).train(), make_images(PLAIN))
-    with pytest.raises(UsageError, match="cannot be cut"):
+    with must_refuse("12x11"):
         logit_lens(make_network(PLAIN), torch.zeros(1, 2, 12, 11))

@@ -9,7 +9,7 @@ import torch
 from sklearn.decomposition import PCA
 
 from tests.explain.reference import PLAIN, VARIANTS, make_network
-from vitrail.errors import UsageError
+from tests.explain.refused import must_refuse
 from vitrail.explain.inside import patch_filters, position_similarity
 from vitrail.nn import PATCHIFIED, STANDARD, LinearPatchEmbedding, ViT, ViTConfig
 from vitrail.weights.patch_map import convolution_to_linear
@@ -35,7 +35,7 @@ def test_positions_of_another_grid_and_of_other_kinds() -> None:
     assert (resized.flatten(2).flatten(0, 1).diagonal() - 1).abs().max() <= 1e-6
     plane = position_similarity(ViT(replace(PLAIN, positions="sinusoidal-2d")))
     assert (plane[1, 2] - plane[1, 2, 1, 2]).max() <= 0
-    with pytest.raises(UsageError, match="no positions"):
+    with must_refuse("positions"):
         position_similarity(ViT(replace(PLAIN, positions="none")))
 
 
@@ -87,5 +87,5 @@ def test_a_linear_patch_map_has_the_filters_of_its_convolution(flattening: str) 
 
 
 def test_a_patch_map_of_unknown_order_is_refused() -> None:
-    with pytest.raises(UsageError, match="PatchifiedEmbedding does not say"):
+    with must_refuse("PatchifiedEmbedding"):
         patch_filters(ViT(PLAIN, PATCHIFIED))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.explain.reference import VARIANTS, make_images, make_network
-from vitrail.errors import UsageError
+from tests.explain.refused import must_refuse, must_refuse_and_say_what_works
 from vitrail.explain import generic_attention, raw_attention
 from vitrail.explain.inside import find_sinks, with_sink_notes, without_sinks
 from vitrail.nn import Record, ViT, ViTConfig
@@ -121,9 +121,8 @@ def test_notes_are_added_to_those_that_are_there() -> None:
 def test_what_does_not_fit_is_a_usage_error() -> None:
     network, images = make_network(LARGE), make_images(LARGE, 3)
     heat = generic_attention(network, images)
-    with pytest.raises(UsageError, match=r"heat of shape \(3, 6, 7\) is not of these pictures"):
+    with must_refuse("(3, 6, 7)"):
         with_sink_notes(network, images[:2], heat)
-    with pytest.raises(UsageError, match="is not of these pictures"):
+    with must_refuse("(3, 6, 7)"):
         without_sinks(find_sinks(network, images[:2]), heat)
-    with pytest.raises(UsageError, match="threshold must be above 0, got 0"):
-        find_sinks(network, images, threshold=0.0)
+    must_refuse_and_say_what_works(lambda **options: find_sinks(network, images, **options), "threshold", threshold=0.0)

@@ -19,6 +19,8 @@ from vitrail.explain.methods.held import held
 from vitrail.explain.target import Target
 from vitrail.nn import STANDARD, Parts, ViT, ViTConfig
 
+pytestmark = pytest.mark.usefixtures("as_a_user")
+
 every_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 KINDS = (*VARIANTS.values(), replace(PLAIN, activation="relu", layer_scale=0.5), replace(PLAIN, positions="sinusoidal"))
 every_kind = pytest.mark.parametrize("config", KINDS, ids=[*VARIANTS, "relu and LayerScale", "sinusoidal"])

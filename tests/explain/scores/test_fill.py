@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.explain.refused import must_refuse
 from tests.explain.scores.checks import references
 from tests.explain.scores.reference import GRID, PATCH, make_images, make_network
-from vitrail.errors import UsageError
 from vitrail.explain.scores import (
     Fill,
     blur,
@@ -129,19 +129,20 @@ def test_logits_come_in_chunks(batch: int) -> None:
 
 def test_what_cannot_be_filled_is_refused() -> None:
     images = make_images()
-    with pytest.raises(UsageError, match=r"references must be \(2, 6, 12\) like the pictures, got \(2, 6, 6\)\ntry:"):
+    with must_refuse("(2, 6, 12)", "(2, 6, 6)"):
         donor(references()[..., :6]).make(images, PATCH, 1, 0)
-    with pytest.raises(UsageError, match="at least one reference"):
+    with must_refuse("reference"):
         donor(references()[:0])
-    with pytest.raises(UsageError, match="one patch has no other"):
+    with must_refuse("one patch"):
         own_patches().make(images, (6, 12), 1, 0)
-    with pytest.raises(UsageError, match="for each of 2 channels"):
+    with must_refuse("2 channels", "(3,)"):
         grey(torch.zeros(3)).make(images, PATCH, 1, 0)
-    with pytest.raises(UsageError, match="above 0"):
+    with must_refuse(0.0):
         blur(0.0)
-    with pytest.raises(UsageError, match="at least 1"):
+    with must_refuse("draws", 0):
         own_patches().make(images, PATCH, 0, 0)
-    with pytest.raises(UsageError, match="cannot be cut"):
+    with must_refuse("6x12", "4x3"):
         donor(references()).make(images, (4, 3), 1, 0)
-    with pytest.raises(UsageError, match=r"eval mode.*\ntry: network.eval\(\)"):
+    with must_refuse("eval mode") as caught:
         logits_in_chunks(make_network().train(), images[None], 8)
+    assert caught.value.hint == "network.eval()"

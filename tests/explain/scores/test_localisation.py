@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
+from tests.explain.refused import must_refuse
 from tests.explain.scores.checks import make_masked as make
 from tests.explain.scores.reference import bilinear
-from vitrail.errors import UsageError
 from vitrail.explain.scores import (
     mean_over_pictures,
     pointing_game,
@@ -141,7 +141,7 @@ def test_segmentation_of_the_truth_of_nothing_and_of_what_is_not_finite() -> Non
 @pytest.mark.usefixtures("as_a_user")
 def test_segmentation_wants_one_mask_for_each_map() -> None:
     values, masks = make(3)
-    with pytest.raises(UsageError, match="2 of 3"):
+    with must_refuse("2 of 3"):
         segmentation(values, masks[:2])
 
 

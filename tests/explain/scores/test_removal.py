@@ -1,5 +1,6 @@
 """Scores by covering: what they say of themselves, their ranges and what they refuse. See also checks.py."""
 
+import ast
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -10,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.explain.refused import must_refuse, must_refuse_and_say_what_works
 from tests.explain.scores.checks import references
 from tests.explain.scores.reference import GRID, make_images, make_maps, make_network
-from vitrail.errors import UsageError
 from vitrail.explain import generic_attention
 from vitrail.explain.scores import (
     Covering,
@@ -159,37 +160,38 @@ def test_the_network_sees_no_more_than_the_batch_size_at_a_time() -> None:
 @pytest.mark.usefixtures("as_a_user")
 def test_what_does_not_fit_is_refused(score: Callable[..., Removal]) -> None:
     network, images, values, covering = make_network(), make_images(), make_maps(), Covering(donor(references()))
-    with pytest.raises(UsageError, match="2 maps of 3 pictures"):
+    with must_refuse("2 maps", "3 pictures"):
         score(network, images, values[:2], 1, covering)
-    with pytest.raises(UsageError, match="maps of 3x5 do not divide pictures of 6x12"):
+    with must_refuse("3x5", "6x12"):
         score(network, images, torch.zeros(3, 3, 5), 1, covering)
-    with pytest.raises(UsageError, match=r"0\.\.3, got 4"):
+    with must_refuse("0..3", "got 4"):
         score(network, images, values, 4, covering)
-    with pytest.raises(UsageError, match="no probability"):
+    with must_refuse("probability"):
         score(network, images, values, lambda logits: logits[:, 0], covering)
-    with pytest.raises(UsageError, match="eval mode"):
+    with must_refuse("eval mode"):
         score(make_network().train(), images, values, 1, covering)
 
 
 @pytest.mark.usefixtures("as_a_user")
-def test_options_that_do_not_exist_are_refused() -> None:
+def test_options_that_do_not_exist_are_told_some_that_do() -> None:
     network, images, values, covering = make_network(), make_images(), make_maps(), Covering(donor(references()))
+
+    def curve(score: Callable[..., Removal]) -> Callable[..., Removal]:
+        return lambda **options: score(network, images, values, 1, covering, **options)
+
     for steps in (0, 13):
-        with pytest.raises(UsageError, match="1 to 12 patches"):
-            aopc(network, images, values, 1, covering, steps=steps)
+        must_refuse_and_say_what_works(curve(aopc), "1 to 12", steps, steps=steps)
     for groups in (1, 13):
-        with pytest.raises(UsageError, match="2 to 12 groups"):
-            saco(network, images, values, 1, covering, groups=groups)
-    with pytest.raises(UsageError, match="at least 1 step"):
-        deletion(network, images, values, 1, covering, steps=0)
-    with pytest.raises(UsageError, match="not 'best'"):
-        perturbation(network, images, values, 1, covering, first="best")  # pyrefly: ignore[bad-argument-type]
-    with pytest.raises(UsageError, match="at least 1"):
-        Covering(grey(0.0), draws=0)
-    with pytest.raises(UsageError, match="at least 1"):
-        Covering(grey(0.0), batch_size=0)
-    with pytest.raises(UsageError, match="not 'accuracy'"):
+        must_refuse_and_say_what_works(curve(saco), "2 to 12", groups, groups=groups)
+    must_refuse_and_say_what_works(curve(deletion), 0, steps=0)
+    for wrong in ({"draws": 0}, {"batch_size": 0}):
+        must_refuse_and_say_what_works(lambda **options: Covering(grey(0.0), **options), *wrong, 0, **wrong)
+    with must_refuse("'best'") as caught:
+        curve(perturbation)(first="best")
+    assert curve(perturbation)(first=ast.literal_eval(caught.value.hint)).score.isfinite().all()
+    with must_refuse("'accuracy'") as caught:
         Covering(grey(0.0), measure="accuracy")  # pyrefly: ignore[bad-argument-type]
+    assert Covering(grey(0.0), measure=ast.literal_eval(caught.value.hint))
 
 
 def test_curves_run_from_the_picture_to_the_filler() -> None:

@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
-from vitrail.errors import UsageError
+from tests.explain.refused import must_refuse_and_say_what_works
 from vitrail.explain import Heat, generic_attention, rollout
 from vitrail.explain.scores import (
     class_discrimination,
@@ -233,9 +233,10 @@ def test_max_sensitivity_is_the_same_in_every_batch_and_needs_a_radius() -> None
     together = max_sensitivity(network, images, patch_means, samples=3)
     for one in range(3):
         assert max_sensitivity(network, images[one : one + 1], patch_means, samples=3) == together[one]
-    for options in ({"radius": 0.0}, {"samples": 0}):
-        with pytest.raises(UsageError, match="radius above 0 and at least 1 sample"):
-            max_sensitivity(network, images, patch_means, **options)
+    for wrong in ({"radius": 0.0}, {"samples": 0}):
+        must_refuse_and_say_what_works(
+            lambda **options: max_sensitivity(network, images, patch_means, **options), *wrong.values(), **wrong
+        )
 
 
 def test_scrambling_leaves_the_random_numbers_of_other_devices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
