@@ -12,9 +12,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 from torch.profiler import profile
-from vitrail.training.objectives import classification
 
-from tests.training.lab import CHOICES, EXECUTION, fresh, tiny_set
+from tests.training.lab import CHOICES, EXECUTION, cross_entropy, fresh, tiny_set
 from vitrail.nn import ViTConfig
 from vitrail.training.loop import StepDone, train_loop
 from vitrail.training.settings import Execution
@@ -28,7 +27,7 @@ def trained(execution: Execution) -> tuple[Tensor, Tensor, int]:
     state = fresh(SMALL, choices)
     before = torch.cat([parameter.detach().flatten() for parameter in state.network.parameters()])
     with profile() as profiler:
-        for event in train_loop(state, tiny_set(), classification, choices, execution):
+        for event in train_loop(state, tiny_set(), cross_entropy, choices, execution):
             if isinstance(event, StepDone) and event.step == 4:
                 break
     calls = sum(row.count for row in profiler.key_averages() if "flash_attention" in row.key)

@@ -5,24 +5,36 @@ Where batches, objectives and the loop live is said here, once; the tests import
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from vitrail.data.samples import TextSamples
-from vitrail.data.sequence_batches import SequenceBatch, SequenceSet, feed_of
-from vitrail.training.distillation import Kind, distillation, teacher_loss
-from vitrail.training.distilling import live_answers, stored_answers
-from vitrail.training.objectives import classification, teacher_forcing
 
 from vitrail.data.augmentation import Augmentation
-from vitrail.data.batches import Batch, TrainingSet
-from vitrail.data.feed import Feed, Fetched, ResidentFeed
+from vitrail.data.batches import Batch, Batches, TextFeed
+from vitrail.data.columns import Classes, Labels, Texts
+from vitrail.data.feed import Feed, Fetched, ResidentFeed, StreamedFeed, resident_pixels
+from vitrail.data.pictures import FilePictures
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.nn import Transformer, TransformerConfig, ViT, ViTConfig
-from vitrail.training.loop import EpochDone, State, StepDone, start, train_loop
+from vitrail.tasks import Classification
+from vitrail.tasks.classify import cross_entropy
+from vitrail.tasks.distill import Kind, distillation, teacher_loss
+from vitrail.tasks.sequences import teacher_forcing
+from vitrail.training.distill import live_answers, stored_answers
+from vitrail.training.loop import (
+    EpochDone,
+    State,
+    StepDone,
+    dropout_seed,
+    part_size,
+    start,
+    steps_per_epoch,
+    train_loop,
+)
 from vitrail.training.settings import Execution, Optimization
 
 __all__ = [  # and what is made here
@@ -30,10 +42,13 @@ __all__ = [  # and what is made here
     "EpochDone",
     "Kind",
     "StepDone",
-    "classification",
+    "cross_entropy",
     "distillation",
+    "dropout_seed",
     "live_answers",
+    "part_size",
     "start",
+    "steps_per_epoch",
     "stored_answers",
     "teacher_forcing",
     "teacher_loss",
@@ -56,7 +71,7 @@ class PatchyFeed(Feed):
     def __init__(self, pixels: Tensor, bad: Iterable[int] = ()) -> None:
         self.inner, self.bad, self.unreadable = ResidentFeed(pixels), set(bad), {}
 
-    def fetch(self, wanted: Iterable[NDArray[np.int64]]) -> Iterator[Fetched]:
+    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Fetched]:
         """Pixels, with zeros where a picture is bad."""
         wanted = list(wanted)
         for ids, got in zip(wanted, self.inner.fetch(wanted), strict=True):
@@ -74,12 +89,33 @@ def pictures(count: int = 22, classes: int = 3, seed: int = 0) -> tuple[Tensor, 
     return pixels, labels
 
 
-def tiny_set(
-    count: int = 22, augmentation: Augmentation = LIVELY, seed: int = 0, bad: Iterable[int] = ()
-) -> TrainingSet:
+def image_set(
+    feed: Feed,
+    labels: NDArray[np.int64],
+    preprocessing: Preprocessing = PLAIN,
+    augmentation: Augmentation = LIVELY,
+    seed: int = 0,
+    classes: int = 3,
+) -> Batches:
+    """The training batches of labelled images."""
+    names = tuple("abcdefghij"[:classes])
+    codec = Classes(names)
+    column, blend = Labels(labels, names), Classification().blend
+    return Batches(feed, column, codec, preprocessing, augmentation, blend, seed, torch.device("cpu"))
+
+
+def photo_feed(folder: Path, shape: Preprocessing, workers: int | None) -> tuple[Feed, NDArray[np.int64]]:
+    """Every third photograph below class folders, with labels: from memory when `workers` is None, else streamed."""
+    paths = sorted(path for path in folder.rglob("*.*") if path.is_file())[::3]
+    names, files = sorted({path.parent.name for path in paths}), FilePictures(paths, folder)
+    feed = resident_pixels(files, shape, 1) if workers is None else StreamedFeed(files, shape, workers)
+    return feed, np.array([names.index(path.parent.name) for path in paths])
+
+
+def tiny_set(count: int = 22, augmentation: Augmentation = LIVELY, seed: int = 0, bad: Iterable[int] = ()) -> Batches:
     """A training set in memory."""
     pixels, labels = pictures(count)
-    return TrainingSet(PatchyFeed(pixels, bad), labels, 3, PLAIN, augmentation, seed, torch.device("cpu"))
+    return image_set(PatchyFeed(pixels, bad), labels, PLAIN, augmentation, seed)
 
 
 def batch_of_images(images: Tensor, labels: Tensor) -> Batch:
@@ -90,7 +126,7 @@ def batch_of_images(images: Tensor, labels: Tensor) -> Batch:
 def some_of(batch: Batch, rows: slice) -> Batch:
     """A micro-batch of it."""
     return replace(
-        batch, images=batch.images[rows], targets=batch.targets[rows], labels=batch.labels[rows], ids=batch.ids[rows]
+        batch, inputs=batch.inputs[rows], targets=batch.targets[rows], labels=batch.labels[rows], ids=batch.ids[rows]
     )
 
 
@@ -103,16 +139,16 @@ def digit_strings(count: int, seed: int = 0) -> list[str]:
     return found
 
 
-def text_set(sources: Sequence[str], targets: Sequence[str], seed: int = 0) -> SequenceSet:
-    """A training set of strings of digits; batches have inputs, target, ids and number."""
-    feed = feed_of(TextSamples(tuple(sources), tuple(targets)), None, VOCABULARY, 0)
-    return SequenceSet(feed, len(targets), VOCABULARY, None, seed, torch.device("cpu"))
+def text_set(sources: Sequence[str], targets: Sequence[str], seed: int = 0) -> Batches:
+    """A training set of strings of digits."""
+    feed, column = TextFeed(Texts(tuple(sources)), VOCABULARY), Texts(tuple(targets))
+    return Batches(feed, column, VOCABULARY, VOCABULARY, seed=seed)
 
 
-def batch_of_ids(target: list[list[int]]) -> SequenceBatch:
+def batch_of_ids(targets: list[list[int]]) -> Batch:
     """A batch whose sources say nothing."""
-    inputs = torch.zeros(len(target), 1, dtype=torch.long)
-    return SequenceBatch(inputs, torch.tensor(target), np.arange(len(target)), 0, 0, 0)
+    ids = torch.tensor(targets)
+    return Batch(torch.zeros(len(targets), 1, dtype=torch.long), ids, ids, np.arange(len(targets)), 0, 0, 0)
 
 
 def writer(width: int, max_length: int, seed: int = 0) -> Transformer:
@@ -148,10 +184,10 @@ class Seen:
     epochs: list[EpochDone]
 
 
-def run(state: State, data: TrainingSet, choices: Optimization = CHOICES, stop: int | None = None) -> Seen:
+def run(state: State, data: Batches, choices: Optimization = CHOICES, stop: int | None = None) -> Seen:
     """Train to the end, or until so many events have come."""
     seen = Seen(state, [], [])
-    loop = train_loop(state, data, classification, choices, EXECUTION)
+    loop = train_loop(state, data, cross_entropy, choices, EXECUTION)
     for number, event in enumerate(loop, start=1):
         (seen.steps if isinstance(event, StepDone) else seen.epochs).append(event)
         if number == stop:

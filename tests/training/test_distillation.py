@@ -27,7 +27,7 @@ from tests.training.lab import (
     Kind,
     StepDone,
     batch_of_images,
-    classification,
+    cross_entropy,
     distillation,
     fresh,
     live_answers,
@@ -94,7 +94,7 @@ def batch(count: int = 6) -> tuple[Batch, Tensor]:
 def test_the_loss_is_that_of_the_hand_calculation(kind: Kind, token: bool, temperature: float, weight: float) -> None:
     network, (some, answers) = student(token), batch()
     record = vitrail.Record()
-    logits = network(some.images, record=record).detach().numpy()
+    logits = network(some.inputs, record=record).detach().numpy()
     heads = [record[f"{name}_logits"].numpy() for name in ("class", "distillation")] if token else [logits, logits]
     objective = distillation(lambda _: answers, kind, temperature, weight, token)
     loss, count, measures = objective(network, some)
@@ -122,7 +122,7 @@ def test_the_square_keeps_the_gradient_at_its_size() -> None:
 
 def test_without_weight_it_is_classification() -> None:
     network, (some, answers) = student(), batch()
-    plain, _, measures = classification(network, some)
+    plain, _, measures = cross_entropy(network, some)
     loss, _, ours = distillation(lambda _: answers, weight=0.0)(network, some)
     assert float(loss.detach()) == pytest.approx(float(plain.detach()), rel=1e-6)
     assert float(ours["label_loss"]) == pytest.approx(float(plain.detach()), rel=1e-6)
@@ -133,7 +133,7 @@ def test_mixed_targets_are_learnt_as_shares() -> None:
     network, (some, answers) = student(), batch()
     shares = torch.full((6, 3), 1 / 3, dtype=torch.float64)
     loss, _, _ = distillation(lambda _: answers, weight=0.0)(network, replace(some, targets=shares))
-    expected = -network(some.images).detach().log_softmax(1).mean(1).sum()
+    expected = -network(some.inputs).detach().log_softmax(1).mean(1).sum()
     assert float(loss.detach()) == pytest.approx(float(expected), rel=1e-12)
 
 
@@ -400,7 +400,7 @@ def test_the_founding_document_takes_a_step(kind: Kind, token: bool) -> None:
         def batches(self, epoch: int, batch_size: int, start: int = 0, part_size: int | None = None):
             yield some
 
-    objective = distillation(lambda asked: teacher.answer(asked.images, student_sees), kind, 3.0, 0.5, token)
+    objective = distillation(lambda asked: teacher.answer(asked.inputs, student_sees), kind, 3.0, 0.5, token)
     choices = replace(CHOICES, epochs=1, average=0.0, warmup_epochs=0.0)
     (step, _) = train_loop(start(network, choices), Once(), objective, choices, EXECUTION)
     assert isinstance(step, StepDone)
@@ -410,7 +410,7 @@ def test_the_founding_document_takes_a_step(kind: Kind, token: bool) -> None:
     assert len(before) == 159
     assert all(torch.equal(buffer, before[name]) for name, buffer in resnet.named_buffers())
     with torch.no_grad():
-        assert network.eval()(some.images).shape == (2, 1000)
+        assert network.eval()(some.inputs).shape == (2, 1000)
 
 
 def test_a_model_is_a_teacher() -> None:

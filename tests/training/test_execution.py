@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from vitrail.training.objectives import classification
 
 from tests.errors import must_raise
-from tests.training.lab import CHOICES, EXECUTION, NOISY, fresh, same, tiny_set, weights
+from tests.training.lab import CHOICES, EXECUTION, NOISY, cross_entropy, fresh, same, tiny_set, weights
+from vitrail import runtime
 from vitrail.errors import UsageError
-from vitrail.nn import ViTConfig
+from vitrail.nn import TransformerConfig, ViTConfig
 from vitrail.training import execution
 from vitrail.training.options import TrainOptions
 from vitrail.training.settings import Optimization
@@ -24,14 +24,14 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("cores", [1, 2, 4, 64])
 def test_threads_follow_the_size_and_the_load(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
-    monkeypatch.setattr(execution, "processors", lambda: cores)
-    chosen = [execution.pick_threads(10.0**power, 0.0)[0] for power in range(5, 15)]
-    assert chosen == [execution.pick_threads(10.0**power, 0.0)[0] for power in range(5, 15)], "a rule, not a stopwatch"
+    monkeypatch.setattr(runtime, "processors", lambda: cores)
+    chosen = [runtime.pick_threads(10.0**power, 0.0)[0] for power in range(5, 15)]
+    assert chosen == [runtime.pick_threads(10.0**power, 0.0)[0] for power in range(5, 15)], "a rule, not a stopwatch"
     assert chosen == sorted(chosen), "more work never takes fewer threads"
     assert chosen[0] == max(1, min(2, cores // 2))
     assert chosen[-1] == cores
     for busy in (0.0, 1.2, 3.0, 500.0):
-        threads, why = execution.pick_threads(1e14, busy)
+        threads, why = runtime.pick_threads(1e14, busy)
         assert 1 <= threads <= cores
         assert threads == max(1, cores - round(busy))
         assert str(threads) in why
@@ -39,12 +39,12 @@ def test_threads_follow_the_size_and_the_load(monkeypatch: pytest.MonkeyPatch, c
 
 def test_processors_respect_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert execution.processors() == 1
+    assert runtime.processors() == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "99999")
-    there = execution.processors()
+    there = runtime.processors()
     for odd in ("", "many", "0"):
         monkeypatch.setenv("OMP_NUM_THREADS", odd)
-        assert execution.processors() == there >= 1
+        assert runtime.processors() == there >= 1
 
 
 @pytest.mark.parametrize("asked", ["cuda:99", "gpu", "", "cpu:x", "cpu:1", "cuda:", "tpu:0"])
@@ -52,16 +52,16 @@ def test_a_device_that_is_not_there_is_refused(asked: str) -> None:
     if asked == "cuda:" and torch.cuda.is_available():
         return
     with must_raise(UsageError) as caught:
-        execution.pick_device(asked)
+        runtime.pick_device(asked)
     option, value = caught.value.hint.split()
     assert option == "--device"
-    assert execution.pick_device(value), "what is offered works"
+    assert runtime.pick_device(value), "what is offered works"
 
 
 def test_devices_that_are_there() -> None:
-    assert execution.pick_device("cpu") == torch.device("cpu")
-    assert execution.pick_device("cpu:0").type == "cpu"
-    assert execution.pick_device("auto").type in ("cpu", "cuda", "mps")
+    assert runtime.pick_device("cpu") == torch.device("cpu")
+    assert runtime.pick_device("cpu:0").type == "cpu"
+    assert runtime.pick_device("auto").type in ("cpu", "cuda", "mps")
 
 
 def test_options_decide_and_are_stored() -> None:
@@ -83,12 +83,13 @@ def test_options_decide_and_are_stored() -> None:
 
 def test_the_math_kernel_is_for_small_heads_compiled_on_a_processor() -> None:
     small = ViTConfig(image_size=28, patch_size=4, channels=1, classes=10, width=8, depth=2, heads=2)
-    assert execution.pick_attention_kernel(small, torch.device("cpu")) == "math"
-    assert execution.pick_attention_kernel(small, torch.device("cuda")) == "flash"
-    assert execution.pick_attention_kernel(ViTConfig.from_size("Ti/16", classes=10), torch.device("cpu")) == "flash"
-    options = TrainOptions(device="cpu", compile="on")
-    assert execution.pick_execution(options, small, CHOICES, 10)[0].attention_kernel == "math"
-    assert execution.pick_execution(replace(options, compile="off"), small, CHOICES, 10)[0].attention_kernel == "flash"
+    large, options = ViTConfig.from_size("Ti/16", classes=10), TrainOptions(device="cpu", compile="on")
+    for network, asked, kernel in (
+        (small, options, "math"),
+        (small, replace(options, compile="off"), "flash"),
+        (large, options, "flash"),
+    ):
+        assert execution.pick_execution(asked, network, CHOICES, 10)[0].attention_kernel == kernel
 
 
 def compiled_steps(kernels: list[str], cache: Path) -> list[dict]:
@@ -126,9 +127,9 @@ def test_the_kernel_that_was_chosen_is_what_a_compiled_network_runs(
     network, batch = fresh().network, next(tiny_set().batches(0, 8))
     network.head.register_forward_hook(lambda *given: seen.append(torch.backends.cuda.flash_sdp_enabled()))
     chosen = replace(EXECUTION, compile=True, attention_kernel=kernel)
-    logits = execution.compiled(network.eval(), chosen)(batch.images)
+    logits = execution.compiled(network.eval(), chosen)(batch.inputs)
     assert seen == [kernel == "flash"]
-    torch.testing.assert_close(logits, network(batch.images))
+    torch.testing.assert_close(logits, network(batch.inputs))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -139,12 +140,12 @@ def test_a_trial_leaves_no_trace(precision: str) -> None:
     network.register_buffer("seen", torch.arange(3.0))
     before = weights(network)
     batch = next(tiny_set().batches(0, 8))
-    images = batch.images.clone()
+    images = batch.inputs.clone()
     chosen, notes, seconds = execution.pick_precision(
-        replace(EXECUTION, precision=precision), "auto", wide, network, batch, classification
+        replace(EXECUTION, precision=precision), "auto", wide.width, network, batch, cross_entropy
     )
     assert same(weights(network), before)
-    assert torch.equal(batch.images, images)
+    assert torch.equal(batch.inputs, images)
     assert all(parameter.grad is None for parameter in network.parameters())
     assert network.training
     assert seconds > 0
@@ -161,28 +162,43 @@ def test_the_faster_precision_is_taken(monkeypatch: pytest.MonkeyPatch, gain: fl
     )
     wide = replace(NOISY, width=192)
     batch = next(tiny_set().batches(0, 8))
-    chosen, notes, seconds = execution.pick_precision(EXECUTION, "auto", wide, fresh().network, batch, classification)
+    chosen, notes, seconds = execution.pick_precision(
+        EXECUTION, "auto", wide.width, fresh().network, batch, cross_entropy
+    )
     assert (chosen.precision, seconds) == (expected, 1.0 / gain if expected == "bf16" else 1.0)
     assert expected in notes[0]
-    asked, notes, _ = execution.pick_precision(EXECUTION, "fp32", wide, fresh().network, batch, classification)
+    asked, notes, _ = execution.pick_precision(EXECUTION, "fp32", wide.width, fresh().network, batch, cross_entropy)
     assert (asked.precision, notes) == ("fp32", [])
-    narrow, notes, _ = execution.pick_precision(EXECUTION, "auto", NOISY, fresh().network, batch, classification)
+    narrow, notes, _ = execution.pick_precision(EXECUTION, "auto", NOISY.width, fresh().network, batch, cross_entropy)
     assert (narrow.precision, notes) == ("fp32", []), "a narrow network is not even tried"
 
 
 def test_a_step_takes_time() -> None:
-    assert (
-        execution.step_seconds(fresh().network, next(tiny_set().batches(0, 8)), classification, "fp32", repeats=2) > 0
-    )
+    assert execution.step_seconds(fresh().network, next(tiny_set().batches(0, 8)), cross_entropy, "fp32", repeats=2) > 0
 
 
-def test_a_batch_that_does_not_fit_is_computed_in_parts() -> None:
-    network = ViTConfig.from_size("S/16")
-    choices = Optimization(batch_size=1024)
-    assert execution.pick_parts(network, choices, 2**50) == (1, [])
-    parts, notes = execution.pick_parts(network, choices, 16 * 2**30)
+def test_a_batch_that_does_not_fit_is_computed_in_micro_batches() -> None:
+    work, choices = execution.work_of(ViTConfig.from_size("S/16")), Optimization(batch_size=1024)
+    assert execution.pick_micro_batches(work, choices, 2**50) == (1, [])
+    parts, notes = execution.pick_micro_batches(work, choices, 16 * 2**30)
     assert parts > 1
     assert parts & (parts - 1) == 0
     assert str(parts) in notes[0]
-    assert execution.pick_parts(network, choices, 1)[0] == 1024  # never more parts than pictures
-    assert execution.free_memory(torch.device("cpu")) > 2**20
+    assert execution.pick_micro_batches(work, choices, 1)[0] == 1024  # never more of them than images
+    assert runtime.free_memory(torch.device("cpu")) > 2**20
+
+
+def test_a_network_that_writes_takes_more_for_longer_texts() -> None:
+    """Twice the length, read or written, takes about twice the memory."""
+    for name in ("read", "written"):
+        small, large = (
+            execution.work_of(
+                TransformerConfig(
+                    source_vocabulary=13, target_vocabulary=13, max_length=20 * factor if name == "written" else 1
+                ),
+                20 * factor if name == "read" else 1,
+            )
+            for factor in (1, 2)
+        )
+        assert large.activations == pytest.approx(2 * small.activations, rel=0.1)
+        assert large.flops == pytest.approx(2 * small.flops, rel=0.1)

@@ -5,11 +5,23 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from vitrail.training.objectives import classification
 
-from tests.training.lab import CHOICES, EXECUTION, LIVELY, NOISY, TINY, fresh, run, tiny_set, weights
+from tests.training.lab import (
+    CHOICES,
+    EXECUTION,
+    LIVELY,
+    NOISY,
+    TINY,
+    EpochDone,
+    StepDone,
+    cross_entropy,
+    fresh,
+    run,
+    tiny_set,
+    train_loop,
+    weights,
+)
 from vitrail.data.augmentation import Augmentation
-from vitrail.training.loop import _gradients, part_size
 
 STILL = replace(NOISY, dropout=0.0, attention_dropout=0.0, stochastic_depth=0.0)
 
@@ -19,47 +31,51 @@ def test_sums_equal_torch_s_cross_entropy(augmentation: Augmentation) -> None:
     network = fresh(STILL).network
     (batch,) = tiny_set(augmentation=augmentation).batches(0, 22)
     with torch.no_grad():
-        loss, count, measures = classification(network, batch)
-        logits = network(batch.images)
+        loss, count, measures = cross_entropy(network, batch)
+        logits = network(batch.inputs)
     assert float(loss) == pytest.approx(22 * float(F.cross_entropy(logits, batch.targets)), rel=1e-6)
     assert count == 22
     assert int(measures["correct"]) == int((logits.argmax(1) == batch.labels).sum())
-    assert not classification(network, batch)[2]["correct"].requires_grad
+    assert not cross_entropy(network, batch)[2]["correct"].requires_grad
 
 
 def test_hard_targets_are_soft_ones_of_a_single_class() -> None:
     network = fresh(STILL).network
     (batch,) = tiny_set(augmentation=Augmentation()).batches(0, 22)
     soft = replace(batch, targets=F.one_hot(batch.targets, 3).float())
-    torch.testing.assert_close(classification(network, soft)[0], classification(network, batch)[0], rtol=1e-6, atol=0)
+    torch.testing.assert_close(cross_entropy(network, soft)[0], cross_entropy(network, batch)[0], rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("accumulate", [1, 2, 3, 5, 8])
+def gradients_of(accumulate: int, bad: tuple[int, ...]) -> tuple[list[torch.Tensor], list[StepDone], EpochDone]:
+    """The gradient of each step of an epoch in which no weight moves; and the events."""
+    choices = replace(
+        CHOICES, accumulate=accumulate, epochs=1, learning_rate=0.0, clip=0.0, weight_decay=0.0, average=0.0
+    )
+    state, gradients, steps = fresh(STILL, choices), [], []
+    for event in train_loop(state, tiny_set(bad=bad), cross_entropy, choices, EXECUTION):
+        if isinstance(event, EpochDone):
+            return gradients, steps, event
+        steps.append(event)
+        gradients.append(torch.cat([p.grad.flatten() for p in state.network.parameters() if p.grad is not None]))
+    raise AssertionError("no epoch came to its end")
+
+
+@pytest.mark.parametrize("accumulate", [2, 3, 5, 8])
 @pytest.mark.parametrize("bad", [(), (0, 5, 9, 21)])
-def test_parts_give_the_gradient_of_the_whole_batch(accumulate: int, bad: tuple[int, ...]) -> None:
-    """Batches of 8 of 22 pictures: parts that do not divide the batch, an uneven end, and pictures left out."""
-    choices = replace(CHOICES, accumulate=accumulate)
-    data = tiny_set(bad=bad)
-    network = fresh(STILL).network.double()
-    whole = list(data.batches(0, 8))
-    parts = list(data.batches(0, 8, 0, part_size(choices)))
-    per_batch = -(-8 // part_size(choices))
-    assert len(parts) >= len(whole) * min(per_batch, 2) - 1
-    for number, batch in enumerate(whole):
-        results = []
-        for group in ([batch], parts[number * per_batch : (number + 1) * per_batch]):
-            totals: dict[str, torch.Tensor] = {}
-            doubled = [replace(one, images=one.images.double(), targets=one.targets.double()) for one in group]
-            network.zero_grad()
-            loss, count = _gradients(network, doubled, classification, EXECUTION, "cpu", totals)
-            gradients = torch.cat([p.grad.flatten() / count for p in network.parameters() if p.grad is not None])
-            results.append((float(loss), count, gradients, {name: float(value) for name, value in totals.items()}))
-        (loss, count, gradients, totals), (loss_in_parts, count_in_parts, in_parts, totals_in_parts) = results
-        assert count == count_in_parts == len(batch.labels)
-        assert loss_in_parts == pytest.approx(loss, rel=1e-6)
-        assert (gradients - in_parts).abs().max() <= 1e-6
-        assert gradients.abs().max() > 1e-3
-        assert totals_in_parts == pytest.approx(totals, rel=1e-6)
+def test_micro_batches_give_the_gradient_of_the_whole_batch(accumulate: int, bad: tuple[int, ...]) -> None:
+    """Batches of 8 of 22 images: micro-batches that do not divide the batch, an uneven end, and images left out."""
+    whole, steps, epoch = gradients_of(1, bad)
+    parts, steps_in_parts, epoch_in_parts = gradients_of(accumulate, bad)
+    assert len(whole) == len(parts) == 3
+    for one, other in zip(whole, parts, strict=True):
+        assert (one - other).abs().max() <= 2e-6
+        assert one.abs().max() > 1e-3
+    for one, other in zip(steps, steps_in_parts, strict=True):
+        assert (one.images, one.unreadable) == (other.images, other.unreadable)
+        assert float(one.loss) == pytest.approx(float(other.loss), rel=1e-5)
+    assert (epoch.counted, epoch.samples) == (epoch_in_parts.counted, epoch_in_parts.samples) == (22 - len(bad),) * 2
+    assert epoch.loss == pytest.approx(epoch_in_parts.loss, rel=1e-5)
+    assert epoch.measures == pytest.approx(epoch_in_parts.measures, rel=1e-6)
 
 
 @pytest.mark.parametrize("accumulate", [2, 3, 7])
@@ -82,8 +98,8 @@ def test_a_mean_in_place_of_a_sum_would_be_seen() -> None:
     """The planted fault: an objective that divides by its own part of the batch."""
     network = fresh(TINY).network
     parts = list(tiny_set().batches(0, 8, 0, 3))[:3]
-    sums = torch.stack([classification(network, part)[0] for part in parts])
-    means = torch.stack([classification(network, part)[0] / len(part.labels) for part in parts])
-    whole = classification(network, next(tiny_set().batches(0, 8)))[0] / 8
+    sums = torch.stack([cross_entropy(network, part)[0] for part in parts])
+    means = torch.stack([cross_entropy(network, part)[0] / len(part.labels) for part in parts])
+    whole = cross_entropy(network, next(tiny_set().batches(0, 8)))[0] / 8
     assert float(sums.sum() / 8) == pytest.approx(float(whole), rel=1e-6)
     assert abs(float(means.mean()) - float(whole)) > 1e-3

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from vitrail.training.objectives import classification
 from vitrail.training.sequence_settings import SEQUENCE_RECIPES, SequenceRecipe
 
-from tests.training.lab import EXECUTION
+from tests.training.lab import EXECUTION, cross_entropy
 from vitrail.data.batches import TrainingSet
 from vitrail.data.feed import ResidentFeed
 from vitrail.data.preprocessing import Preprocessing
@@ -66,7 +65,7 @@ def test_each_recipe_trains_two_steps(name: str) -> None:
     torch.manual_seed(0)
     state = start(ViT(network), choices)
     before = state.network.head.weight.clone()
-    events = list(train_loop(state, data, classification, choices, EXECUTION))
+    events = list(train_loop(state, data, cross_entropy, choices, EXECUTION))
     assert [type(event).__name__ for event in events] == ["StepDone", "StepDone", "EpochDone"]
     assert not torch.equal(before, state.network.head.weight)
 

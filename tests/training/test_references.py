@@ -11,7 +11,6 @@ import torch
 import yaml
 from PIL import Image
 from torch import Tensor
-from vitrail.data.source import open_source
 
 import vitrail
 from tests.errors import must_raise
@@ -19,9 +18,11 @@ from tests.old_format.images import make_images
 from tests.runs import stored
 from tests.training.tiny import AGAIN, options, student_options, whole
 from tests.training.tiny import stopped as stopped_run
+from vitrail.data.pictures import Pictures
 from vitrail.data.references import draw_references
 from vitrail.errors import UsageError
 from vitrail.explain.lending import without_evidence
+from vitrail.training.evaluate import open_for
 
 MOST_BYTES = 2**20
 NAME = "references.safetensors"
@@ -33,7 +34,14 @@ def kept(run: Path) -> Path:
 
 def references_of(run: Path) -> Tensor | None:
     """(r, c, h, w) uint8: what the model of a run carries."""
-    return vitrail.load(run).references
+    return vitrail.load(run).background
+
+
+def images_of_training(run: Path) -> Pictures:
+    """What a run was trained on."""
+    images = open_for(vitrail.load(run), run, None, split="train").samples.inputs
+    assert isinstance(images, Pictures)
+    return images
 
 
 def patches_of(images: Tensor, side: int) -> Tensor:
@@ -87,10 +95,10 @@ def test_images_of_validation_would_be_noticed(tmp_path: Path) -> None:
 def test_each_patch_is_that_of_an_image_at_its_place_but_for_those_that_the_network_looks_at() -> None:
     """To the bit; and no reference is an image."""
     model = vitrail.load(whole("digits"))
-    references, side = model.references, model.network.config.patch[0]
+    references, side = model.background, model.network.config.patch[0]
     assert references is not None
     assert references.shape == (64, 1, 8, 8)
-    everyone = open_source("digits").train.pictures
+    everyone = images_of_training(whole("digits"))
     images = torch.stack([model.preprocessing.to_uint8(everyone.open(number)) for number in range(len(everyone))])
     ours, theirs = patches_of(references, side), patches_of(images, side)
     for row in range(ours.shape[1]):
@@ -118,7 +126,7 @@ def test_students_carry_their_own(tmp_path: Path) -> None:
     references = references_of(student.folder)
     assert references is not None
     assert not torch.equal(references, references_of(whole("digits")))
-    bare = vitrail.distill("digits", whole("digits"), tmp_path / "bare", replace(asked, references=False))
+    bare = vitrail.distill("digits", whole("digits"), tmp_path / "bare", replace(asked, background=False))
     assert not kept(bare.folder).exists()
     assert bare.weights == student.weights
 
@@ -130,12 +138,12 @@ def test_those_of_large_images_take_little_room_and_are_saved_without_a_loss(tmp
     asked = replace(options("digits", epochs=1, batch_size=16), config=config)
     finished = vitrail.train(str(data), tmp_path / "run", asked)
     model = vitrail.load(finished.folder)
-    assert torch.equal(model.references, finished.model.references)
+    assert torch.equal(model.background, finished.model.background)
     again = vitrail.save(model, tmp_path / "again")
-    assert torch.equal(references_of(again), model.references)
+    assert torch.equal(references_of(again), model.background)
     assert kept(finished.folder).stat().st_size <= MOST_BYTES
-    others = vitrail.save(replace(model, references=255 - model.references), tmp_path / "others")
-    assert torch.equal(references_of(others), 255 - model.references), "a person's own are stored as they are"
+    others = vitrail.save(replace(model, background=255 - model.background), tmp_path / "others")
+    assert torch.equal(references_of(others), 255 - model.background), "a person's own are stored as they are"
 
 
 # ---- with them, and without
@@ -147,7 +155,7 @@ def test_they_are_stated() -> None:
     assert f"`{NAME}` holds 64" in (run / "model" / "README.md").read_text(encoding="utf-8")
     notes = json.loads((run / "data.json").read_text())["notes"]
     (said,) = [note for note in notes if note.startswith("64 references")]
-    assert "--no-references" in said
+    assert "--no-background" in said
     for name in ("log.txt", "run.html"):
         assert said in (run / name).read_text()
 
@@ -156,25 +164,25 @@ def test_predictions_do_not_need_them(tmp_path: Path) -> None:
     run = shutil.copytree(whole("digits"), tmp_path / "run")
     kept(run).unlink()
     model, bare = vitrail.load(whole("digits")), vitrail.load(run)
-    assert bare.references is None
+    assert bare.background is None
     some = [Image.fromarray(pixels) for pixels in np.random.default_rng(0).integers(0, 256, (9, 8, 8), dtype=np.uint8)]
     assert bare.predict(some) == model.predict(some)
 
 
 def test_without(tmp_path: Path) -> None:
     """No file, no sentence; not a bit of the weights changes; and so it stays, by the configuration or on the way."""
-    expected, bare = stored(whole("digits"))["weights"], options("digits", references=False)
-    run = stopped_run("digits", tmp_path / "run", 1, references=False)
+    expected, bare = stored(whole("digits"))["weights"], options("digits", background=False)
+    run = stopped_run("digits", tmp_path / "run", 1, background=False)
     with must_raise(UsageError):
-        vitrail.train("digits", run, replace(bare, resume="auto", references=True, seed=9))
+        vitrail.train("digits", run, replace(bare, resume="auto", background=True, seed=9))
     assert vitrail.train("digits", run, AGAIN).weights == expected
-    vitrail.train("digits", run, replace(AGAIN, references=False))
+    vitrail.train("digits", run, replace(AGAIN, background=False))
     again = vitrail.train(out=tmp_path / "again", options=vitrail.TrainOptions(config=run / "config.yaml"))
     assert again.weights == expected
     for folder in (run, again.folder):
         assert not kept(folder).exists()
         assert references_of(folder) is None
-        assert yaml.safe_load((folder / "config.yaml").read_text())["references"] is False
+        assert yaml.safe_load((folder / "config.yaml").read_text())["background"] is False
         assert NAME not in (folder / "model" / "README.md").read_text(encoding="utf-8")
         assert not [note for note in json.loads((folder / "data.json").read_text())["notes"] if "references" in note]
 
@@ -184,15 +192,15 @@ def test_a_run_that_goes_on_has_the_same(tmp_path: Path) -> None:
     assert not kept(run).exists()
     vitrail.train("digits", run, AGAIN)
     assert kept(run).read_bytes() == kept(whole("digits")).read_bytes()
-    with must_raise(UsageError, "references: yes -> no"):
-        vitrail.train("digits", run, replace(AGAIN, references=False))
+    with must_raise(UsageError, "background: yes -> no"):
+        vitrail.train("digits", run, replace(AGAIN, background=False))
 
 
 def test_a_run_from_before_there_were_references(tmp_path: Path) -> None:
     """Its settings lack the key; it can be gone on with."""
     run = shutil.copytree(whole("digits"), tmp_path / "run")
     settings = yaml.safe_load((run / "config.yaml").read_text())
-    assert settings.pop("references") is True
+    assert settings.pop("background") is True
     (run / "config.yaml").write_text(yaml.safe_dump(settings))
     kept(run).unlink()
     vitrail.train("digits", run, AGAIN)
@@ -202,6 +210,6 @@ def test_a_run_from_before_there_were_references(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wanted", [True, False])
 def test_an_option_goes_before_the_configuration_only_to_leave_them_out(tmp_path: Path, wanted: bool) -> None:
     config = tmp_path / "given.yaml"
-    config.write_text(options("digits").config.read_text() + "references: true\n")
-    asked = replace(options("digits", epochs=1, references=wanted), config=config)
+    config.write_text(options("digits").config.read_text() + "background: true\n")
+    asked = replace(options("digits", epochs=1, background=wanted), config=config)
     assert kept(vitrail.train("digits", tmp_path / "run", asked).folder).exists() == wanted

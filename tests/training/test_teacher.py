@@ -245,7 +245,7 @@ def test_a_new_head_makes_a_teacher_of_other_classes() -> None:
     teacher = with_new_head(Teacher(network, PLAIN, ()), data, CLASSES)
     right = count = 0
     for some in data.batches(0, 20):
-        answer = teacher.answer(some.images, data.preprocessing)
+        answer = teacher.answer(some.inputs, data.preprocessing)
         assert answer.shape == (20, 3)
         right, count = right + int((answer.argmax(1) == some.labels).sum()), count + 20
     assert right / count > 0.6

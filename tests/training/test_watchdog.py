@@ -7,12 +7,22 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
-from vitrail.training.objectives import classification
 
-from tests.training.lab import CHOICES, EXECUTION, bits, fresh, run, same, tiny_set, weights
-from vitrail.data.batches import Batch
+from tests.training.lab import (
+    CHOICES,
+    EXECUTION,
+    Batch,
+    State,
+    bits,
+    cross_entropy,
+    fresh,
+    run,
+    same,
+    tiny_set,
+    train_loop,
+    weights,
+)
 from vitrail.errors import RunError
-from vitrail.training.loop import State, train_loop
 from vitrail.training.watchdog import PATIENCE, FiniteGuard, stuck
 
 BAD = [math.nan, math.inf, -math.inf]
@@ -27,14 +37,14 @@ def wrong_at(step: int, fault: Objective) -> Objective:
     calls = iter(range(1000))
 
     def objective(network: nn.Module, batch: Batch):
-        return fault(network, batch) if next(calls) == step else classification(network, batch)
+        return fault(network, batch) if next(calls) == step else cross_entropy(network, batch)
 
     return objective
 
 
 def scaled(value: float) -> Objective:
     def fault(network: nn.Module, batch: Batch):
-        loss, count, measures = classification(network, batch)
+        loss, count, measures = cross_entropy(network, batch)
         return loss * value, count, measures
 
     return fault
@@ -59,23 +69,27 @@ def text_of(fault: Objective, step: int = AT) -> str:
     with pytest.raises(RunError) as caught:
         run_out(loop)
     assert same(without_totals(state), before)
-    assert "the weights are still those of the step before\ntry: " in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 2
     return caught.value.problem
 
 
 @pytest.mark.parametrize("value", BAD)
 def test_a_bad_loss_stops_before_the_weights(value: float) -> None:
-    assert f"step {AT}: the loss is {value}" in text_of(scaled(value))
+    problem = text_of(scaled(value))
+    assert problem.startswith(f"step {AT}: ")
+    assert str(value) in problem
 
 
 @pytest.mark.parametrize("value", BAD)
 def test_a_bad_pixel_stops_before_the_weights(value: float) -> None:
     def fault(network, batch):
-        images = batch.images.clone()
+        images = batch.inputs.clone()
         images[-1, 0, 3, 3] = value
-        return classification(network, replace(batch, images=images))
+        return cross_entropy(network, replace(batch, inputs=images))
 
-    assert f"step {AT}: the loss is nan, and with it the gradient of " in text_of(fault)
+    problem = text_of(fault)
+    assert problem.startswith(f"step {AT}: ")
+    assert "nan" in problem
 
 
 def test_a_bad_gradient_is_named() -> None:
@@ -83,9 +97,11 @@ def test_a_bad_gradient_is_named() -> None:
 
     def fault(network, batch):
         network.get_parameter(name).register_hook(lambda gradient: gradient * math.nan)
-        return classification(network, batch)
+        return cross_entropy(network, batch)
 
-    assert f"step {AT}: the gradient of {name} is not finite" in text_of(fault)
+    problem = text_of(fault)
+    assert problem.startswith(f"step {AT}: ")
+    assert name in problem
 
 
 def test_a_bad_weight_is_noticed_in_its_step() -> None:
@@ -94,7 +110,7 @@ def test_a_bad_weight_is_noticed_in_its_step() -> None:
     with torch.no_grad():
         state.network.blocks[0].norm1.weight[3] = math.nan
     before = weights(state.network)
-    with pytest.raises(RunError, match="step 2: the loss is nan, and with it the gradient of"):
+    with pytest.raises(RunError, match=r"step 2: .*nan"):
         run(state, tiny_set())
     after = weights(state.network)
     assert all(torch.equal(before[name].nan_to_num(7), after[name].nan_to_num(7)) for name in before)
@@ -120,7 +136,7 @@ def test_where_looking_costs_the_run_stops_within_ten_steps(first: int) -> None:
         assert float(skip) == float(step >= first), "nothing is applied on top of a bad step"
         if step < look:
             guard.check(step)
-    with pytest.raises(RunError, match=f"step {first}: the gradient of b is not finite"):
+    with pytest.raises(RunError, match=f"step {first}: .* b "):
         guard.check(look)
 
 
@@ -132,28 +148,29 @@ def test_a_bad_step_near_the_end_is_not_missed(monkeypatch: pytest.MonkeyPatch) 
     while state.step < 7:
         next(loop)
     before = weights(state.network)
-    with pytest.raises(RunError, match="step 7: the loss is nan"):
+    with pytest.raises(RunError, match=r"step 7: .*nan"):
         run_out(loop)
     assert same(weights(state.network), before)
 
 
 @pytest.mark.parametrize(
-    ("loss", "done", "rate", "gradient", "word"),
+    ("loss", "done", "rate", "gradient", "hint"),
     [
-        (2.30, 0.8, 1e-3, 1.0, "labels"),
+        (2.30, 0.8, 1e-3, 1.0, ""),
         (2.30, 0.8, 0.1, 1.0, "--lr 0.01"),
         (2.30, 0.8, 1e-6, 1.0, "--lr 0.001"),
-        (2.30, 0.8, 1e-3, 1e-6, "hardly move"),
+        (2.30, 0.8, 1e-3, 1e-6, "--lr 0.01"),
         (2.30, 0.3, 1e-3, 1.0, None),
         (2.00, 0.8, 1e-3, 1.0, None),
     ],
 )
-def test_a_run_that_learns_nothing_says_so(loss, done, rate, gradient, word) -> None:
-    sentence = stuck(loss, 10, done, rate, gradient)
-    if word is None:
+def test_a_run_that_learns_nothing_says_so(loss, done, rate, gradient, hint) -> None:
+    """And names another learning rate where that is the likely cause."""
+    sentence = stuck(loss, math.log(10), done, rate, gradient)
+    if hint is None:
         assert sentence is None
         return
     assert sentence is not None
-    assert word in sentence
-    assert "ln(10)" in sentence
     assert "\n" not in sentence
+    assert sentence.endswith(hint)
+    assert ("--lr" in sentence) == bool(hint)

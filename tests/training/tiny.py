@@ -29,11 +29,11 @@ CONFIGURATIONS = {
         "network: {width: 16, encoder_depth: 1, decoder_depth: 1, heads: 2, mlp_dim: 32, dropout: 0.1}\n"
         "counts: {train: 120, validation: 30, test: 40}\n"
         "optimization: {batch_size: 24, average: 0.9}\n"
-        "label_smoothing: 0.1\n"
+        "augmentation: {label_smoothing: 0.1}\n"
     ),
 }
 STEPS = {"digits": 14, "sort-digits": 10}  # 1,258 images in batches of 200, 120 strings in batches of 24; twice
-PLAIN = vitrail.TrainOptions(epochs=2, threads=1, workers=1, device="cpu", seed=3)
+PLAIN = vitrail.TrainOptions(epochs=2, threads=1, device="cpu", seed=3)
 AGAIN = vitrail.TrainOptions(resume="auto")
 CLOCK = {"seconds", "images_per_second", "waiting_share"}  # what a row of the metrics says of time
 
@@ -43,15 +43,17 @@ Listen = Callable[[Event], None]
 def options(name: str, **changes: Any) -> vitrail.TrainOptions:
     """How the run of this name is trained; with `changes` another one."""
     config = once(f"tiny-{name}-config", lambda folder: (folder / "tiny.yaml").write_text(CONFIGURATIONS[name]))
-    sizes = {"digits": {"batch_size": 200}, "photos": {"epochs": 1, "batch_size": 16, "image_size": 16, "lr": 1e-4}}
+    sizes = {
+        "digits": {"batch_size": 200, "workers": 1},
+        "photos": {"epochs": 1, "batch_size": 16, "image_size": 16, "lr": 1e-4, "workers": 1},
+    }
     return replace(PLAIN, config=config / "tiny.yaml", **{**sizes.get(name, {}), **changes})
 
 
 def whole(name: str) -> Path:
     """The unbroken run of this name, which others must equal; to be read, never changed."""
-    return (
-        once(f"tiny-{name}", lambda folder: vitrail.train(name, folder / "runs" / name, options(name))) / "runs" / name
-    )
+    asked = options(name)
+    return once(f"tiny-{name}", lambda folder: vitrail.train(name, folder / "run", asked)) / "run"
 
 
 def student_options(**changes: Any) -> vitrail.DistillOptions:
