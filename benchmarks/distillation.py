@@ -20,7 +20,7 @@ from torch import nn
 
 import vitrail
 from benchmarks.measure import machine, mnist_root
-from vitrail.data import Pictures, Samples
+from vitrail.data import Images, Samples
 from vitrail.data.dataset import Counts, labels_of
 from vitrail.training.loop import EpochDone, start, train_loop
 from vitrail.training.own import NOTHING_OWN
@@ -52,7 +52,7 @@ def write_split(folder: Path, split: Samples, most: int) -> None:
 
 def opened(samples: Samples, index: int) -> Image.Image:
     """One image of a split."""
-    assert isinstance(samples.inputs, Pictures)
+    assert isinstance(samples.inputs, Images)
     return samples.inputs.open(index)
 
 

@@ -18,14 +18,14 @@ D4 = "mean 0.4639 0.4676 0.4199, deviation 0.2534 0.2380 0.2618"
 
 def print_statistics() -> None:
     """What the images are made of, and the mean and deviation of each channel over those for training."""
-    from vitrail.data import ArrayPictures
+    from vitrail.data import ArrayImages
     from vitrail.data.dataset import Counts
     from vitrail.data.preprocessing import measure_statistics
     from vitrail.training.setup import open_data
 
     dataset, _ = open_data("mnist-m", "auto", mnist_root(), 0, Counts())
     images = dataset.train.inputs
-    assert isinstance(images, ArrayPictures), "benchmarked is what is made, not the published files"
+    assert isinstance(images, ArrayImages), "benchmarked is what is made, not the published files"
     mean, deviation = measure_statistics(torch.from_numpy(images.pixels).permute(0, 3, 1, 2))
     ours = ", ".join(
         f"{name} {' '.join(f'{value:.4f}' for value in values)}"

@@ -29,7 +29,7 @@ from torch import Tensor
 
 import vitrail
 from benchmarks.measure import machine
-from vitrail.data import ArrayPictures, Dataset, Samples
+from vitrail.data import ArrayImages, Dataset, Samples
 from vitrail.data.batches import Batch
 from vitrail.data.dataset import Counts, labelled, labels_of
 from vitrail.data.readers.planted import CLASSES, COUNTS, planted_digits
@@ -65,7 +65,7 @@ def with_splits(name: str, **splits: Samples) -> Dataset:
 
 def samples_of(pixels: UInt8[np.ndarray, "n h w"], name: str, labels: Int64[np.ndarray, " n"], names: Any) -> Samples:
     """Images in memory, with a class each."""
-    return labelled(ArrayPictures(pixels, name), labels, tuple(names))
+    return labelled(ArrayImages(pixels, name), labels, tuple(names))
 
 
 def pairs() -> Dataset:
@@ -143,7 +143,7 @@ def train(name: str) -> tuple[Model, float]:
 @torch.no_grad()
 def share_right(model: Model, samples: Samples, pairs: bool = False) -> float:
     """The fraction of images whose class, or both of whose classes, the model says; in float32."""
-    assert isinstance(samples.inputs, ArrayPictures)
+    assert isinstance(samples.inputs, ArrayImages)
     images = model.preprocessing.normalise(torch.from_numpy(samples.inputs.pixels)[:, None])
     logits = torch.cat([model.network(some) for some in images.split(500)])
     labels = torch.from_numpy(labels_of(samples))

@@ -25,8 +25,8 @@ import vitrail
 from benchmarks.measure import machine, spread
 from benchmarks.trust_power import shuffled_weights
 from vitrail.data.dataset import Counts
-from vitrail.data.feed import resident_pixels
-from vitrail.data.pictures import Pictures
+from vitrail.data.images import Images
+from vitrail.data.loader import load_resident
 from vitrail.data.plan import uniforms
 from vitrail.explain import METHODS
 from vitrail.explain.evidence import as_high, composites_of, ranked
@@ -45,9 +45,10 @@ def held_out(model: Model, data: str, root: Path | None, count: int) -> Tensor:
     """Images that training did not see, drawn at random, as the network reads them."""
     dataset, _ = open_data(data, model.task.name, root, 0, Counts())
     images = (dataset.test or dataset.validation).inputs
-    assert isinstance(images, Pictures)
+    assert isinstance(images, Images)
     some = uniforms(np.arange(len(images), dtype=np.int64), 1, seed=0, epoch=0, stream=0)[:, 0].argsort()[:count]
-    return model.preprocessing.normalise(resident_pixels(images.select(some), model.preprocessing, 1).pixels)
+    (loaded,) = load_resident(images.select(some), model.preprocessing, 1).fetch([np.arange(len(some))])
+    return model.preprocessing.normalise(loaded.pixels)
 
 
 def measure(model: Model, images: Tensor, method: str, seed: int) -> dict[str, float]:

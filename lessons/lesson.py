@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data import ArrayPictures, Dataset, read
+from vitrail.data import ArrayImages, Dataset, read
 from vitrail.data.dataset import labels_of, make_dataset
 from vitrail.errors import DataError
 from vitrail.tasks import TASKS
@@ -56,7 +56,7 @@ def pictures(split: str = "train", count: int = 1000) -> tuple[Tensor, Tensor, s
     """
     dataset = _dataset()
     found = dataset.splits[split]
-    assert isinstance(found.inputs, ArrayPictures)
+    assert isinstance(found.inputs, ArrayImages)
     images = torch.from_numpy(np.array(found.inputs.pixels[:count])).float()[:, None] / 255
     if images.shape[-1] != 28:
         images = nn.functional.interpolate(images, size=(28, 28), mode="bilinear", align_corners=False)

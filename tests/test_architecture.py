@@ -132,7 +132,7 @@ def test_no_two_parts_import_each_other():
 
 def test_a_planted_import_is_found():
     for module, text in (
-        ("vitrail.nn.vit", "from vitrail.data.pictures import Pictures"),
+        ("vitrail.nn.vit", "from vitrail.data.images import Images"),
         ("vitrail.nn.vit", "from vitrail import explain"),
         ("vitrail.nn.vit", "import vitrail"),
         ("vitrail.nn.vit", "from ..data import source"),

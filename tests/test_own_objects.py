@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import vitrail
 from vitrail.cli.main import run as type_in
-from vitrail.data import ArrayPictures, Codec, Column, Match, RawDataset, Samples, Values
+from vitrail.data import ArrayImages, Codec, Column, Match, RawDataset, Samples, Values
 from vitrail.data.batches import Batch
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.explain.heat import Heat
@@ -38,7 +38,7 @@ def read_bars(what: str, data_root: Path | None = None) -> RawDataset:
         rows = random.integers(0, 4, count)
         for index, row in enumerate(rows):
             pixels[index, 4 * row : 4 * row + 4] += 180
-        splits[name] = Samples(ArrayPictures(pixels, f"bars/{name}"), {"height": Values(rows.astype(np.float32) - 1.5)})
+        splits[name] = Samples(ArrayImages(pixels, f"bars/{name}"), {"height": Values(rows.astype(np.float32) - 1.5)})
     return RawDataset(what, splits)
 
 

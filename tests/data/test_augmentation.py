@@ -126,6 +126,27 @@ def test_crops_have_the_areas_and_shapes_asked_for() -> None:
     assert reach.max() > 0.99
 
 
+@settings(deadline=None, max_examples=60)
+@given(
+    shape=st.tuples(st.integers(10, 60), st.integers(10, 60)),
+    lowest=st.floats(0.05, 1.0),
+    aspect=st.sampled_from((1.0, 1.5, 0.6)),
+)
+def test_crops_of_any_shape_lie_in_the_image_and_have_an_aspect_that_is_allowed(shape, lowest, aspect) -> None:
+    """Width / height of the crop in the image's own pixels, in units of the result's; torchvision's rule."""
+    cropping = Augmentation(crop_area=(lowest, 1.0), crop_aspect=(0.75, 4 / 3))
+    extents = torch.tensor([shape]).expand(200, 2)
+    place = draw(cropping, np.arange(200), seed=0, epoch=0, aspect=aspect, extents=extents).place
+    across, down = place[:, 0, 0] * shape[1], place[:, 1, 1] * shape[0]
+    ratio = across / down / aspect
+    assert ratio.min() > 0.75 - 1e-4
+    assert ratio.max() < 4 / 3 + 1e-4
+    assert (place[:, :, 2].abs() + place[:, (0, 1), (0, 1)]).max() <= 1 + 1e-5
+    area = across * down / (shape[0] * shape[1])
+    full = (place[:, (0, 1), (0, 1)] > 1 - 1e-5).any(1)
+    assert ((area > lowest - 1e-4) | full).all(), "smaller only where it would not fit in"
+
+
 @pytest.mark.parametrize("turns", [-2, -1, 1, 2])
 def test_a_quarter_turn_is_rot90(turns: int) -> None:
     pixels = noise(16, 16)

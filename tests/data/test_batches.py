@@ -11,17 +11,18 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.training.lab import LIVELY, PLAIN, PatchyFeed, pictures, tiny_set
-from vitrail.data.augmentation import Augmentation
-from vitrail.data.batches import Batch, TrainingSet, evaluation_batches
-from vitrail.data.feed import Feed, StreamedFeed, resident_pixels
-from vitrail.data.pictures import FilePictures
+from tests.data.lab import LIVELY, PLAIN, PatchyLoader, labelled_set, noise, tiny_set
+from vitrail.data.augmentation import Augmentation, apply, draw
+from vitrail.data.batches import Batch, Batches
+from vitrail.data.columns import Classes
+from vitrail.data.images import ArrayImages, FileImages, Images
+from vitrail.data.loader import Loader, StreamedLoader, filled_up, load_resident
 from vitrail.data.plan import plan
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.model import Model
 from vitrail.nn import ViT, ViTConfig
+from vitrail.tasks import TASKS
 
-CPU = torch.device("cpu")
 RICH = Augmentation(
     crop_area=(0.4, 1.0),
     crop_aspect=(0.75, 4 / 3),
@@ -35,22 +36,22 @@ RICH = Augmentation(
 )
 
 
-def photographs(folder: Path) -> tuple[FilePictures, np.ndarray]:
+def photographs(folder: Path) -> tuple[FileImages, np.ndarray]:
     paths = sorted(path for path in (folder / "train").rglob("*.*") if path.is_file())[::3]
     names = sorted({path.parent.name for path in paths})
-    return FilePictures(paths, folder), np.array([names.index(path.parent.name) for path in paths])
+    return FileImages(paths, folder), np.array([names.index(path.parent.name) for path in paths])
 
 
-def photo_set(folder: Path, workers: int | None, augmentation: Augmentation = RICH) -> TrainingSet:
+def photo_set(folder: Path, workers: int | None, augmentation: Augmentation = RICH) -> Batches:
     """Photographs fetched at 24 x 30 pixels for a network of 16 x 20."""
     files, labels = photographs(folder)
     fetched, shape = Preprocessing((24, 30)), Preprocessing((16, 20), mean=(0.4, 0.5, 0.6))
-    feed: Feed = resident_pixels(files, fetched, 1) if workers is None else StreamedFeed(files, fetched, workers)
-    return TrainingSet(feed, labels, 3, shape, augmentation, 5, CPU)
+    loader: Loader = load_resident(files, fetched, 1) if workers is None else StreamedLoader(files, fetched, workers)
+    return labelled_set(loader, labels, shape, augmentation, 5)
 
 
 def equal(ours: Batch, theirs: Batch) -> bool:
-    tensors = ("images", "targets", "labels")
+    tensors = ("inputs", "targets", "labels")
     return all(torch.equal(getattr(ours, name), getattr(theirs, name)) for name in tensors) and (
         ours.ids.tolist() == theirs.ids.tolist()
         and (ours.epoch, ours.number, ours.unreadable) == (theirs.epoch, theirs.number, theirs.unreadable)
@@ -67,6 +68,76 @@ def test_streamed_and_resident_training_see_the_same_tensors(photo_folder: Path,
     assert not any(equal(ours, theirs) for ours, theirs in zip(resident, other, strict=True))
 
 
+CROPPED = Augmentation(crop_area=(0.2, 0.9), crop_aspect=(0.75, 4 / 3), flip=0.5, mixup=0.3, fill=7)
+
+
+def whole_set(images: Images, workers: int | None, augmentation: Augmentation = CROPPED) -> Batches:
+    """Images read whole at 24 pixels for a network of 16."""
+    as_read, shape = Preprocessing((24, 24)), Preprocessing((16, 16), mean=(0.4, 0.5, 0.6))
+    loader: Loader = load_resident(images, as_read, 1, whole=True)
+    if workers is not None:
+        loader = StreamedLoader(images, as_read, workers, whole=True)
+    return labelled_set(loader, np.arange(len(images)) % 3, shape, augmentation, 5)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_crops_of_whole_images_are_the_same_streamed_and_resident(photo_folder: Path, workers: int) -> None:
+    images, _ = photographs(photo_folder)
+    resident, streamed = (list(whole_set(images, each).batches(1, 7)) for each in (None, workers))
+    assert all(equal(ours, theirs) for ours, theirs in zip(resident, streamed, strict=True))
+    found, alone = rows(iter(resident)), rows(whole_set(images, None).batches(1, 7, 0, 1))
+    for one, (image, target) in found.items():
+        assert torch.equal(image, alone[one][0]), "whoever else is in the batch, and so whatever the filling up"
+        assert torch.equal(target, alone[one][1])
+
+
+def test_the_margins_of_a_wide_image_are_seen() -> None:
+    """An image of 3:2 is red at its left and blue at its right, outside the square in its middle."""
+    values = np.full((40, 60, 3), 128, np.uint8)
+    values[:, :9], values[:, -9:] = (255, 0, 0), (0, 0, 255)
+    images = ArrayImages(np.stack([values] * 8))
+    plain = Augmentation(crop_area=(0.3, 0.9))
+    reds = blues = 0
+    for epoch in range(6):
+        for batch in whole_set(images, None, plain).batches(epoch, 8):
+            pixels = whole_set(images, None).input.denormalise(batch.inputs).int()
+            reds += int((pixels[:, 0] - pixels[:, 2] > 120).any(dim=(1, 2)).sum())
+            blues += int((pixels[:, 2] - pixels[:, 0] > 120).any(dim=(1, 2)).sum())
+    assert 5 < reds < 43
+    assert 5 < blues < 43
+    middle = whole_set(images, None, Augmentation())
+    (batch,) = middle.batches(0, 8)
+    grey = middle.input.denormalise(batch.inputs).int()
+    assert (grey - 128).abs().max() <= 8, "without a random crop it is the middle, as in an evaluation"
+
+
+def test_a_crop_never_holds_what_fills_up_a_batch() -> None:
+    """White images of all shapes, cropped before a black fill: all white."""
+    rng = np.random.default_rng(0)
+    whites = [torch.full((1, *shape), 255, dtype=torch.uint8) for shape in rng.integers(16, 33, (24, 2)).tolist()]
+    plain = Augmentation(crop_area=(0.5, 1.0), crop_aspect=(0.75, 4 / 3), fill=0)
+    pixels, extents = filled_up(whites)
+    draws = draw(plain, np.arange(24), seed=0, epoch=0, extents=extents)
+    assert float(apply(plain, pixels, draws, (8, 8), extents).min()) > 254.99
+    lively = replace(plain, rotate=30.0, zoom=(0.7, 1.3), shift=0.2)
+    draws = draw(lively, np.arange(24), seed=0, epoch=0, extents=extents)
+    expected = apply(lively, pixels, draws, (8, 8), extents)
+    for row, (high, wide) in enumerate(extents.tolist()):
+        pixels[row, :, high:], pixels[row, :, :, wide:] = 99, 99
+    assert torch.equal(apply(lively, pixels, draws, (8, 8), extents), expected)
+    assert float(expected.min()) < 0.01
+
+
+def test_images_of_the_size_have_the_bits_that_they_have_without_extents() -> None:
+    pixels, _ = noise(9)
+    extents = torch.full((9, 2), 8)
+    for lively in (LIVELY, replace(LIVELY, crop_area=(0.3, 1.0), crop_aspect=(0.75, 4 / 3)), Augmentation()):
+        plain = draw(lively, np.arange(9), seed=1, epoch=2)
+        whole = draw(lively, np.arange(9), seed=1, epoch=2, extents=extents)
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(plain, whole, strict=True))
+        assert torch.equal(apply(lively, pixels, whole, (8, 8), extents), apply(lively, pixels, plain, (8, 8)))
+
+
 def rows(batches: Iterator[Batch]) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
     """Picture and target by id."""
     found = {}
@@ -74,7 +145,7 @@ def rows(batches: Iterator[Batch]) -> dict[int, tuple[torch.Tensor, torch.Tensor
         targets = batch.targets
         for row, one in enumerate(batch.ids.tolist()):
             assert one not in found, "each picture comes once"
-            found[one] = (batch.images[row], targets[row])
+            found[one] = (batch.inputs[row], targets[row])
     return found
 
 
@@ -118,24 +189,24 @@ def test_without_augmentation_all_paths_give_one_tensor(photo_folder: Path) -> N
     files, labels = photographs(photo_folder)
     shape = Preprocessing((16, 20), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))
     config = ViTConfig(image_size=(16, 20), patch_size=4, classes=3, width=8, depth=1, heads=2)
-    model = Model(ViT(config), shape, ("a", "b", "c"))
+    model = Model(ViT(config), shape, Classes(("a", "b", "c")), TASKS["classify"])
     expected = model.tensor(files.paths)
-    for feed in (resident_pixels(files, shape, 1), StreamedFeed(files, shape, 1)):
-        for batch in TrainingSet(feed, labels, 3, shape, Augmentation(), 0, CPU).batches(3, 6):
-            assert torch.equal(batch.images, expected[batch.ids])
+    for loader in (load_resident(files, shape, 1), StreamedLoader(files, shape, 1)):
+        for batch in labelled_set(loader, labels, shape, Augmentation(), 0).batches(3, 6):
+            assert torch.equal(batch.inputs, expected[batch.ids])
             assert torch.equal(batch.targets, torch.from_numpy(labels[batch.ids]))
-        for batch in evaluation_batches(feed, labels, shape, 6, CPU):
-            assert torch.equal(batch.images, expected[batch.ids])
-    flipped = TrainingSet(resident_pixels(files, shape, 1), labels, 3, shape, Augmentation(flip=1.0), 0, CPU)
-    assert not torch.equal(next(flipped.batches(0, 6)).images, expected[next(flipped.batches(0, 6)).ids])
+        for batch in labelled_set(loader, labels, shape).in_order(6):
+            assert torch.equal(batch.inputs, expected[batch.ids])
+    flipped = labelled_set(load_resident(files, shape, 1), labels, shape, Augmentation(flip=1.0), 0)
+    assert not torch.equal(next(flipped.batches(0, 6)).inputs, expected[next(flipped.batches(0, 6)).ids])
 
 
 def test_a_larger_fetch_without_augmentation_is_the_whole_picture_resized() -> None:
-    pixels, labels = pictures(6)
+    pixels, labels = noise(6)
     large = pixels.repeat_interleave(2, 2).repeat_interleave(2, 3)
-    data = TrainingSet(PatchyFeed(large), labels, 3, PLAIN, Augmentation(), 0, CPU)
+    data = labelled_set(PatchyLoader(large), labels, PLAIN, Augmentation(), 0)
     (batch,) = data.batches(0, 6)
-    torch.testing.assert_close(batch.images, PLAIN.normalise(pixels[batch.ids]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(batch.inputs, PLAIN.normalise(pixels[batch.ids]), atol=1e-5, rtol=0)
 
 
 def test_smoothed_targets() -> None:
@@ -154,12 +225,12 @@ def test_mixed_targets_say_what_is_in_the_picture(mixture: dict[str, float]) -> 
     count = 15
     labels = np.arange(count) % 3
     pixels = (torch.arange(count, dtype=torch.uint8) * 16)[:, None, None, None].repeat(1, 1, 8, 8)
-    data = TrainingSet(PatchyFeed(pixels), labels, 3, PLAIN, Augmentation(**mixture), 4, CPU)
+    data = labelled_set(PatchyLoader(pixels), labels, PLAIN, Augmentation(**mixture), 4)
     slots = plan(4, 2, count, mixup=mixture.get("mixup", 0.0), cutmix=mixture.get("cutmix", 0.0))
     seen = 0
     for batch in data.batches(2, 4):
         torch.testing.assert_close(batch.targets.sum(1), torch.ones(len(batch.labels)))
-        grey = batch.images.mul(0.4).add(0.3).mul(255)
+        grey = batch.inputs.mul(0.4).add(0.3).mul(255)
         for row, one in enumerate(batch.ids.tolist()):
             partner = int(slots.partners[seen])
             assert slots.ids[seen] == one
@@ -201,16 +272,16 @@ def test_unreadable_pictures_are_left_out_and_mix_with_nobody(mixture: dict[str,
 
 def test_a_batch_of_unreadable_pictures_is_empty() -> None:
     (batch,) = tiny_set(4, bad=range(4)).batches(0, 4)
-    assert batch.images.shape == (0, 1, 8, 8)
+    assert batch.inputs.shape == (0, 1, 8, 8)
     assert batch.targets.shape == (0, 3)
     assert batch.unreadable == 4
 
 
 def test_evaluation_takes_each_picture_once_in_order() -> None:
-    pixels, labels = pictures(11)
-    batches = list(evaluation_batches(PatchyFeed(pixels, [2, 10]), labels, PLAIN, 4, CPU))
+    pixels, labels = noise(11)
+    batches = list(labelled_set(PatchyLoader(pixels, [2, 10]), labels).in_order(4))
     assert [batch.ids.tolist() for batch in batches] == [[0, 1, 3], [4, 5, 6, 7], [8, 9]]
     assert [batch.unreadable for batch in batches] == [1, 0, 1]
     for batch in batches:
-        assert torch.equal(batch.images, PLAIN.normalise(pixels[batch.ids]))
+        assert torch.equal(batch.inputs, PLAIN.normalise(pixels[batch.ids]))
         assert torch.equal(batch.labels, torch.from_numpy(labels[batch.ids]))

@@ -15,8 +15,8 @@ from vitrail.jobs import CHANGED, open_for
 
 import vitrail
 from tests.data.test_source import put_idx
-from vitrail.data.feed import ResidentFeed, open_feed
-from vitrail.data.pictures import ArrayPictures
+from vitrail.data.images import ArrayImages
+from vitrail.data.loader import ResidentLoader, open_loader
 from vitrail.data.plan import BACKGROUND, uniforms
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers import idx, photographs
@@ -39,7 +39,7 @@ def idx_content(values: np.ndarray) -> bytes:
 
 def pixels(source: Source, split: str) -> np.ndarray:
     pictures = {"train": source.train, "validation": source.validation, "test": source.test}[split].pictures
-    assert isinstance(pictures, ArrayPictures)
+    assert isinstance(pictures, ArrayImages)
     return pictures.pixels
 
 
@@ -331,8 +331,8 @@ def test_published_files(tmp_path: Path, below: str) -> None:
     assert source.test.pictures.name(0) == str(Path(below) / "mnist_m_test" / "00000009.png")
     assert reopen_source(source.name, source.root, source.split_seed).fingerprint == source.fingerprint
     preprocessing = Preprocessing(size=(28, 28))
-    feed = open_feed(source.test.pictures, preprocessing, workers=1)
-    assert isinstance(feed, ResidentFeed)
+    feed = open_loader(source.test.pictures, preprocessing, workers=1)
+    assert isinstance(feed, ResidentLoader)
     assert feed.pixels.shape == (10, 3, 28, 28)
     assert feed.pixels[:, 0].flatten(1).tolist() == [[9 - number] * 784 for number in range(10)]
 

@@ -1,4 +1,4 @@
-"""Pictures with known truth: the digit is where the mask says, as it was, and everything else is shuffled."""
+"""Images with known truth: the digit is where the mask says, as it was, and everything else is shuffled."""
 
 import inspect
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from vitrail.data.pictures import ArrayPictures
+from vitrail.data.images import ArrayImages
 from vitrail.data.readers.digits import read_digits
 from vitrail.data.readers.planted import PLANTED, Planted, Variant, plant, planted_digits
 from vitrail.errors import UsageError
@@ -146,7 +146,7 @@ def test_splits_have_no_digit_in_common() -> None:
         numbers.setdefault(image.tobytes(), set()).add(number)
     seen: dict[str, set[int]] = {}
     for split, part in read_digits().parts.items():
-        assert isinstance(part.pictures, ArrayPictures)
+        assert isinstance(part.pictures, ArrayImages)
         made = plant(part.pictures.pixels, part.labels, 300, noise=0.0)
         shown = cells_of(made)[np.arange(300), made.cells[:, 0]]
         found = [min(numbers[cell.tobytes()]) for cell in shown]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from vitrail.data.parts import Part
 from vitrail.data.source import open_evaluation, open_source, reopen_source
 
-from vitrail.data.pictures import ArrayPictures
+from vitrail.data.images import ArrayImages
 from vitrail.data.readers import is_named, planted_sets
 from vitrail.data.readers.digits import read_digits
 from vitrail.data.readers.planted import COUNTS, GRID, PLANTED, Planted, plant, planted_digits
@@ -48,7 +48,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def part_of(digits: dict[str, Part], split: str) -> tuple[np.ndarray, np.ndarray]:
     part = digits[split]
-    assert isinstance(part.pictures, ArrayPictures)
+    assert isinstance(part.pictures, ArrayImages)
     return part.pictures.pixels, part.labels
 
 

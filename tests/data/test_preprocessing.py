@@ -256,6 +256,34 @@ def test_statistics_are_exact() -> None:
     Preprocessing((5, 6), mean=mean, std=std)
 
 
+@pytest.mark.parametrize(
+    ("own", "kept"),
+    [((60, 90), (24, 36)), ((90, 60), (36, 24)), ((48, 48), (24, 24)), ((10, 100), (24, 48)), ((100, 10), (48, 24))],
+)
+def test_a_whole_image_is_at_most_twice_as_long_as_the_size(own: tuple[int, int], kept: tuple[int, int]) -> None:
+    """Its middle is what the crop shows; beyond twice the size both ends are cut alike."""
+    values = np.zeros((*own, 3), np.uint8)
+    values[..., 0], values[..., 1] = np.linspace(0, 255, own[1]), np.linspace(0, 255, own[0])[:, None]
+    image, shape = Image.fromarray(values), Preprocessing((24, 24))
+    whole = shape.to_uint8(image, whole=True)
+    assert tuple(whole.shape[1:]) == kept
+    top, left = ((side - 24) // 2 for side in kept)
+    middle = whole[:, top : top + 24, left : left + 24].float()
+    assert (middle - shape.to_uint8(image).float()).abs().max() <= 2
+    across, down = whole[0].float(), whole[1].float()
+    assert float(across[:, 0].mean() + across[:, -1].mean()) == pytest.approx(255, abs=3)
+    assert float(down[0].mean() + down[-1].mean()) == pytest.approx(255, abs=3)
+    if own[0] == own[1]:
+        assert torch.equal(whole, shape.to_uint8(image))
+
+
+def test_statistics_are_those_of_all_pixels_of_all_images() -> None:
+    images = [torch.full((1, 2, 3), 51, dtype=torch.uint8), torch.full((1, 4, 1), 204, dtype=torch.uint8)]
+    mean, std = measure_statistics(images)
+    assert mean[0] == pytest.approx(0.2 * 0.6 + 0.8 * 0.4)
+    assert std[0] == pytest.approx(0.6 * (0.6 * 0.4) ** 0.5)
+
+
 def test_statistics_of_mnist(mnist_root: Path) -> None:
     """The values that every tutorial prints."""
     from vitrail.data.source import open_source

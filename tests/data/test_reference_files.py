@@ -18,7 +18,7 @@ from tests.data.test_references import noise
 from tests.errors import must_raise
 from tests.photographs import make_photographs
 from vitrail.data import reference_files
-from vitrail.data.pictures import ArrayPictures, FilePictures
+from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.plan import uniforms
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.photographs import PACKAGED_TEST, PACKAGED_TRAIN
@@ -57,7 +57,7 @@ def compressed_of(pictures: Tensor, patch: Size) -> Compressed:
 
 
 def through(pictures: Tensor, patch: Size) -> Tensor:
-    """Pictures as they come back."""
+    """Images as they come back."""
     return decompress(compressed_of(pictures, patch), pictures.shape[1], tuple(pictures.shape[2:]))
 
 
@@ -194,7 +194,7 @@ def test_the_file_is_never_above_300_kb(channels: int, grid: Size, patch: Size, 
     size = (grid[0] * patch[0], grid[1] * patch[1])
     values = np.random.default_rng(0).normal(128, amount, (40, *size, 3)[: 3 + (channels == 3)])
     drawn = draw_references(
-        ArrayPictures(np.clip(values.repeat(2, axis=0), 0, 255).astype(np.uint8)),
+        ArrayImages(np.clip(values.repeat(2, axis=0), 0, 255).astype(np.uint8)),
         Preprocessing(size, channels=channels, mean=(0.5,) * channels, std=(0.5,) * channels),
         patch,
         0,
@@ -220,7 +220,7 @@ def test_what_cannot_be_compressed() -> None:
 
 def test_raw_ones_are_kept_where_compression_gives_no_more() -> None:
     """Patches of one pixel take a JPEG block each."""
-    pictures = ArrayPictures(noise(80, 3, 96, 96).movedim(1, 3).numpy())
+    pictures = ArrayImages(noise(80, 3, 96, 96).movedim(1, 3).numpy())
     drawn = draw_references(pictures, Preprocessing((96, 96)), (1, 1), 0)
     assert drawn is not None
     assert drawn.compressed is None
@@ -234,7 +234,7 @@ def test_what_is_drawn_is_what_is_stored(tmp_path: Path) -> None:
     """A model has the decoded values from the start: saving and loading it changes nothing."""
     files = make_photographs(tmp_path, ("a", "b"), per_class=40, seed=0)
     shape = Preprocessing((112, 112), "squash")
-    drawn = draw_references(FilePictures(files), shape, (14, 14), 3)
+    drawn = draw_references(FileImages(files), shape, (14, 14), 3)
     assert drawn is not None
     assert drawn.compressed is not None
     assert len(drawn.pixels) == 20
@@ -246,7 +246,7 @@ def test_what_is_drawn_is_what_is_stored(tmp_path: Path) -> None:
     assert torch.equal(read.pixels, drawn.pixels)
     assert read.compressed == drawn.compressed
     assert torch.equal(open_references(tmp_path, shape), shape.normalise(drawn.pixels))
-    again = draw_references(FilePictures(files), shape, (14, 14), 3, threads=2)
+    again = draw_references(FileImages(files), shape, (14, 14), 3, threads=2)
     assert again is not None
     assert again.compressed == drawn.compressed
 
@@ -254,7 +254,7 @@ def test_what_is_drawn_is_what_is_stored(tmp_path: Path) -> None:
 def shaped(files: list[Path], shape: Preprocessing, seed: int) -> Tensor:
     """All pictures in the order in which they are drawn."""
     order = np.argsort(uniforms(np.arange(len(files)), 1, seed=seed, epoch=0, stream=20)[:, 0], kind="stable")
-    return torch.stack([shape.to_uint8(FilePictures(files).open(int(number))) for number in order])
+    return torch.stack([shape.to_uint8(FileImages(files).open(int(number))) for number in order])
 
 
 def real_photographs(side: int, count: int = 256) -> np.ndarray:

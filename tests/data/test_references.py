@@ -15,7 +15,7 @@ from torch import Tensor
 from tests.damage import damage
 from tests.errors import must_raise
 from tests.photographs import make_photographs
-from vitrail.data.pictures import ArrayPictures, FilePictures
+from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.reference_files import (
     REFERENCES,
@@ -253,7 +253,7 @@ def drawn_pixels(drawn: References | None) -> Tensor:
 
 
 def test_they_are_drawn_from_all_pictures_by_the_seed() -> None:
-    pictures = ArrayPictures(noise(1000, 1, 8, 8)[:, 0].numpy())
+    pictures = ArrayImages(noise(1000, 1, 8, 8)[:, 0].numpy())
     made = drawn_pixels(draw_references(pictures, EIGHT, (2, 2), 5))
     assert made.shape == (64, 1, 8, 8)
     assert torch.equal(made, drawn_pixels(draw_references(pictures, EIGHT, (2, 2), 5, threads=3)))
@@ -272,9 +272,9 @@ def test_they_go_through_the_models_own_preprocessing(tmp_path: Path) -> None:
     make_photographs(tmp_path, ("a", "b"), per_class=12, seed=0)
     files = sorted(tmp_path.rglob("*.*"))
     shape = Preprocessing((32, 48), "crop", 0.8)
-    made = drawn_pixels(draw_references(FilePictures(files), shape, (8, 16), 0))
+    made = drawn_pixels(draw_references(FileImages(files), shape, (8, 16), 0))
     assert made.shape == (6, 3, 32, 48)
-    seen = torch.stack([shape.to_uint8(FilePictures(files).open(number)) for number in range(len(files))])
+    seen = torch.stack([shape.to_uint8(FileImages(files).open(number)) for number in range(len(files))])
     for row in range(0, 32, 8):
         for column in range(0, 48, 16):
             place = np.s_[:, :, row : row + 8, column : column + 16]
@@ -287,18 +287,18 @@ def test_pictures_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
     files = sorted(tmp_path.rglob("*.*"))
     for file in files[::2]:
         file.write_bytes(b"")
-    made = drawn_pixels(draw_references(FilePictures(files), Preprocessing((8, 8)), (2, 2), 0))
+    made = drawn_pixels(draw_references(FileImages(files), Preprocessing((8, 8)), (2, 2), 0))
     assert len(made) == 3
     assert (made.flatten(1).float().std(1) > 0).all(), "no black ones for those that are missing"
     for file in files:
         file.write_bytes(b"")
-    assert draw_references(FilePictures(files), Preprocessing((8, 8)), (2, 2), 0) is None
+    assert draw_references(FileImages(files), Preprocessing((8, 8)), (2, 2), 0) is None
 
 
 def test_none_where_none_can_be_kept() -> None:
-    few = ArrayPictures(noise(3, 1, 8, 8)[:, 0].numpy())
+    few = ArrayImages(noise(3, 1, 8, 8)[:, 0].numpy())
     assert draw_references(few, EIGHT, (2, 2), 0) is None
-    many = ArrayPictures(noise(30, 1, 8, 8)[:, 0].numpy())
+    many = ArrayImages(noise(30, 1, 8, 8)[:, 0].numpy())
     assert draw_references(many, EIGHT, (8, 8), 0) is None
     assert draw_references(many, Preprocessing((2064, 2064)), (16, 16), 0) is None
 

@@ -17,7 +17,7 @@ from vitrail.data.parts import Part, hold_out
 from vitrail.data.source import Split, open_evaluation, open_source, reopen_source
 
 from tests.photographs import make_photographs
-from vitrail.data.pictures import ArrayPictures, FilePictures
+from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.readers import idx
 from vitrail.errors import DataError, UsageError
 
@@ -58,7 +58,7 @@ def test_held_out_shares(sizes: list[int], share: float, seed: int) -> None:
     labels = np.repeat(np.arange(len(sizes)), sizes).astype(np.int64)
     np.random.default_rng(seed).shuffle(labels)
     pixels = (np.arange(len(labels)) % 256).astype(np.uint8)[:, None, None]
-    part = Part(ArrayPictures(pixels, "p"), tuple(map(str, range(len(sizes)))), labels)
+    part = Part(ArrayImages(pixels, "p"), tuple(map(str, range(len(sizes)))), labels)
     count = round(share * len(labels))
     kept, held = hold_out(part, count, seed)
     assert sorted([*kept.pictures.numbers, *held.pictures.numbers]) == list(range(len(labels)))
@@ -79,7 +79,7 @@ def test_held_out_shares(sizes: list[int], share: float, seed: int) -> None:
 
 def test_the_choice_is_stable_and_seeded() -> None:
     labels = np.arange(200, dtype=np.int64) % 4
-    part = Part(ArrayPictures(np.zeros((200, 1, 1), np.uint8), "p"), tuple("abcd"), labels)
+    part = Part(ArrayImages(np.zeros((200, 1, 1), np.uint8), "p"), tuple("abcd"), labels)
     held = [set(hold_out(part, 20, seed)[1].pictures.numbers) for seed in (0, 0, 1)]
     assert held[0] == held[1] != held[2]
     fewer = hold_out(part.select(np.arange(190)), 19, 0)[1].pictures.numbers
@@ -465,19 +465,19 @@ def test_numbers_are_labels(tmp_path: Path) -> None:
     assert open_source(str(path)).classes == ("0", "1")
 
 
-# Pictures
+# Images
 
 
 def test_pictures_keep_their_names(tmp_path: Path) -> None:
     values = np.random.default_rng(0).integers(0, 256, (4, 3, 2, 3), dtype=np.uint8)
-    pictures = ArrayPictures(values, "set").select([2, 0])
+    pictures = ArrayImages(values, "set").select([2, 0])
     assert [pictures.name(index) for index in range(2)] == ["set/2", "set/0"]
     np.testing.assert_array_equal(np.asarray(pictures.open(0)), values[2])
-    grey = ArrayPictures(values[..., :1])
+    grey = ArrayImages(values[..., :1])
     np.testing.assert_array_equal(np.asarray(grey.open(1)), values[1, :, :, 0])
     assert grey.digest() != pictures.digest()
     put(tmp_path, "x/a.png", "x/b.png")
-    files = FilePictures([tmp_path / "x/a.png", tmp_path / "x/b.png"], tmp_path).select([1])
+    files = FileImages([tmp_path / "x/a.png", tmp_path / "x/b.png"], tmp_path).select([1])
     assert files.name(0) == "x/b.png"
     (tmp_path / "x/b.png").write_bytes(b"")
     with pytest.raises(DataError, match=r"b\.png"):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitrail.data import ArrayPictures, Classes, Preprocessing, Split
+from vitrail.data import ArrayImages, Classes, Preprocessing, Split
 from vitrail.data.batches import Batch
 from vitrail.data.dataset import labelled
 from vitrail.data.patches import Patchify
@@ -173,7 +173,7 @@ def held_by_autograd(run: Callable[[], object]) -> int:
 def test_evaluation_keeps_no_graph() -> None:
     """D2b adds up the test loss with its graph."""
     names = tuple("abcde")
-    samples = labelled(ArrayPictures(np.zeros((7, 8, 8), dtype=np.uint8)), np.zeros(7, dtype=np.int64), names)
+    samples = labelled(ArrayImages(np.zeros((7, 8, 8), dtype=np.uint8)), np.zeros(7, dtype=np.int64), names)
     network = vit()
     model = Model(network, Preprocessing(size=(8, 8), channels=1, mean=(0.5,), std=(0.5,)), Classes(names))
     assert held_by_autograd(lambda: evaluate_split(model, Split(samples, "test"))) == 0

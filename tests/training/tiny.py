@@ -17,7 +17,7 @@ import pytest
 import vitrail
 from tests.photographs import make_photographs
 from tests.runs import once, stored
-from vitrail.data import feed
+from vitrail.data import loader
 from vitrail.training import job
 from vitrail.training.events import Event, Finished, Stopped
 from vitrail.training.loop import StepDone
@@ -118,7 +118,7 @@ def saved(monkeypatch: pytest.MonkeyPatch, often: bool) -> None:
 
 def stream_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes decode images whenever they are needed, however few they are."""
-    monkeypatch.setattr(feed, "RESIDENT_BYTES", 0)
+    monkeypatch.setattr(loader, "RESIDENT_BYTES", 0)
 
 
 def rows(folder: Path, kind: str = "epoch") -> list[dict[str, Any]]:

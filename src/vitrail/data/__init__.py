@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitrail.data.columns import Classes, Codec, Column, Labels, Match, Texts, Values
     from vitrail.data.dataset import Dataset, RawDataset, Samples, Split
-    from vitrail.data.pictures import ArrayPictures, FilePictures, Pictures
+    from vitrail.data.images import ArrayImages, FileImages, Images
     from vitrail.data.preprocessing import Preprocessing
     from vitrail.data.readers import read
     from vitrail.data.vocabulary import Vocabulary
 
 __all__ = [
-    "ArrayPictures",
+    "ArrayImages",
     "Classes",
     "Codec",
     "Column",
     "Dataset",
-    "FilePictures",
+    "FileImages",
+    "Images",
     "Labels",
     "Match",
-    "Pictures",
     "Preprocessing",
     "RawDataset",
     "Samples",
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("ArrayPictures", "FilePictures", "Pictures"), "pictures"),
+    **dict.fromkeys(("ArrayImages", "FileImages", "Images"), "images"),
     **dict.fromkeys(("Classes", "Codec", "Column", "Labels", "Match", "Texts", "Values"), "columns"),
     **dict.fromkeys(("Dataset", "RawDataset", "Samples", "Split"), "dataset"),
     "Preprocessing": "preprocessing",

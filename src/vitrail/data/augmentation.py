@@ -1,7 +1,10 @@
-"""Changing training pictures at random: `draw` makes the random numbers, `apply` uses them, on whole batches.
+"""Changing training images at random: `draw` makes the random numbers, `apply` uses them, on whole batches.
 
-Every change of place (crop, shift, rotation, zoom, flip, shear) is one affine map per picture, and all of them together
+Every change of place (crop, shift, rotation, zoom, flip, shear) is one affine map per image, and all of them together
 are one resampling. Colours follow, then erasing; mixing comes last.
+
+Images of a batch may differ in shape. They stand at the top left of a common frame, and each image's own height and
+width, its *extent*, come with them. Crops lie in the image's own extent, and what fills up the frame is never seen.
 
 Sources: random resized crop, "Going deeper with convolutions" (2014), section 6; "TrivialAugment" (2021), the wide
 table; "Random erasing" (2017).
@@ -28,21 +31,21 @@ OPERATIONS = ("identity", *PLACE_OPERATIONS, *COLOUR_OPERATIONS)
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """What may happen to a training picture; the default changes nothing.
+    """What may happen to a training image; the default changes nothing.
 
     Attributes:
-        crop_area: Random resized crop: smallest and largest share of the picture's area.
-        crop_aspect: Smallest and largest width / height of the crop.
-        shift: Largest shift, as a share of the side.
+        crop_area: Random resized crop: smallest and largest fraction of the image's area.
+        crop_aspect: Smallest and largest width / height of the crop, in units of that of the result.
+        shift: Largest shift, as a fraction of the side.
         rotate: Largest rotation in degrees, either way.
         zoom: Smallest and largest zoom.
         flip: Probability of a left-right flip.
-        trivial: TrivialAugment: one operation, at a random strength, for each picture.
+        trivial: TrivialAugment: one operation, at a random strength, for each image.
         erase: Probability that a box is painted over.
         mixup: Alpha of mixup; 0 for none.
         cutmix: Alpha of CutMix; 0 for none.
-        label_smoothing: Share of the target that goes evenly to all classes.
-        fill: Grey level 0..255 for what comes from outside the picture.
+        label_smoothing: Fraction of the target that goes evenly to all classes.
+        fill: Grey level 0..255 for what comes from outside the image.
     """
 
     crop_area: tuple[float, float] = (1.0, 1.0)
@@ -74,32 +77,49 @@ class Augmentation:
                 raise UsageError(f"augmentation.{name} must be low and high, got {low}, {high}", f"{name}: [0.5, 1.0]")
 
     @property
+    def crops(self) -> bool:
+        """Whether a random part of the image is taken, so that the image is wanted whole."""
+        return self.crop_area != (1, 1) or self.crop_aspect != (1, 1)
+
+    @property
     def moves(self) -> bool:
         """Whether any change of place can happen."""
-        still = self.crop_area == (1, 1) and self.crop_aspect == (1, 1) and self.zoom == (1, 1)
-        return self.trivial or not still or bool(self.shift or self.rotate or self.flip)
+        return self.trivial or self.crops or self.zoom != (1, 1) or bool(self.shift or self.rotate or self.flip)
 
 
 class Draws(NamedTuple):
-    """The random numbers of a few pictures, one row each."""
+    """The random numbers of a few images, one row each."""
 
-    place: Float[Tensor, "n 2 3"]  # from places in the result to places in the picture, both in [-1, 1], x first
+    place: Float[Tensor, "n 2 3"]  # from places in the result to places in the image, both in [-1, 1], x first
     operation: Int[Tensor, " n"]  # index into OPERATIONS
     strength: Float[Tensor, " n"]  # of the operation, -1..1
-    erased: Float[Tensor, "n 4"]  # top, left, bottom, right as shares of the sides; an empty box erases nothing
-    pasted: Float[Tensor, "n 2"]  # centre (y, x) of a CutMix box as shares of the sides
+    erased: Float[Tensor, "n 4"]  # top, left, bottom, right as fractions of the sides; an empty box erases nothing
+    pasted: Float[Tensor, "n 2"]  # centre (y, x) of a CutMix box as fractions of the sides
 
 
-def draw(augmentation: Augmentation, ids: Ids, *, seed: int, epoch: int, aspect: float = 1.0) -> Draws:
-    """The random numbers for these pictures: a pure function of (seed, epoch, id).
+def draw(
+    augmentation: Augmentation,
+    ids: Ids,
+    *,
+    seed: int,
+    epoch: int,
+    aspect: float = 1.0,
+    extents: Int[Tensor, "n 2"] | None = None,
+) -> Draws:
+    """The random numbers for these images: a pure function of (seed, epoch, id) and of each image's own shape.
 
     Args:
         augmentation: What may happen.
         ids: (n,) sample ids.
         seed: Of the run.
         epoch: Counted from 0.
-        aspect: Width / height of the pictures, so that rotations do not shear.
+        aspect: Width / height of the result, so that rotations do not shear.
+        extents: Each image's own (height, width) in pixels; None where all have the aspect of the result.
     """
+    stretch = np.ones(len(ids))
+    if extents is not None:
+        high, wide = extents.numpy().astype(np.float64).T
+        stretch = wide / high / aspect
     operation, strength = np.zeros(len(ids), np.int64), np.zeros(len(ids))
     if augmentation.trivial:
         numbers = uniforms(ids, 2, seed=seed, epoch=epoch, stream=COLOUR)
@@ -107,7 +127,7 @@ def draw(augmentation: Augmentation, ids: Ids, *, seed: int, epoch: int, aspect:
         strength = numbers[:, 1] * 2 - 1
     numbers = uniforms(ids, 4, seed=seed, epoch=epoch, stream=ERASING)
     return Draws(
-        torch.from_numpy(_places(augmentation, ids, seed, epoch, aspect, operation, strength)),
+        torch.from_numpy(_places(augmentation, ids, seed, epoch, aspect, stretch, operation, strength)),
         torch.from_numpy(operation),
         torch.from_numpy(strength.astype(np.float32)),
         torch.from_numpy(_erased(augmentation.erase, numbers)),
@@ -121,10 +141,14 @@ def _places(
     seed: int,
     epoch: int,
     aspect: float,
+    stretch: NDArray[np.float64],
     operation: NDArray[np.int64],
     strength: NDArray[np.float64],
 ) -> NDArray[np.float32]:
-    """Affine maps (n, 2, 3): crop after zoom, rotation, shear and shift after flip."""
+    """Affine maps (n, 2, 3): crop after zoom, rotation, shear and shift after flip.
+
+    `stretch` says how many times wider an image is than one of the same height and of the result's aspect.
+    """
     a = augmentation
     u = uniforms(ids, 9, seed=seed, epoch=epoch, stream=GEOMETRY)
 
@@ -134,11 +158,16 @@ def _places(
     def strength_of(name: str, most: float) -> NDArray[np.float64]:
         return np.where(operation == OPERATIONS.index(name), strength * most, 0.0)
 
-    # the crop: its half sides and its centre
+    # the crop: its half sides and its centre; where it does not fit in, it is cut to the nearest aspect that is allowed
     area = between(0, *a.crop_area)
     ratio = np.exp(between(1, math.log(a.crop_aspect[0]), math.log(a.crop_aspect[1])))
-    half = np.minimum(np.sqrt(np.stack([area * ratio, area / ratio], 1)), 1.0)
-    centre = (1 - half) * (u[:, 2:4] * 2 - 1)
+    wanted = np.sqrt(np.stack([area * ratio / stretch, area / ratio * stretch], 1))
+    half = np.minimum(wanted, 1.0)
+    cut = wanted != half
+    narrowest, widest = a.crop_aspect
+    half[:, 0] = np.where(cut[:, 1], np.minimum(half[:, 0], widest * half[:, 1] / stretch), half[:, 0])
+    half[:, 1] = np.where(cut[:, 0], np.minimum(half[:, 1], half[:, 0] * stretch / narrowest), half[:, 1])
+    centre = (1 - half) * (u[:, 2:4] * 2 - 1) if a.crops else np.zeros_like(half)
     # what moves inside it (TrivialAugment's widest: 135 degrees, shear 0.99, a shift of 32 of 224 pixels)
     angle = np.deg2rad(between(4, -a.rotate, a.rotate)) + strength_of("rotate", math.radians(135))
     zoom = np.exp(between(5, math.log(a.zoom[0]), math.log(a.zoom[1])))
@@ -167,31 +196,89 @@ def _erased(probability: float, numbers: NDArray[np.float64]) -> NDArray[np.floa
 
 
 def apply(
-    augmentation: Augmentation, pixels: UInt8[Tensor, "n c H W"], draws: Draws, size: tuple[int, int]
+    augmentation: Augmentation,
+    pixels: UInt8[Tensor, "n c H W"],
+    draws: Draws,
+    size: tuple[int, int],
+    extents: Int[Tensor, "n 2"] | None = None,
 ) -> Float[Tensor, "n c h w"]:
-    """Change the pictures as drawn.
+    """Change the images as drawn.
 
     Args:
         augmentation: What may happen (decides which steps run at all).
-        pixels: uint8 pictures, (n, c, H, W).
+        pixels: uint8 images, (n, c, H, W).
         draws: Their random numbers.
         size: (h, w) of the result in pixels.
+        extents: Each image's own (height, width) in `pixels`, at the top left, as `frames_of` has room for; None where
+            they fill it.
 
     Returns:
-        float32 pictures on the scale 0..255.
+        float32 images on the scale 0..255.
     """
-    images = pixels.float()
-    if augmentation.moves or tuple(pixels.shape[2:]) != size:
-        places = draws.place.to(pixels.device)
-        where = F.affine_grid(places, [len(pixels), pixels.shape[1], *size], align_corners=False)
-        fill = float(augmentation.fill)
-        images = F.grid_sample(images - fill, where, mode="bilinear", padding_mode="zeros", align_corners=False) + fill
+    if extents is not None and bool((extents != torch.tensor(pixels.shape[2:])).any()):
+        images = _moved_in_frames(augmentation, pixels, draws, size, extents)
+    elif augmentation.moves or tuple(pixels.shape[2:]) != size:
+        images = _moved(augmentation, pixels, draws.place.to(pixels.device), size)
+    else:
+        images = pixels.float()
     if augmentation.trivial:
         names = [OPERATIONS[index] for index in draws.operation.tolist()]
         images = change_colours(images, names, draws.strength.to(pixels.device))
     if augmentation.erase:
         images = torch.where(inside(draws.erased.to(pixels.device), size), float(augmentation.fill), images)
     return images
+
+
+def _moved(
+    augmentation: Augmentation, pixels: UInt8[Tensor, "n c H W"], places: Float[Tensor, "n 2 3"], size: tuple[int, int]
+) -> Float[Tensor, "n c h w"]:
+    """Every change of place, as one resampling; the fill comes from outside the frame."""
+    where = F.affine_grid(places, [len(pixels), pixels.shape[1], *size], align_corners=False)
+    fill = float(augmentation.fill)
+    images = pixels.float() - fill
+    return F.grid_sample(images, where, mode="bilinear", padding_mode="zeros", align_corners=False) + fill
+
+
+def _moved_in_frames(
+    augmentation: Augmentation,
+    pixels: UInt8[Tensor, "n c H W"],
+    draws: Draws,
+    size: tuple[int, int],
+    extents: Int[Tensor, "n 2"],
+) -> Float[Tensor, "n c h w"]:
+    """The same for images that do not fill their frames; those of one frame together.
+
+    An image's frame depends on nothing but the image: so do the bits of the result, whoever else is in the batch.
+    """
+    frames = frames_of(extents)
+    places = draws.place.clone()
+    moved = torch.empty(len(pixels), pixels.shape[1], *size, device=pixels.device)
+    for frame in torch.unique(frames, dim=0):
+        rows = (frames == frame).all(dim=1).nonzero()[:, 0]
+        (high, wide), own = frame.tolist(), extents[rows]
+        some = pixels[rows.to(pixels.device), :, :high, :wide]
+        if bool((own != frame).any()):  # the fill stands where the frame is empty, and places are those in the frame
+            down, across = (torch.arange(side) < own[:, axis, None] for axis, side in enumerate((high, wide)))
+            there = (down[:, None, :, None] & across[:, None, None, :]).to(pixels.device)
+            some = torch.where(there, some, augmentation.fill)
+            part = (own / frame).flip(1)  # x first
+            places[rows] *= part[:, :, None]
+            places[rows, :, 2] += part - 1
+        still = not augmentation.moves and (high, wide) == size
+        images = some.float() if still else _moved(augmentation, some, places[rows].to(pixels.device), size)
+        moved[rows.to(pixels.device)] = images
+    return moved
+
+
+def frames_of(extents: Int[Tensor, "n 2"]) -> Int[Tensor, "n 2"]:
+    """(height, width) of the frame in which each image is resampled: a square or a little more than its extent.
+
+    The longer side is rounded up by steps of an eighth of the shorter one, so that images of many shapes have few
+    frames and can be resampled together.
+    """
+    shorter = extents.amin(dim=1, keepdim=True)
+    step = (shorter + 7) // 8
+    return shorter + (extents - shorter + step - 1) // step * step
 
 
 def inside(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Tensor:

@@ -16,9 +16,9 @@ from torch import Tensor
 from vitrail.data.augmentation import Augmentation, apply, draw, mix
 from vitrail.data.columns import Codec, Column, Texts
 from vitrail.data.dataset import Samples
-from vitrail.data.feed import Feed, Fetched, open_feed
+from vitrail.data.images import ArrayImages, Images
+from vitrail.data.loader import Loaded, Loader, open_loader
 from vitrail.data.made import MadeImages
-from vitrail.data.pictures import ArrayPictures, Pictures
 from vitrail.data.plan import Slots, plan
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import PADDING, Vocabulary
@@ -62,7 +62,7 @@ class Batches:
     """Everything that decides the batches of one split.
 
     Attributes:
-        feed: Where inputs come from, at the size in which they are fetched.
+        loader: Where inputs come from, at the size in which they are fetched.
         column: What is learnt, n values.
         codec: Makes targets of them.
         input: The model's; decides the size and the scale of what the network sees.
@@ -72,7 +72,7 @@ class Batches:
         device: Where the batches go.
     """
 
-    feed: Feed
+    loader: Loader
     column: Column
     codec: Codec
     input: Preprocessing | Vocabulary
@@ -88,7 +88,7 @@ class Batches:
     @property
     def unreadable(self) -> Mapping[int, str]:
         """For each sample that could not be read so far: why."""
-        return self.feed.unreadable
+        return self.loader.unreadable
 
     def batches(self, epoch: int, batch_size: int, start: int = 0, part_size: int | None = None) -> Iterator[Batch]:
         """The batches of one epoch, from batch `start` on; the last one may be smaller.
@@ -107,7 +107,7 @@ class Batches:
         rows = [slots.ids[place] for place in places]
         if mixes:
             rows = [np.unique(np.concatenate([slots.ids[place], slots.partners[place]])) for place in places]
-        fetched = self.feed.fetch(rows, epoch)
+        fetched = self.loader.fetch(rows, epoch)
         for number, (place, ids, got) in enumerate(zip(places, rows, fetched, strict=True), start=start):
             yield self._batch(slots[place], ids, got, mixes, epoch, number)
 
@@ -115,23 +115,23 @@ class Batches:
         """Every sample once, in order, unchanged, as it is in epoch 0: for an evaluation."""
         everyone = np.arange(len(self), dtype=np.int64)
         rows = [everyone[first : first + batch_size] for first in range(0, len(everyone), batch_size)]
-        for number, (ids, got) in enumerate(zip(rows, self.feed.fetch(rows, 0), strict=True)):
+        for number, (ids, got) in enumerate(zip(rows, self.loader.fetch(rows, 0), strict=True)):
             inputs = got.pixels.to(self.device)
             if isinstance(self.input, Preprocessing):
                 inputs = self.input.normalise(inputs)
             labels = self.codec.targets(self.column.take(ids, 0))
             yield self._readable(inputs, labels, labels, ids, got.readable, 0, number)
 
-    def _batch(self, slots: Slots, ids: NDArray[np.int64], got: Fetched, mixes: bool, epoch: int, number: int) -> Batch:
+    def _batch(self, slots: Slots, ids: NDArray[np.int64], got: Loaded, mixes: bool, epoch: int, number: int) -> Batch:
         """One batch, from the inputs with `ids`; where samples are mixed these are of both partners."""
         a, readable = self.augmentation, got.readable
         inputs = got.pixels.to(self.device, non_blocking=True)
         labels = self.codec.targets(self.column.take(slots.ids, epoch))
         weights, partners = None, labels
         if isinstance(self.input, Preprocessing):
-            aspect = inputs.shape[3] / inputs.shape[2]
-            draws = draw(a, ids, seed=self.seed, epoch=epoch, aspect=aspect)
-            inputs = self.input.scale(apply(a, inputs, draws, self.input.size))
+            size = self.input.size
+            draws = draw(a, ids, seed=self.seed, epoch=epoch, aspect=size[1] / size[0], extents=got.extents)
+            inputs = self.input.scale(apply(a, inputs, draws, size, got.extents))
             if mixes:
                 own, other = (torch.from_numpy(np.searchsorted(ids, wanted)) for wanted in (slots.ids, slots.partners))
                 slots = Slots(slots.ids, slots.partners, np.where(readable[other], slots.shares, 1.0), slots.cut)
@@ -161,37 +161,37 @@ class Batches:
         return Batch(inputs, targets.to(self.device), labels.to(self.device), ids, epoch, number, left_out)
 
 
-class TextFeed(Feed):
+class TextLoader(Loader):
     """Texts as ids, all in memory."""
 
     def __init__(self, texts: Texts, vocabulary: Vocabulary) -> None:
         self.rows = torch.from_numpy(vocabulary.rows(texts.values, framed=False))
         self.unreadable = {}
 
-    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Fetched]:
+    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
         """Ids, with no more padding than the longest text of each array needs."""
         for ids in wanted:
             rows = self.rows[torch.from_numpy(ids)]
             longest = int((rows != PADDING).sum(dim=1).max()) if len(ids) else 1
-            yield Fetched(rows[:, :longest], torch.ones(len(ids), dtype=torch.bool))
+            yield Loaded(rows[:, :longest], None, torch.ones(len(ids), dtype=torch.bool))
 
 
-class MadeFeed(Feed):
+class MadeLoader(Loader):
     """Images made when they are asked for."""
 
     def __init__(self, images: MadeImages, preprocessing: Preprocessing) -> None:
         self.images, self.preprocessing = images, preprocessing
         self.unreadable = {}
 
-    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Fetched]:
+    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
         """The images of the epoch, at the model's size."""
         for ids in wanted:
-            made, shape = ArrayPictures(self.images.pixels(ids, epoch)), self.preprocessing
+            made, shape = ArrayImages(self.images.pixels(ids, epoch)), self.preprocessing
             if shape.fits(made.pixels):
                 pixels = shape.as_pixels(made.pixels)
             else:
                 pixels = torch.stack([shape.to_uint8(made.open(index)) for index in range(len(made))])
-            yield Fetched(pixels, torch.ones(len(ids), dtype=torch.bool))
+            yield Loaded(pixels, None, torch.ones(len(ids), dtype=torch.bool))
 
 
 def open_inputs(
@@ -199,14 +199,18 @@ def open_inputs(
     input: Preprocessing | Vocabulary,
     *,
     workers: int,
+    whole: bool = False,
+    pin: bool = False,
     progress: Callable[[int], None] = lambda done: None,
-) -> Feed:
+) -> Loader:
     """The loader of some samples' inputs.
 
     Args:
         samples: Images or texts.
         input: How one is read: its preprocessing (at the size to be fetched), or the vocabulary of its texts.
         workers: Processes or threads that decode images.
+        whole: Whether images keep their own shape, for random crops; see `open_loader`.
+        pin: Whether batches are pinned in memory, for a GPU.
         progress: Called with the number of images read at the start.
 
     Raises:
@@ -216,12 +220,12 @@ def open_inputs(
     if isinstance(input, Vocabulary):
         if not isinstance(inputs, Texts):
             raise DataError("the data holds images, and texts are read here", "data with texts")
-        return TextFeed(inputs, input)
+        return TextLoader(inputs, input)
     if isinstance(inputs, MadeImages):
-        return MadeFeed(inputs, input)
-    if not isinstance(inputs, Pictures):
+        return MadeLoader(inputs, input)
+    if not isinstance(inputs, Images):
         raise DataError("the data holds texts, and images are read here", "data with images")
-    return open_feed(inputs, input, workers=workers, progress=progress)
+    return open_loader(inputs, input, workers=workers, whole=whole, pin=pin, progress=progress)
 
 
 def places_of(count: int, batch_size: int, part_size: int) -> list[slice]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitrail.data.columns import Column
-from vitrail.data.pictures import Pictures
+from vitrail.data.images import Images
 
 
 @runtime_checkable
@@ -44,7 +44,7 @@ class Maker(Protocol):
 
 @final
 @dataclass(frozen=True, eq=False)
-class MadeImages(Pictures):
+class MadeImages(Images):
     """Images that a maker makes.
 
     Args:

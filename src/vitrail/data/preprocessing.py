@@ -7,7 +7,7 @@ smaller), and only then become tensors.
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,8 @@ from torch import Tensor
 
 from vitrail.data.decode import convert, open_picture
 from vitrail.errors import UsageError, nearest
+
+LONGEST = 2  # times the size: a whole image that is longer is cut
 
 Resize = Literal["crop", "squash", "pad"]
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
@@ -90,19 +92,21 @@ class Preprocessing:
         opened = picture if isinstance(picture, Image.Image) else open_picture(picture)
         return self.normalise(self.to_uint8(opened)[None])[0]
 
-    def to_uint8(self, picture: Image.Image) -> UInt8[Tensor, "c h w"]:
+    def to_uint8(self, picture: Image.Image, *, whole: bool = False) -> UInt8[Tensor, "c h w"]:
         """Convert and resize; a picture that has the size and mode already keeps its pixels.
 
         Args:
             picture: A decoded picture.
+            whole: Whether `crop` leaves the cutting to a random crop later: one side then has that of the size, the
+                other is as long as the picture's proportions ask for, at most twice that of the size.
 
         Returns:
-            Values 0..255.
+            Values 0..255; of the size, or at least of the size where it is whole.
 
         Raises:
             DataError: Its mode or values are none that `convert` has a rule for.
         """
-        resized = self._resized(convert(picture, self.channels, self.background))
+        resized = self._resized(convert(picture, self.channels, self.background), whole)
         pixels = torch.from_numpy(np.array(resized))
         return pixels[None] if self.channels == 1 else pixels.permute(2, 0, 1).contiguous()
 
@@ -224,13 +228,17 @@ class Preprocessing:
         std = torch.tensor(self.std, dtype=torch.float32, device=device)
         return mean[:, None, None], std[:, None, None]
 
-    def _resized(self, picture: Image.Image) -> Image.Image:
+    def _resized(self, picture: Image.Image, whole: bool) -> Image.Image:
         height, width = self.size
         resampling = _RESAMPLING[self.interpolation]
         if self.resize == "squash":
             return picture.resize((width, height), resampling)
         if self.resize == "crop":
-            return picture.resize((width, height), resampling, box=self._middle(picture.height, picture.width))
+            scaled = self._scaled(picture.height, picture.width)
+            if whole:
+                height, width = min(scaled[0], LONGEST * height), min(scaled[1], LONGEST * width)
+            box = _middle((height, width), scaled, (picture.height, picture.width))
+            return picture.resize((width, height), resampling, box=box)
         scale = min(height / picture.height, width / picture.width)
         fitted = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
         canvas = convert(Image.new("RGB", (width, height), self.background), self.channels)
@@ -238,45 +246,57 @@ class Preprocessing:
         canvas.paste(picture.resize(fitted, resampling), (left, top))
         return canvas
 
-    def _middle(self, high: int, wide: int) -> tuple[float, float, float, float]:
-        """What part of a picture `crop` shows, as left, top, right, bottom in the picture's own pixels.
-
-        The scaled picture is never made as a whole, which keeps the memory for a panorama small. Sizes are rounded as
-        torchvision's Resize and CenterCrop round them.
-        """
+    def _scaled(self, high: int, wide: int) -> tuple[int, int]:
+        """Height and width of a picture scaled to cover size / crop_ratio, rounded as torchvision's Resize does."""
         height, width = self.size
         scaled_high, scaled_wide = int(height / self.crop_ratio), int(width / self.crop_ratio)
         if scaled_high * wide >= scaled_wide * high:
             scaled_wide = scaled_high * wide // high
         else:
             scaled_high = scaled_wide * high // wide
-        top, left = round((scaled_high - height) / 2), round((scaled_wide - width) / 2)
-        down, across = high / scaled_high, wide / scaled_wide
-        right, bottom = min((left + width) * across, float(wide)), min((top + height) * down, float(high))
-        return left * across, top * down, right, bottom
+        return scaled_high, scaled_wide
 
 
-def measure_statistics(pixels: UInt8[Tensor, "n c h w"]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel over all pictures, of values scaled to 0..1.
+def _middle(size: tuple[int, int], scaled: tuple[int, int], own: tuple[int, int]) -> tuple[float, float, float, float]:
+    """What part of a picture its middle is, as left, top, right, bottom in the picture's own pixels.
+
+    The scaled picture is never made as a whole, which keeps the memory for a panorama small. Places are rounded as
+    torchvision's CenterCrop rounds them.
+
+    Args:
+        size: (height, width) of the middle.
+        scaled: Of the scaled picture.
+        own: Of the picture as it is.
+    """
+    (height, width), (scaled_high, scaled_wide), (high, wide) = size, scaled, own
+    top, left = round((scaled_high - height) / 2), round((scaled_wide - width) / 2)
+    down, across = high / scaled_high, wide / scaled_wide
+    right, bottom = min((left + width) * across, float(wide)), min((top + height) * down, float(high))
+    return left * across, top * down, right, bottom
+
+
+def measure_statistics(images: Iterable[UInt8[Tensor, "_ _ _"]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel over all pixels of all images, of values scaled to 0..1.
 
     They are computed from the counts of the 256 values, exactly and in little memory.
 
     Args:
-        pixels: Values 0..255, n at least 1.
+        images: Of values 0..255, (c, h, w), one at least, each of its own shape; a tensor (n, c, h, w) will do.
 
     Returns:
         The means and the standard deviations (of the whole, not of a sample); 1 for a channel that never changes.
     """
     values = torch.arange(256, dtype=torch.float64) / 255
-    means, deviations = [], []
-    for channel in pixels.cpu().unbind(1):
-        counts = torch.bincount(channel.flatten(), minlength=256).to(torch.float64)
-        share = counts / counts.sum()
-        mean = float(share @ values)
-        deviation = math.sqrt(float(share @ (values - mean) ** 2))
+    counts = sum(torch.stack([torch.bincount(each.flatten(), minlength=256) for each in image]) for image in images)
+    assert isinstance(counts, Tensor)
+    means, stds = [], []
+    for fractions in counts.cpu().to(torch.float64).unbind():
+        fractions = fractions / fractions.sum()
+        mean = float(fractions @ values)
+        std = math.sqrt(float(fractions @ (values - mean) ** 2))
         means.append(mean)
-        deviations.append(deviation if deviation > 1e-6 else 1.0)
-    return tuple(means), tuple(deviations)
+        stds.append(std if std > 1e-6 else 1.0)
+    return tuple(means), tuple(stds)
 
 
 def require(holds: bool, field: str, value: object, wanted: str) -> None:

@@ -16,8 +16,8 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from vitrail.data.decode import open_picture
-from vitrail.data.feed import resident_pixels
-from vitrail.data.pictures import Pictures
+from vitrail.data.images import Images
+from vitrail.data.loader import load_resident
 from vitrail.data.plan import uniforms
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.folder import picture_files
@@ -46,7 +46,7 @@ _CHOICE, _PLACES = 20, 21  # streams of random numbers, see `plan.py`
 
 
 def make_references(pictures: UInt8[Tensor, "k c h w"], patch: Patch, seed: int) -> UInt8[Tensor, "r c h w"]:
-    """Pictures whose patches come from different ones of the given pictures, each patch from where it stood.
+    """Images whose patches come from different ones of the given pictures, each patch from where it stood.
 
     The patch at position p of reference j is that of picture pi_p(j), where pi_p is a random permutation of the
     pictures, drawn for each position independently.
@@ -83,7 +83,7 @@ def references_of(count: int, channels: int, size: tuple[int, int], patch: Patch
     """How many references are put together; as many as can be stored are kept.
 
     Args:
-        count: Pictures that they may be drawn from.
+        count: Images that they may be drawn from.
         channels: Of a picture.
         size: Its height and width in pixels.
         patch: Height and width of a patch, in pixels.
@@ -140,7 +140,7 @@ def about_references(references: UInt8[Tensor, "r c h w"], compressed: Compresse
 
 
 def draw_references(
-    pictures: Pictures, preprocessing: Preprocessing, patch: Patch, seed: int, threads: int = 1
+    pictures: Images, preprocessing: Preprocessing, patch: Patch, seed: int, threads: int = 1
 ) -> References | None:
     """References for a model, from pictures that it is trained on, as it sees them and without augmentation.
 
@@ -149,11 +149,11 @@ def draw_references(
         preprocessing: The model's.
         patch: Height and width of the network's patches, in pixels.
         seed: Decides which pictures and which patches.
-        threads: Pictures decoded at the same time.
+        threads: Images decoded at the same time.
 
     Returns:
         The references as they can be stored in 300 KB: as they are where all fit so, else compressed where that keeps
-        more of them, with the values that are decoded again. None where not one can be kept. Pictures that cannot be
+        more of them, with the values that are decoded again. None where not one can be kept. Images that cannot be
         read are passed over.
     """
     wanted = references_of(len(pictures), preprocessing.channels, preprocessing.size, patch)
@@ -161,9 +161,9 @@ def draw_references(
         return None
     order = uniforms(np.arange(len(pictures), dtype=np.int64), 1, seed=seed, epoch=0, stream=_CHOICE)[:, 0]
     drawn = np.argsort(order, kind="stable")[: SOURCES * wanted]
-    feed = resident_pixels(pictures.select(drawn.tolist()), preprocessing, threads)
-    readable = [row for row in range(len(drawn)) if row not in feed.unreadable]
-    made = make_references(feed.pixels[readable], patch, seed)
+    loader = load_resident(pictures.select(drawn.tolist()), preprocessing, threads)
+    (loaded,) = loader.fetch([np.arange(len(drawn))])
+    made = make_references(loaded.pixels[loaded.readable], patch, seed)
     uncompressed = most_uncompressed(preprocessing.channels, preprocessing.size)
     compressed = compress(made, patch) if len(made) > uncompressed else None
     if compressed is not None and len(compressed.pictures) > uncompressed:

@@ -198,7 +198,7 @@ def teacher_accuracy(teacher: Teacher, prepared: "Prepared") -> tuple[float, int
     groups = np.array_split(everyone, -(-len(everyone) // TOGETHER))
     right = count = 0
     student = prepared.model.preprocessing
-    for ids, got in zip(groups, held_out.feed.fetch(groups), strict=True):
+    for ids, got in zip(groups, held_out.loader.fetch(groups), strict=True):
         images = student.normalise(got.pixels.to(prepared.data.device))
         chosen = teacher.answer(images, student).argmax(dim=1).cpu()
         right += int(((chosen == labels[ids]) & got.readable).sum())

@@ -88,11 +88,11 @@ def evaluate_split(
             read += len(batch)
             progress(min((batch.number + 1) * BATCH, len(data)))
     if not read:
-        first = next(iter(data.feed.unreadable.values()), "it is empty")
+        first = next(iter(data.loader.unreadable.values()), "it is empty")
         raise DataError(f"none of the {len(data)} samples of the {split.split} split can be read: {first}", "others")
     result = metrics.result(samples.name)
     unknown = None if result.unknown is None else split.unknown
-    return replace(result, split=split.split, unknown=unknown, unreadable=tuple(data.feed.unreadable.values()))
+    return replace(result, split=split.split, unknown=unknown, unreadable=tuple(data.loader.unreadable.values()))
 
 
 def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Batches:
@@ -103,8 +103,8 @@ def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Ba
         samples: With a column that is matched to its codec.
         workers: Processes or threads that decode images; all processors but one when None.
     """
-    feed = open_inputs(samples, model.input, workers=max(1, processors() - 1) if workers is None else workers)
-    return Batches(feed, samples.column(model.task.column), model.output, model.input, device=model.device)
+    loader = open_inputs(samples, model.input, workers=max(1, processors() - 1) if workers is None else workers)
+    return Batches(loader, samples.column(model.task.column), model.output, model.input, device=model.device)
 
 
 def remembered_data(run: str | Path | None) -> dict[str, Any]:

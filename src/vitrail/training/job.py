@@ -14,7 +14,7 @@ from torch import nn
 
 from vitrail.data.batches import Batches
 from vitrail.data.dataset import TEST, VALIDATION, Split
-from vitrail.data.feed import Feed, check_readable
+from vitrail.data.loader import Loader, check_readable
 from vitrail.data.readers import Reader
 from vitrail.data.reference_files import compress, decompress
 from vitrail.errors import RunError, UsageError, VitrailError
@@ -248,16 +248,16 @@ class _Job:
         facts = self.prepared.data_facts()
         self.folder.write_json("data.json", {**facts, "skipped": skipped, "notes": list(notes)})
 
-    def _name_unreadable(self, feeds: Sequence[tuple[Feed, int]]) -> None:
+    def _name_unreadable(self, loaders: Sequence[tuple[Loader, int]]) -> None:
         """Say of each picture that could not be read that it is left out, once; too many of them end the run."""
-        new = [note for note in unreadable_notes(*(feed for feed, _ in feeds)) if note not in self.prepared.notes]
+        new = [note for note in unreadable_notes(*(loader for loader, _ in loaders)) if note not in self.prepared.notes]
         if new:
             self.prepared = replace(self.prepared, notes=(*self.prepared.notes, *new))
             self._write_data()
             for note in shortened(new):
                 self._say(note)
-        for feed, count in feeds:
-            check_readable(feed, count)
+        for loader, count in loaders:
+            check_readable(loader, count)
 
     def _announce(self, state: State, per_epoch: int) -> None:
         """Time a few steps on a copy, and say how long the rest will take."""
@@ -286,7 +286,7 @@ class _Job:
                     self._save(state)
             else:
                 row = self._score(event, state, seconds, waiting, images)
-                self._name_unreadable(self.prepared.feeds())
+                self._name_unreadable(self.prepared.loaders())
                 seconds, waiting, images = 0.0, 0.0, 0
                 self.folder.append_metrics(row)
                 self.listen(EpochScored(row))
@@ -376,7 +376,7 @@ class _Job:
         save(model, self.folder.model, parts=parts, network=network)
         split, batches = self._last_split(model)  # an evaluation that fails loses no training
         result = evaluate_split(model, split, batches)
-        self._name_unreadable([(batches.feed, len(batches))])
+        self._name_unreadable([(batches.loader, len(batches))])
         seconds, weights = time.perf_counter() - self.began, weights_hash(model.network)
         write_file(self.folder.model / CARD, card_of(model, result))
         self._report("finished", result)

@@ -2,7 +2,7 @@
 
 import json
 
-from vitrail.data.pictures import Pictures
+from vitrail.data.images import Images
 from vitrail.pages.run_page import write_run_page
 from vitrail.pages.run_views import EvaluationView, Example, RunView, Table
 from vitrail.tasks import Result
@@ -69,7 +69,7 @@ def images_of(result: Result, report: Reported) -> tuple[Example, ...]:
     """The images that an evaluation names as worth a look."""
     prepared = report.prepared
     samples = prepared.dataset.splits[result.split]
-    assert isinstance(samples.inputs, Pictures)
+    assert isinstance(samples.inputs, Images)
     shape = prepared.model.preprocessing
     return tuple(
         Example(shape.to_array(samples.inputs.open(one.id)), one.name, one.truth, one.answer, one.probability)

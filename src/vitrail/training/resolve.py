@@ -13,7 +13,7 @@ import numpy as np
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Dataset, read_vocabulary
-from vitrail.data.pictures import Pictures
+from vitrail.data.images import Images
 from vitrail.data.readers import format_of
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import ViTConfig
@@ -61,7 +61,7 @@ def resolve(
     if not kinds:
         what = "texts" if dataset.reads_text else "images"
         raise DataError(f"{data} holds {what}, from which the task {task.name} cannot be learnt", "other data")
-    side, channels = look(inputs) if isinstance(inputs, Pictures) else (None, 0)
+    side, channels = look(inputs) if isinstance(inputs, Images) else (None, 0)
     recipe, name, reason = _choose(options, given, dataset, kinds, side)
     refuse_idle(options, task, recipe.kind)
     values = _from_recipe(recipe, name, channels, task, inputs)
@@ -176,7 +176,7 @@ def _from_recipe(recipe: Recipe, name: str, channels: int, task: Task, inputs: o
     if recipe.kind == "ViT":
         network = {"channels": channels, **network}
         fetch_size = fetch_size or recipe.image_size
-    elif isinstance(inputs, Pictures) and name not in OWN_SETS:
+    elif isinstance(inputs, Images) and name not in OWN_SETS:
         network["encoder"] = {**network["encoder"], **_line_size(inputs, channels, network["encoder"]["patch_size"][1])}
     return {
         "recipe": name,
@@ -207,21 +207,21 @@ def _of_size(size: str, network: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": "ViT", **asdict(config)}
 
 
-def look(images: Pictures) -> tuple[int, int]:
+def look(images: Images) -> tuple[int, int]:
     """Typical shorter side in pixels, and channels (1 when every image looked at is grey, else 3)."""
     opened = _some(images)
     grey = all(image.mode in ("L", "1", "I;16", "I", "LA") for image in opened)
     return int(np.median([min(image.size) for image in opened])), 1 if grey else 3
 
 
-def _line_size(images: Pictures, channels: int, across: int) -> dict[str, Any]:
+def _line_size(images: Images, channels: int, across: int) -> dict[str, Any]:
     """Size and channels for images of one's own: a fixed height, and a width that most of them fit into."""
     shapes = [image.size[0] / image.size[1] for image in _some(images)]
     width = min(MOST_WIDTH, max(LEAST_WIDTH, LINE_HEIGHT * float(np.quantile(shapes, 0.9))))
     return {"image_size": (LINE_HEIGHT, -(-round(width) // across) * across), "channels": channels}
 
 
-def _some(images: Pictures) -> list[Any]:
+def _some(images: Images) -> list[Any]:
     """A few images that can be read, evenly spread."""
     opened = []
     for index in np.linspace(0, len(images) - 1, min(SAMPLED, len(images))).astype(int):

@@ -19,8 +19,8 @@ from torch import nn
 from vitrail.data.batches import Batch, Batches, open_inputs
 from vitrail.data.columns import Codec, Texts
 from vitrail.data.dataset import TRAIN, VALIDATION, Counts, Dataset, RawDataset, Samples, make_dataset, read_vocabulary
-from vitrail.data.feed import Feed, check_readable
-from vitrail.data.pictures import Pictures
+from vitrail.data.images import Images
+from vitrail.data.loader import Loader, check_readable
 from vitrail.data.preprocessing import Preprocessing, measure_statistics
 from vitrail.data.readers import is_named, read
 from vitrail.data.reference_files import References
@@ -95,9 +95,9 @@ class Prepared:
         few = max(1, min(part, max(8, int(TRIAL_FLOPS / work))))
         return next(self.data.batches(0, few)), part / few
 
-    def feeds(self) -> list[tuple[Feed, int]]:
+    def loaders(self) -> list[tuple[Loader, int]]:
         """The loaders of training and validation, with how many samples each should hold."""
-        return [(each.feed, len(each)) for each in (self.data, self.validation)]
+        return [(each.loader, len(each)) for each in (self.data, self.validation)]
 
     def page_facts(self) -> list[tuple[str, str]]:
         """Sizes of data and network, as name and value."""
@@ -361,7 +361,7 @@ def build(
     )
 
 
-def _images(settings: Settings, dataset: Dataset, progress: Progress) -> tuple[Preprocessing, Feed, Feed]:
+def _images(settings: Settings, dataset: Dataset, progress: Progress) -> tuple[Preprocessing, Loader, Loader]:
     """The preprocessing, with measured mean and standard deviation, and the images of training and validation."""
     network = image_config(settings.network)
     assert network is not None
@@ -377,24 +377,29 @@ def _images(settings: Settings, dataset: Dataset, progress: Progress) -> tuple[P
     )
     larger = settings.fetch_size / network.image[0] if settings.fetch_size else 1.0
     fetched = (round(network.image[0] * larger), round(network.image[1] * larger))
-    train = _feed(dataset, TRAIN, replace(shape, size=fetched, crop_ratio=1.0), settings, progress)
-    validation = _feed(dataset, VALIDATION, shape, settings, progress)
+    as_fetched, whole = replace(shape, size=fetched, crop_ratio=1.0), settings.augmentation.crops
+    train = _loader(dataset, TRAIN, as_fetched, settings, progress, whole)
+    validation = _loader(dataset, VALIDATION, shape, settings, progress)
     some = np.linspace(0, len(dataset.train) - 1, min(MEASURED, len(dataset.train))).astype(np.int64)
     sample = list(train.fetch(np.array_split(some, -(-len(some) // SAMPLED))))
-    mean, std = measure_statistics(torch.cat([part.pixels[part.readable] for part in sample]))
+    mean, std = measure_statistics(image for part in sample for image in part.images())
     return replace(shape, mean=mean, std=std), train, validation
 
 
-def _feed(dataset: Dataset, name: str, shape: Preprocessing, settings: Settings, progress: Progress) -> Feed:
+def _loader(
+    dataset: Dataset, name: str, shape: Preprocessing, settings: Settings, progress: Progress, whole: bool = False
+) -> Loader:
     samples = dataset.splits[name]
-    feed = open_inputs(
+    loader = open_inputs(
         samples,
         shape,
         workers=settings.execution.workers,
+        whole=whole,
+        pin=settings.execution.device.startswith("cuda"),
         progress=lambda done: progress(f"reading {name}", done, len(samples)),
     )
-    check_readable(feed, len(samples))
-    return feed
+    check_readable(loader, len(samples))
+    return loader
 
 
 def _background(
@@ -402,7 +407,7 @@ def _background(
 ) -> tuple[References | None, tuple[str, ...]]:
     """What the model's explanations will be tested with, drawn from the training images, and a sentence on it."""
     images, network = dataset.train.inputs, image_config(settings.network)
-    if not (settings.background and task.background and isinstance(images, Pictures) and network is not None):
+    if not (settings.background and task.background and isinstance(images, Images) and network is not None):
         return None, ()
     assert isinstance(read_by, Preprocessing)
     patch, threads = network.patch, max(1, settings.execution.workers)
@@ -410,9 +415,9 @@ def _background(
     return background, (said_of_references(background, read_by, patch, len(images)),)
 
 
-def unreadable_notes(*feeds: Feed) -> tuple[str, ...]:
+def unreadable_notes(*loaders: Loader) -> tuple[str, ...]:
     """One sentence for each sample that could not be read and is left out."""
-    return tuple(f"{LEFT_OUT}{problem}" for feed in feeds for problem in feed.unreadable.values())
+    return tuple(f"{LEFT_OUT}{problem}" for loader in loaders for problem in loader.unreadable.values())
 
 
 def shortened(notes: Sequence[str], most: int = 5) -> list[str]:

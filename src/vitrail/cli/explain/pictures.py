@@ -27,7 +27,7 @@ def read_pictures(
     """
     from vitrail.cli.planted import show_planted
     from vitrail.data.dataset import labels_of
-    from vitrail.data.pictures import Pictures
+    from vitrail.data.images import Images
     from vitrail.data.readers import MANIFESTS, is_named
     from vitrail.data.readers.planted_sets import is_planted, parse_planted
     from vitrail.training.evaluate import is_own_data, open_for
@@ -44,7 +44,7 @@ def read_pictures(
         return show_planted(run, first, count, data_root)
     found = open_for(model, run, first, data_root)
     samples, shown = found.samples, []
-    if not isinstance(samples.inputs, Pictures):
+    if not isinstance(samples.inputs, Images):
         raise DataError(f"{first} holds texts, and only images are explained", "a set of images")
     labels = labels_of(samples)
     for i in spread(range(len(samples)), count):
@@ -67,7 +67,7 @@ def _tell_scaled(chosen: "PlantedSet", model: "Model") -> None:
 
 
 def read_files(given: Sequence[str], count: int, problems: list[str]) -> Iterator[Shown]:
-    """Pictures that were named, and so many of those in the folders that were; see `read_pictures`."""
+    """Images that were named, and so many of those in the folders that were; see `read_pictures`."""
     from vitrail.cli.models_on import files_of
     from vitrail.data.decode import open_picture
 
@@ -163,7 +163,7 @@ def _flattened(mask: "Image.Image") -> "Image.Image":
 def with_planted_masks(
     shown: list[Shown], model: "Model", name: str = "planted", data_root: Path | None = None
 ) -> list[Shown]:
-    """Pictures of a planted set, with the cell that shows the digit, where squares do not lie in two cells."""
+    """Images of a planted set, with the cell that shows the digit, where squares do not lie in two cells."""
     from vitrail.cli.planted import mask_of
     from vitrail.data.readers.planted_sets import SIDES, parse_planted, planted_pictures
 

@@ -94,7 +94,7 @@ def _refuse(model: "Model", typed: Explain) -> None:
 
 def _pictures(model: "Model", typed: Explain, problems: list[str]) -> Iterator[Shown]:
     """The pictures asked for that can be read; the others are named in `problems`."""
-    from vitrail.data.pictures import Pictures
+    from vitrail.data.images import Images
     from vitrail.data.readers import MANIFESTS, is_named
     from vitrail.training.evaluate import is_own_data, open_for
 
@@ -103,7 +103,7 @@ def _pictures(model: "Model", typed: Explain, problems: list[str]) -> Iterator[S
         if len(typed.pictures) > 1:
             raise UsageError(f"{first} is a whole set, and stands alone", f"vitrail explain {typed.run} {first}")
         samples = open_for(model, typed.run, first, typed.data_root).samples
-        assert isinstance(samples.inputs, Pictures)
+        assert isinstance(samples.inputs, Images)
         texts = samples.column(model.task.column).take(np.arange(len(samples)))
         for index in spread(range(len(samples)), typed.count):
             try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.dataset import TEST, TRAIN, VALIDATION, RawDataset, hold_out, labelled
-from vitrail.data.pictures import ArrayPictures
+from vitrail.data.images import ArrayImages
 from vitrail.errors import UsageError
 
 CLASSES = tuple("0123456789")
@@ -39,7 +39,7 @@ def read_digits(what: str = "digits", data_root: Path | None = None) -> RawDatas
         ) from error
     values, targets = (np.asarray(each) for each in load_digits(return_X_y=True))
     pixels = np.rint(values.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-    whole = labelled(ArrayPictures(pixels, "digits"), targets.astype(np.int64), CLASSES)
+    whole = labelled(ArrayImages(pixels, "digits"), targets.astype(np.int64), CLASSES)
     rest, test = hold_out(whole, round(TEST_SHARE * len(pixels)), SPLIT_SEED)
     train, validation = hold_out(rest, round(VALIDATION_SHARE * len(pixels)), SPLIT_SEED)
     parts = {TRAIN: train, VALIDATION: validation, TEST: test}

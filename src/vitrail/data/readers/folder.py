@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.dataset import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, RawDataset, Samples, labelled
-from vitrail.data.pictures import FilePictures
+from vitrail.data.images import FileImages
 from vitrail.errors import DataError, counted
 
 EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
@@ -136,7 +136,7 @@ def _read_classes(folder: Path, classes: list[Path], root: Path, aside: _LeftAsi
         names.append(unicodedata.normalize("NFC", path.name))
     if not paths:
         return None
-    return labelled(FilePictures(paths, root), np.array(labels, dtype=np.int64), tuple(names))
+    return labelled(FileImages(paths, root), np.array(labels, dtype=np.int64), tuple(names))
 
 
 def _pictures_below(folder: Path, root: Path, seen: set[_Identity], aside: _LeftAside) -> list[Path]:

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from vitrail.data.dataset import TEST, TRAIN, RawDataset, Samples, labelled
-from vitrail.data.pictures import ArrayPictures
+from vitrail.data.images import ArrayImages
 from vitrail.errors import DataError, nearest
 
 CLASSES: Mapping[str, tuple[str, ...]] = {
@@ -90,7 +90,7 @@ def read_idx(name: str, data_root: Path | None = None) -> RawDataset:
         TRAIN: _part(name, "train", contents[0], contents[1], folder),
         TEST: _part(name, "test", contents[2], contents[3], folder),
     }
-    sizes = {part.inputs.pixels.shape[1:] for part in parts.values() if isinstance(part.inputs, ArrayPictures)}
+    sizes = {part.inputs.pixels.shape[1:] for part in parts.values() if isinstance(part.inputs, ArrayImages)}
     if len(sizes) > 1:
         raise DataError(f"training and test pictures in {folder} differ in size", "put the four files of one set there")
     return RawDataset(str(folder.resolve()), parts, notes, CLASSES[name], most_held_out=HELD_OUT)
@@ -210,4 +210,4 @@ def _part(name: str, split: str, pictures: bytes, labels: bytes, folder: Path) -
     classes = CLASSES[name]
     if numbers.max() >= len(classes):
         raise DataError(f"{prefix}-labels-idx1-ubyte has the label {numbers.max()}, wanted 0..{len(classes) - 1}", hint)
-    return labelled(ArrayPictures(pixels, f"{name}/{split}"), numbers.astype(np.int64), classes)
+    return labelled(ArrayImages(pixels, f"{name}/{split}"), numbers.astype(np.int64), classes)

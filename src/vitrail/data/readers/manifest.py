@@ -17,7 +17,7 @@ from typing import final
 
 from vitrail.data.columns import LABEL, TEXT, Column, Labels, Texts
 from vitrail.data.dataset import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, RawDataset, Samples
-from vitrail.data.pictures import FilePictures
+from vitrail.data.images import FileImages
 from vitrail.errors import DataError, counted
 
 PATH, SPLIT = "path", "split"
@@ -61,7 +61,7 @@ def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
     for name in (TRAIN, VALIDATION, TEST, ALL):
         chosen = [row for row in rows if row.split == name]
         if chosen:
-            splits[name] = Samples(FilePictures([row.path for row in chosen], path.parent), _Columns(chosen))
+            splits[name] = Samples(FileImages([row.path for row in chosen], path.parent), _Columns(chosen))
     return RawDataset(str(path.resolve()), splits, _notes(rows))
 
 

@@ -14,7 +14,7 @@ from jaxtyping import UInt8
 from numpy.lib.stride_tricks import sliding_window_view
 
 from vitrail.data.dataset import TEST, TRAIN, RawDataset, Samples, labelled, labels_of
-from vitrail.data.pictures import ArrayPictures, FilePictures
+from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.plan import BACKGROUND, uniforms
 from vitrail.data.readers.idx import HELD_OUT, data_folder, read_idx
 from vitrail.data.readers.photographs import Photograph, packaged_photographs, read_photographs
@@ -64,7 +64,7 @@ def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int
         TEST: blend(test, photographs.test, seed=seed, split=1),
     }
     parts = {
-        name: labelled(ArrayPictures(pixels, f"mnist-m/{name}"), labels_of(digits.splits[name]), CLASSES)
+        name: labelled(ArrayImages(pixels, f"mnist-m/{name}"), labels_of(digits.splits[name]), CLASSES)
         for name, pixels in made.items()
     }
     note = f"Made from MNIST and {photographs.says}; the published MNIST-M has those of BSDS500."
@@ -87,7 +87,7 @@ def blend(
         split: A number for each split, so that they differ.
 
     Returns:
-        Pictures in colour, values 0..255.
+        Images in colour, values 0..255.
     """
     count, height, width = digits.shape
     assert photographs
@@ -105,7 +105,7 @@ def blend(
 
 
 def _pixels(part: Samples) -> UInt8[np.ndarray, "n h w"]:
-    assert isinstance(part.inputs, ArrayPictures)
+    assert isinstance(part.inputs, ArrayImages)
     return part.inputs.pixels
 
 
@@ -154,7 +154,7 @@ def _published_part(root: Path, place: Path, name: str) -> tuple[Samples, int]:
     if absent:
         many = counted(len(absent), "picture")
         raise DataError(f"{file} names {many} that {folder} lacks: {absent[0]}", "unpack MNIST-M again")
-    pictures = FilePictures([folder / picture for picture in labels], root)
+    pictures = FileImages([folder / picture for picture in labels], root)
     return labelled(pictures, np.array(list(labels.values()), dtype=np.int64), CLASSES), len(present) - len(labels)
 
 

@@ -15,8 +15,8 @@ from jaxtyping import Int64, UInt8
 
 from vitrail.data.columns import TEXT, Texts
 from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Counts, RawDataset, Samples, hold_out, labels_of
+from vitrail.data.images import ArrayImages
 from vitrail.data.made import MadeImages, MadeTexts
-from vitrail.data.pictures import ArrayPictures
 from vitrail.data.plan import uniforms
 from vitrail.data.readers.idx import HELD_OUT, read_idx
 from vitrail.errors import DataError
@@ -124,7 +124,7 @@ def string_makers(data_root: Path | None, seed: int) -> tuple[dict[str, StringMa
     makers = {}
     for number, (name, part) in enumerate(((TRAIN, kept), (VALIDATION, held), (TEST, found.splits[TEST]))):
         pictures = part.inputs
-        assert isinstance(pictures, ArrayPictures)
+        assert isinstance(pictures, ArrayImages)
         makers[name] = StringMaker(pictures.pixels, labels_of(part), seed if name == TRAIN else 0, number)
     sides = makers[TRAIN].pixels.shape[1:]
     if sides != (SIDE, SIDE):
@@ -149,6 +149,6 @@ def read_mnist_strings(what: str, data_root: Path | None, split_seed: int = 0, c
     splits = {TRAIN: Samples(made, {TEXT: MadeTexts(makers[TRAIN], counts.train)})}
     for name, number in ((VALIDATION, counts.validation), (TEST, counts.test)):
         found = makers[name].make(np.arange(number, dtype=np.int64))
-        images = ArrayPictures(found.pixels, f"{MNIST_STRINGS}/{name}")
+        images = ArrayImages(found.pixels, f"{MNIST_STRINGS}/{name}")
         splits[name] = Samples(images, {TEXT: Texts(found.texts)})
     return RawDataset(root, splits, notes, DIGITS, split_seed, facts={"layout": LAYOUT})

@@ -1,4 +1,4 @@
-"""Pictures in which it is known where the evidence lies: one cell holds a digit, the others hold shuffled digits.
+"""Images in which it is known where the evidence lies: one cell holds a digit, the others hold shuffled digits.
 
 A picture is a grid of cells, each as large as one digit. A *planted* cell shows a digit as it is; every other cell
 shows a digit whose pixels are shuffled: the same grey values, and nothing to tell a class by. So only the arrangement
@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Int64, UInt8
 
 from vitrail.data.dataset import TEST, TRAIN, VALIDATION, labels_of
-from vitrail.data.pictures import ArrayPictures
+from vitrail.data.images import ArrayImages
 from vitrail.data.readers.digits import read_digits
 from vitrail.errors import UsageError, nearest
 
@@ -36,7 +36,7 @@ PLANTED: dict[Variant, int] = {"single": 1, "double": 2, "empty": 0}
 
 @dataclass(frozen=True, eq=False)
 class Planted:
-    """Pictures with their truth.
+    """Images with their truth.
 
     Attributes:
         pixels: (n, h, w) grey pictures.
@@ -127,7 +127,7 @@ def plant(
 
 
 def planted_digits(split: str, count: int, variant: Variant = "single", seed: int = SEED) -> Planted:
-    """Pictures of scikit-learn's digits of one split: `train`, `validation` or `test`.
+    """Images of scikit-learn's digits of one split: `train`, `validation` or `test`.
 
     Args:
         split: Whose digits; training never sees those of the others.
@@ -139,6 +139,6 @@ def planted_digits(split: str, count: int, variant: Variant = "single", seed: in
         UsageError: If scikit-learn is missing.
     """
     part = read_digits().splits[split]
-    assert isinstance(part.inputs, ArrayPictures)
+    assert isinstance(part.inputs, ArrayImages)
     number = list(COUNTS).index(split)
     return plant(part.inputs.pixels, labels_of(part), count, variant=variant, seed=seed * len(COUNTS) + number)

@@ -18,7 +18,7 @@ from typing import cast, final
 import numpy as np
 
 from vitrail.data.dataset import TEST, TRAIN, VALIDATION, RawDataset, Samples, hold_out, labelled, labels_of
-from vitrail.data.pictures import ArrayPictures
+from vitrail.data.images import ArrayImages
 from vitrail.data.readers.digits import SPLIT_SEED, read_digits
 from vitrail.data.readers.idx import HELD_OUT, read_idx
 from vitrail.data.readers.planted import CLASSES, COUNTS, GRID, PLANTED, SEED, Planted, Variant, plant
@@ -158,7 +158,7 @@ class _MadeWhenAsked(Mapping[str, Samples]):
     def __getitem__(self, split: str) -> Samples:
         if split not in self._made:
             made = _make(self._chosen, split, self._digits)
-            pictures = ArrayPictures(made.pixels, f"{self._chosen.label}/{split}")
+            pictures = ArrayImages(made.pixels, f"{self._chosen.label}/{split}")
             self._made[split] = labelled(pictures, made.labels[:, 0], CLASSES)
         return self._made[split]
 
@@ -190,7 +190,7 @@ def _digits(which: str, data_root: Path | None) -> tuple[Mapping[str, Samples], 
 def _make(chosen: PlantedSet, split: str, digits: Mapping[str, Samples]) -> Planted:
     """All pictures of a split, a piece at a time where they are large."""
     part, count = digits[split], chosen.count(split)
-    assert isinstance(part.inputs, ArrayPictures)
+    assert isinstance(part.inputs, ArrayImages)
     number, piece = list(COUNTS).index(split), AT_ONCE // (chosen.size[0] * chosen.size[1])
     pixels = np.empty((count, *chosen.size), dtype=np.uint8)
     made = []

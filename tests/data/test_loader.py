@@ -1,6 +1,7 @@
 """Two feeds, the same pixels; a picture that cannot be read is named once, left out, and never replaced."""
 
 import hashlib
+import multiprocessing
 import os
 from pathlib import Path
 
@@ -8,8 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from vitrail.data.feed import Feed, ResidentFeed, StreamedFeed, check_readable, cores, open_feed, resident_pixels
-from vitrail.data.pictures import ArrayPictures, FilePictures
+from vitrail.data.images import ArrayImages, FileImages
+from vitrail.data.loader import (
+    Loader,
+    ResidentLoader,
+    StreamedLoader,
+    check_readable,
+    cores,
+    load_resident,
+    open_loader,
+)
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError
 
@@ -17,15 +26,15 @@ SHAPE = Preprocessing((16, 20))
 WANTED = [np.array([3, 0, 7]), np.array([7]), np.array([1, 2, 59, 4])]
 
 
-def files(folder: Path) -> FilePictures:
-    return FilePictures(sorted(path for path in (folder / "train").rglob("*.*") if path.is_file()), folder)
+def files(folder: Path) -> FileImages:
+    return FileImages(sorted(path for path in (folder / "train").rglob("*.*") if path.is_file()), folder)
 
 
-def collect(feed: Feed, wanted: list[np.ndarray]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def collect(feed: Loader, wanted: list[np.ndarray]) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [(got.pixels.clone(), got.readable.clone()) for got in feed.fetch(wanted)]
 
 
-def broken(folder: Path, root: Path) -> tuple[FilePictures, dict[int, Path]]:
+def broken(folder: Path, root: Path) -> tuple[FileImages, dict[int, Path]]:
     """A copy of twelve pictures, of which number 2 is empty, number 5 is text and number 9 is cut off."""
     root.mkdir()
     paths = []
@@ -34,14 +43,14 @@ def broken(folder: Path, root: Path) -> tuple[FilePictures, dict[int, Path]]:
         content = {2: b"", 5: b"no picture", 9: content[: len(content) // 2]}.get(number, content)
         paths.append(root / f"{number:02d}{path.suffix}")
         paths[-1].write_bytes(content)
-    return FilePictures(paths, root), {number: paths[number] for number in (2, 5, 9)}
+    return FileImages(paths, root), {number: paths[number] for number in (2, 5, 9)}
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_streamed_equals_resident_equals_one_by_one(photo_folder: Path, workers: int) -> None:
     pictures = files(photo_folder)
-    resident = collect(resident_pixels(pictures, SHAPE, threads=2), WANTED)
-    streamed = collect(StreamedFeed(pictures, SHAPE, workers), WANTED)
+    resident = collect(load_resident(pictures, SHAPE, threads=2), WANTED)
+    streamed = collect(StreamedLoader(pictures, SHAPE, workers), WANTED)
     for ids, ours, theirs in zip(WANTED, resident, streamed, strict=True):
         alone = torch.stack([SHAPE.to_uint8(pictures.open(int(one))) for one in ids])
         assert torch.equal(ours[0], alone)
@@ -49,33 +58,71 @@ def test_streamed_equals_resident_equals_one_by_one(photo_folder: Path, workers:
         assert bool(ours[1].all() & theirs[1].all())
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_whole_images_are_the_same_from_memory_and_from_files(photo_folder: Path, workers: int) -> None:
+    """Each at the top left, with its extent; a file that cannot be read is black and has the size."""
+    images, preprocessing = files(photo_folder), Preprocessing((16, 16))
+    resident = list(load_resident(images, preprocessing, threads=2, whole=True).fetch(WANTED))
+    streamed = list(StreamedLoader(images, preprocessing, workers, whole=True).fetch(WANTED))
+    shapes = set()
+    for ids, ours, theirs in zip(WANTED, resident, streamed, strict=True):
+        assert torch.equal(ours.pixels, theirs.pixels)
+        assert ours.extents is not None
+        assert theirs.extents is not None
+        assert torch.equal(ours.extents, theirs.extents)
+        for one, image in zip(ids, ours.images(), strict=True):
+            assert torch.equal(image, preprocessing.to_uint8(images.open(int(one)), whole=True))
+            shapes.add(tuple(image.shape[1:]))
+    assert len(shapes) > 3
+    assert {min(shape) for shape in shapes} == {16}
+
+
+def test_workers_live_as_long_as_their_loader(photo_folder: Path) -> None:
+    """One pass after another, also after one that was left early: the same processes, and the right images."""
+    images = files(photo_folder)
+    loader = StreamedLoader(images, SHAPE, workers=2)
+    before = torch.get_rng_state()
+    everything = collect(loader, WANTED)
+    first = {child.pid for child in multiprocessing.active_children()}
+    left = loader.fetch([np.array([one]) for one in range(30)])
+    next(left)
+    again = collect(loader, WANTED[::-1])
+    assert {child.pid for child in multiprocessing.active_children()} == first
+    assert len(first) == loader.workers
+    for ours, theirs in zip(again[::-1], everything, strict=True):
+        assert torch.equal(ours[0], theirs[0])
+    assert torch.equal(torch.get_rng_state(), before), "the random numbers of a training do not move on"
+    with pytest.raises(AssertionError, match="one pass"):
+        list(left)
+
+
 def test_there_are_no_more_workers_than_cores(photo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On one core three were asked for; torch would warn of them, and a warning is an error here."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    feed = StreamedFeed(files(photo_folder), SHAPE, workers=3)
+    feed = StreamedLoader(files(photo_folder), SHAPE, workers=3)
     assert feed.workers == cores() == 1
     assert len(collect(feed, WANTED)) == len(WANTED)
 
 
 def test_arrays_are_taken_whole_where_nothing_is_resized() -> None:
     values = np.random.default_rng(0).integers(0, 256, (9, 16, 20, 3), dtype=np.uint8)
-    whole = resident_pixels(ArrayPictures(values), SHAPE, threads=1)
-    one_by_one = torch.stack([SHAPE.to_uint8(ArrayPictures(values).open(index)) for index in range(9)])
+    whole = load_resident(ArrayImages(values), SHAPE, threads=1)
+    one_by_one = torch.stack([SHAPE.to_uint8(ArrayImages(values).open(index)) for index in range(9)])
     assert torch.equal(whole.pixels, one_by_one)
-    resized = resident_pixels(ArrayPictures(values), Preprocessing((8, 10)), threads=2)
-    assert torch.equal(resized.pixels[4], Preprocessing((8, 10)).to_uint8(ArrayPictures(values).open(4)))
+    resized = load_resident(ArrayImages(values), Preprocessing((8, 10)), threads=2)
+    assert torch.equal(resized.pixels[4], Preprocessing((8, 10)).to_uint8(ArrayImages(values).open(4)))
 
 
 @pytest.mark.parametrize("kind", ["resident", "streamed here", "streamed by two"])
 def test_a_bad_file_is_named_once_and_never_replaced(photo_folder: Path, tmp_path: Path, kind: str) -> None:
     pictures, bad = broken(photo_folder, tmp_path / "set")
     before = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in pictures.paths}
-    feed: Feed
+    feed: Loader
     if kind == "resident":
-        feed = resident_pixels(pictures, SHAPE, threads=3)
+        feed = load_resident(pictures, SHAPE, threads=3)
     else:
-        feed = StreamedFeed(pictures, SHAPE, workers=2 if "two" in kind else 0)
+        feed = StreamedLoader(pictures, SHAPE, workers=2 if "two" in kind else 0)
     everyone = [np.array([5, 1, 2]), np.arange(12), np.array([9, 9])]
     for _ in range(2):
         for ids, (pixels, readable) in zip(everyone, collect(feed, everyone), strict=True):
@@ -97,25 +144,27 @@ def test_the_size_of_the_set_decides(photo_folder: Path) -> None:
     pictures = files(photo_folder)
     size = len(pictures) * 3 * 16 * 20
     told: list[int] = []
-    assert isinstance(open_feed(pictures, SHAPE, workers=2, resident_bytes=size, progress=told.append), ResidentFeed)
+    assert isinstance(
+        open_loader(pictures, SHAPE, workers=2, resident_bytes=size, progress=told.append), ResidentLoader
+    )
     assert told == list(range(1, len(pictures) + 1))
-    streamed = open_feed(pictures, SHAPE, workers=2, resident_bytes=size - 1)
-    assert isinstance(streamed, StreamedFeed)
+    streamed = open_loader(pictures, SHAPE, workers=2, resident_bytes=size - 1)
+    assert isinstance(streamed, StreamedLoader)
     assert streamed.workers == min(2, cores())
-    open_feed(pictures.select(range(3)), SHAPE, workers=0)  # no worker process: one thread reads
+    open_loader(pictures.select(range(3)), SHAPE, workers=0)  # no worker process: one thread reads
 
 
 @pytest.mark.parametrize(
     ("bad", "count", "refused"), [(0, 10, False), (1, 10, False), (2, 10, True), (10, 1000, False), (11, 1000, True)]
 )
 def test_more_than_one_percent_stops(bad: int, count: int, refused: bool) -> None:
-    feed = ResidentFeed(
+    feed = ResidentLoader(
         torch.zeros(count, 1, 1, 1, dtype=torch.uint8), {index: f"{index}.png: is empty" for index in range(bad)}
     )
     if not refused:
         check_readable(feed, count)
         return
-    with pytest.raises(DataError, match=f"{bad} of {count} pictures") as caught:
+    with pytest.raises(DataError, match=f"{bad} of {count}") as caught:
         check_readable(feed, count)
     assert "1.png" in caught.value.problem
     assert "6.png" not in caught.value.problem, "the first five are enough"

@@ -1,7 +1,7 @@
-"""Where the pictures of a split are: in memory or in files.
+"""Where the images of a split are: in memory or in files.
 
-Everything that reads pictures (feeding, evaluation, explanation, pages) asks these few questions and nothing else: how
-many are there, what is the name of one, what does it look like. Labels live beside the pictures, not in them.
+Everything that reads images (training, evaluation, explanation, pages) asks these few questions and nothing else: how
+many are there, what is the name of one, what does it look like. Labels live beside the images, not in them.
 """
 
 import abc
@@ -20,18 +20,18 @@ from vitrail.data.decode import open_picture
 from vitrail.errors import DataError
 
 
-class Pictures(abc.ABC):
-    """A row of pictures that can be counted, named and opened by number."""
+class Images(abc.ABC):
+    """A row of images that can be counted, named and opened by number."""
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """How many pictures there are."""
+        """How many images there are."""
 
     @abc.abstractmethod
     def name(self, index: int) -> str:
-        """The name of one picture, for messages and pages: a file name, or `digits/17`.
+        """The name of one image, for messages and pages: a file name, or `digits/17`.
 
-        A name does not depend on where the data lies on this machine, and stays the same when pictures are selected.
+        A name does not depend on where the data lies on this machine, and stays the same when images are selected.
         """
 
     @abc.abstractmethod
@@ -40,42 +40,42 @@ class Pictures(abc.ABC):
 
     @abc.abstractmethod
     def open(self, index: int) -> Image.Image:
-        """One decoded picture.
+        """One decoded image.
 
         Raises:
-            DataError: The picture cannot be read; the message names it.
+            DataError: The image cannot be read; the message names it.
         """
 
     @abc.abstractmethod
-    def select(self, indices: "Iterable[int] | NDArray[np.int64]") -> "Pictures":
-        """The pictures with these numbers, in this order, under their old names."""
+    def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "Images":
+        """The images with these numbers, in this order, under their old names."""
 
     @abc.abstractmethod
     def digest(self) -> bytes:
-        """A short hash that changes when a picture is added, removed, renamed or (in size or pixels) changed."""
+        """A short hash that changes when an image is added, removed, renamed or (in size or pixels) changed."""
 
 
 @final
-class ArrayPictures(Pictures):
-    """Pictures held in memory.
+class ArrayImages(Images):
+    """Images held in memory.
 
     Args:
         pixels: Grey (n, h, w) or coloured (n, h, w, c) with c 1 or 3, values 0..255.
-        label: What the set is called; the picture with number 17 is called `label/17`.
-        numbers: The number of each picture in the set it was selected from; 0..n-1 when not given.
+        label: What the set is called; the image with number 17 is called `label/17`.
+        numbers: The number of each image in the set it was selected from; 0..n-1 when not given.
     """
 
     def __init__(
         self,
         pixels: UInt8[np.ndarray, "n h w"] | UInt8[np.ndarray, "n h w c"],
-        label: str = "picture",
+        label: str = "image",
         numbers: Sequence[int] | None = None,
     ) -> None:
         grey = pixels.ndim == 3
         coloured = pixels.ndim == 4 and pixels.shape[3] in (1, 3)
         if pixels.dtype != np.uint8 or not (grey or coloured):
             raise DataError(
-                f"pictures in memory have the shape {pixels.shape} and the type {pixels.dtype}",
+                f"images in memory have the shape {pixels.shape} and the type {pixels.dtype}",
                 "give uint8 values of the shape (n, h, w), (n, h, w, 1) or (n, h, w, 3)",
             )
         self.pixels = pixels
@@ -84,11 +84,11 @@ class ArrayPictures(Pictures):
         assert len(self.numbers) == len(pixels)
 
     def __len__(self) -> int:
-        """How many pictures there are."""
+        """How many images there are."""
         return len(self.pixels)
 
     def name(self, index: int) -> str:
-        """The set's label and the picture's number in it, such as `digits/17`."""
+        """The set's label and the image's number in it, such as `digits/17`."""
         return f"{self.label}/{self.numbers[index]}"
 
     def names(self) -> list[str]:
@@ -96,14 +96,14 @@ class ArrayPictures(Pictures):
         return [f"{self.label}/{number}" for number in self.numbers]
 
     def open(self, index: int) -> Image.Image:
-        """The picture with mode L or RGB."""
+        """The image with mode L or RGB."""
         pixels = self.pixels[index]
         return Image.fromarray(pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
 
-    def select(self, indices: "Iterable[int] | NDArray[np.int64]") -> "ArrayPictures":
-        """A copy of the chosen pictures."""
+    def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "ArrayImages":
+        """A copy of the chosen images."""
         chosen = [int(index) for index in indices]
-        return ArrayPictures(self.pixels[chosen], self.label, [self.numbers[index] for index in chosen])
+        return ArrayImages(self.pixels[chosen], self.label, [self.numbers[index] for index in chosen])
 
     def digest(self) -> bytes:
         """A hash of the names and of every pixel."""
@@ -114,11 +114,11 @@ class ArrayPictures(Pictures):
 
 
 @final
-class FilePictures(Pictures):
-    """Pictures in files, decoded each time they are opened.
+class FileImages(Images):
+    """Images in files, decoded each time they are opened.
 
     Args:
-        paths: One file per picture.
+        paths: One file per image.
         root: The folder that names are relative to; without it a name is the whole path.
     """
 
@@ -127,7 +127,7 @@ class FilePictures(Pictures):
         self.root = root
 
     def __len__(self) -> int:
-        """How many pictures there are."""
+        """How many images there are."""
         return len(self.paths)
 
     def name(self, index: int) -> str:
@@ -145,9 +145,9 @@ class FilePictures(Pictures):
         """The decoded file; see `vitrail.data.decode.open_picture`."""
         return open_picture(self.paths[index])
 
-    def select(self, indices: "Iterable[int] | NDArray[np.int64]") -> "FilePictures":
+    def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "FileImages":
         """The chosen files."""
-        return FilePictures([self.paths[int(index)] for index in indices], self.root)
+        return FileImages([self.paths[int(index)] for index in indices], self.root)
 
     def digest(self) -> bytes:
         """A hash of the names and of the sizes of the files in bytes."""

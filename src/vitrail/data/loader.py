@@ -1,0 +1,275 @@
+"""Two ways to the same uint8 pixels: a small set lives in memory, a large one is decoded by worker processes.
+
+A loader answers one question: the inputs with these ids. What happens to them afterwards (`batches.py`) is the same for
+both, so a training does not depend on which one it has. A loader is made once for a whole run: its worker processes
+live as long as it does. An image that cannot be read is never replaced by another: the loader says so, and it is left
+out of the batch and of every count.
+
+For random crops images are read *whole*: each keeps its own shape and stands at the top left of the batch's pixels, and
+its extent (height, width) comes with it. `vitrail.data.augmentation` crops it.
+"""
+
+import abc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64, UInt8
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from vitrail.data.augmentation import frames_of
+from vitrail.data.images import ArrayImages, Images
+from vitrail.data.preprocessing import LONGEST, Preprocessing
+from vitrail.errors import DataError
+from vitrail.runtime import cores
+
+RESIDENT_BYTES = 2**30  # larger sets are streamed
+
+Image = UInt8[Tensor, "_ _ _"]  # (c, h, w), each of its own shape
+
+
+class Loaded(NamedTuple):
+    """Inputs of a few ids, and which of them could be read."""
+
+    pixels: UInt8[Tensor, "n c h w"] | Int64[Tensor, "n s"]  # of images, or ids of texts
+    extents: Int64[Tensor, "n 2"] | None  # each image's own height and width; None where all fill the pixels
+    readable: Bool[Tensor, " n"]
+
+    def images(self) -> list[Image]:
+        """The pixels of each image that could be read, without what fills them up."""
+        rows = self.readable.nonzero()[:, 0].tolist()
+        if self.extents is None:
+            return [self.pixels[row] for row in rows]
+        sizes = self.extents.tolist()
+        return [self.pixels[row, :, : sizes[row][0], : sizes[row][1]] for row in rows]
+
+
+class Loader(abc.ABC):
+    """Inputs by id.
+
+    Attributes:
+        unreadable: For each id that could not be read so far: why, in one line that names the file.
+    """
+
+    unreadable: dict[int, str]
+
+    @abc.abstractmethod
+    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
+        """Inputs for each array of ids, in turn; only what is made anew in every epoch looks at that."""
+
+
+class ResidentLoader(Loader):
+    """All pixels in memory, gathered by index.
+
+    Args:
+        pixels: Images of one size as one tensor; or, of whole images, one tensor for each.
+        unreadable: For each id that could not be read: why.
+        pin: Whether batches are pinned in memory, from where a GPU takes them while it computes.
+    """
+
+    def __init__(
+        self,
+        pixels: UInt8[Tensor, "n c h w"] | Sequence[Image],
+        unreadable: dict[int, str] | None = None,
+        pin: bool = False,
+    ) -> None:
+        self.pixels, self.unreadable, self.pin = pixels, unreadable or {}, pin
+        self._readable = torch.ones(len(pixels), dtype=torch.bool)
+        self._readable[list(self.unreadable)] = False
+
+    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
+        """Gather each array of ids."""
+        for ids in wanted:
+            rows, extents = torch.from_numpy(ids), None
+            if isinstance(self.pixels, Tensor):
+                pixels = self.pixels[rows.to(self.pixels.device)]
+            else:
+                pixels, extents = filled_up([self.pixels[row] for row in ids.tolist()])
+            yield Loaded(pixels.pin_memory() if self.pin else pixels, extents, self._readable[rows])
+
+
+class StreamedLoader(Loader):
+    """Files decoded by worker processes when they are needed, a few batches ahead.
+
+    There are at most as many workers as cores: more would only wait for each other, and torch warns of them. They are
+    started once and serve every pass. One pass at a time: a new one ends the one before.
+
+    Args:
+        images: The set.
+        preprocessing: How an image becomes pixels.
+        workers: Processes; with 0 this one decodes.
+        whole: Whether images keep their own shape.
+        pin: Whether batches are pinned in memory.
+    """
+
+    def __init__(
+        self, images: Images, preprocessing: Preprocessing, workers: int, whole: bool = False, pin: bool = False
+    ) -> None:
+        self.images, self.preprocessing, self.whole = images, preprocessing, whole
+        self.workers = min(workers, cores())
+        self.unreadable = {}
+        self._pass = _Pass()
+        self._decoded = DataLoader(
+            _Decoding(images, preprocessing, whole),
+            sampler=self._pass,
+            batch_size=None,
+            num_workers=self.workers,
+            worker_init_fn=_one_thread if self.workers else None,
+            persistent_workers=self.workers > 0,
+            pin_memory=pin,
+            generator=torch.Generator(),  # else torch's random numbers, which are the training's, would move on
+        )
+
+    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
+        """Decode each array of ids, in the order asked for."""
+        mine = self._pass.wanted = list(wanted)
+        decoded = iter(self._decoded)
+        for _ in mine:
+            assert self._pass.wanted is mine, "one pass at a time"
+            pixels, extents, problems = next(decoded)
+            readable = torch.ones(len(pixels), dtype=torch.bool)
+            for row, index, problem in problems:
+                readable[row] = False
+                self.unreadable[index] = problem
+            yield Loaded(pixels, extents, readable)
+
+
+class _Pass:
+    """What is wanted of the workers now: torch asks for it at the start of each pass."""
+
+    wanted: Sequence[NDArray[np.int64]] = ()
+
+    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+        return iter(self.wanted)
+
+    def __len__(self) -> int:
+        return len(self.wanted)
+
+
+class _Decoding(Dataset):
+    """What a worker does: from an array of ids to pixels, extents, and a list of (row, id, problem)."""
+
+    def __init__(self, images: Images, preprocessing: Preprocessing, whole: bool) -> None:
+        self.images, self.preprocessing, self.whole = images, preprocessing, whole
+
+    def __getitem__(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor | None, list[tuple[int, int, str]]]:
+        decoded, problems = [], []
+        for row, number in enumerate(index.tolist()):
+            pixels, problem = _decode(self.images, number, self.preprocessing, self.whole)
+            decoded.append(pixels)
+            if problem:
+                problems.append((row, number, problem))
+        pixels, extents = filled_up(decoded) if self.whole else (torch.stack(decoded), None)
+        return pixels, extents, problems
+
+
+def _one_thread(worker: int) -> None:
+    torch.set_num_threads(1)
+
+
+def _decode(images: Images, index: int, preprocessing: Preprocessing, whole: bool) -> tuple[Image, str]:
+    """The pixels of one image; black ones, and why, where it cannot be read."""
+    try:
+        return preprocessing.to_uint8(images.open(index), whole=whole), ""
+    except DataError as error:
+        return torch.zeros(preprocessing.channels, *preprocessing.size, dtype=torch.uint8), error.problem
+
+
+def filled_up(images: Sequence[Image]) -> tuple[UInt8[Tensor, "n c h w"], Int64[Tensor, "n 2"]]:
+    """One or more images at the top left of one tensor, which has room for the frame of each, and their extents."""
+    extents = torch.tensor([image.shape[1:] for image in images], dtype=torch.int64)
+    high, wide = frames_of(extents).amax(dim=0).tolist()
+    pixels = torch.zeros(len(images), images[0].shape[0], high, wide, dtype=torch.uint8)
+    for row, image in enumerate(images):
+        pixels[row, :, : image.shape[1], : image.shape[2]] = image
+    return pixels, extents
+
+
+def load_resident(
+    images: Images,
+    preprocessing: Preprocessing,
+    threads: int,
+    progress: Callable[[int], None] = lambda done: None,
+    *,
+    whole: bool = False,
+    pin: bool = False,
+) -> ResidentLoader:
+    """Read a whole set into memory.
+
+    Args:
+        images: The set.
+        preprocessing: How an image becomes pixels.
+        threads: Images decoded at the same time (Pillow releases the interpreter lock).
+        progress: Called with the number of images done.
+        whole: Whether images keep their own shape.
+        pin: Whether batches are pinned in memory.
+    """
+    count = len(images)
+    if isinstance(images, ArrayImages) and preprocessing.fits(images.pixels):
+        pixels = preprocessing.as_pixels(images.pixels)
+        return ResidentLoader(list(pixels) if whole else pixels, pin=pin)
+    room = torch.zeros(0 if whole else count, preprocessing.channels, *preprocessing.size, dtype=torch.uint8)
+    kept, unreadable = list[Image](), dict[int, str]()
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        decoded = pool.map(lambda index: _decode(images, index, preprocessing, whole), range(count))
+        for index, (one, problem) in enumerate(decoded):
+            if whole:
+                kept.append(one)
+            else:
+                room[index] = one
+            if problem:
+                unreadable[index] = problem
+            progress(index + 1)
+    return ResidentLoader(kept if whole else room, unreadable, pin)
+
+
+def open_loader(
+    images: Images,
+    preprocessing: Preprocessing,
+    *,
+    workers: int,
+    whole: bool = False,
+    pin: bool = False,
+    resident_bytes: int | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Loader:
+    """The loader that fits: resident when all pixels take at most `resident_bytes`, streamed otherwise.
+
+    Args:
+        images: The set.
+        preprocessing: How an image becomes pixels.
+        workers: Worker processes (streamed) or threads at the start (resident).
+        whole: Whether images keep their own shape, for random crops; see `Preprocessing.to_uint8`. Else each is brought
+            to the size.
+        pin: Whether batches are pinned in memory, for a GPU.
+        resident_bytes: Limit of memory for resident pixels, in bytes; `RESIDENT_BYTES` when None.
+        progress: Called with the number of images read at the start (resident only).
+    """
+    size = len(images) * preprocessing.channels * preprocessing.size[0] * preprocessing.size[1]
+    if size * (LONGEST if whole else 1) <= (RESIDENT_BYTES if resident_bytes is None else resident_bytes):
+        return load_resident(images, preprocessing, max(1, workers), progress, whole=whole, pin=pin)
+    return StreamedLoader(images, preprocessing, workers, whole, pin)
+
+
+def check_readable(loader: Loader, count: int, most: float = 0.01) -> None:
+    """Stop when too many images cannot be read.
+
+    Args:
+        loader: The loader so far.
+        count: Images in the whole set.
+        most: Largest fraction of the set that may be unreadable (at least one image may always be).
+
+    Raises:
+        DataError: Above that fraction; lists the first files.
+    """
+    bad = len(loader.unreadable)
+    if bad > max(1, int(most * count)):
+        first = "; ".join(list(loader.unreadable.values())[:5])
+        raise DataError(
+            f"{bad} of {count} images cannot be read, at most {most:.0%} may be: {first}",
+            "mend or move these files, then run the same command again",
+        )

@@ -1,0 +1,63 @@
+"""What the tests of loaders and batches share: tiny sets in memory, some of whose images cannot be read."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrail.data.augmentation import Augmentation
+from vitrail.data.batches import Batches
+from vitrail.data.columns import Classes, Labels
+from vitrail.data.loader import Loaded, Loader, ResidentLoader
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.tasks import Classification
+
+CPU = torch.device("cpu")
+PLAIN = Preprocessing((8, 8), channels=1, mean=(0.3,), std=(0.4,))
+LIVELY = Augmentation(
+    shift=0.1, rotate=10.0, zoom=(0.9, 1.1), flip=0.5, erase=0.3, mixup=0.4, cutmix=1.0, label_smoothing=0.1, fill=0
+)
+
+
+class PatchyLoader(Loader):
+    """Images in memory, some of which cannot be read."""
+
+    def __init__(self, pixels: Tensor, bad: Iterable[int] = ()) -> None:
+        self.inner, self.bad, self.unreadable = ResidentLoader(pixels), set(bad), {}
+
+    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
+        """Pixels, with zeros where an image is bad."""
+        wanted = list(wanted)
+        for ids, got in zip(wanted, self.inner.fetch(wanted), strict=True):
+            readable = torch.tensor([int(one) not in self.bad for one in ids], dtype=torch.bool)
+            self.unreadable |= {int(one): f"{int(one)}.png: is empty" for one in ids if int(one) in self.bad}
+            yield Loaded(got.pixels * readable[:, None, None, None], None, readable)
+
+
+def noise(count: int = 22, classes: int = 3, seed: int = 0) -> tuple[Tensor, NDArray[np.int64]]:
+    """Noise on which a class is told by where it is bright, and the classes."""
+    labels = np.random.default_rng(seed).integers(0, classes, count)
+    pixels = torch.randint(0, 120, (count, 1, 8, 8), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+    for row, label in enumerate(labels):
+        pixels[row, 0, 2 * label : 2 * label + 3] += 100
+    return pixels, labels
+
+
+def labelled_set(
+    loader: Loader,
+    labels: NDArray[np.int64],
+    preprocessing: Preprocessing = PLAIN,
+    augmentation: Augmentation = LIVELY,
+    seed: int = 0,
+) -> Batches:
+    """The training batches of images of three classes."""
+    names, blend = ("a", "b", "c"), Classification().blend
+    return Batches(loader, Labels(labels, names), Classes(names), preprocessing, augmentation, blend, seed, CPU)
+
+
+def tiny_set(count: int = 22, augmentation: Augmentation = LIVELY, seed: int = 0, bad: Iterable[int] = ()) -> Batches:
+    """A training set in memory."""
+    pixels, labels = noise(count)
+    return labelled_set(PatchyLoader(pixels, bad), labels, PLAIN, augmentation, seed)
