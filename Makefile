@@ -23,7 +23,8 @@ help:
 	@echo "make check    lint, types, docs and test: all that must be green before a commit"
 	@echo "make install  .venv with everything in it (PYTHON=$(PYTHON) makes it)"
 	@echo "make lessons  run the five lessons; make notebooks writes them as .ipynb with what they print"
-	@echo "make soak bench clean   the long tests; the benchmarks; throw caches away (runs stay)"
+	@echo "make soak     the long tests, at most an hour on two cores: before a release, see CONTRIBUTING.md"
+	@echo "make bench    the benchmarks; make clean throws caches away (runs stay)"
 
 install: $(INSTALLED)
 

