@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail.data.augmentation import Augmentation
-from vitrail.data.batches import Batch, Batches, TextFeed
+from vitrail.data.batches import Batch, Batches, TextLoader
 from vitrail.data.columns import Classes, Labels, Texts
-from vitrail.data.feed import Feed, Fetched, ResidentFeed, StreamedFeed, resident_pixels
-from vitrail.data.pictures import FilePictures
+from vitrail.data.images import FileImages
+from vitrail.data.loader import Loaded, Loader, ResidentLoader, StreamedLoader, load_resident
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.nn import Transformer, TransformerConfig, ViT, ViTConfig
@@ -65,19 +65,19 @@ EXECUTION = Execution(threads=1)
 VOCABULARY = Vocabulary(tuple("0123456789"))
 
 
-class PatchyFeed(Feed):
+class PatchyLoader(Loader):
     """A resident feed that cannot read some pictures."""
 
     def __init__(self, pixels: Tensor, bad: Iterable[int] = ()) -> None:
-        self.inner, self.bad, self.unreadable = ResidentFeed(pixels), set(bad), {}
+        self.inner, self.bad, self.unreadable = ResidentLoader(pixels), set(bad), {}
 
-    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Fetched]:
+    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
         """Pixels, with zeros where a picture is bad."""
         wanted = list(wanted)
         for ids, got in zip(wanted, self.inner.fetch(wanted), strict=True):
             readable = torch.tensor([int(one) not in self.bad for one in ids], dtype=torch.bool)
             self.unreadable |= {int(one): f"{int(one)}.png: is empty" for one in ids if int(one) in self.bad}
-            yield Fetched(got.pixels * readable[:, None, None, None], readable)
+            yield Loaded(got.pixels * readable[:, None, None, None], None, readable)
 
 
 def pictures(count: int = 22, classes: int = 3, seed: int = 0) -> tuple[Tensor, NDArray[np.int64]]:
@@ -90,7 +90,7 @@ def pictures(count: int = 22, classes: int = 3, seed: int = 0) -> tuple[Tensor, 
 
 
 def image_set(
-    feed: Feed,
+    feed: Loader,
     labels: NDArray[np.int64],
     preprocessing: Preprocessing = PLAIN,
     augmentation: Augmentation = LIVELY,
@@ -104,18 +104,18 @@ def image_set(
     return Batches(feed, column, codec, preprocessing, augmentation, blend, seed, torch.device("cpu"))
 
 
-def photo_feed(folder: Path, shape: Preprocessing, workers: int | None) -> tuple[Feed, NDArray[np.int64]]:
+def photo_feed(folder: Path, shape: Preprocessing, workers: int | None) -> tuple[Loader, NDArray[np.int64]]:
     """Every third photograph below class folders, with labels: from memory when `workers` is None, else streamed."""
     paths = sorted(path for path in folder.rglob("*.*") if path.is_file())[::3]
-    names, files = sorted({path.parent.name for path in paths}), FilePictures(paths, folder)
-    feed = resident_pixels(files, shape, 1) if workers is None else StreamedFeed(files, shape, workers)
+    names, files = sorted({path.parent.name for path in paths}), FileImages(paths, folder)
+    feed = load_resident(files, shape, 1) if workers is None else StreamedLoader(files, shape, workers)
     return feed, np.array([names.index(path.parent.name) for path in paths])
 
 
 def tiny_set(count: int = 22, augmentation: Augmentation = LIVELY, seed: int = 0, bad: Iterable[int] = ()) -> Batches:
     """A training set in memory."""
     pixels, labels = pictures(count)
-    return image_set(PatchyFeed(pixels, bad), labels, PLAIN, augmentation, seed)
+    return image_set(PatchyLoader(pixels, bad), labels, PLAIN, augmentation, seed)
 
 
 def batch_of_images(images: Tensor, labels: Tensor) -> Batch:
@@ -141,7 +141,7 @@ def digit_strings(count: int, seed: int = 0) -> list[str]:
 
 def text_set(sources: Sequence[str], targets: Sequence[str], seed: int = 0) -> Batches:
     """A training set of strings of digits."""
-    feed, column = TextFeed(Texts(tuple(sources)), VOCABULARY), Texts(tuple(targets))
+    feed, column = TextLoader(Texts(tuple(sources)), VOCABULARY), Texts(tuple(targets))
     return Batches(feed, column, VOCABULARY, VOCABULARY, seed=seed)
 
 

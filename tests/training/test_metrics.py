@@ -15,7 +15,7 @@ from vitrail.training.evaluation import evaluate_network
 from vitrail.training.metrics import Counting, Scores, wilson_interval
 
 from tests.photographs import make_photographs
-from tests.training.lab import PLAIN, PatchyFeed, fresh, pictures
+from tests.training.lab import PLAIN, PatchyLoader, fresh, pictures
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.model import Model
 from vitrail.nn import ViT, ViTConfig
@@ -109,7 +109,7 @@ def test_the_interval_is_wilson_s(images: int, share: float) -> None:
 @pytest.mark.parametrize("batch_size", [1, 3, 22, 256])
 def test_a_network_is_evaluated_once_per_picture_and_left_as_it_was(batch_size: int) -> None:
     pixels, labels = pictures()
-    network, feed = fresh().network.train(), PatchyFeed(pixels, [4, 21])
+    network, feed = fresh().network.train(), PatchyLoader(pixels, [4, 21])
     network.blocks[0].eval()  # also a mixed state comes back
     modes = {name: module.training for name, module in network.named_modules()}
     done: list[int] = []
@@ -146,7 +146,7 @@ def test_classes_are_matched_by_name_from_folder_to_score(tmp_path: Path) -> Non
     assert found.unknown == {"d": 6}
     scores = evaluate_network(
         Colour(),
-        PatchyFeed(torch.stack([model.preprocessing.to_uint8(found.split.pictures.open(i)) for i in range(12)])),
+        PatchyLoader(torch.stack([model.preprocessing.to_uint8(found.split.pictures.open(i)) for i in range(12)])),
         found.split.labels,
         3,
         model.preprocessing,

@@ -15,7 +15,7 @@ from vitrail.training.prepare import build, look, resolve
 
 from tests.errors import must_raise
 from tests.photographs import make_photographs
-from vitrail.data.feed import StreamedFeed, open_feed
+from vitrail.data.loader import StreamedLoader, open_loader
 from vitrail.errors import DataError, UsageError
 from vitrail.training import prepare
 from vitrail.training.options import TrainOptions
@@ -198,9 +198,9 @@ def test_what_is_built_is_the_same_twice_and_by_both_feeds(photos: Source, monke
     made = settle(photos, replace(ONE, image_size=32, workers=1))
     torch.manual_seed(5)
     one, two = build(made, photos), build(made, photos)
-    monkeypatch.setattr(prepare, "open_feed", partial(open_feed, resident_bytes=0))
+    monkeypatch.setattr(prepare, "open_loader", partial(open_loader, resident_bytes=0))
     streamed = build(made, photos)
-    assert isinstance(streamed.data.feed, StreamedFeed)
+    assert isinstance(streamed.data.loader, StreamedLoader)
     for other in (two, streamed):
         assert other.model.preprocessing == one.model.preprocessing
         for name, tensor in one.model.network.state_dict().items():
@@ -214,7 +214,7 @@ def test_training_and_evaluation_show_the_same_part_of_a_picture(photos: Source)
     prepared = build(settle(photos, replace(ONE, image_size=32)), photos)
     assert prepared.model.preprocessing.crop_ratio == pytest.approx(32 / 36)
     ids = np.arange(len(photos.train))
-    (fetched,) = prepared.data.feed.fetch([ids])
+    (fetched,) = prepared.data.loader.fetch([ids])
     assert tuple(fetched.pixels.shape[2:]) == (36, 36)
     share = fetched.pixels.double() / 255
     np.testing.assert_allclose(prepared.model.preprocessing.mean, share.mean((0, 2, 3)), rtol=1e-6)

@@ -11,7 +11,7 @@ from vitrail.training.sequence_settings import SEQUENCE_RECIPES, SequenceRecipe
 
 from tests.training.lab import EXECUTION, cross_entropy
 from vitrail.data.batches import TrainingSet
-from vitrail.data.feed import ResidentFeed
+from vitrail.data.loader import ResidentLoader
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
 from vitrail.nn import ViT, ViTConfig
@@ -60,7 +60,7 @@ def test_each_recipe_trains_two_steps(name: str) -> None:
         0, 256, (8, 1, fetched, fetched), generator=torch.Generator().manual_seed(0), dtype=torch.uint8
     )
     shape = Preprocessing(network.image, channels=1, mean=(0.5,), std=(0.5,))
-    data = TrainingSet(ResidentFeed(pixels), np.arange(8) % 4, 4, shape, recipe.augmentation, 0, torch.device("cpu"))
+    data = TrainingSet(ResidentLoader(pixels), np.arange(8) % 4, 4, shape, recipe.augmentation, 0, torch.device("cpu"))
     choices = replace(recipe.optimization, batch_size=4, epochs=1, warmup_epochs=0.0)
     torch.manual_seed(0)
     state = start(ViT(network), choices)

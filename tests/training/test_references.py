@@ -18,7 +18,7 @@ from tests.old_format.images import make_images
 from tests.runs import stored
 from tests.training.tiny import AGAIN, options, student_options, whole
 from tests.training.tiny import stopped as stopped_run
-from vitrail.data.pictures import Pictures
+from vitrail.data.images import Images
 from vitrail.data.references import draw_references
 from vitrail.errors import UsageError
 from vitrail.explain.lending import without_evidence
@@ -37,10 +37,10 @@ def references_of(run: Path) -> Tensor | None:
     return vitrail.load(run).background
 
 
-def images_of_training(run: Path) -> Pictures:
+def images_of_training(run: Path) -> Images:
     """What a run was trained on."""
     images = open_for(vitrail.load(run), run, None, split="train").samples.inputs
-    assert isinstance(images, Pictures)
+    assert isinstance(images, Images)
     return images
 
 
