@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from torch import Tensor
 
-from tests.explain.planted_lab import load_planted
+from tests.explain.planted_lab import load_planted, shown
 from tests.explain.scores.checks import autocorrelation, spots
-from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.scores import random_maps
 from vitrail.explain.scores.random_maps import _swapped
@@ -17,12 +16,12 @@ from vitrail.explain.scores.streams import keys_of
 
 
 def test_the_same_seed_gives_the_same_maps_in_every_batch() -> None:
-    values = spots(6, (8, 8), 0.1)
+    values = spots(3, (8, 8), 0.1)
     found = random_maps(values, 7, 3)
     assert torch.equal(found, random_maps(values, 7, 3))
-    for one in range(6):
+    for one in range(3):
         assert torch.equal(found[:, one : one + 1], random_maps(values[one : one + 1], 7, 3))
-        assert torch.equal(random_maps(values, 7, 3, range(6))[:, one], random_maps(values[[one]], 7, 3, [one])[:, 0])
+        assert torch.equal(random_maps(values, 7, 3, range(3))[:, one], random_maps(values[[one]], 7, 3, [one])[:, 0])
     torch.manual_seed(0)
     before = torch.get_rng_state()
     random_maps(values, 2, 0)
@@ -57,7 +56,7 @@ def test_a_map_that_is_not_finite_disturbs_no_other() -> None:
     assert (again[:, 1].isnan().flatten(1).sum(dim=1) == 1).all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     arrays("float32", array_shapes(min_dims=3, max_dims=3, max_side=7), elements=st.integers(-3, 3)),
     st.integers(0, 2**31),
@@ -82,17 +81,31 @@ def neighbours(maps: Tensor) -> Tensor:
     return torch.stack([(centred * centred.roll(1, axis)).sum(dim=(-2, -1)) / size for axis in (-2, -1)], dim=-1)
 
 
-@pytest.mark.parametrize("method", ["generic_attention", "rollout", "conservative"])
-@pytest.mark.parametrize("network", ["class-0", "mean-2"])
-def test_maps_of_methods_are_no_smoother_than_their_twins(network: str, method: str) -> None:
-    """A map smoother than all twins beats them for that alone: 21 to 27 % of conservative maps were, without swaps."""
-    model = load_planted(network)
-    images = model.preprocessing.normalise(torch.from_numpy(planted_digits("test", 60, seed=3).pixels)[:, None])
-    values = METHODS[method].function(model.network, images).values
+@pytest.mark.parametrize(
+    ("network", "method", "count"),
+    [
+        ("class-0", "conservative", 10),
+        *(
+            pytest.param(network, method, 60, marks=pytest.mark.soak)
+            for network in ("class-0", "mean-2")
+            for method in ("generic_attention", "rollout", "conservative")
+        ),
+    ],
+)
+def test_maps_of_methods_are_no_smoother_than_their_twins(network: str, method: str, count: int) -> None:
+    """A map smoother than all twins beats them for that alone: 21 to 27 % of conservative maps were, without swaps.
+
+    With 60 maps at most 10 % are; with ten at most two.
+    """
+    images = shown(network, 60, seed=3).images[:count]
+    values = METHODS[method].function(load_planted(network).network, images).values
     own, twins = neighbours(values), neighbours(random_maps(values, 39, 0, keys_of(images)))
-    assert abs(float(own.mean() - twins.mean())) <= 0.02
-    assert float((own.mean(dim=1) > twins.mean(dim=2).amax(dim=0)).double().mean()) <= 0.10
-    turned = torch.stack([one.flatten()[torch.randperm(64)].view(8, 8) for one in values])  # what rougher ones would do
+    assert abs(float(own.mean() - twins.mean())) <= (0.02 if count == 60 else 0.03)
+    assert float((own.mean(dim=1) > twins.mean(dim=2).amax(dim=0)).double().mean()) <= (0.10 if count == 60 else 0.2)
+    order = torch.Generator().manual_seed(0)
+    turned = torch.stack(
+        [one.flatten()[torch.randperm(64, generator=order)].view(8, 8) for one in values]
+    )  # what rougher ones would do
     assert abs(float(own.mean() - neighbours(turned).mean())) > 0.08
 
 
