@@ -13,7 +13,7 @@ from vitrail.explain import selftest
 def test_a_network_of_the_lab_is_made_again(name: str, least: float) -> None:
     model, right = train(name)
     assert right >= least
-    assert model.references is not None
+    assert model.background is not None
     report = selftest(model)
     assert report.passed, str(report)
 
