@@ -49,7 +49,7 @@ from vitrail.nn import (
 from vitrail.nn.cost import layers
 from vitrail.nn.cost import parameters as count
 from vitrail.tasks.distill import distillation
-from vitrail.training.teacher import Teacher
+from vitrail.training.distill.teacher import Teacher
 from vitrail.weights.vit_pytorch import PARTS as PATCH_NORMS
 
 RESULTS = results()

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
         ViTConfig,
         run_with_record,
     )
+    from vitrail.training.distill.teacher import Teacher
     from vitrail.training.evaluate import evaluate
     from vitrail.training.job import distill, train
     from vitrail.training.loop import train_loop
     from vitrail.training.options import DistillOptions, TrainOptions
-    from vitrail.training.teacher import Teacher
 
 __all__ = [
     "Classes",
@@ -67,7 +67,7 @@ _HOMES = {
     "ImageToSequenceConfig": "vitrail.nn",
     "Model": "vitrail.model",
     "Record": "vitrail.nn",
-    "Teacher": "vitrail.training.teacher",
+    "Teacher": "vitrail.training.distill.teacher",
     "TrainOptions": "vitrail.training.options",
     "Transformer": "vitrail.nn",
     "TransformerConfig": "vitrail.nn",

@@ -46,8 +46,8 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import ViT, ViTConfig
+from vitrail.training.distill.teacher import Teacher, of_model
 from vitrail.training.events import Stopped
-from vitrail.training.teacher import Teacher, of_model
 
 CLASSES = tuple("abc")
 STUDENT_AGAIN = vitrail.DistillOptions(resume="auto")

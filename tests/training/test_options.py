@@ -12,7 +12,7 @@ from PIL import Image
 
 from vitrail.data.dataset import Counts
 from vitrail.errors import UsageError, VitrailError
-from vitrail.training.distill import Request
+from vitrail.training.distill.request import Request
 from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.own import NOTHING_OWN
 from vitrail.training.resolve import refuse_idle_data, resolve

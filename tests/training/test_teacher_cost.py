@@ -14,11 +14,11 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.cost import flops
 from vitrail.training import beginning
+from vitrail.training.distill.cost import teacher_cost
+from vitrail.training.distill.teacher import Teacher
 from vitrail.training.execution import ALONE, Beside, pick_parts
 from vitrail.training.options import DistillOptions
 from vitrail.training.settings import Optimization
-from vitrail.training.teacher import Teacher
-from vitrail.training.teacher_cost import teacher_cost
 
 GREY = Preprocessing((8, 8), channels=1, mean=(0.5,), std=(0.5,))
 DIGITS = tuple("0123456789")

@@ -26,7 +26,8 @@ from vitrail.runtime import threads_set
 from vitrail.tasks import Result, Task
 from vitrail.tasks.task import Objective
 from vitrail.training.checkpoint import load_state, save_state, states, weights_hash
-from vitrail.training.distill import HANDED, Request
+from vitrail.training.distill.request import HANDED, Request
+from vitrail.training.distill.teacher import Teacher, of_model
 from vitrail.training.evaluate import batches_of, evaluate_split
 from vitrail.training.events import (
     EpochScored,
@@ -55,7 +56,6 @@ from vitrail.training.setup import (
     time_micro_batch,
     unreadable_notes,
 )
-from vitrail.training.teacher import Teacher, of_model
 from vitrail.training.watchdog import stuck
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own

@@ -31,7 +31,7 @@ from vitrail.nn.networks import build as build_network
 from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.tasks import Task, check_column, choose_task
 from vitrail.tasks.task import Input, Objective, unit_of
-from vitrail.training.distill import Request, hired, teacher_facts, with_teacher
+from vitrail.training.distill.request import Request, hired, teacher_facts, with_teacher
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import ALONE, Work, pick_micro_batches, pick_precision, step_seconds, work_of
 from vitrail.training.loop import part_size

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batches
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.training.teacher import Teacher
+from vitrail.training.distill.teacher import Teacher
 
 FITTED = 10_000  # most pictures that a head is fitted on
 TOGETHER = 256  # pictures that are asked about at a time

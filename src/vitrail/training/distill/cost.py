@@ -9,8 +9,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.training.distill.teacher import Teacher
 from vitrail.training.execution import Work
-from vitrail.training.teacher import Teacher
 
 ASKED = 2  # pictures; a network may take a single one for none
 

@@ -22,12 +22,12 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.nn import ViTConfig
 from vitrail.tasks.distill import Ask, distillation
+from vitrail.training.distill.cost import teacher_cost
+from vitrail.training.distill.head import TOGETHER, unchanged, with_new_head
+from vitrail.training.distill.teacher import Teacher, open_features, open_teacher
 from vitrail.training.execution import ALONE
 from vitrail.training.options import DistillOptions
 from vitrail.training.settings import Distillation, Settings
-from vitrail.training.teacher import Teacher, open_features, open_teacher
-from vitrail.training.teacher_cost import teacher_cost
-from vitrail.training.teacher_head import TOGETHER, unchanged, with_new_head
 
 if TYPE_CHECKING:
     from vitrail.training.setup import Prepared
