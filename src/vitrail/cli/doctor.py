@@ -1,7 +1,6 @@
 """`vitrail doctor`: what is installed, what this machine has, whether a network runs on it, and a model explains."""
 
 import importlib.util
-import itertools
 import os
 import time
 from collections.abc import Sequence
@@ -65,10 +64,8 @@ def _examine_model(path: str, as_json: bool) -> int:
     if as_json:
         print_json({"model": path, "passed": report.passed, "checks": [asdict(check) for check in report.checks]})
     else:
-        for about, checks in itertools.groupby(report.checks, lambda check: check.about):
-            say(f"{about[:1].upper()}{about[1:]}:")
-            print_table([("pass" if one.passed else "FAIL", one.name, one.saw) for one in checks], left=3)
-            say("")
+        print_table([("pass" if one.passed else "FAIL", one.name, one.saw) for one in report.checks], left=3)
+        say("")
         failed, count = sum(not check.passed for check in report.checks), len(report.checks)
         verdict = f"{failed} of {count} checks fail" if failed else f"all {count} checks pass"
         say(f"{verdict}, after {duration(report.seconds)}")

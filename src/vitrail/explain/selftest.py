@@ -1,53 +1,153 @@
-"""Checks of the network as it is, in its own precision: sums, moved pictures, batches, classes and weights."""
+"""Does explaining work on this very model, on this machine? Twelve checks in seconds, in words.
+
+    report = selftest(model)
+    print(report)            # one line for each check
+    report.passed
+
+They ask the network as it is, in its own precision: sums must close, maps must move with the image, and classes and
+weights must matter. Each has a limit that a right computation keeps on any weights, and that a wrong gradient, kernel
+or order of layers does not. What they cannot test is whether the map of a given image is to be believed: that is
+`trust`. That every method is what its paper says is tested against the paper, and is not asked again of each model.
+"""
 
 import copy
 import math
+import time
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import reduce
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.errors import UsageError
+from vitrail.explain.explainable import Explainable, check_model
 from vitrail.explain.methods.conservative import balance_sheet, conservative
 from vitrail.explain.methods.generic_attention import generic_attention
+from vitrail.explain.methods.held import check_rules
 from vitrail.explain.methods.integrated_gradients import integrated_gradients_with_gap
 from vitrail.explain.methods.rollout import rollout, rollout_of
-from vitrail.explain.readout import open_run, readout_of
+from vitrail.explain.readout import check, open_run, readout_of
 from vitrail.explain.scores.sanity import scrambled, similarity
-from vitrail.explain.selftest.report import Check
-from vitrail.explain.selftest.witness import resized
 from vitrail.explain.target import Contrast
 from vitrail.nn import Record, ViT
 from vitrail.nn.cost import flops
 from vitrail.nn.twin import twin
 from vitrail.nn.vit import Images
 
+IMAGES = 4
 RE_DRAWN = 0.3  # mean rank correlation with maps of scrambled weights, up to which a map depends on the weights
 DRAWS = 3  # networks with scrambled weights
 ROUNDING = 64  # units in the last place by which a logit may be off
 STEPS = 20  # of integrated gradients
 SHARP = 100.0  # by this the head's weights are multiplied to make the network sure
-LARGE = 1e9  # operations for a picture, from which on most checks look at small pictures
+LARGE = 1e9  # operations for an image, from which on most checks look at small images
 LOOK = (4, 5)  # rows and columns of patches that a large network then sees
 METHODS = (generic_attention, conservative)
 
 
-def checks(network: ViT, images: Images, seed: int) -> Iterator[Check]:
-    """What must hold of the whole network, in its own precision; see each check.
+@dataclass(frozen=True)
+class Check:
+    """One check: what it asks, whether it holds, and what was seen."""
 
-    A large network sees one picture of its own size where numbers are compared, and two small ones everywhere else.
+    name: str
+    passed: bool
+    saw: str
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """All checks of one model, and how long they took."""
+
+    checks: tuple[Check, ...]
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check holds."""
+        return all(check.passed for check in self.checks)
+
+    def __str__(self) -> str:
+        """One line for each check."""
+        width = max(len(check.name) for check in self.checks)
+        lines = [f"{'pass' if one.passed else 'FAIL'}  {one.name:<{width}}  {one.saw}" for one in self.checks]
+        return "\n".join(lines)
+
+
+@torch.inference_mode(False)
+def selftest(model: Explainable, images: Images | None = None, seed: int = 0) -> SelfTest:
+    """Check the explanations of a model.
+
+    While it runs, torch computes on one thread, in the whole process: most checks are small, and several threads of a
+    busy machine take ten times as long. The number of threads and the state of torch's random numbers are restored in
+    the end, also after an error.
+
+    Args:
+        model: A network in eval mode, of the standard parts. One in half precision is checked in float32, with the same
+            weights: the checks need digits.
+        images: (b, c, h, w), as the network reads them; at most 4 are used. Left out, the model's background images
+            are, or noise where it has none.
+        seed: Of noise and of scrambled weights.
+
+    Raises:
+        UsageError: If the network is in training mode or has a part that is not standard, or if the images do not fit.
+    """
+    check_model(model)
+    began, network = time.perf_counter(), model.network
+    given = (_images_of(model, seed) if images is None else images[:IMAGES]).detach().clone()
+    if given.dim() != 4 or not len(given):
+        raise UsageError(
+            f"a self-test needs at least one image (b, c, h, w), got {tuple(given.shape)}", "images=None for noise"
+        )
+    precision = reduce(torch.promote_types, (one.dtype for one in network.parameters()), torch.float32)
+    if any(one.dtype != precision for one in network.parameters()):
+        network = copy.deepcopy(network).to(precision)
+    given = given.to(precision) if given.is_floating_point() else given
+    check(network, given, True)
+    check_rules(network)
+    with _one_thread(), torch.random.fork_rng(devices=[]), torch.device("cpu"):  # parts that are made anew draw
+        found = tuple(checks(network, given, seed))
+    return SelfTest(found, time.perf_counter() - began)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _images_of(model: Explainable, seed: int) -> Images:
+    network, donors = model.network, model.donors
+    if donors is not None:
+        return donors[:IMAGES]
+    weight = next(network.parameters())
+    shape = (IMAGES, network.config.channels, *network.config.image)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), device="cpu").to(weight)
+
+
+def checks(network: ViT, images: Images, seed: int) -> Iterator[Check]:
+    """What must hold of the network, in its own precision; see each check.
+
+    A large network sees one image of its own size where numbers are compared, and two small ones everywhere else.
     """
     large = flops(replace(network.config, image_size=(images.shape[2], images.shape[3]))) > LARGE
     whole = images[:1] if large else images
-    small = resized(images[:2], network.config.patch, LOOK) if large else images
+    size = [patch * side for patch, side in zip(network.config.patch, LOOK, strict=True)]
+    small = F.interpolate(images[:2], size, mode="bilinear", antialias=True, align_corners=False) if large else images
     yield _record_changes_nothing(network, whole)
     yield from _rows_sum_to_one(network, whole)
     yield _generic_by_another_way(network, whole)
     yield _balance_closes(network, whole)
-    yield _path_says_its_gap(network, small)
+    yield _path_tells_its_gap(network, small)
     yield _contrast_is_a_difference(network, small)
-    yield _maps_move_with_the_picture(network, small)
+    yield _maps_move_with_the_image(network, small)
     yield _batch_is_one_by_one(network, small)
     yield _logits_not_probabilities(network, small)
     yield _classes_have_their_own(network, small)
@@ -64,7 +164,7 @@ def _rows_sum_to_one(network: ViT, images: Images) -> Iterator[Check]:
     record, worst = open_run(network, images, None, "blocks.*.attention").record, 0.0
     for place in record.attentions():
         worst = max(worst, float((record.attention(place).sum(dim=-1) - 1).abs().max()))
-    yield Check("attention shares sum to 1", worst <= 1e-4, f"worst row off by {worst:.1e}")
+    yield Check("attention weights sum to 1", worst <= 1e-4, f"worst row off by {worst:.1e}")
     first, worst = record.attention(record.attentions()[0]).detach(), 0.0
     for fusion in ("mean", "max", "min"):
         rows = rollout_of([first], fusion=fusion, discard=0.3)
@@ -98,21 +198,21 @@ def _balance_closes(network: ViT, images: Images) -> Check:
     return Check("the balance sheet closes", passed, f"gap {gap:.1e} of all parts; map and sheet differ by {off:.1e}")
 
 
-def _path_says_its_gap(network: ViT, images: Images) -> Check:
-    """What integrated gradients leave of the difference from the baseline, beside what they say of it.
+def _path_tells_its_gap(network: ViT, images: Images) -> Check:
+    """What integrated gradients leave of the difference from the baseline, beside the gap that they report.
 
-    How much that is depends on how rough the network is; that the sum is right is asked of a cube (`pixels.py`).
+    How much that is depends on how rough the network is.
     """
     heat, gap = integrated_gradients_with_gap(network, images[:1], steps=STEPS)
     with torch.no_grad():
         difference = heat.logit[0] - network(torch.zeros_like(images[:1]))[0, heat.target[0]]
-    name, size = "integrated gradients say what is missing", _not_zero(heat.values.abs().sum())
+    name, size = "integrated gradients report what is missing", _not_zero(heat.values.abs().sum())
     if difference.abs() <= ROUNDING * torch.finfo(size.dtype).eps * heat.logit[0].abs():
-        return Check(name, True, "the picture has the logit of the baseline")
-    left, said = ((one / size).abs() for one in (heat.values.sum() - difference, gap[0] * difference))
-    passed = bool((left - said).abs() <= 1e-3 * (1 + left))
-    says = f"{float(left):.1e} of all parts is missing at {STEPS} steps, {'as they say' if passed else 'unsaid'}"
-    return Check(name, passed, says)
+        return Check(name, True, "the image has the logit of the baseline")
+    left, reported = ((one / size).abs() for one in (heat.values.sum() - difference, gap[0] * difference))
+    passed = bool((left - reported).abs() <= 1e-3 * (1 + left))
+    saw = f"{float(left):.1e} of all parts is missing at {STEPS} steps, {'as reported' if passed else 'not reported'}"
+    return Check(name, passed, saw)
 
 
 def _contrast_is_a_difference(network: ViT, images: Images) -> Check:
@@ -126,8 +226,8 @@ def _contrast_is_a_difference(network: ViT, images: Images) -> Check:
     return Check("one class rather than another", off <= 1e-3, f"off by {off:.1e} from the difference of both maps")
 
 
-def _maps_move_with_the_picture(network: ViT, images: Images) -> Check:
-    """Without positions, a picture rolled by whole squares has a rolled map; also where rows are not columns."""
+def _maps_move_with_the_image(network: ViT, images: Images) -> Check:
+    """Without positions, an image rolled by whole patches has a rolled map; also where rows are not columns."""
     blind = twin(network, {})
     blind.pos_embed = None
     rows, columns = network.grid(images)
@@ -138,7 +238,7 @@ def _maps_move_with_the_picture(network: ViT, images: Images) -> Check:
     for method in (rollout, *METHODS):
         here, there = (method(blind, one, classes).values for one in (images, rolled))
         worst = max(worst, _off(there, here.roll((down, across), dims=(1, 2))))
-    return Check("maps move with the picture", worst <= 1e-2, f"off by {worst:.1e} of the largest value")
+    return Check("maps move with the image", worst <= 1e-2, f"off by {worst:.1e} of the largest value")
 
 
 def _batch_is_one_by_one(network: ViT, images: Images) -> Check:
@@ -175,8 +275,8 @@ def _classes_have_their_own(network: ViT, images: Images) -> Check:
         maps = [method(network, images, one).values for one in (first, second)]
         alike = max(alike, float(similarity(*maps).signed.nanmean()))
     blind = _off(*(rollout(network, images, one).values for one in (first, second)))
-    says = f"rank correlation of the first two classes {alike:.2f}; rollout cannot tell them apart"
-    return Check("classes have maps of their own", alike < 0.999 and blind == 0.0, says)
+    saw = f"rank correlation of the first two classes {alike:.2f}; rollout cannot tell them apart"
+    return Check("classes have maps of their own", alike < 0.999 and blind == 0.0, saw)
 
 
 def _weights_matter(network: ViT, images: Images, seed: int) -> Check:
@@ -187,12 +287,12 @@ def _weights_matter(network: ViT, images: Images, seed: int) -> Check:
         alike = [similarity(heat.values, other.values).signed for heat, other in zip(learnt, maps, strict=True)]
         found.append(torch.stack(alike))
     correlations = torch.stack(found).nanmean(dim=(0, 2)).tolist()  # not a number where maps are constant
-    told = [
+    described = [
         f"{heat.method.split('_')[0]} {'has no map' if math.isnan(one) else f'{one:.2f}'}"
         for heat, one in zip(learnt, correlations, strict=True)
     ]
     passed = not any(abs(one) > RE_DRAWN for one in correlations)
-    return Check("the weights matter", passed, f"rank correlation with scrambled weights: {', '.join(told)}")
+    return Check("the weights matter", passed, f"rank correlation with scrambled weights: {', '.join(described)}")
 
 
 @torch.no_grad()
@@ -213,7 +313,7 @@ def _sharper(part: nn.Module) -> nn.Module:
 
 
 def _off(one: Float[Tensor, "b rows columns"], other: Float[Tensor, "b rows columns"]) -> float:
-    """The largest difference, in shares of the largest value; infinite where there are numbers that are none."""
+    """The largest difference, as a fraction of the largest value; infinite where there are non-finite values."""
     return float(((one - other).abs().max() / _not_zero(other.abs().max())).nan_to_num(torch.inf))
 
 
