@@ -2,12 +2,10 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import Annotated
+from dataclasses import fields, replace
 
-from vitrail.cli.parse import Hidden, Positional, described, parse
-from vitrail.data.readers import overview
+from vitrail.cli.args import Distill
+from vitrail.cli.parse import parse
 from vitrail.errors import UsageError
 from vitrail.training.options import DistillOptions
 
@@ -15,22 +13,6 @@ SAYS = (
     "Train a Vision Transformer from labels and a teacher, which it needs no more afterwards. "
     "Example: vitrail distill mnist --teacher runs/big --student Ti/7"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Distill(DistillOptions):
-    """What can be typed after `vitrail distill`."""
-
-    data: Annotated[Positional[str], described(overview(texts=False))] = ""
-    teacher: str = ""
-    """A run or model folder, torchvision:NAME or timm:NAME."""
-    student: str | None = None
-    """The student's size with its patch in pixels, such as Ti/4 (Ti S B L H g); the recipe's network when left out."""
-    size: Hidden[str | None] = None
-    out: Path | None = None
-    """The run folder; a new one below runs/ when left out."""
-    json: bool = False
-    """Print the result as one JSON object."""
 
 
 def run(words: Sequence[str]) -> int:

@@ -4,10 +4,11 @@ import importlib.util
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitrail.cli.args import Doctor
 from vitrail.cli.parse import parse
 from vitrail.errors import UsageError
 
@@ -16,17 +17,6 @@ if TYPE_CHECKING:
 
 EXTRAS = {"digits": "sklearn", "compat": "timm"}
 NETWORK = "Ti/16"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Doctor:
-    """What can be typed after `vitrail doctor`."""
-
-    model: str | None = None
-    """A run or model folder, whose explanations are checked: sums that must close, maps that must move with the
-    picture, weights and classes that must matter, and every method once more by hand."""
-    json: bool = False
-    """Print one JSON object."""
 
 
 def run(words: Sequence[str]) -> int:

@@ -1,11 +1,10 @@
 """`vitrail evaluate RUN [DATA]`: how often a model is right, with an interval."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.parse import Positional, parse
+from vitrail.cli.args import Evaluate
+from vitrail.cli.parse import parse
 from vitrail.errors import DataError
 
 if TYPE_CHECKING:
@@ -13,28 +12,6 @@ if TYPE_CHECKING:
 
 NAMED_PROBLEMS = 5
 SHOWN = 40  # classes in the table; --json has all
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluate:
-    """What can be typed after `vitrail evaluate`."""
-
-    run: Positional[str]
-    """A run or model folder"""
-    data: Positional[str] = ""
-    """A named set (digits, mnist, planted:2x3 ...), folder or manifest; the run's own data when left out"""
-    split: str | None = None
-    """train, validation, test or all; test when there is one."""
-    data_root: Path | None = None
-    """Where named sets lie."""
-    strict: bool = False
-    """Exit with 3 when the data has classes that the model does not know, or unreadable images."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1, mps."""
-    threads: int | None = None
-    """Processor threads; chosen by the size of the work when left out."""
-    json: bool = False
-    """Print the result as one JSON object."""
 
 
 def run(words: Sequence[str]) -> int:

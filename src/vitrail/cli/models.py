@@ -2,33 +2,18 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.parse import Positional, parse
+from vitrail.cli.args import Models
+from vitrail.cli.parse import parse
 from vitrail.errors import UsageError
 
 if TYPE_CHECKING:
     from vitrail.nn import ViTConfig
     from vitrail.nn.cost import Config, Layer
-
-
-@dataclass(frozen=True, kw_only=True)
-class Models:
-    """What can be typed after `vitrail models`."""
-
-    size: Positional[str] = ""
-    """A size such as S/16, or a run or model folder; all sizes when left out"""
-    image_size: int | None = None
-    """Side of the pictures in pixels; 224 when left out, for a folder its own."""
-    channels: int | None = None
-    """Channels of the pictures; 3 when left out, for a folder its own."""
-    classes: int | None = None
-    """Number of classes; 1000 when left out, for a folder its own."""
-    json: bool = False
-    """Print one JSON value."""
 
 
 def run(words: Sequence[str]) -> int:

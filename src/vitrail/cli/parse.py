@@ -1,25 +1,26 @@
-"""From words to a checked dataclass, by tyro; the only file that knows tyro.
+"""From words to a checked dataclass, by argparse: a field is an option, and every error is two lines.
 
-A field of type `X | None` is an option that may be left out; its docstring says what happens then. What tyro draws as a
-box becomes our two lines.
+The fields come from `vitrail.cli.args` and say by their type how a word is read:
+
+    int, float, str, Path, also `| None`   --batch-size 64 (or --batch-size=64, or --batch_size 64)
+    Literal["auto", "never"]               --resume auto, and no other word
+    bool                                   --json; where True is the default, --no-background
+    tuple[str, ...]                        names without an option, as many as there are
+
+What is typed twice counts as it was typed last.
 """
 
-import contextlib
-import io
-import re
-import types
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+import argparse
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
-
-import tyro
+from types import NoneType
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from vitrail.errors import UsageError, nearest
 
 Options = TypeVar("Options")
-Positional = tyro.conf.Positional
-Hidden = tyro.conf.Suppress  # of an option that a verb inherits and does not have
 
 _KINDS: dict[Any, tuple[str, str]] = {
     int: ("N", "a whole number"),
@@ -27,119 +28,166 @@ _KINDS: dict[Any, tuple[str, str]] = {
     str: ("NAME", "a name"),
     Path: ("PATH", "a path"),
 }
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_RULE = re.compile(r"[╭╰─╯╮-]{5,}")
-_STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName)
 
 
-def described(text: str) -> Any:
-    """For `Annotated`: the help of a field whose docstring cannot say it, since it is made from a table."""
-    return tyro.conf.arg(help=text)
+@dataclass(frozen=True)
+class _Option:
+    """One field of the dataclass, as it is typed."""
+
+    field: Field[Any]
+    kind: Any  # int, float, str, Path or bool
+    choices: tuple[str, ...]  # the only words that are taken; all where empty
+
+    @property
+    def flag(self) -> str:
+        """Such as `--batch-size`; the name in capitals where there is no option."""
+        if self.positional:
+            return self.field.name.upper()
+        no = "no-" if self.field.default is True else ""
+        return f"--{no}{self.field.name.replace('_', '-')}"
+
+    @property
+    def positional(self) -> bool:
+        return "positional" in self.field.metadata
+
+    @property
+    def many(self) -> bool:
+        return self.field.default == ()
+
+    @property
+    def required(self) -> bool:
+        return self.field.default is MISSING
+
+    @property
+    def wanted(self) -> str:
+        """What a word must be."""
+        return " or ".join(self.choices) if self.choices else _KINDS[self.kind][1]
+
+    @property
+    def help(self) -> str:
+        """With its default, where that says anything."""
+        default = self.field.default
+        shown = not self.required and default not in (None, "", ()) and not isinstance(default, bool)
+        return self.field.metadata["help"].replace("%", "%%") + f" (default: {default})" * shown
+
+    def read(self, verb: str, word: str) -> Any:
+        """The value of a word.
+
+        Raises:
+            UsageError: The word is of another kind.
+        """
+        if self.choices and word not in self.choices:
+            guess = nearest(word, self.choices)
+            hint = f"{self.flag} {guess}" if guess else f"vitrail {verb} --help"
+            raise UsageError(f"{self.flag} must be {self.wanted}, got '{word}'", hint)
+        try:
+            return self.kind(word)
+        except ValueError:
+            problem = f"{self.flag} must be {self.wanted}, got '{word}'"
+            raise UsageError(problem, f"vitrail {verb} --help") from None
 
 
-def parse(kind: type[Options], verb: str, words: Sequence[str], says: str) -> Options:
+class _Lines(argparse.HelpFormatter):
+    """Lines that are broken between words, never within a name such as small-pictures."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Two lines in the place of argparse's usage and exit."""
+        raise UsageError(message, f"{self.prog} --help")
+
+
+def parse(kind: type[Options], verb: str, words: Sequence[str], about: str) -> Options:
     """The options of one verb.
 
     Args:
-        kind: A dataclass; its field docstrings are the help.
+        kind: A dataclass of `vitrail.cli.args`.
         verb: Its name, for messages.
         words: What was typed after the verb.
-        says: What the verb does, for its help.
+        about: What the verb does, for its help.
 
     Raises:
-        UsageError: For an unknown option (offers the nearest) or a value of the wrong kind.
+        UsageError: For an unknown option (offers the nearest), a word of the wrong kind, or one that is missing.
     """
-    _refuse_unknown(kind, verb, words)
-    drawn = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(drawn):
-            return tyro.cli(
-                _without_empty_defaults(kind),
-                args=list(words),
-                prog=f"vitrail {verb}",
-                description=says,
-                registry=_registry(),
-                config=_STYLE,
-            )
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        raise UsageError(_in_one_line(drawn.getvalue(), verb), f"vitrail {verb} --help") from None
+    hints = get_type_hints(kind)
+    options = [_option(field, hints[field.name]) for field in fields(kind)]  # pyrefly: ignore[bad-argument-type]
+    there = [option for option in options if "instead" not in option.field.metadata]
+    typed, left = _parser(verb, about, there).parse_known_intermixed_args(list(_joined(verb, words, options)))
+    if left:
+        raise UsageError(f"vitrail {verb} has no place for {' '.join(left)}", f"vitrail {verb} --help")
+    values: dict[str, Any] = {}
+    for option in there:
+        value = getattr(typed, option.field.name, None)
+        if option.required and value is None:
+            what = f"vitrail {verb} needs {option.flag} ({option.field.metadata['help'].lower()})"
+            raise UsageError(what, f"vitrail {verb} --help")
+        if value is None or value == []:
+            continue
+        match value:
+            case str():
+                values[option.field.name] = option.read(verb, value)
+            case list():
+                values[option.field.name] = tuple(value)
+            case _:
+                values[option.field.name] = value
+    return kind(**values)
 
 
-def _without_empty_defaults(kind: type[Options]) -> type[Options]:
-    """The same dataclass, whose help does not say `(default: None)` where nothing is the default."""
-    hints = get_type_hints(kind, include_extras=True)
-    quiet = tyro.conf.arg(help_behavior_hint="")
-    empty = [field.name for field in fields(kind) if field.default in (None, "", ()) or isinstance(field.default, bool)]  # pyrefly: ignore[bad-argument-type]
-    shown = type(kind.__name__, (kind,), {"__annotations__": {name: Annotated[hints[name], quiet] for name in empty}})
-    return dataclass(frozen=True, kw_only=True)(shown)
+def _option(field: Field[Any], hint: Any) -> _Option:
+    inner = [part for part in get_args(hint) if part is not NoneType]
+    if get_origin(hint) is Literal:
+        return _Option(field, str, tuple(inner))
+    if get_origin(hint) is tuple:
+        return _Option(field, str, ())
+    return _Option(field, inner[0] if inner else hint, ())
 
 
-def _refuse_unknown(kind: type, verb: str, words: Sequence[str]) -> None:
-    flags = {"--help"}
-    for field in fields(kind):  # pyrefly: ignore[bad-argument-type]
-        name = field.name.replace("_", "-")
-        name = f"no-{name}" if field.default is True else name
-        flags |= set() if _is_no_flag(field.type) else {f"--{name}"}
-    for word in words:
-        flag = word.partition("=")[0].replace("_", "-")
-        if word.startswith("--") and len(word) > 2 and flag not in flags:
-            guess = nearest(flag, flags)
-            raise UsageError(f"vitrail {verb} has no option {flag}", guess or f"vitrail {verb} --help")
+def _parser(verb: str, about: str, options: Sequence[_Option]) -> _Parser:
+    """What shows the help, and tells options from names."""
+    names = [f"[{one.flag}]" if not one.required else one.flag for one in options if one.positional]
+    usage = " ".join([f"vitrail {verb}", *names, "[--flags]"])
+    text = about.replace("%", "%%")
+    parser = _Parser(f"vitrail {verb}", usage, text, formatter_class=_Lines, allow_abbrev=False)
+    for option in options:
+        name, help = option.field.name, option.help
+        if option.positional:
+            parser.add_argument(name, nargs="*" if option.many else "?", metavar=option.flag, help=help)
+        elif option.kind is bool:
+            value = option.field.default is not True
+            parser.add_argument(option.flag, dest=name, action="store_const", const=value, help=help)
+        else:
+            metavar = f"{{{','.join(option.choices)}}}" if option.choices else _KINDS[option.kind][0]
+            parser.add_argument(option.flag, dest=name, metavar=metavar, help=help)
+    return parser
 
 
-def _is_no_flag(kind: Any) -> bool:
-    return not {Positional, Hidden}.isdisjoint(getattr(kind, "__metadata__", ()))
+def _joined(verb: str, words: Sequence[str], options: Sequence[_Option]) -> Iterator[str]:
+    """The words with every option spelled with hyphens and tied to its value, which may then begin with a hyphen.
 
-
-def _registry() -> tyro.constructors.ConstructorRegistry:
-    registry = tyro.constructors.ConstructorRegistry()
-    registry.primitive_rule(_optional)
-    return registry
-
-
-def _optional(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec | None:
-    """How `X | None` and plain numbers are read and shown."""
-    kind = info.type
-    if get_origin(kind) in (Union, types.UnionType):
-        inner = [part for part in get_args(kind) if part is not type(None)]
-        if len(inner) != 1 or type(None) not in get_args(kind):
-            return None
-        kind = inner[0]
-    if kind not in _KINDS:
-        return None
-    letter, wanted = _KINDS[kind]
-
-    def read(words: list[str]) -> Any:
-        try:
-            return kind(words[0])
-        except ValueError:
-            raise ValueError(f"wanted {wanted}, got '{words[0]}'") from None
-
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=letter,
-        instance_from_str=read,
-        is_instance=lambda value: value is None or isinstance(value, kind | int if kind is float else kind),
-        str_from_instance=lambda value: [] if value is None else [str(value)],
-    )
-
-
-def _in_one_line(box: str, verb: str) -> str:
-    """What stands first in a box that tyro drew: below its title, above the next rule.
-
-    The box has a frame with the title in it, or (where the encoding knows no frames) the title above a line of dashes.
+    Raises:
+        UsageError: For an option that is not there, and one without its value.
     """
-    lines = [_COLOUR.sub("", line).strip("│ ").strip() for line in box.splitlines()]
-    top = next((at for at, line in enumerate(lines) if line.startswith("╭") or _RULE.fullmatch(line)), -1)
-    end = next((at for at in range(top + 1, len(lines)) if _RULE.fullmatch(lines[at])), len(lines))
-    said = " ".join(" ".join(lines[top + 1 : end]).split()).rstrip(".")
-    for theirs, ours in (
-        (f"Missing from vitrail {verb}:", f"vitrail {verb} needs"),
-        ("Error parsing ", ""),
-        ("Unrecognized options:", f"vitrail {verb} has no place for"),
-        ("A run or model folder (required)", "(a run or model folder)"),
-    ):
-        said = said.replace(theirs, ours)
-    return said or "not understood"
+    flags = {option.flag: option for option in options if not option.positional}
+    known = {flag for flag, option in flags.items() if "instead" not in option.field.metadata}
+    left = iter(words)
+    for word in left:
+        name, equals, value = word.partition("=")
+        flag = name.replace("_", "-")
+        if word == "--":
+            yield word
+            yield from left
+        elif not word.startswith("--") or word == "--help":
+            yield word
+        elif flag not in known:
+            own = flags[flag].field.metadata["instead"] if flag in flags else nearest(flag, known)
+            raise UsageError(f"vitrail {verb} has no option {flag}", own or f"vitrail {verb} --help")
+        elif flags[flag].kind is bool or equals:
+            yield f"{flag}{equals}{value}"
+        else:
+            value = next(left, None)
+            if value is None or value.partition("=")[0].replace("_", "-") in known:
+                raise UsageError(f"{flag} needs {flags[flag].wanted} behind it", f"vitrail {verb} --help")
+            yield f"{flag}={value}"

@@ -4,11 +4,11 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitrail.cli.parse import Positional, parse
+from vitrail.cli.args import Predict
+from vitrail.cli.parse import parse
 from vitrail.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -18,38 +18,6 @@ if TYPE_CHECKING:
 
 BATCH = 64
 SAYS = "Say what is on images, or write a text for each. Example: vitrail predict runs/latest photo.jpg"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Predict:
-    """What can be typed after `vitrail predict`."""
-
-    run: Positional[str]
-    """A run or model folder"""
-    inputs: Positional[tuple[str, ...]] = ()
-    """Image files, or folders of them; texts, for a model that reads texts; or planted images, such as planted:double,
-    whose test images are taken"""
-    count: int | None = None
-    """How many planted images, evenly spread; all when left out."""
-    data_root: Path | None = None
-    """Where MNIST lies, of which planted:mnist is made."""
-    beam: int | None = None
-    """Of a model that writes: search with so many hypotheses; greedy when left out."""
-    sample: bool = False
-    """Of a model that writes: draw from its probabilities instead of searching."""
-    temperature: float | None = None
-    """Of --sample: below 1 bolder, above 1 more varied; 1 when left out."""
-    seed: int | None = None
-    """Of --sample; 0 when left out."""
-    out: Path | None = None
-    """Write one line for each input to this CSV file."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1, mps."""
-    threads: int | None = None
-    """Processor threads; chosen by the size of the work when left out."""
-    json: bool = False
-    """Print a JSON list: file, label, probability, top; or input, text, probability, ended, notes,
-    about_probabilities."""
 
 
 def run(words: Sequence[str]) -> int:

@@ -2,12 +2,11 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import fields
+from typing import TYPE_CHECKING
 
-from vitrail.cli.parse import Positional, described, parse
-from vitrail.data.readers import overview
+from vitrail.cli.args import Train
+from vitrail.cli.parse import parse
 from vitrail.errors import UsageError
 from vitrail.training.options import TrainOptions
 
@@ -20,17 +19,6 @@ SAYS = (
     "Train a Vision Transformer on a set of pictures. What is left out is decided by a recipe, and said. "
     "Example: vitrail train digits"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Train(TrainOptions):
-    """What can be typed after `vitrail train`."""
-
-    data: Annotated[Positional[str], described(overview())] = ""
-    out: Path | None = None
-    """The run folder; a new one below runs/ when left out."""
-    json: bool = False
-    """Print the result as one JSON object."""
 
 
 def run(words: Sequence[str]) -> int:

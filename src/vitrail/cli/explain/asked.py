@@ -10,7 +10,7 @@ from vitrail.errors import DataError, UsageError, counted, nearest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitrail.cli.explain.options import Explain
+    from vitrail.cli.args import Explain
     from vitrail.explain import Method
     from vitrail.model import Model
 

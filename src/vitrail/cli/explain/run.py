@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitrail.cli.explain.options import Explain
+from vitrail.cli.args import Explain
 from vitrail.cli.explain.places import check_writable, folder_name, page_at
 from vitrail.cli.parse import parse
 from vitrail.cli.shown import leave_out

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vitrail.cli.explain.options import Explain
+from vitrail.cli.args import Explain
 
 if TYPE_CHECKING:
     from vitrail.cli.explain.maps import Result

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vitrail.cli.explain.options import Explain
+from vitrail.cli.args import Explain
 from vitrail.cli.explain.pictures import read_files
 from vitrail.cli.explain.places import folder_name
 from vitrail.cli.shown import Shown, leave_out, spread

@@ -1,0 +1,166 @@
+"""What can be typed after each verb: one dataclass a verb, whose fields are its options, each with its line of help.
+
+Nothing here imports torch, so that a help text and a slip of the fingers are answered at once. `vitrail.cli.parse` says
+how the type of a field decides what may be typed.
+"""
+
+from dataclasses import MISSING, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from vitrail.data.readers import overview
+from vitrail.training.options import DistillOptions, TrainOptions, option
+
+
+def positional(help: str, default: Any = MISSING) -> Any:
+    """What is typed without an option: it must be there where there is no default."""
+    return field(default=default, metadata={"help": help, "positional": True})
+
+
+def hidden(instead: str) -> Any:
+    """An option that a verb inherits and does not have; it is pointed to another."""
+    return field(default=None, metadata={"instead": instead})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(TrainOptions):
+    """What can be typed after `vitrail train`."""
+
+    data: str = positional(overview(), "")
+    out: Path | None = option("The run folder; a new one below runs/ when left out.")
+    json: bool = option("Print the result as one JSON object.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distill(DistillOptions):
+    """What can be typed after `vitrail distill`."""
+
+    data: str = positional(overview(texts=False), "")
+    teacher: str = option("A run or model folder, torchvision:NAME or timm:NAME.", "")
+    student: str | None = option(
+        "The student's size with its patch in pixels, such as Ti/4 (Ti S B L H g); the recipe's network when left out."
+    )
+    size: str | None = hidden("--student")
+    out: Path | None = option("The run folder; a new one below runs/ when left out.")
+    json: bool = option("Print the result as one JSON object.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    """What can be typed after `vitrail evaluate`."""
+
+    run: str = positional("A run or model folder")
+    data: str = positional(
+        "A named set (digits, mnist, planted:2x3 ...), folder or manifest; the run's own data when left out",
+        "",
+    )
+    split: str | None = option("train, validation, test or all; test when there is one.")
+    data_root: Path | None = option("Where named sets lie.")
+    strict: bool = option(
+        "Exit with 3 when the data has classes that the model does not know, or unreadable images.",
+        False,
+    )
+    device: str = option("cpu, cuda, cuda:1, mps.", "auto")
+    threads: int | None = option("Processor threads; chosen by the size of the work when left out.")
+    json: bool = option("Print the result as one JSON object.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predict:
+    """What can be typed after `vitrail predict`."""
+
+    run: str = positional("A run or model folder")
+    inputs: tuple[str, ...] = positional(
+        "Image files, or folders of them; texts, for a model that reads texts; or planted images, such as "
+        "planted:double, whose test images are taken",
+        (),
+    )
+    count: int | None = option("How many planted images, evenly spread; all when left out.")
+    data_root: Path | None = option("Where MNIST lies, of which planted:mnist is made.")
+    beam: int | None = option("Of a model that writes: search with so many hypotheses; greedy when left out.")
+    sample: bool = option("Of a model that writes: draw from its probabilities instead of searching.", False)
+    temperature: float | None = option("Of --sample: below 1 bolder, above 1 more varied; 1 when left out.")
+    seed: int | None = option("Of --sample; 0 when left out.")
+    out: Path | None = option("Write one line for each input to this CSV file.")
+    device: str = option("cpu, cuda, cuda:1, mps.", "auto")
+    threads: int | None = option("Processor threads; chosen by the size of the work when left out.")
+    json: bool = option(
+        "Print a JSON list: file, label, probability, top; or input, text, probability, ended, notes, "
+        "about_probabilities.",
+        False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explain:
+    """What can be typed after `vitrail explain`."""
+
+    run: str = positional("A run or model folder")
+    pictures: tuple[str, ...] = positional(
+        "Picture files or folders of them; or one named set, manifest or the run's own data, whose test pictures (or "
+        "validation pictures, where there is no test) are taken. Planted pictures, whose evidence is known, may show "
+        "no digit or two: planted:empty, planted:double, planted:mnist,double,2x3",
+        (),
+    )
+    method: str | None = option(
+        "How to explain: raw_attention, head_view, rollout, gradient_rollout, attention_grad_cam, generic_attention, "
+        "legrad, attcat, tam, saliency, input_x_gradient, smooth_grad, integrated_gradients, grad_cam, hires_cam, "
+        "occlusion, rise, kernel_shap, conservative; generic_attention when left out. A model that writes has "
+        "cross_attention."
+    )
+    layer: str | None = option(
+        "The layer that the method reads, where it reads one: a number, -1 for the last, or a name such as "
+        "blocks.3.norm1."
+    )
+    head: int | None = option("The head that the method reads, where it can; all together when left out.")
+    compare: bool = option("Several methods side by side, on one colour scale.", False)
+    methods: str | None = option(
+        "Which ones --compare shows, with commas between; all but those that take long when left out."
+    )
+    target: str | None = option("The class to explain, by name; each picture's top class when left out.")
+    rather_than: str | None = option("The class that it is held against: why this one rather than that one.")
+    no_trust: bool = option(
+        "Only the maps, without the test on the model that says how far to trust each; far quicker.",
+        False,
+    )
+    reference: Path | None = option(
+        "Pictures that cover squares in that test: a folder of them, or another run; the model's own when left out."
+    )
+    masks: Path | None = option(
+        "A folder with a PNG for each picture, of the same name, not black where the evidence lies."
+    )
+    precision: Literal["auto", "fp32", "bf16"] = option(
+        "Of the passes that test maps; auto times bf16 against fp32 once, on a wide network, and takes the faster.",
+        "auto",
+    )
+    count: int = option("How many pictures of a set or folder, evenly spread over it.", 8)
+    out: Path | None = option(
+        "The page (.html), or a folder for it; explanation.html here when left out. Pictures go into a folder of the "
+        "same name beside the page."
+    )
+    data_root: Path | None = option("Where named sets lie.")
+    device: str = option("cpu, cuda, cuda:1, mps.", "auto")
+    threads: int | None = option("Processor threads; chosen by the size of the work when left out.")
+    json: bool = option("Print a JSON list with the values of every map.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """What can be typed after `vitrail models`."""
+
+    size: str = positional("A size such as S/16, or a run or model folder; all sizes when left out", "")
+    image_size: int | None = option("Side of the pictures in pixels; 224 when left out, for a folder its own.")
+    channels: int | None = option("Channels of the pictures; 3 when left out, for a folder its own.")
+    classes: int | None = option("Number of classes; 1000 when left out, for a folder its own.")
+    json: bool = option("Print one JSON value.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doctor:
+    """What can be typed after `vitrail doctor`."""
+
+    model: str | None = option(
+        "A run or model folder, whose explanations are checked: sums that must close, maps that must move with the "
+        "picture, weights and classes that must matter, and every method once more by hand."
+    )
+    json: bool = option("Print one JSON object.", False)
