@@ -19,15 +19,6 @@ DOTTED = re.compile(r"(?<![\w./-])vitrail(?:\.[A-Za-z_]\w*)+")
 ROW = re.compile(r"`([A-Za-z_]\w*)` in `([\w/]+\.py)`")
 PLACEHOLDER = "NAME"  # of a file that somebody will write
 A_PERSONS = {"photos/", "train/", "val/", "test/"}  # folders of a person, who is told how to name them
-    "README.md",
-    "data/",
-    "model/",
-    "runs/",
-    "photos/",
-    "train/",
-    "val/",
-    "test/",
-}  # also what a run or a person has
 
 
 def sentences(page: Path) -> str:
