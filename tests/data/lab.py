@@ -1,6 +1,7 @@
-"""What the tests of loaders and batches share: tiny sets in memory, some of whose images cannot be read."""
+"""What the tests of data share: tiny sets in memory, some of whose images cannot be read, and data opened in full."""
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,9 +11,11 @@ from torch import Tensor
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batches
 from vitrail.data.columns import Classes, Labels
+from vitrail.data.dataset import Counts, Dataset, Split, make_dataset, match_split
 from vitrail.data.loader import Loaded, Loader, ResidentLoader
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.tasks import Classification
+from vitrail.data.readers import read
+from vitrail.tasks import Classification, choose_task
 
 CPU = torch.device("cpu")
 PLAIN = Preprocessing((8, 8), channels=1, mean=(0.3,), std=(0.4,))
@@ -61,3 +64,23 @@ def tiny_set(count: int = 22, augmentation: Augmentation = LIVELY, seed: int = 0
     """A training set in memory."""
     pixels, labels = noise(count)
     return labelled_set(PatchyLoader(pixels, bad), labels, PLAIN, augmentation, seed)
+
+
+def open_set(what: str, root: Path | None = None, seed: int = 0, counts: Counts | None = None) -> Dataset:
+    """Data to train on, with the task that its columns allow."""
+    raw = read(what, root, split_seed=seed, counts=counts)
+    task = choose_task(what, raw.columns())
+    return make_dataset(what, raw, task.column, lambda raw, splits: task.codec(raw, splits, ""), seed)
+
+
+def open_split(
+    what: str, classes: tuple[str, ...], root: Path | None = None, split: str | None = None, seed: int = 0
+) -> Split:
+    """A split to evaluate a model of these classes on."""
+    return match_split(what, read(what, root), "label", Classes(classes), split, seed)
+
+
+def names_of(dataset: Dataset) -> tuple[str, ...]:
+    """The classes of labelled data."""
+    assert isinstance(dataset.codec, Classes)
+    return dataset.codec.names

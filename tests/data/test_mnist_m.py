@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from vitrail.data.parts import TEST, TRAIN
-from vitrail.data.source import Source, open_evaluation, open_source, reopen_source
-from vitrail.jobs import CHANGED, open_for
 
 import vitrail
-from tests.data.test_source import put_idx
+from tests.data.lab import names_of, open_set, open_split
+from tests.data.test_dataset import put_idx
+from vitrail.data.dataset import TEST, TRAIN, Dataset, labels_of
 from vitrail.data.images import ArrayImages
 from vitrail.data.loader import ResidentLoader, open_loader
 from vitrail.data.plan import BACKGROUND, uniforms
@@ -22,6 +21,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers import idx, photographs
 from vitrail.data.readers.mnist_m import blend, read_mnist_m
 from vitrail.errors import DataError, UsageError
+from vitrail.training.evaluate import CHANGED, open_for
 
 
 def noise(seed: int, *shape: int) -> np.ndarray:
@@ -37,10 +37,10 @@ def idx_content(values: np.ndarray) -> bytes:
     return bytes((0, 0, 8, values.ndim)) + np.array(values.shape, dtype=">u4").tobytes() + values.tobytes()
 
 
-def pixels(source: Source, split: str) -> np.ndarray:
-    pictures = {"train": source.train, "validation": source.validation, "test": source.test}[split].pictures
-    assert isinstance(pictures, ArrayImages)
-    return pictures.pixels
+def pixels(source: Dataset, split: str) -> np.ndarray:
+    images = source.splits[split].inputs
+    assert isinstance(images, ArrayImages)
+    return images.pixels
 
 
 # The rule
@@ -114,23 +114,23 @@ def put_made(root: Path, count: int = 10) -> Path:
 def test_made_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_made(tmp_path)
     (tmp_path / "photographs" / "notes.txt").write_text("no picture")
-    source = open_source("mnist-m", tmp_path)
+    source = open_set("mnist-m", tmp_path)
     assert [len(source.train), len(source.validation), len(source.test)] == [90, 10, 20]
-    assert source.classes == tuple("0123456789")
+    assert names_of(source) == tuple("0123456789")
     assert source.root == str(tmp_path)
     assert any("8 for training and validation, 2 others for test" in note for note in source.notes)
-    assert source.test.pictures.name(3) == "mnist-m/test/3"
-    plain = open_source("mnist", tmp_path)
-    np.testing.assert_array_equal(plain.test.labels, source.test.labels)
-    assert source.test.pictures.open(0).mode == "RGB"
+    assert source.test.inputs.name(3) == "mnist-m/test/3"
+    plain = open_set("mnist", tmp_path)
+    np.testing.assert_array_equal(labels_of(plain.test), labels_of(source.test))
+    assert source.test.inputs.open(0).mode == "RGB"
     found = read_mnist_m("mnist-m", tmp_path)
     whole = np.concatenate([pixels(source, "train"), pixels(source, "validation")])
-    assert sorted(map(bytes, whole)) == sorted(map(bytes, found.parts[TRAIN].pictures.pixels))
+    assert sorted(map(bytes, whole)) == sorted(map(bytes, found.splits[TRAIN].inputs.pixels))
     monkeypatch.chdir("/")
-    again = reopen_source(source.name, source.root, source.split_seed)
+    again = open_set("mnist-m", Path(source.root), source.split_seed or 0)
     assert again.fingerprint == source.fingerprint
     monkeypatch.setenv("VITRAIL_DATA", str(tmp_path))
-    assert open_evaluation("mnist-m", source.classes).split.pictures.digest() == source.test.pictures.digest()
+    assert open_split("mnist-m", names_of(source)).samples.inputs.digest() == source.test.inputs.digest()
 
 
 def test_photographs_of_training_and_test_differ(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_photographs_of_training_and_test_differ(tmp_path: Path) -> None:
     (tmp_path / "photographs").mkdir()
     for number in range(10):
         Image.new("RGB", (9, 9), (number, 0, 0)).save(tmp_path / "photographs" / f"{number}.png")
-    source = open_source("mnist-m", tmp_path)
+    source = open_set("mnist-m", tmp_path)
     seen = {name: set(pixels(source, name)[..., 0].ravel().tolist()) for name in ("train", "validation", "test")}
     assert len(seen["test"]) == 2
     assert seen["train"] | seen["test"] == set(range(10))
@@ -156,20 +156,20 @@ def test_training_and_test_cut_out_other_places(tmp_path: Path) -> None:
     for name, brightness in (("train", 0), ("test", 100)):
         (tmp_path / "photographs" / name).mkdir(parents=True)
         Image.fromarray(dark + np.uint8(brightness)).save(tmp_path / "photographs" / name / "a.png")
-    train, test = (read_mnist_m("mnist-m", tmp_path).parts[name].pictures.pixels for name in (TRAIN, TEST))
+    train, test = (read_mnist_m("mnist-m", tmp_path).splits[name].inputs.pixels for name in (TRAIN, TEST))
     assert ((train + np.uint8(100)) != test).any(axis=(1, 2, 3)).mean() > 0.9
 
 
 def test_the_fingerprint_covers_digits_photographs_and_seed(tmp_path: Path) -> None:
     put_made(tmp_path)
-    seen = {open_source("mnist-m", tmp_path).fingerprint}
-    made = [read_mnist_m("mnist-m", tmp_path, seed).parts for seed in (0, 1)]
-    digests = {parts[name].pictures.digest() for parts in made for name in (TRAIN, TEST)}
+    seen = {open_set("mnist-m", tmp_path).fingerprint}
+    made = [read_mnist_m("mnist-m", tmp_path, seed).splits for seed in (0, 1)]
+    digests = {parts[name].inputs.digest() for parts in made for name in (TRAIN, TEST)}
     assert len(digests) == 4
     put_photograph(tmp_path / "photographs" / "3.png", 99)
-    seen.add(open_source("mnist-m", tmp_path).fingerprint)
+    seen.add(open_set("mnist-m", tmp_path).fingerprint)
     put_idx(tmp_path, t10k_images_idx3_ubyte=idx_content(noise(5, 20, 6, 5)))
-    seen.add(open_source("mnist-m", tmp_path).fingerprint)
+    seen.add(open_set("mnist-m", tmp_path).fingerprint)
     assert len(seen) == 3
 
 
@@ -220,7 +220,7 @@ def test_too_few_photographs(tmp_path: Path, files: tuple[str, ...], lacking: st
         if not file.endswith(".png"):
             (tmp_path / "photographs" / file).with_suffix(".png").rename(tmp_path / "photographs" / file)
     with pytest.raises(DataError, match=lacking) as caught:
-        open_source("mnist-m", tmp_path)
+        open_set("mnist-m", tmp_path)
     assert caught.value.exit_code == 3
     assert str(tmp_path / "photographs") in caught.value.problem
 
@@ -242,11 +242,11 @@ def test_damaged_and_double_photographs(tmp_path: Path) -> None:
     put_made(tmp_path)
     (tmp_path / "photographs" / "4.png").write_bytes(b"")
     with pytest.raises(DataError, match=r"4\.png"):
-        open_source("mnist-m", tmp_path)
+        open_set("mnist-m", tmp_path)
     for number in range(10):
         put_photograph(tmp_path / "photographs" / f"{number}.png", 0)
     with pytest.raises(DataError, match=r"png.*png"):
-        open_source("mnist-m", tmp_path)
+        open_set("mnist-m", tmp_path)
 
 
 def test_without_mnist_the_error_is_that_of_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ def test_without_mnist_the_error_is_that_of_mnist(tmp_path: Path, monkeypatch: p
         said = []
         for name in ("mnist", "mnist-m"):
             with pytest.raises(DataError) as caught:
-                open_source(name, root)
+                open_set(name, root)
             said.append((str(caught.value), caught.value.hint))
         assert said[0] == said[1]
 
@@ -284,7 +284,7 @@ def test_without_the_packages(tmp_path: Path, package: str, name: str, monkeypat
     put_idx(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UsageError, match=name) as caught:
-        open_source("mnist-m", tmp_path)
+        open_set("mnist-m", tmp_path)
     assert "vitrail[photos]" in caught.value.hint
 
 
@@ -292,11 +292,11 @@ def test_real_mnist_m(mnist_root: Path) -> None:
     pytest.importorskip("skimage")
     if (mnist_root / "photographs").exists():
         pytest.skip("there are other photographs beside MNIST")
-    source, plain = open_source("mnist-m", mnist_root), open_source("mnist", mnist_root)
+    source, plain = open_set("mnist-m", mnist_root), open_set("mnist", mnist_root)
     assert [len(source.train), len(source.validation), len(source.test)] == [55_000, 5_000, 10_000]
-    np.testing.assert_array_equal(source.test.labels, plain.test.labels)
+    np.testing.assert_array_equal(labels_of(source.test), labels_of(plain.test))
     assert pixels(source, "test").shape == (10_000, 28, 28, 3)
-    black = plain.test.pictures.pixels == 0
+    black = plain.test.inputs.pixels == 0
     mean = pixels(source, "test")[black].mean(axis=0)
     backgrounds = [each.mean(axis=(0, 1)) for each in photographs.packaged_photographs().test]
     np.testing.assert_allclose(mean, np.mean(backgrounds, axis=0), atol=4)
@@ -320,27 +320,27 @@ def put_published(root: Path, train: int = 100, test: int = 10) -> None:
 def test_published_files(tmp_path: Path, below: str) -> None:
     put_published(tmp_path / below)
     put_idx(tmp_path)
-    source = open_source("mnist-m", tmp_path)
+    source = open_set("mnist-m", tmp_path)
     assert source.notes == ()
     assert [len(source.train), len(source.validation), len(source.test)] == [90, 10, 10]
     for split in (source.train, source.validation, source.test):
-        for index, label in enumerate(split.labels):
-            red, green, _ = split.pictures.open(index).getpixel((0, 0))
+        for index, label in enumerate(labels_of(split)):
+            red, green, _ = split.inputs.open(index).getpixel((0, 0))
             assert green == 10 * label
-            assert split.pictures.name(index).endswith(f"/{red:08d}.png")
-    assert source.test.pictures.name(0) == str(Path(below) / "mnist_m_test" / "00000009.png")
-    assert reopen_source(source.name, source.root, source.split_seed).fingerprint == source.fingerprint
+            assert split.inputs.name(index).endswith(f"/{red:08d}.png")
+    assert source.test.inputs.name(0) == str(Path(below) / "mnist_m_test" / "00000009.png")
+    assert open_set("mnist-m", Path(source.root), source.split_seed or 0).fingerprint == source.fingerprint
     preprocessing = Preprocessing(size=(28, 28))
-    feed = open_loader(source.test.pictures, preprocessing, workers=1)
-    assert isinstance(feed, ResidentLoader)
-    assert feed.pixels.shape == (10, 3, 28, 28)
-    assert feed.pixels[:, 0].flatten(1).tolist() == [[9 - number] * 784 for number in range(10)]
+    loader = open_loader(source.test.inputs, preprocessing, workers=1)
+    assert isinstance(loader, ResidentLoader)
+    assert loader.pixels.shape == (10, 3, 28, 28)
+    assert loader.pixels[:, 0].flatten(1).tolist() == [[9 - number] * 784 for number in range(10)]
 
 
 def test_pictures_without_a_label_are_ignored(tmp_path: Path) -> None:
     put_published(tmp_path)
     Image.new("RGB", (32, 32)).save(tmp_path / "mnist_m_train" / "extra.png")
-    source = open_source("mnist-m", tmp_path)
+    source = open_set("mnist-m", tmp_path)
     assert source.notes == ("Ignored 1 file in mnist_m_train that mnist_m_train_labels.txt does not name.",)
     assert len(source.train) + len(source.validation) == 100
 
@@ -363,7 +363,7 @@ def test_odd_label_files(tmp_path: Path, content: bytes, reason: str) -> None:
     put_published(tmp_path)
     (tmp_path / "mnist_m_train_labels.txt").write_bytes(content)
     with pytest.raises(DataError, match=reason) as caught:
-        open_source("mnist-m", tmp_path)
+        open_set("mnist-m", tmp_path)
     assert "\n" not in str(caught.value).splitlines()[0]
 
 
@@ -373,7 +373,7 @@ def test_published_files_that_are_not_complete(tmp_path: Path, missing: str) -> 
     put_idx(tmp_path)
     (tmp_path / missing).unlink()
     with pytest.raises(DataError, match=missing):
-        open_source("mnist-m", tmp_path)
+        open_set("mnist-m", tmp_path)
 
 
 def test_a_run_says_that_its_photographs_have_changed(tmp_path: Path) -> None:

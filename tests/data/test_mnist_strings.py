@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from vitrail.data.sequence_source import Counts, open_sequences
 
+from tests.data.lab import open_set
+from vitrail.data.dataset import Counts
 from vitrail.data.readers.mnist_strings import GAP, HEIGHT, LAYOUT, LONGEST, RAISED, WIDTH, StringMaker, string_makers
 
 SPLITS = ("train", "validation", "test")
@@ -101,11 +102,13 @@ def check_made_of_their_own(root: Path) -> None:
     """Pictures of a single digit, of which there are some in each split: their ink is that of a digit of the split."""
     makers, _, _ = string_makers(root, seed=0)
     inks = {name: hashes_of_ink(maker.pixels) for name, maker in makers.items()}
-    source = open_sequences("mnist-strings", root, counts=Counts(train=300, validation=50, test=60))
+    source = open_set("mnist-strings", root, counts=Counts(train=300, validation=50, test=60))
     for name, other in (("validation", "train"), ("test", "train"), ("test", "validation")):
         samples = source.splits[name]
-        single = [row for row, text in enumerate(samples.texts(np.arange(len(samples)))) if len(text) == 1]
-        found = hashes_of_ink([np.asarray(samples.pictures.open(row).convert("L")) for row in single])
+        single = [
+            row for row, text in enumerate(samples.column("text").take(np.arange(len(samples)))) if len(text) == 1
+        ]
+        found = hashes_of_ink([np.asarray(samples.inputs.open(row).convert("L")) for row in single])
         assert len(single) > 5
         assert found <= inks[name]
         assert not found & inks[other]

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
+from vitrail.data.dataset import labels_of
 from vitrail.data.images import ArrayImages
 from vitrail.data.readers.digits import read_digits
 from vitrail.data.readers.planted import PLANTED, Planted, Variant, plant, planted_digits
@@ -145,14 +146,14 @@ def test_splits_have_no_digit_in_common() -> None:
     for number, image in enumerate(np.rint(raw.images * 255 / 16).astype(np.uint8)):
         numbers.setdefault(image.tobytes(), set()).add(number)
     seen: dict[str, set[int]] = {}
-    for split, part in read_digits().parts.items():
-        assert isinstance(part.pictures, ArrayImages)
-        made = plant(part.pictures.pixels, part.labels, 300, noise=0.0)
+    for split, part in read_digits().splits.items():
+        assert isinstance(part.inputs, ArrayImages)
+        made = plant(part.inputs.pixels, labels_of(part), 300, noise=0.0)
         shown = cells_of(made)[np.arange(300), made.cells[:, 0]]
         found = [min(numbers[cell.tobytes()]) for cell in shown]
         np.testing.assert_array_equal(raw.target[found], made.labels[:, 0])
         seen[split] = set(found)
-        assert seen[split] <= set(part.pictures.numbers)
+        assert seen[split] <= set(part.inputs.numbers)
     assert not seen["train"] & seen["test"]
     assert not seen["train"] & seen["validation"]
     assert not seen["validation"] & seen["test"]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vitrail.data.parts import Part
-from vitrail.data.source import open_evaluation, open_source, reopen_source
 
+from tests.data.lab import names_of, open_set, open_split
+from vitrail.data.dataset import Samples, labels_of
 from vitrail.data.images import ArrayImages
 from vitrail.data.readers import is_named, planted_sets
 from vitrail.data.readers.digits import read_digits
@@ -36,7 +36,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
     make = planted_sets._make
 
-    def noted(chosen: PlantedSet, split: str, digits: dict[str, Part]) -> Planted:
+    def noted(chosen: PlantedSet, split: str, digits: dict[str, Samples]) -> Planted:
         asked.append(split)
         return make(chosen, split, digits)
 
@@ -46,10 +46,10 @@ def few(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def part_of(digits: dict[str, Part], split: str) -> tuple[np.ndarray, np.ndarray]:
+def part_of(digits: dict[str, Samples], split: str) -> tuple[np.ndarray, np.ndarray]:
     part = digits[split]
-    assert isinstance(part.pictures, ArrayImages)
-    return part.pictures.pixels, part.labels
+    assert isinstance(part.inputs, ArrayImages)
+    return part.inputs.pixels, labels_of(part)
 
 
 def test_planted_itself_is_as_it_was() -> None:
@@ -105,7 +105,7 @@ def test_options_stand_in_any_order(
 def test_what_cannot_be_meant(name: str, says: str, hint: str) -> None:
     assert is_named(name)
     with pytest.raises(UsageError) as caught:
-        open_source(name)
+        open_set(name)
     assert len(str(caught.value).split("\n")) == 2
     assert says in caught.value.problem
     assert hint in str(caught.value)
@@ -120,7 +120,7 @@ def test_what_cannot_be_meant(name: str, says: str, hint: str) -> None:
     ],
 )
 def test_two_labels_or_none_cannot_be_learnt_or_counted(name: str, labels: str, instead: str) -> None:
-    for refuse in (open_source, lambda name: open_evaluation(name, CLASSES)):
+    for refuse in (open_set, lambda name: open_split(name, CLASSES)):
         with pytest.raises(UsageError) as caught:
             refuse(name)
         problem, hint = str(caught.value).split("\n")
@@ -136,44 +136,44 @@ def test_names_that_only_begin_alike_are_folders_or_nothing() -> None:
 
 
 def test_a_rectangle_is_opened_by_any_who_ask(few: list[str]) -> None:
-    source = open_source("planted:2x3")
-    assert (source.name, source.root, source.classes) == ("planted:2x3", "scikit-learn", CLASSES)
+    source = open_set("planted:2x3")
+    assert (source.name, source.root, names_of(source)) == ("planted:2x3", "scikit-learn", CLASSES)
     assert source.notes == (
         "Made from scikit-learn's digits: one cell of 6 shows a digit, the others show digits with shuffled pixels.",
     )
-    assert source.train.pictures.open(3).size == (24, 16)
-    assert source.train.pictures.name(3) == "planted-2x3/train/3"
-    assert reopen_source(source.name, source.root, source.split_seed).fingerprint == source.fingerprint
-    assert open_source("planted:3x2").fingerprint != source.fingerprint
+    assert source.train.inputs.open(3).size == (24, 16)
+    assert source.train.inputs.name(3) == "planted-2x3/train/3"
+    assert open_set("planted:2x3").fingerprint == source.fingerprint
+    assert open_set("planted:3x2").fingerprint != source.fingerprint
     few.clear()
-    evaluated = open_evaluation("planted:2x3", CLASSES)
+    evaluated = open_split("planted:2x3", CLASSES)
     assert "test" in few
     assert "train" not in few
-    assert evaluated.split.pictures.digest() == source.test.pictures.digest()
+    assert evaluated.samples.inputs.digest() == source.test.inputs.digest()
     truth = planted_pictures(parse_planted("planted:2x3"), "test")
-    np.testing.assert_array_equal(np.asarray(evaluated.split.pictures.open(7)), truth.pixels[7])
+    np.testing.assert_array_equal(np.asarray(evaluated.samples.inputs.open(7)), truth.pixels[7])
     assert truth.masks(4)[7, 0].sum() == 4
 
 
 def test_only_the_split_that_is_wanted_is_made(few: list[str]) -> None:
-    assert len(open_evaluation("planted", CLASSES).split) == 30
+    assert len(open_split("planted", CLASSES).samples) == 30
     assert "train" not in few
-    evaluated = open_evaluation("planted", CLASSES, split="validation")
+    evaluated = open_split("planted", CLASSES, split="validation")
     assert "train" not in few
     made = planted_digits("validation", 20)
-    np.testing.assert_array_equal(evaluated.split.labels, made.labels[:, 0])
-    np.testing.assert_array_equal(np.asarray(evaluated.split.pictures.open(7)), made.pixels[7])
-    assert evaluated.split.pictures.name(7) == "planted/validation/7"
-    source = open_source("planted")
+    np.testing.assert_array_equal(labels_of(evaluated.samples), made.labels[:, 0])
+    np.testing.assert_array_equal(np.asarray(evaluated.samples.inputs.open(7)), made.pixels[7])
+    assert evaluated.samples.inputs.name(7) == "planted/validation/7"
+    source = open_set("planted")
     assert set(few) == set(COUNTS)
-    assert (source.classes, source.split_seed, len(source.train)) == (CLASSES, 0, 40)
+    assert (names_of(source), source.split_seed, len(source.train)) == (CLASSES, 0, 40)
     with pytest.raises(UsageError, match="validation, test, train"):
-        open_evaluation("planted", CLASSES, split="all")
+        open_split("planted", CLASSES, split="all")
 
 
 def test_large_pictures_are_made_in_pieces(few: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each piece is what `plant` makes of a seed of its own, and no picture stands twice."""
-    chosen, digits = parse_planted("planted:2x3"), read_digits().parts
+    chosen, digits = parse_planted("planted:2x3"), read_digits().splits
     whole = planted_pictures(chosen, "test")
     monkeypatch.setattr(planted_sets, "AT_ONCE", 12 * 16 * 24 + 5)
     made = planted_pictures(chosen, "test")
@@ -189,15 +189,15 @@ def test_mnist_is_planted(few: list[str], mnist_root: Path, monkeypatch: pytest.
     """Its own test digits for testing, others for learning and validating, in cells of 28 pixels."""
     monkeypatch.setattr(planted_sets, "plant", lambda *given, **options: plant(*given, **options, noise=0.0))
     digits, root = planted_sets._digits("mnist", mnist_root)
-    source = open_source("planted:mnist,2x3", mnist_root)
+    source = open_set("planted:mnist,2x3", mnist_root)
     assert source.root == root
-    assert source.train.pictures.open(0).size == (84, 56)
-    assert {split: len(part.labels) for split, part in digits.items()} == {
+    assert source.train.inputs.open(0).size == (84, 56)
+    assert {split: len(part) for split, part in digits.items()} == {
         "train": 55_000,
         "validation": 5_000,
         "test": 10_000,
     }
-    named = {split: {part.pictures.name(i) for i in range(len(part.labels))} for split, part in digits.items()}
+    named = {split: {part.inputs.name(i) for i in range(len(part))} for split, part in digits.items()}
     assert not named["train"] & named["validation"]
     for split in COUNTS:
         made = planted_pictures(parse_planted("planted:mnist,2x3"), split, mnist_root)
@@ -216,16 +216,17 @@ def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_recipe_follows_the_cells() -> None:
-    assert choose("auto", "planted", 120_000, 32)[0] is RECIPES["planted"]
+    kinds = ("ViT",)
+    assert choose("auto", "planted", kinds, 120_000, 32)[0] is RECIPES["planted"]
     for name, size, patch in (
         ("planted:2x3", [16, 24], 4),
         ("planted:mnist", [112, 112], 14),
         ("planted:1x5", [8, 40], 4),
     ):
         for asked in ("auto", "planted"):
-            recipe, called, _ = choose(asked, name, 120_000, min(size))
+            recipe, called, _ = choose(asked, name, kinds, 120_000, min(size))
             assert (called, recipe.network["image_size"], recipe.network["patch_size"]) == ("planted", size, patch)
             assert (recipe.image_size, recipe.reached) == (size[0], NOT_MEASURED)
-    assert choose("planted", "digits", 1000, 8)[0] is RECIPES["planted"]
-    assert choose("mnist", "planted:2x3", 1000, 16)[0] is RECIPES["mnist"]
-    assert "2x3 cells" in choose("auto", "planted:2x3", 1000, 16)[2]
+    assert choose("planted", "digits", kinds, 1000, 8)[0] is RECIPES["planted"]
+    assert choose("mnist", "planted:2x3", kinds, 1000, 16)[0] is RECIPES["mnist"]
+    assert "2x3 cells" in choose("auto", "planted:2x3", kinds, 1000, 16)[2]

@@ -14,6 +14,7 @@ from torchvision.transforms import v2
 
 from vitrail.data.hugging_face import from_hugging_face, to_hugging_face
 from vitrail.data.preprocessing import Preprocessing, measure_statistics
+from vitrail.data.readers import read
 from vitrail.errors import DataError, UsageError
 
 RNG = np.random.default_rng(0)
@@ -286,10 +287,7 @@ def test_statistics_are_those_of_all_pixels_of_all_images() -> None:
 
 def test_statistics_of_mnist(mnist_root: Path) -> None:
     """The values that every tutorial prints."""
-    from vitrail.data.source import open_source
-
-    source = open_source("mnist", mnist_root)
-    pixels = np.concatenate([source.train.pictures.pixels, source.validation.pictures.pixels])
-    mean, std = measure_statistics(torch.from_numpy(pixels)[:, None])
+    pixels = read("mnist", mnist_root).splits["train"].inputs.pixels
+    mean, std = measure_statistics(torch.from_numpy(pixels.copy())[:, None])
     assert mean[0] == pytest.approx(0.1307, abs=5e-5)
     assert std[0] == pytest.approx(0.3081, abs=5e-5)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.photographs import make_photographs
 from vitrail.data.readers import table
-from vitrail.data.readers.table import FORMATS, MANIFESTS, NAMED, NAMED_SEQUENCES, find, is_named, overview
+from vitrail.data.readers.table import FORMATS, MANIFESTS, NAMED, NAMED_SEQUENCES, is_named, overview, read
 from vitrail.errors import DataError, UsageError
 
 
@@ -14,16 +14,16 @@ def test_a_path_is_read_by_the_reader_that_fits(tmp_path: Path, monkeypatch: pyt
     """A folder that bears the name of a known set is read where it is written as a path, and only there."""
     make_photographs(tmp_path / "mnist", ("a", "b"), 2, 0)
     monkeypatch.chdir(tmp_path)
-    found = find("./mnist")
-    assert sorted(found.parts["all"].counts().items()) == [("a", 2), ("b", 2)]
-    files = [Path(found.root) / found.parts["all"].pictures.name(index) for index in range(4)]
+    found = read("./mnist")
+    assert sorted(found.splits["all"].column("label").counts().items()) == [("a", 2), ("b", 2)]
+    files = [Path(found.root) / found.splits["all"].name(index) for index in range(4)]
     for ending, line in zip(MANIFESTS, ("{0},{1}", '{{"path": "{0}", "label": "{1}"}}'), strict=True):
         rows = ["path,label"] * (ending == ".csv") + [line.format(file, file.parent.name) for file in files]
         manifest = tmp_path / f"labels{ending.upper()}"
         manifest.write_text("\n".join(rows))
-        assert find(str(manifest)).parts["all"].counts() == {"a": 2, "b": 2}
+        assert read(str(manifest)).splits["all"].column("label").counts() == {"a": 2, "b": 2}
     with pytest.raises(DataError, match="nowhere"):
-        find("mnist", tmp_path / "nowhere")
+        read("mnist", tmp_path / "nowhere")
 
 
 def test_help_and_messages_are_made_from_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,43 +36,36 @@ def test_help_and_messages_are_made_from_the_table(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(table, "FORMATS", (*FORMATS, row))
     file = tmp_path / "a.SHAPES"
     file.touch()
-    find("shapes", tmp_path)
-    find(str(file))
+    read("shapes", tmp_path)
+    read(str(file))
     assert seen == [("shapes", tmp_path), (str(file), None)]
     assert "shapes" in overview()
 
 
 def test_names_are_known() -> None:
-    assert all(is_named(name) for name in (*NAMED, "planted:mnist,2x3"))
-    assert not any(is_named(name) for name in ("./mnist", "MNIST", "photos", "labels.csv", *NAMED_SEQUENCES))
-
-
-@pytest.mark.parametrize("name", NAMED_SEQUENCES)
-def test_a_set_of_sequences_has_no_classes(name: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        find(name)
-    assert caught.value.hint == f"vitrail train {name}"
+    assert all(is_named(name) for name in (*NAMED, *NAMED_SEQUENCES, "planted:mnist,2x3"))
+    assert not any(is_named(name) for name in ("./mnist", "MNIST", "photos", "labels.csv"))
 
 
 def test_names_and_paths_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "photos").mkdir()
     with pytest.raises(DataError) as caught:
-        find(str(tmp_path / "photo"))
+        read(str(tmp_path / "photo"))
     assert caught.value.hint == str(tmp_path / "photos")
     with pytest.raises(DataError):
-        find(str(tmp_path / "a" / "b"))
+        read(str(tmp_path / "a" / "b"))
     monkeypatch.chdir(tmp_path)
     for wrong, right in (("minst", "mnist"), ("fashion_mnist", "fashion-mnist"), ("Digits", "digits")):
         with pytest.raises(UsageError) as usage:
-            find(wrong)
+            read(wrong)
         assert usage.value.hint == right
         assert usage.value.exit_code == 2
     with pytest.raises(UsageError) as usage:
-        find("zzzz")
+        read("zzzz")
     assert all(name in usage.value.hint for name in NAMED)
     with pytest.raises(DataError) as caught:
-        find("photoz")
+        read("photoz")
     assert caught.value.hint == "photos"
     Path("file.txt").write_text("x")
     with pytest.raises(DataError, match=r"file\.txt"):
-        find("file.txt")
+        read("file.txt")

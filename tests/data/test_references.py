@@ -212,7 +212,7 @@ def test_what_is_said_of_them() -> None:
         said = said_of_references(drawn, EIGHT, (2, 2), 100)
         assert said.startswith(what)
         assert "JPEG" not in said
-        assert "--no-references" in said
+        assert "--no-background" in said
         assert ("so few say little" in said) == (count < 10)
         drawn = drawn._replace(compressed=compress(drawn.pixels, (2, 2)))
         said = said_of_references(drawn, EIGHT, (2, 2), 100)
@@ -228,7 +228,7 @@ def test_what_a_card_says() -> None:
     for count, what in ((1, "holds a picture"), (9, "holds 9 pictures")):
         text = about_references(torch.zeros(count, 1, 8, 8, dtype=torch.uint8))
         assert what in text
-        assert "--no-references" in text
+        assert "--no-background" in text
         assert text.count(".") == 2, "one sentence, and the point in the file's name"
         assert "JPEG" not in text
 
