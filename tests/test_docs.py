@@ -129,6 +129,15 @@ def test_named_files_and_tests_exist() -> None:
     assert faults_of_pages(missing_tests) == {}
 
 
+def test_the_lessons_name_what_exists() -> None:
+    """Their sources, of which the pages in `docs/lessons` are made: files and tests in the text, names in the code."""
+    sources = sorted((ROOT / "lessons").glob("*.py"))
+    assert len(sources) > 5
+    for path in sources:
+        text = path.read_text(encoding="utf-8")
+        assert missing_files(text, path) + missing_tests(text, path) + python_faults(text) == [], path
+
+
 def test_python_blocks_use_names_that_exist() -> None:
     assert faults_of_pages(lambda text, _: [f for b in blocks(text, "python", "py") for f in python_faults(b)]) == {}
 
