@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch, Batches, TextLoader
 from vitrail.data.columns import Classes, Labels, Texts
-from vitrail.data.images import FileImages
+from vitrail.data.dataset import Split, labelled
+from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.loader import Loaded, Loader, ResidentLoader, StreamedLoader, load_resident
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import Vocabulary
@@ -41,6 +42,7 @@ __all__ = [  # and what is made here
     "Batch",
     "EpochDone",
     "Kind",
+    "ResidentLoader",
     "StepDone",
     "cross_entropy",
     "distillation",
@@ -118,9 +120,15 @@ def tiny_set(count: int = 22, augmentation: Augmentation = LIVELY, seed: int = 0
     return image_set(PatchyLoader(pixels, bad), labels, PLAIN, augmentation, seed)
 
 
-def batch_of_images(images: Tensor, labels: Tensor) -> Batch:
-    """A batch whose targets are the labels, and whose ids count from 0."""
-    return Batch(images, labels, labels, np.arange(len(labels)), 0, 0, 0)
+def split_of(pixels: Tensor, labels: NDArray[np.int64]) -> Split:
+    """The same images and labels as samples to evaluate a model on."""
+    images = ArrayImages(pixels[:, 0].numpy(), "noise")
+    return Split(labelled(images, labels, tuple("abc")), "test")
+
+
+def batch_of_images(images: Tensor, labels: Tensor, first: int = 0) -> Batch:
+    """A batch whose targets are the labels, and whose ids count from `first`."""
+    return Batch(images, labels, labels, np.arange(first, first + len(labels)), 0, 0, 0)
 
 
 def some_of(batch: Batch, rows: slice) -> Batch:

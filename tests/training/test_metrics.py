@@ -2,26 +2,41 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from scipy import stats
 from sklearn import metrics as sk
-from vitrail.jobs import evaluate_found, open_for
-from vitrail.training.evaluation import evaluate_network
-from vitrail.training.metrics import Counting, Scores, wilson_interval
+from torch import Tensor, nn
 
+import vitrail
 from tests.photographs import make_photographs
-from tests.training.lab import PLAIN, PatchyLoader, fresh, pictures
+from tests.training.lab import PLAIN, PatchyLoader, batch_of_images, fresh, image_set, pictures, split_of
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.model import Model
-from vitrail.nn import ViT, ViTConfig
+from vitrail.tasks import Classification, Result
+from vitrail.tasks.metrics import wilson_interval
+from vitrail.training.evaluate import evaluate_split
+
+TASK = Classification()
 
 
-def answers(seed: int, count: int, classes: int, kinds: int) -> tuple[torch.Tensor, torch.Tensor]:
+class Stored(nn.Module):
+    """A network that knows its answers: the one pixel of an image says which row it is."""
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__()
+        self.logits = logits
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.logits[images[:, 0, 0, 0].long()]
+
+
+def answers(seed: int, count: int, classes: int, kinds: int) -> tuple[Tensor, Tensor]:
     """Logits and labels; only the first `kinds` classes occur among the labels."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, kinds, (count,), generator=generator)
@@ -30,12 +45,14 @@ def answers(seed: int, count: int, classes: int, kinds: int) -> tuple[torch.Tens
     return logits, labels
 
 
-def counted(logits: torch.Tensor, labels: torch.Tensor, batch: int) -> Scores:
-    counting = Counting(logits.shape[1])
+def counted(logits: Tensor, labels: Tensor, batch: int) -> Result:
+    """What the task counts, in batches of this size."""
+    metrics = TASK.metrics(PLAIN, vitrail.Classes(tuple("abcdefg"[: logits.shape[1]])))
+    rows = torch.arange(len(labels), dtype=torch.float32)[:, None, None, None]
     for first in range(0, len(labels), batch):
         part = slice(first, first + batch)
-        counting.add(logits[part], labels[part], np.arange(len(labels))[part])
-    return counting.scores()
+        metrics.update(Stored(logits), batch_of_images(rows[part], labels[part], first))
+    return metrics.result(str)
 
 
 @settings(deadline=None, max_examples=40)
@@ -48,51 +65,60 @@ def counted(logits: torch.Tensor, labels: torch.Tensor, batch: int) -> Scores:
 )
 def test_scikit_learn_counts_the_same(seed: int, count: int, classes: int, empty: int, batch: int) -> None:
     logits, labels = answers(seed, count, classes, max(1, classes - empty))
-    scores, everyone = counted(logits, labels, batch), list(range(classes))
-    best = logits.argmax(1).numpy()
-    np.testing.assert_array_equal(scores.confusion, sk.confusion_matrix(labels, best, labels=everyone))
-    assert scores.images == count
-    assert scores.accuracy == sk.accuracy_score(labels, best)
-    shares = logits.double().softmax(1).numpy()
-    assert scores.loss == pytest.approx(sk.log_loss(labels, shares, labels=everyone), rel=1e-9)
-    np.testing.assert_array_equal(scores.predicted, best)
-    np.testing.assert_array_equal(scores.ids, np.arange(count))
-    np.testing.assert_allclose(scores.probability, shares.max(1), rtol=1e-12)
-    np.testing.assert_allclose(scores.own_probability, shares[np.arange(count), labels], rtol=1e-12)
+    result, everyone = counted(logits, labels, batch), list(range(classes))
+    found, best = result.to_dict(), logits.argmax(1).numpy()
+    assert result.count == found["images"] == count
+    assert result.value == found["accuracy"] == sk.accuracy_score(labels, best)
+    probabilities = logits.double().softmax(1).numpy()
+    assert result.loss == found["loss"] == pytest.approx(sk.log_loss(labels, probabilities, labels=everyone), rel=1e-9)
+    np.testing.assert_array_equal(result.answers, best)
+    np.testing.assert_array_equal(result.truths, labels)
+    np.testing.assert_array_equal(result.ids, np.arange(count))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         reference = sk.precision_recall_fscore_support(labels, best, labels=everyone, zero_division=np.nan)
-    for row, precision, recall, f1, support in zip(
-        scores.per_class(tuple("abcdefg"[:classes])), *reference, strict=True
-    ):
+    for row, precision, recall, f1, support in zip(found["per_class"], *reference, strict=True):
         assert row["images"] == support
         for name, value in (("precision", precision), ("recall", recall), ("f1", f1)):
             assert row[name] is None if np.isnan(value) else row[name] == pytest.approx(value, abs=1e-12), name
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 100), count=st.integers(1, 60))
+def test_the_examples_are_the_worst_mistakes_and_the_surest_answers(seed: int, count: int) -> None:
+    logits, labels = answers(seed, count, 4, 4)
+    probabilities, best = logits.double().softmax(1).numpy(), logits.argmax(1)
+    own, wrong = probabilities[np.arange(count), labels], (best != labels).numpy()
+    order = np.argsort(own, kind="stable")
+    worst, surest = [row for row in order if wrong[row]], [row for row in order[::-1] if not wrong[row]]
+    shown = counted(logits, labels, 7).examples
+    mistakes = [example for example in shown if not example.right]
+    assert [example.id for example in mistakes] == worst[: len(mistakes)]
+    assert [example.id for example in shown if example.right] == surest[: len(shown) - len(mistakes)]
+    assert len(mistakes) == min(12, len(worst))
+    for example in shown:
+        assert example.probability == pytest.approx(probabilities[example.id].max(), rel=1e-12)
+
+
+@settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 100), count=st.integers(1, 40), batch=st.integers(1, 45))
 def test_batches_of_any_size_count_the_same(seed: int, count: int, batch: int) -> None:
     logits, labels = answers(seed, count, 4, 4)
-    whole, parts = counted(logits, labels, count), counted(logits, labels, batch)
-    np.testing.assert_array_equal(whole.confusion, parts.confusion)
-    np.testing.assert_array_equal(whole.predicted, parts.predicted)
-    assert whole.loss == pytest.approx(parts.loss, rel=1e-12)
+    full, parts = counted(logits, labels, count).to_dict(), counted(logits, labels, batch).to_dict()
+    assert full.pop("loss") == pytest.approx(parts.pop("loss"), rel=1e-12)
+    assert full == parts
 
 
 def test_a_dropped_last_batch_would_be_seen() -> None:
     """The planted fault of many loops."""
     logits, labels = answers(0, 10, 3, 3)
-    kept = counted(logits[:8], labels[:8], 4)
-    assert kept.images != counted(logits, labels, 4).images
+    assert counted(logits[:8], labels[:8], 4).count != counted(logits, labels, 4).count
 
 
 def test_nothing_counted_is_no_accuracy() -> None:
-    scores = Counting(3).scores()
-    assert (scores.images, scores.accuracy, scores.loss, scores.interval) == (0, 0.0, 0.0, (0.0, 1.0))
-    counting = Counting(3)
-    counting.add(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), np.zeros(0, np.int64))
-    assert counting.scores().images == 0
+    found = counted(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), 4).to_dict()
+    assert (found["images"], found["accuracy"], found["interval"]) == (0, 0.0, [0.0, 1.0])
+    assert all(row["precision"] is None for row in found["per_class"])
 
 
 @settings(deadline=None, max_examples=80)
@@ -106,56 +132,50 @@ def test_the_interval_is_wilson_s(images: int, share: float) -> None:
     assert 0 <= low <= correct / images <= high <= 1
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 22, 256])
-def test_a_network_is_evaluated_once_per_picture_and_left_as_it_was(batch_size: int) -> None:
+def test_a_network_is_evaluated_once_per_image_and_left_as_it_was() -> None:
     pixels, labels = pictures()
-    network, feed = fresh().network.train(), PatchyLoader(pixels, [4, 21])
+    network, bad = fresh().network.train(), (4, 21)
     network.blocks[0].eval()  # also a mixed state comes back
     modes = {name: module.training for name, module in network.named_modules()}
+    data = image_set(PatchyLoader(pixels, bad), labels)
+    model = vitrail.Model(network, PLAIN, vitrail.Classes(tuple("abc")))
     done: list[int] = []
-    scores = evaluate_network(network, feed, labels, 3, PLAIN, batch_size=batch_size, progress=done.append)
-    assert scores.images == 20
-    assert scores.ids.tolist() == [one for one in range(22) if one not in (4, 21)]
-    assert sorted(feed.unreadable) == [4, 21]
-    assert done == [min(22, first + batch_size) for first in range(0, 22, batch_size)]
+    result = evaluate_split(model, split_of(pixels, labels), data, done.append)
+    assert result.count == 20
+    assert result.ids.tolist() == [one for one in range(22) if one not in bad]
+    assert len(result.unreadable) == 2
+    assert done == [22]
     assert modes == {name: module.training for name, module in network.named_modules()}
     with torch.no_grad():
-        expected = network.eval()(PLAIN.normalise(pixels))[scores.ids].argmax(1)
-    assert scores.predicted.tolist() == expected.tolist()
+        expected = network.eval()(PLAIN.normalise(pixels))[result.ids].argmax(1)
+    assert result.answers.tolist() == expected.tolist()
 
 
 def test_classes_are_matched_by_name_from_folder_to_score(tmp_path: Path) -> None:
-    """A model of {a, b, c} on pictures of {b, c, d}: b and c score, d is left out, counted and named."""
+    """A model of {a, b, c} on images of {b, c, d}: b and c score, d is left out, counted and named."""
     make_photographs(tmp_path, ("b", "c", "d"), per_class=6, seed=3)
-    config = ViTConfig(image_size=16, patch_size=8, classes=3, width=8, depth=1, heads=2)
-    model = Model(ViT(config).eval(), Preprocessing((16, 16)), ("a", "b", "c"))
-    colours = {name: model.tensor(sorted((tmp_path / name).iterdir())).mean((0, 2, 3)) for name in "bc"}
+    shape = Preprocessing((16, 16))
+    means = {}
+    for name in "bc":
+        pixels = torch.stack([shape.to_uint8(Image.open(path)) for path in sorted((tmp_path / name).iterdir())])
+        means[name] = shape.normalise(pixels).mean((0, 2, 3))
 
-    class Colour(torch.nn.Module):
-        """Right for b and c by construction: which mean colour is nearer."""
+    class Colour(nn.Module):
+        """Right for b and c by construction: which mean colour is nearer; never a."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.scale = torch.nn.Parameter(torch.ones(()))
+            self.scale = nn.Parameter(torch.ones(()))
 
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            far = [((images.mean((2, 3)) - colours[name]) ** 2).sum(1) for name in "bc"]
+        def forward(self, images: Tensor, record: Any = None) -> Tensor:
+            far = [((images.mean((2, 3)) - means[name]) ** 2).sum(1) for name in "bc"]
             return -self.scale * torch.stack([torch.full_like(far[0], 100.0), *far], 1)
 
-    found = open_for(model, tmp_path / "nowhere", str(tmp_path), split="all")
-    assert found.unknown == {"d": 6}
-    scores = evaluate_network(
-        Colour(),
-        PatchyLoader(torch.stack([model.preprocessing.to_uint8(found.split.pictures.open(i)) for i in range(12)])),
-        found.split.labels,
-        3,
-        model.preprocessing,
-    )
-    assert scores.confusion.tolist() == [[0, 0, 0], [0, 6, 0], [0, 0, 6]], "by number, b would be counted as a"
-    evaluated = evaluate_found(model, found)
-    answer = evaluated.to_dict()
-    assert answer["images"] == 12
-    assert answer["unknown"] == {"d": 6}
+    model = vitrail.Model(Colour(), shape, vitrail.Classes(("a", "b", "c")))
+    result = vitrail.evaluate(model, str(tmp_path), split="all")
+    answer = result.to_dict()
+    assert (answer["images"], answer["accuracy"], answer["unknown"]) == (12, 1.0, {"d": 6})
+    assert result.truths.tolist() == [1] * 6 + [2] * 6, "by number, b would be counted as a"
     assert [row["class"] for row in answer["per_class"]] == ["a", "b", "c"]
     assert [row["images"] for row in answer["per_class"]] == [0, 6, 6]
-    assert answer["interval"] == list(wilson_interval(round(answer["accuracy"] * 12), 12))
+    assert answer["interval"] == list(wilson_interval(12, 12))

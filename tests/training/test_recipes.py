@@ -1,66 +1,62 @@
 """Recipes: each one builds, trains, and says what it is for; the choice follows the set, its size and its pictures."""
 
 import re
-from dataclasses import MISSING, asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from vitrail.training.sequence_settings import SEQUENCE_RECIPES, SequenceRecipe
 
-from tests.training.lab import EXECUTION, cross_entropy
-from vitrail.data.batches import TrainingSet
-from vitrail.data.loader import ResidentLoader
+from tests.errors import must_raise
+from tests.training.lab import EXECUTION, ResidentLoader, cross_entropy, image_set, start, train_loop
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.cost import flops
-from vitrail.training.loop import start, train_loop
-from vitrail.training.recipes import NOT_MEASURED, RECIPES, Recipe, announced, choose
-from vitrail.training.settings import Settings, settings_from_dict
+from vitrail.training.recipes import NOT_MEASURED, RECIPES, announced, choose
+from vitrail.training.settings import settings_from_dict
 
+IMAGES = [name for name, recipe in RECIPES.items() if recipe.kind == "ViT"]
 MOST_FLOPS = 2e8
 
 
 def config(name: str) -> ViTConfig:
-    recipe = RECIPES[name]
-    return ViTConfig(image_size=recipe.image_size, channels=1, classes=4, **recipe.network)
+    network = {key: value for key, value in RECIPES[name].network.items() if key != "kind"}
+    return ViTConfig(**{**network, "channels": 1, "classes": 4})
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_each_recipe_is_a_valid_configuration(name: str) -> None:
     recipe = RECIPES[name]
+    filled = {"Transformer": {"source_vocabulary": 9, "target_vocabulary": 9}, "ImageToSequence": {"vocabulary": 9}}
     made = settings_from_dict(
         {
             "data": "digits",
             "recipe": name,
             "fetch_size": recipe.fetch_size,
-            "network": {"image_size": recipe.image_size, **recipe.network},
+            "network": {**recipe.network, **filled.get(recipe.kind, {})},
             "optimization": asdict(recipe.optimization),
             "augmentation": asdict(recipe.augmentation),
         }
     )
-    assert isinstance(made, Settings)
     assert made.optimization == recipe.optimization
     assert made.augmentation == recipe.augmentation
-    assert len(recipe.says) > 10
-    assert "\n" not in recipe.says
+    assert recipe.help
+    assert "\n" not in recipe.help
     assert recipe.optimization.warmup_epochs < recipe.optimization.epochs
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", IMAGES)
 def test_each_recipe_trains_two_steps(name: str) -> None:
-    """As it is, but with batches of four pictures, and with two blocks where the network is large."""
+    """As it is, but with batches of four images, and with two blocks where the network is large."""
     recipe, network = RECIPES[name], config(name)
     if flops(network) > MOST_FLOPS:
         network = replace(network, depth=2)
-    fetched = recipe.fetch_size or recipe.image_size
-    pixels = torch.randint(
-        0, 256, (8, 1, fetched, fetched), generator=torch.Generator().manual_seed(0), dtype=torch.uint8
-    )
+    side = recipe.fetch_size or recipe.image_size
+    pixels = torch.randint(0, 256, (8, 1, side, side), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     shape = Preprocessing(network.image, channels=1, mean=(0.5,), std=(0.5,))
-    data = TrainingSet(ResidentLoader(pixels), np.arange(8) % 4, 4, shape, recipe.augmentation, 0, torch.device("cpu"))
+    data = image_set(ResidentLoader(pixels), np.arange(8) % 4, shape, recipe.augmentation, classes=4)
     choices = replace(recipe.optimization, batch_size=4, epochs=1, warmup_epochs=0.0)
     torch.manual_seed(0)
     state = start(ViT(network), choices)
@@ -85,8 +81,8 @@ def test_the_lab_of_the_second_document() -> None:
     assert (network.heads, network.head_width, network.mlp_dim) == (2, 10, 80)
     assert (choices.schedule, choices.learning_rate, choices.epochs, choices.batch_size) == ("constant", 0.01, 5, 16)
     assert (choices.weight_decay, choices.clip, choices.warmup_epochs) == (0, 0, 0)
-    assert [name for name, recipe in RECIPES.items() if recipe.beside] == ["d2-lab"]
-    assert "91.45 %" in RECIPES["d2-lab"].beside
+    assert [name for name, recipe in RECIPES.items() if recipe.document] == ["d2-lab"]
+    assert "91.45 %" in RECIPES["d2-lab"].document
 
 
 def test_the_network_of_the_fourth_document() -> None:
@@ -116,10 +112,10 @@ def test_the_network_of_the_fourth_document() -> None:
     ],
 )
 def test_the_choice_follows_the_data(data: str, count: int, side: int, expected: str) -> None:
-    recipe, name, reason = choose("auto", data, count, side)
+    recipe, name, reason = choose("auto", data, ["ViT"], count, side)
     assert (name, recipe) == (expected, RECIPES[expected])
-    assert recipe.says in reason
-    assert choose(expected, data, count, side) == (recipe, name, "asked for")
+    assert recipe.help in reason
+    assert choose(expected, data, ["ViT"], count, side)[:2] == (recipe, name)
 
 
 REPORT = "".join((Path(__file__).parents[2] / "benchmarks" / name).read_text() for name in ("README.md", "explain.md"))
@@ -134,7 +130,7 @@ def measured() -> set[str]:
 
 
 def test_every_recipe_that_was_measured_says_what_it_reached() -> None:
-    reached = {name: recipe.reached for name, recipe in {**RECIPES, **SEQUENCE_RECIPES}.items()}
+    reached = {name: recipe.reached for name, recipe in RECIPES.items()}
     assert measured() >= {"digits", "mnist", "d0-mnist", "d2-lab", "d4-mnist-m", "mnist-m", "sort-digits"}
     assert {name for name, said in reached.items() if said != NOT_MEASURED} == measured()
     for name in measured():
@@ -144,21 +140,18 @@ def test_every_recipe_that_was_measured_says_what_it_reached() -> None:
 
 
 def test_a_result_is_said_where_the_recipe_is_announced() -> None:
-    said = announced("mnist-m", "asked for", RECIPES["mnist-m"].reached)
-    assert said.startswith("recipe mnist-m: asked for; unchanged, it reached 96.33 % of the test, mean of 3 seeds")
-    assert announced("photos", "asked for", RECIPES["photos"].reached) == "recipe photos: asked for; not measured yet"
-
-
-@pytest.mark.parametrize("kind", [Recipe, SequenceRecipe])
-def test_no_default_hides_that_nothing_was_measured(kind: type) -> None:
-    (field,) = [field for field in fields(kind) if field.name == "reached"]
-    assert field.default is MISSING
+    for name, recipe in RECIPES.items():
+        said = announced(name, "asked for", recipe.reached)
+        assert said.startswith(f"recipe {name}: asked for; ")
+        assert said.endswith(recipe.reached)
 
 
 def test_an_unknown_recipe_offers_the_nearest() -> None:
-    with pytest.raises(UsageError, match="unknown recipe 'minst'") as caught:
-        choose("minst", "digits", 1, 1)
-    assert "mnist" in caught.value.hint
-    with pytest.raises(UsageError) as caught:
-        choose("qqqqqq", "digits", 1, 1)
-    assert all(name in caught.value.hint for name in RECIPES)
+    with must_raise(UsageError, "minst") as caught:
+        choose("minst", "digits", ["ViT"], 1, 1)
+    assert caught.value.hint.split()[:2] == ["--recipe", "mnist"]
+    with must_raise(UsageError) as caught:
+        choose("qqqqqq", "digits", ["ViT"], 1, 1)
+    assert all(name in caught.value.hint for name in IMAGES)
+    with must_raise(UsageError):
+        choose("sort-digits", "digits", ["ViT"], 1, 1)  # there is one, for something else

@@ -5,20 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
-from vitrail.training.beginning import begin
-from vitrail.training.classifier import TRIAL_FLOPS, Prepared
-from vitrail.training.distilling import HANDED, Lesson
 
 from tests.training.lab import PLAIN, TINY
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.cost import flops
-from vitrail.training import beginning
-from vitrail.training.distill.cost import teacher_cost
-from vitrail.training.distill.teacher import Teacher
-from vitrail.training.execution import ALONE, Beside, pick_parts
+from vitrail.training import execution, setup
+from vitrail.training.distill import HANDED, Request
+from vitrail.training.execution import ALONE, Work
 from vitrail.training.options import DistillOptions
 from vitrail.training.settings import Optimization
+from vitrail.training.teacher import Teacher
+from vitrail.training.teacher_cost import teacher_cost
 
 GREY = Preprocessing((8, 8), channels=1, mean=(0.5,), std=(0.5,))
 DIGITS = tuple("0123456789")
@@ -62,32 +60,33 @@ def test_a_function_and_a_vit_are_measured_too() -> None:
     assert (function.weights, function.flops) == (0, cost.flops)
 
 
-def test_parts_count_what_works_beside() -> None:
-    network, choices, memory = ViTConfig.from_size("Ti/16"), Optimization(batch_size=64), 2**34
-    alone, _ = pick_parts(network, choices, memory)
-    heavy, notes = pick_parts(network, choices, memory, Beside(activations=2**30))
+def test_micro_batches_count_what_works_beside() -> None:
+    work, choices, memory = execution.work_of(ViTConfig.from_size("Ti/16")), Optimization(batch_size=64), 2**34
+    alone, _ = execution.pick_micro_batches(work, choices, memory)
+    heavy, notes = execution.pick_micro_batches(work, choices, memory, Work(activations=2**30))
     assert heavy >= 8 * alone
-    assert "with the teacher" in notes[0]
-    assert pick_parts(network, choices, memory, Beside(weights=memory))[0] == 64
-    assert pick_parts(network, choices, memory, ALONE) == pick_parts(network, choices, memory)
+    assert str(heavy) in notes[0]
+    assert execution.pick_micro_batches(work, choices, memory, Work(weights=memory))[0] == 64
+    assert execution.pick_micro_batches(work, choices, memory, ALONE) == (alone, _)
 
 
-def begun(teacher: Teacher, **changes: object) -> Prepared:
+def begun(teacher: Teacher, **changes: object) -> setup.Prepared:
     options = replace(OPTIONS, **changes)
-    lesson = Lesson(teacher=f"{HANDED}t", options=options, handed=teacher)
-    return begin("digits", options, {"augmentation": {"mixup": 0.0, "cutmix": 0.0}}, lambda event: None, lesson)
+    request = Request(teacher=f"{HANDED}t", options=options, handed=teacher)
+    still = {"augmentation": {"mixup": 0.0, "cutmix": 0.0}}
+    return setup.new_run("digits", options, still, lambda event: None, request)
 
 
 def test_a_large_teacher_divides_the_batch_unless_its_answers_are_kept(
     large: Teacher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beginning, "free_memory", lambda device: 2**30)
+    monkeypatch.setattr(setup, "free_memory", lambda device: 2**30)
     small = Teacher(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), GREY, DIGITS, "small")
     assert begun(small, cache="off").settings.optimization.accumulate == 1
     asked = begun(large, cache="off")
     assert asked.settings.optimization.accumulate == 8  # 256 pictures of 8 MiB and their own, in half of 1 GiB
     assert asked.beside.flops > 0
-    assert any("in 8 parts" in note and "with the teacher" in note for note in asked.notes)
+    assert any(" 8 micro-batches" in note for note in asked.notes)
     kept = begun(large, cache="on")
     assert (kept.settings.optimization.accumulate, kept.beside) == (1, ALONE)
     assert begun(large, cache="off", accumulate=2).settings.optimization.accumulate == 2, "as asked for"
@@ -95,7 +94,7 @@ def test_a_large_teacher_divides_the_batch_unless_its_answers_are_kept(
 
 def test_the_trial_is_smaller_beside_a_large_teacher(large: Teacher) -> None:
     prepared = begun(large, cache="on")
-    heavy = replace(prepared, beside=Beside(flops=int(TRIAL_FLOPS / 16)))
+    heavy = replace(prepared, beside=Work(flops=int(setup.TRIAL_FLOPS / 16)))
     assert (len(prepared.trial()[0]), len(heavy.trial()[0])) == (256, 15)
     assert prepared.trial()[1] == 1.0
     assert heavy.trial()[1] == pytest.approx(256 / 15)
