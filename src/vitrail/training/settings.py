@@ -251,7 +251,7 @@ def settings_from_dict(values: Mapping[str, Any], where: str = "the configuratio
     checked = _checked(run_settings(values), where)
     kinds = get_type_hints(Settings)
     try:
-        network = config_from_dict(checked.pop("network", {}))
+        network = config_from_dict(checked.pop("network"))
         others = {name: validated(TypeAdapter(kinds[name]), value, where, name) for name, value in checked.items()}
         return Settings(**others, network=network)
     except VitrailError as error:
