@@ -21,8 +21,8 @@ from tests.training.tiny import Killed, ended_at, student_options
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
-from vitrail.training.teacher import Teacher, open_features, open_teacher
-from vitrail.training.teacher_head import DECAY, fitted, with_new_head
+from vitrail.training.distill.head import DECAY, fitted, with_new_head
+from vitrail.training.distill.teacher import Teacher, open_features, open_teacher
 from vitrail.weights.classifiers import open_classifier
 from vitrail.weights.state_dict import read_state_dict
 

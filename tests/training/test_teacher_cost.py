@@ -12,11 +12,11 @@ from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.cost import flops
 from vitrail.training import execution, setup
 from vitrail.training.distill import HANDED, Request
+from vitrail.training.distill.cost import teacher_cost
+from vitrail.training.distill.teacher import Teacher
 from vitrail.training.execution import ALONE, Work
 from vitrail.training.options import DistillOptions
 from vitrail.training.settings import Optimization
-from vitrail.training.teacher import Teacher
-from vitrail.training.teacher_cost import teacher_cost
 
 GREY = Preprocessing((8, 8), channels=1, mean=(0.5,), std=(0.5,))
 DIGITS = tuple("0123456789")
