@@ -1,4 +1,4 @@
-"""A model is a folder of plain files: the same bits back, the same answers, and damage said in two lines."""
+"""A model is a folder of plain files, whatever its task: the same bits back, the same answers, damage in two lines."""
 
 import json
 import os
@@ -18,6 +18,7 @@ from torch import nn
 import vitrail
 from tests.damage import damage
 from tests.errors import must_raise
+from tests.sequence_models import MODELS, picture_model, put_sources
 from vitrail.data.columns import Classes
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
@@ -78,6 +79,21 @@ def test_all_bits_come_back(form: str, tmp_path: Path) -> None:
         assert torch.equal(model.network(images), again.network(images))
     shutil.copytree(place, tmp_path / "run" / "model")
     assert same(load(tmp_path / "run").network, model.network), "a run folder is opened by its model"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_writes_comes_back_and_writes_the_same(name: str, tmp_path: Path) -> None:
+    model = replace(MODELS[name](), facts={"data": "letters", "seed": 3})
+    folder = save(model, tmp_path / "model")
+    files = {CONFIG, WEIGHTS, CARD, *([] if model.reads_text else [PREPROCESSOR])}
+    assert {path.name for path in folder.iterdir()} == files
+    again = load(folder)
+    assert (again.input, again.output, again.task, again.facts) == (model.input, model.output, model.task, model.facts)
+    assert again.network.config == model.network.config
+    assert not any(module.training for module in again.network.modules())
+    assert same(model.network, again.network)
+    some = put_sources(tmp_path)[not model.reads_text]
+    assert again.predict(some) == model.predict(some)
 
 
 def test_training_mode_is_saved_as_eval_and_left(tmp_path: Path) -> None:
@@ -258,6 +274,43 @@ def test_any_flipped_byte_of_the_header_loads_or_is_refused(folder: Path) -> Non
         else:
             outcomes[True] += 1
     assert outcomes[False] > 100
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda config: config.pop("output"),
+        lambda config: config["output"].update(tokens=["1", "1"]),
+        lambda config: config["output"].update(tokens=["1"]),
+        lambda config: config["network"].update(widht=3),
+        lambda config: config["network"].update(padding=1),
+        lambda config: config["network"].update(kind="ViT"),
+        lambda config: config["network"].update(kind="Perceiver"),
+        lambda config: config.update(input=3),
+        lambda config: config.update(facts="many"),
+    ],
+)
+@pytest.mark.parametrize("name", ["texts", "pictures"])
+@pytest.mark.usefixtures("as_a_user")
+def test_a_damaged_configuration_of_what_writes(name: str, change, tmp_path: Path) -> None:
+    folder = save(MODELS[name](), tmp_path / "model")
+    config = json.loads((folder / CONFIG).read_text())
+    change(config)
+    (folder / CONFIG).write_text(json.dumps(config))
+    with must_raise(DataError, str(folder)):
+        load(folder)
+
+
+def test_damaged_weights_of_what_writes(tmp_path: Path) -> None:
+    folder = save(picture_model(), tmp_path / "model")
+    content = bytearray((folder / WEIGHTS).read_bytes())
+    content[-5] ^= 1
+    (folder / WEIGHTS).write_bytes(content)
+    with must_raise(DataError, WEIGHTS):
+        load(folder)
+    (folder / PREPROCESSOR).unlink()
+    with must_raise(DataError, PREPROCESSOR):
+        load(folder)
 
 
 class Evil:
