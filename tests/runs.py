@@ -15,8 +15,6 @@ Ask before you patch anything: what is patched while a run is made is in it for 
     digits          1,258 digits, 2 epochs of 7 steps, seed 3; knows little
     digits-stopped  the same, stopped by SIGTERM behind step 9 of 14; going on gives the weights of `digits`
     photos          a, b and c of `photographs()` at 32 x 32, until it tells them apart
-    photos-16       the same at 16 x 16, one epoch
-    distilled       a student of `digits`, 2 epochs
     sort-digits     texts to texts, 60 strings, one epoch
     strings         pictures to texts, the `labels.csv` of `strings()`, one epoch
 
@@ -42,7 +40,7 @@ import vitrail
 from tests.photographs import make_photographs
 from vitrail.training.events import Event, Stopped
 from vitrail.training.loop import StepDone
-from vitrail.training.options import DistillOptions, TrainOptions
+from vitrail.training.options import TrainOptions
 
 _FOLDER: list[Path] = []
 
@@ -131,10 +129,6 @@ def asked_of(name: str) -> tuple[str, TrainOptions]:
         case "photos":
             small = replace(plain, epochs=16, image_size=32, batch_size=18, config=configuration("photos"))
             return str(photographs() / "abc"), small
-        case "photos-16":
-            return str(photographs() / "abc"), replace(plain, epochs=1, image_size=16)
-        case "distilled":
-            return "digits", DistillOptions(epochs=2, batch_size=200, threads=1, device="cpu", seed=3)
         case "sort-digits":
             return "sort-digits", replace(plain, epochs=1, config=configuration("sort-digits"))
         case "strings":
@@ -175,9 +169,7 @@ def strings() -> Path:
 
 def _train(name: str, run: Path, options: TrainOptions) -> None:
     data, _ = asked_of(name)
-    if isinstance(options, DistillOptions):
-        vitrail.distill(data, run_of("digits"), run, options)
-    elif name.endswith("-stopped"):
+    if name.endswith("-stopped"):
         try:
             vitrail.train(data, run, options, _stop)
         except Stopped:
