@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network, oracle, relevance_matrix, rollout_matrix
-from tests.explain.suite import draws, rough
+from tests.explain.suite import SOME_VARIANTS, draws, rough
 from vitrail.nn import ViT
 
 
@@ -96,7 +96,7 @@ def rows_of_rollout_sum_to_one(package: ModuleType) -> None:
 
 def maps_roll_with_the_picture(package: ModuleType) -> None:
     """T15: without positions, rolling the picture by whole patches rolls the map, on a grid that is not square."""
-    for config in VARIANTS.values():
+    for config in (VARIANTS[name] for name in SOME_VARIANTS):
         network = make_network(config.from_dict({**vars(config), "positions": "none"}))
         images, targets = make_images(config, 4), torch.arange(4)  # a method that cuts at zero leaves nothing of some
         for rows, columns in ((1, 0), (0, 1), (2, 3)):

@@ -14,9 +14,11 @@ from torch import Tensor
 
 import vitrail.explain
 from tests.explain import attention_checks, checks, checks_pixels
+from tests.explain.inside.test_planted_faults import FAULTS as OF_VIEWS
 from tests.explain.methods import test_conservative, test_cross_attention
 from tests.explain.mutants import Fault, must_be_found, planted, rows
 from tests.explain.reference import PLAIN
+from tests.explain.scores.test_mutants import FAULTS as OF_SCORES
 from vitrail.explain.heat import caveats
 from vitrail.explain.layers import (
     RecordedLayer,
@@ -242,6 +244,14 @@ def test_the_package_is_right(check: Check) -> None:
 @pytest.mark.parametrize("fault", rows(FAULTS, frozenset({"KernelSHAP: every set weighs the same"})))
 def test_a_planted_fault_is_found(fault: Fault) -> None:
     must_be_found(fault)
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize("fault", rows(FAULTS | OF_SCORES | OF_VIEWS))
+def test_without_the_fault_its_guards_are_green(fault: Fault) -> None:
+    for guard in fault.guards:
+        guard()
 
 
 def test_every_check_finds_some_fault() -> None:

@@ -1,7 +1,7 @@
 """The checks of scores, and of all that a verdict is made of, are red with a planted fault (T22); see ../mutants.py."""
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from itertools import count
 from types import ModuleType
 
@@ -31,15 +31,6 @@ Check = Callable[[ModuleType], None]
 
 def of_scores(*checks: Check) -> tuple[Callable[[], None], ...]:
     return tuple(partial(check, scores) for check in checks)
-
-
-@cache
-def few() -> test_trial.Lab:
-    return test_trial.make_lab(20).select(6)
-
-
-def on_the_lab(test: Callable[[test_trial.Lab], None]) -> tuple[Callable[[], None], ...]:
-    return (lambda: test(few()),)
 
 
 NUMBERS = count()
@@ -197,7 +188,7 @@ FAULTS = {
         as_high,
         lambda below, theirs, own: ~(theirs >= own),
         at="<",
-        guards=on_the_lab(test_trial.test_what_is_no_number_never_speaks_for_a_map),
+        guards=(test_trial.test_what_is_no_number_never_speaks_for_a_map,),
     ),
     # ---- the verdict
     "evidence alone is enough": Fault(
@@ -208,14 +199,7 @@ FAULTS = {
 }
 
 
-SLOW = frozenset(
-    {
-        "random maps: the power squared",
-        "what surrogates say is thrown away",
-        "twins that cover the same squares count for the map",
-        "what is no number speaks for the picture",
-    }
-)
+SLOW = frozenset({"random maps: the power squared", "what surrogates say is thrown away"})
 
 
 @pytest.mark.parametrize("fault", rows(FAULTS, SLOW))
