@@ -1,40 +1,26 @@
-"""The committed networks of the lab can be made again, and are as good (some ten minutes each)."""
+"""The committed networks of the lab can be made again, and are as good (some ten minutes for `class-0`).
+
+One of a kind each: `mean-0` differs from `class-0` by two keys of its configuration, and other seeds by the seed. What
+takes long stands in a file of its own, since files are what workers share out.
+"""
 
 import pytest
 
-from benchmarks.planted_networks import memorised_pictures, share_right, train
+from benchmarks.planted_networks import train
 from tests.explain.planted_lab import load_planted
 from vitrail.explain import selftest
 
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("name", "least"), [("class-0", 0.95), ("mean-0", 0.94), ("pairs-0", 0.90)])
-def test_a_network_of_the_lab_is_made_again(name: str, least: float) -> None:
-    model, right = train(name)
-    assert right >= least
+
+def test_a_network_of_the_lab_is_made_again() -> None:
+    model, right = train("class-0")
+    assert right >= 0.95
     assert model.background is not None
     report = selftest(model)
     assert report.passed, str(report)
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-def test_labels_dealt_out_at_random_teach_nothing() -> None:
-    _, right = train("shuffled-0")
-    assert abs(right - 0.1) <= 0.03
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-def test_pictures_are_learnt_by_heart_again() -> None:
-    """Two minutes and a half: nearly all of what was learnt is known, and fresh pictures are guessed at."""
-    model, right = train("memorised-0")
-    assert share_right(model, memorised_pictures()) >= 0.99
-    assert abs(right - 0.1) <= 0.03
-
-
-@pytest.mark.soak
 def test_the_untrained_network_is_made_again() -> None:
     """The same weights, bit by bit, but for half precision."""
     model, right = train("untrained-0")
