@@ -30,10 +30,10 @@ from torch import Tensor
 import vitrail
 from benchmarks.measure import machine
 from vitrail.data import ArrayImages, Dataset, Samples
+from vitrail.data.background import make_background
 from vitrail.data.batches import Batch
 from vitrail.data.dataset import Counts, labelled, labels_of
 from vitrail.data.readers.planted import CLASSES, COUNTS, planted_digits
-from vitrail.data.references import make_references
 from vitrail.explain.lending import without_evidence
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.model import Model
@@ -133,7 +133,7 @@ def train(name: str) -> tuple[Model, float]:
                 print(f"{name}: epoch {event.epoch + 1} of {choices.epochs}, loss {event.loss:.4f}", flush=True)
         network = state.best_network.eval()
     some = planted_digits("train", 256, seed=1).pixels
-    background = make_references(torch.from_numpy(some)[:, None], network.config.patch, int(seed))
+    background = make_background(torch.from_numpy(some)[:, None], network.config.patch, int(seed))
     model = replace(prepared.model, network=network, background=background)
     assert model.donors is not None
     model = replace(model, background=without_evidence(network, model.donors, background))

@@ -18,12 +18,12 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
+from vitrail.data.background import BACKGROUND, background_file, background_in, card_words, misfit, read_background
 from vitrail.data.columns import Classes, Codec
 from vitrail.data.decode import open_picture
+from vitrail.data.format1 import REFERENCES
 from vitrail.data.hugging_face import from_hugging_face, to_hugging_face
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.reference_files import REFERENCES, Compressed, misfit, read_references, references_file
-from vitrail.data.references import about_references
 from vitrail.data.tensor_files import read_tensors, with_checksum
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, VitrailError, nearest
@@ -59,10 +59,8 @@ class Model:
         output: The codec: class names in the order of the logits, a vocabulary, or that of a task of your own.
         task: What was learnt.
         background: Images that explanations are tested with, put together from patches of training images; see
-            `vitrail.data.references`. None where there are none. Predictions do not need them.
+            `vitrail.data.background`. None where there are none. Predictions do not need them.
         facts: What to know of its training and origin, by name, in plain values.
-        compressed_background: What `background` was decoded from, where it is stored as JPEG: `save` writes it again,
-            so that nothing is lost twice. It is passed over where `background` is another; nobody needs to give it.
     """
 
     network: Any
@@ -71,7 +69,6 @@ class Model:
     task: Task = CLASSIFY
     background: UInt8[Tensor, "r c h w"] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    compressed_background: Compressed | None = None
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
@@ -249,10 +246,10 @@ def save(
     folder = Path(folder)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.network.state_dict().items()}
     write_file(folder / WEIGHTS, with_checksum(tensors))
-    if model.background is None:
-        (folder / REFERENCES).unlink(missing_ok=True)
-    else:
-        write_file(folder / REFERENCES, references_file(model.background, model.compressed_background))
+    if model.background is not None:
+        write_file(folder / BACKGROUND, background_file(model.background, _patch(model)))
+    for file in (REFERENCES, *([BACKGROUND] if model.background is None else [])):  # of a former model
+        (folder / file).unlink(missing_ok=True)
     config: dict[str, Any] = {
         "model_type": "vitrail",
         "format": FORMAT,
@@ -312,10 +309,15 @@ def load(
         raise DataError(f"{folder}: the configuration is damaged ({problem})", SAVED_AGAIN) from error
     _fill(network, folder / WEIGHTS)
     network.to(device)
-    if not (folder / REFERENCES).exists():
-        return model
-    background, compressed = read_references(folder / REFERENCES, model.preprocessing)
-    return replace(model, background=background, compressed_background=compressed)
+    file = background_in(folder)
+    return model if file is None else replace(model, background=read_background(file, model.preprocessing))
+
+
+def _patch(model: Model) -> tuple[int, int]:
+    """Height and width in pixels of the patches of a network that reads images; the whole image where it has none."""
+    config = getattr(model.network, "config", None)
+    patch = getattr(getattr(config, "encoder", config), "patch", None)
+    return model.preprocessing.size if patch is None else patch
 
 
 def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
@@ -434,7 +436,7 @@ def card_of(model: Model, result: Result | None = None) -> str:
     title = f"# {kind} for {data}" if data else f"# {kind} made with vitrail"
     background = ""
     if model.background is not None:
-        background = f"{about_references(model.background, model.compressed_background)}\n\n"
+        background = f"{card_words(model.background)}\n\n"
     about = f"{model.about}\n\n" if model.about else ""
     return (
         f"{title}\n\nIt reads {reads} and gives {model.task.help}.{_result(result)}\n\n"

@@ -26,7 +26,7 @@ from vitrail.training import loop
 ROOT = Path(__file__).resolve().parents[2]
 START = (sys.executable, "-c", "from vitrail.cli import main; main()")
 USAGE, DATA, INTERRUPTED = 2, 3, 130
-BACKGROUND = "references.safetensors"  # the file of a model folder that explanations are tested with
+BACKGROUND = "background.safetensors"  # the file of a model folder that explanations are tested with
 
 
 @dataclass(frozen=True)

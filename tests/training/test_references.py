@@ -18,14 +18,14 @@ from tests.old_format.images import make_images
 from tests.runs import stored
 from tests.training.tiny import AGAIN, options, student_options, whole
 from tests.training.tiny import stopped as stopped_run
+from vitrail.data.background import draw_background
 from vitrail.data.images import Images
-from vitrail.data.references import draw_references
 from vitrail.errors import UsageError
 from vitrail.explain.lending import without_evidence
 from vitrail.training.evaluate import open_for
 
 MOST_BYTES = 2**20
-NAME = "references.safetensors"
+NAME = "background.safetensors"
 
 
 def kept(run: Path) -> Path:
@@ -107,11 +107,11 @@ def test_each_patch_is_that_of_an_image_at_its_place_but_for_those_that_the_netw
             assert {one.numpy().tobytes() for one in ours[:, row, column]} <= there
     everything = {one.numpy().tobytes() for one in images}
     assert not any(one.numpy().tobytes() in everything for one in references)
-    drawn = draw_references(everyone, model.preprocessing, model.network.config.patch, seed=3)
+    drawn = draw_background(everyone, model.preprocessing, model.network.config.patch, seed=3)
     assert drawn is not None
-    donors = model.preprocessing.normalise(drawn.pixels)
-    assert torch.equal(references, without_evidence(model.network, donors, drawn.pixels))
-    assert not torch.equal(references, drawn.pixels)
+    donors = model.preprocessing.normalise(drawn)
+    assert torch.equal(references, without_evidence(model.network, donors, drawn))
+    assert not torch.equal(references, drawn)
 
 
 def test_another_seed_gives_others(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_they_are_stated() -> None:
     run = whole("digits")
     assert f"`{NAME}` holds 64" in (run / "model" / "README.md").read_text(encoding="utf-8")
     notes = json.loads((run / "data.json").read_text())["notes"]
-    (said,) = [note for note in notes if note.startswith("64 references")]
+    (said,) = [note for note in notes if note.startswith("a background of 64 images")]
     assert "--no-background" in said
     for name in ("log.txt", "run.html"):
         assert said in (run / name).read_text()

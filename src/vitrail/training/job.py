@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from vitrail.data.background import settle
 from vitrail.data.batches import Batches
 from vitrail.data.dataset import TEST, VALIDATION, Split
 from vitrail.data.loader import Loader, check_readable
 from vitrail.data.readers import Reader
-from vitrail.data.reference_files import compress, decompress
 from vitrail.errors import RunError, UsageError, VitrailError
 from vitrail.explain.lending import without_evidence
 from vitrail.io import write_file
@@ -393,13 +393,8 @@ class _Job:
         model = replace(self.prepared.model, network=network)
         if model.background is None or model.donors is None or not isinstance(network, ViT):
             return model
-        pixels, compressed = without_evidence(network, model.donors, model.background), None
-        if model.compressed_background is not None:
-            compressed = compress(pixels, network.config.patch)
-            if compressed is None:
-                return model
-            pixels = decompress(compressed, model.preprocessing.channels, model.preprocessing.size)
-        return replace(model, background=pixels, compressed_background=compressed)
+        pixels = without_evidence(network, model.donors, model.background)
+        return replace(model, background=settle(pixels, network.config.patch))
 
     def _last_split(self, model: Model) -> tuple[Split, Batches]:
         """The test samples, or those for validation where there are none."""

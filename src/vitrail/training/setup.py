@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from vitrail.data.background import Pixels, draw_background, drawn_words
 from vitrail.data.batches import Batch, Batches, open_inputs
 from vitrail.data.columns import Codec, Texts
 from vitrail.data.dataset import TRAIN, VALIDATION, Counts, Dataset, RawDataset, Samples, make_dataset, read_vocabulary
@@ -23,8 +24,6 @@ from vitrail.data.images import Images
 from vitrail.data.loader import Loader, check_readable
 from vitrail.data.preprocessing import Preprocessing, measure_statistics
 from vitrail.data.readers import is_named, read
-from vitrail.data.reference_files import References
-from vitrail.data.references import draw_references, said_of_references
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.model import Model
 from vitrail.nn.networks import build as build_network
@@ -327,7 +326,6 @@ def build(
     background, notes = _background(settings, dataset, task, read_by)
     torch.manual_seed(settings.seed)
     network = own.network if own.network is not None else build_network(settings.network, own.parts)
-    pixels, compressed = background or (None, None)
     facts = {
         "data": settings.data,
         f"training_{unit_of(read_by)}s": len(dataset.train),
@@ -337,7 +335,7 @@ def build(
         **teacher_facts(settings),
         **task.facts(read_by, settings.augmentation, dataset.train),
     }
-    model = Model(network.to(device), read_by, dataset.codec, task, pixels, facts, compressed)
+    model = Model(network.to(device), read_by, dataset.codec, task, background, facts)
     data = Batches(
         train,
         dataset.train.column(task.column),
@@ -404,15 +402,15 @@ def _loader(
 
 def _background(
     settings: Settings, dataset: Dataset, task: Task, read_by: Input
-) -> tuple[References | None, tuple[str, ...]]:
+) -> tuple[Pixels | None, tuple[str, ...]]:
     """What the model's explanations will be tested with, drawn from the training images, and a sentence on it."""
     images, network = dataset.train.inputs, image_config(settings.network)
     if not (settings.background and task.background and isinstance(images, Images) and network is not None):
         return None, ()
     assert isinstance(read_by, Preprocessing)
     patch, threads = network.patch, max(1, settings.execution.workers)
-    background = draw_references(images, read_by, patch, settings.seed, threads)
-    return background, (said_of_references(background, read_by, patch, len(images)),)
+    background = draw_background(images, read_by, patch, settings.seed, threads)
+    return background, (drawn_words(background, read_by, patch, len(images)),)
 
 
 def unreadable_notes(*loaders: Loader) -> tuple[str, ...]:

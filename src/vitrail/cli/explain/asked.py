@@ -80,10 +80,10 @@ def _references(model: "Model", typed: "Explain") -> "Tensor | None":
         return None
 
     from vitrail.cli.output import warn
-    from vitrail.data.references import FEW, open_references
+    from vitrail.data.background import FEW, open_background
 
     try:
-        references = open_references(typed.reference, model.preprocessing, warn)
+        references = open_background(typed.reference, model.preprocessing, warn)
     except DataError as error:  # its hint may be for the model's own references
         raise DataError(
             error.problem, "--reference with a folder of pictures, or a run with pictures like the model's"

@@ -1,0 +1,398 @@
+"""The background of a model: what a patch is replaced by when an explanation is put to the test.
+
+A patch that is painted grey is unlike anything the network has learnt. A patch of another image, at the same place, is
+not. So a trained model carries a background: images put together from patches of training images, where the patch at
+position p of image j comes from training image pi_p(j), and every position has a permutation pi_p of its own. Two
+patches of one belong together no more than by chance, and most patches of a training image are in none.
+
+They are stored in one file of at most 1 MB: as they are where all fit, else as JPEG of one quality. JPEG works on
+blocks of 8 x 8 pixels and, where the colour has the resolution of the brightness (4:4:4, as here), on each by itself.
+So a patch is first enlarged to a multiple of 8 pixels by repeating its last row and column: no block holds pixels of
+two patches, and nothing of one shows in another. What is used is what is stored: values that JPEG leaves unchanged.
+"""
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
+from torch import Tensor
+
+from vitrail.data.decode import open_picture
+from vitrail.data.format1 import REFERENCES, unpacked
+from vitrail.data.images import Images
+from vitrail.data.loader import load_resident
+from vitrail.data.plan import uniforms
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.readers.folder import picture_files
+from vitrail.data.tensor_files import read_tensors, with_checksum
+from vitrail.errors import DataError, UsageError, counted
+
+BACKGROUND = "background.safetensors"
+MOST = 64
+MOST_BYTES = 2**20 - 4096  # of the images in the file; the rest is for its header
+MOST_VALUES = 12 * 2**20  # of all images together: so much is decoded at most
+QUALITY = 85
+BLOCK = 8  # pixels on a side of what JPEG works on
+LONGEST_SIDE = 65_500  # of a JPEG image
+ROUNDS = 100  # of compressing again until nothing changes; photographs need about 15
+SOURCES = 4  # training images for each, at least: one gives a quarter of its patches, on average
+FEW = 10  # with fewer, images put together of them are too much alike to say what is exceptional
+LEAST_PATCHES = 4  # where an image has fewer, a patch shows too much of it
+
+_CHOICE, _POSITIONS = 20, 21  # streams of random numbers, see `plan.py`
+
+Patch = tuple[int, int]  # height and width in pixels
+Pixels = UInt8[Tensor, "r c h w"]
+
+
+def make_background(images: UInt8[Tensor, "k c h w"], patch: Patch, seed: int) -> Pixels:
+    """Images whose patches come from different ones of the given images, each patch from where it stood.
+
+    Args:
+        images: Values 0..255, of the network's size.
+        patch: Height and width of a patch, in pixels; they divide those of an image.
+        seed: Of the permutations.
+
+    Returns:
+        r = min(64, k / 4) images, rounded down; fewer where they are very large; none where an image has fewer than
+        four patches.
+
+    Raises:
+        UsageError: The patches do not divide the images.
+    """
+    count, channels, height, width = images.shape
+    if height % patch[0] or width % patch[1]:
+        raise UsageError(
+            f"images of {height}x{width} pixels cannot be cut into patches of {patch[0]}x{patch[1]}",
+            "the patch size of the network that the images are for",
+        )
+    rows, columns = height // patch[0], width // patch[1]
+    kept = _wanted(count, channels, (height, width), patch)
+    order = uniforms(np.arange(count, dtype=np.int64), rows * columns, seed=seed, epoch=0, stream=_POSITIONS)
+    chosen = torch.from_numpy(np.argsort(order, axis=0, kind="stable")[:kept]).unflatten(1, (rows, columns))
+    patches = images.unflatten(3, (columns, patch[1])).unflatten(2, (rows, patch[0]))  # k c gh ph gw pw
+    down, across = torch.arange(rows)[:, None], torch.arange(columns)
+    picked = patches.permute(0, 2, 4, 1, 3, 5)[chosen, down, across]  # r gh gw c ph pw
+    return picked.permute(0, 3, 1, 4, 2, 5).reshape(kept, channels, height, width).contiguous()
+
+
+def draw_background(
+    images: Images, preprocessing: Preprocessing, patch: Patch, seed: int, threads: int = 1
+) -> Pixels | None:
+    """A background for a model, from images that it is trained on, as it sees them and without augmentation.
+
+    Args:
+        images: Those of the training split, and no others.
+        preprocessing: The model's.
+        patch: Height and width of the network's patches, in pixels.
+        seed: Decides which images and which patches.
+        threads: Images decoded at the same time.
+
+    Returns:
+        As many as can be stored, with a loss that `settle` brings; None where not one can be made. Images that cannot
+        be read are passed over.
+    """
+    wanted = _wanted(len(images), preprocessing.channels, preprocessing.size, patch)
+    if not wanted:
+        return None
+    order = uniforms(np.arange(len(images), dtype=np.int64), 1, seed=seed, epoch=0, stream=_CHOICE)[:, 0]
+    drawn = np.argsort(order, kind="stable")[: SOURCES * wanted]
+    (loaded,) = load_resident(images.select(drawn), preprocessing, threads).fetch([np.arange(len(drawn))])
+    made = make_background(loaded.pixels[loaded.readable], patch, seed)
+    kept = made if _fit_as_they_are(made) else made[: max(_room(made), len(_that_fit(_jpegs(made, patch))))]
+    return kept.clone() if len(kept) else None
+
+
+def settle(pixels: Pixels, patch: Patch) -> Pixels:
+    """What the file gives back of these: the same where they are stored as they are, else without what JPEG leaves out.
+
+    They are compressed until nothing changes any more, so that what is settled is stored without a loss.
+
+    Args:
+        pixels: Values 0..255.
+        patch: Height and width of a patch, in pixels; they divide those of an image.
+
+    Returns:
+        As many of the first as fit in the file.
+    """
+    if _fit_as_they_are(pixels):
+        return pixels
+    channels, size = pixels.shape[1], (pixels.shape[2], pixels.shape[3])
+    settled = []
+    for one in pixels[: len(_that_fit(_jpegs(pixels, patch)))].split(1):
+        for _ in range(ROUNDS):
+            again = decompress(_jpegs(one, patch), patch, channels, size)
+            if torch.equal(again, one):
+                break
+            one = again
+        settled.append(one)
+    fit = len(_that_fit([file for one in settled for file in _jpegs(one, patch)]))
+    return torch.cat(settled)[:fit] if fit > _room(pixels) else pixels[: _room(pixels)].clone()
+
+
+def background_file(pixels: Pixels, patch: Patch) -> bytes:
+    """The content of a file from which `read_background` gives back these images; of settled ones, these very values.
+
+    Args:
+        pixels: The background; what does not fit in the file is left out.
+        patch: Height and width of a patch, in pixels.
+    """
+    pixels = pixels.cpu()
+    files = [] if _fit_as_they_are(pixels) else _that_fit(_jpegs(pixels, patch))
+    if len(files) <= _room(pixels):
+        return with_checksum({"background": pixels[: _room(pixels)].contiguous()})
+    return with_checksum(
+        {
+            "jpeg": torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8),
+            "lengths": torch.tensor([len(file) for file in files], dtype=torch.int64),
+            "patch": torch.tensor(patch, dtype=torch.int64),
+        }
+    )
+
+
+def read_background(file: Path, preprocessing: Preprocessing) -> Pixels:
+    """The background in a file that a model was saved with, today or in format 1.
+
+    Args:
+        file: `background.safetensors`, or `references.safetensors` of format 1.
+        preprocessing: The model's, which says the size.
+
+    Raises:
+        DataError: The file is missing or damaged, or its images are of another size.
+    """
+    hint = "delete the file (the model works without it), or the folder of another run"
+    tensors = read_tensors(file, hint)
+    tensors = unpacked(tensors) if file.name == REFERENCES else tensors
+    try:
+        if tensors.keys() == {"background"}:
+            pixels = tensors["background"]
+        else:
+            pixels = decompress(*_files(tensors), preprocessing.channels, preprocessing.size)
+    except ValueError as error:
+        raise DataError(f"{file}: {error}", hint) from error
+    problem = misfit(pixels, preprocessing)
+    if problem:
+        raise DataError(f"{file}: {problem}", hint)
+    return pixels
+
+
+def background_in(folder: Path) -> Path | None:
+    """The file with the background in a model folder; None where there is none."""
+    return next((folder / name for name in (BACKGROUND, REFERENCES) if (folder / name).exists()), None)
+
+
+def misfit(pixels: Tensor, preprocessing: Preprocessing) -> str:
+    """Why this is no background for a model with this preprocessing; empty where it is."""
+    wanted = (preprocessing.channels, *preprocessing.size)
+    if pixels.dtype == torch.uint8 and pixels.dim() == 4 and tuple(pixels.shape[1:]) == wanted:
+        return "" if len(pixels) else "there is not one image in the background"
+    shape, kind = " x ".join(map(str, pixels.shape)), str(pixels.dtype).removeprefix("torch.")
+    return f"the background is {shape} of {kind}, the model takes r x {' x '.join(map(str, wanted))} of uint8"
+
+
+def decompress(files: Sequence[bytes], patch: Patch, channels: int, size: tuple[int, int]) -> Pixels:
+    """The images in JPEG files.
+
+    Args:
+        files: From anyone; nothing in them is trusted.
+        patch: Height and width of a patch, in pixels.
+        channels: Of an image.
+        size: Its height and width, in pixels.
+
+    Raises:
+        ValueError: A file cannot be decoded or is not of this size, or there are too many; says which.
+    """
+    sheet = _sheet_size(channels, size, patch)
+    if sheet is None or not 1 <= len(files) <= MOST or len(files) * channels * size[0] * size[1] > MOST_VALUES:
+        raise ValueError(f"it says {len(files)} images of {size[0]} x {size[1]} pixels in patches of {patch}")
+    rows, columns = size[0] // patch[0], size[1] // patch[1]
+    pixels = torch.empty(len(files), channels, *size, dtype=torch.uint8)
+    for number, file in enumerate(files):
+        try:
+            decoded = _decoded(file, sheet, channels)
+        except Exception as error:  # Pillow's readers raise nearly every kind of error on damaged files
+            words = " ".join(str(error).split()) or type(error).__name__
+            raise ValueError(f"image {number + 1} cannot be used: {words}") from error
+        cut = decoded.reshape(rows, sheet[0] // rows, columns, sheet[1] // columns, channels)
+        cut = cut[:, : patch[0], :, : patch[1]].reshape(*size, channels)
+        pixels[number] = torch.from_numpy(np.ascontiguousarray(cut)).permute(2, 0, 1)
+    return pixels
+
+
+def open_background(
+    place: Path, preprocessing: Preprocessing, note: Callable[[str], None] = lambda sentence: None
+) -> Float[Tensor, "r c h w"]:
+    """A background of a person's own, for a model that carries none or to test it against other images.
+
+    Args:
+        place: A folder of images, of which 64 are taken, evenly spread over the sorted files; a single image; or the
+            run, model folder or file of the background of a model of the same size.
+        preprocessing: The model's; images of any size are brought to its size.
+        note: Gets a sentence for each image that is left out because it cannot be read, and one where images are
+            smaller than the model's.
+
+    Returns:
+        Normalised images, as the network takes them.
+
+    Raises:
+        DataError: There is no such place, no image in it or none that can be read, or a background of another size.
+    """
+    saved = place if place.suffix == ".safetensors" else background_in(place) or background_in(place / "model")
+    if saved is not None and saved.is_file():
+        return preprocessing.normalise(read_background(saved, preprocessing))
+    pixels, problems, small = [], [], 0
+    for file in _image_files(place):
+        try:
+            image = open_picture(file)
+            pixels.append(preprocessing.to_uint8(image))
+        except DataError as error:
+            problems.append(error.problem)
+        else:
+            small += image.height < preprocessing.size[0] or image.width < preprocessing.size[1]
+    if not pixels:
+        others = f" (and {len(problems) - 1} more that cannot be read)" if len(problems) > 1 else ""
+        raise DataError(f"no reference can be read: {problems[0]}{others}", "--reference with a folder of images")
+    for problem in problems:
+        note(f"left out: {problem}")
+    if small:
+        height, width = preprocessing.size
+        note(f"{small} of {len(pixels)} reference images are smaller than {width} x {height} pixels: they are enlarged")
+    return preprocessing.normalise(torch.stack(pixels))
+
+
+def drawn_words(pixels: Pixels | None, preprocessing: Preprocessing, patch: Patch, count: int) -> str:
+    """What a training says of the background that its model will carry, or why `draw_background` found none.
+
+    Args:
+        pixels: What was drawn.
+        preprocessing: The model's.
+        patch: Height and width of the network's patches, in pixels.
+        count: Of the training images.
+    """
+    if pixels is not None:
+        how = "" if _fit_as_they_are(pixels) else ", as JPEG"
+        few = "" if len(pixels) >= FEW else "; so few say little: test explanations with a folder of images too"
+        return (
+            f"a background of {counted(len(pixels), 'image')}, shuffled patches of training images{how}, will travel "
+            f"with the model; --no-background for none{few}"
+        )
+    (height, width), channels = preprocessing.size, preprocessing.channels
+    if (height // patch[0]) * (width // patch[1]) < LEAST_PATCHES:
+        why = f"in patches of {patch[0]} x {patch[1]}, one of {height} x {width} pixels would show too much"
+    elif count >= SOURCES and channels * height * width > MOST_BYTES:
+        why = f"one of {height} x {width} pixels has more than 1 MB, even as JPEG"
+    else:
+        why = f"it is drawn from {SOURCES} training images or more"
+    return f"no background: {why}; explanations can be tested with a folder of images"
+
+
+def card_words(pixels: Pixels) -> str:
+    """What a model card says of the background that lies beside it, and how to leave it out."""
+    how = "" if _fit_as_they_are(pixels) else " (as JPEG, with a small loss)"
+    return (
+        f"`{BACKGROUND}` holds {counted(len(pixels), 'image')}{how} put together from patches of training images, each "
+        "patch from an image drawn at random, against which explanations are tested; delete the file, or train with "
+        "`--no-background`, to leave them out."
+    )
+
+
+def _wanted(count: int, channels: int, size: tuple[int, int], patch: Patch) -> int:
+    """How many are put together from so many training images."""
+    if (size[0] // patch[0]) * (size[1] // patch[1]) < LEAST_PATCHES:
+        return 0
+    return min(MOST, MOST_VALUES // (channels * size[0] * size[1]), count // SOURCES)
+
+
+def _room(pixels: Pixels) -> int:
+    """How many of these the file holds as they are."""
+    return min(len(pixels), MOST, MOST_BYTES // max(1, pixels[:1].numel()))
+
+
+def _fit_as_they_are(pixels: Pixels) -> bool:
+    return _room(pixels) == len(pixels)
+
+
+def _sheet_size(channels: int, size: tuple[int, int], patch: Patch) -> tuple[int, int] | None:
+    """(height, width) of an image whose patches are enlarged to multiples of 8 pixels; None where it is no JPEG."""
+    if min(patch) < 1 or size[0] % patch[0] or size[1] % patch[1]:
+        return None
+    height, width = (length // part * -(-part // BLOCK) * BLOCK for length, part in zip(size, patch, strict=True))
+    return (height, width) if max(height, width) <= LONGEST_SIDE and channels * height * width <= MOST_VALUES else None
+
+
+def _jpegs(pixels: Pixels, patch: Patch) -> list[bytes]:
+    """Each image as JPEG, its patches enlarged by their last row and column; none where that is too large."""
+    channels, height, width = pixels.shape[1:]
+    sheet = _sheet_size(channels, (height, width), patch)
+    if sheet is None:
+        return []
+    below, beside = -patch[0] % BLOCK, -patch[1] % BLOCK
+    cut = pixels.permute(0, 2, 3, 1).numpy()
+    cut = cut.reshape(-1, height // patch[0], patch[0], width // patch[1], patch[1], channels)
+    enlarged = np.pad(cut, ((0, 0), (0, 0), (0, below), (0, 0), (0, beside), (0, 0)), mode="edge")
+    files = []
+    for values in enlarged.reshape(-1, *sheet, channels):
+        content = io.BytesIO()
+        Image.fromarray(values[..., 0] if channels == 1 else values).save(
+            content, "JPEG", quality=QUALITY, subsampling=0
+        )
+        files.append(content.getvalue())
+    return files
+
+
+def _that_fit(files: Sequence[bytes]) -> list[bytes]:
+    """The first files that have no more bytes than the file of the background may have."""
+    ends = np.cumsum([len(file) for file in files])
+    return list(files[: min(MOST, int((ends <= MOST_BYTES).sum()))])
+
+
+def _files(tensors: dict[str, Tensor]) -> tuple[list[bytes], Patch]:
+    """The JPEG files in the tensors of a file, and the patch.
+
+    Raises:
+        ValueError: They are not what `background_file` writes.
+    """
+    kinds = {name: (tensor.dtype, tensor.dim()) for name, tensor in sorted(tensors.items())}
+    if kinds != {"jpeg": (torch.uint8, 1), "lengths": (torch.int64, 1), "patch": (torch.int64, 1)}:
+        raise ValueError(f"it holds {', '.join(' '.join(name.split()) for name in kinds) or 'nothing'}, no background")
+    content, lengths, patch = tensors["jpeg"].numpy().tobytes(), tensors["lengths"].tolist(), tensors["patch"].tolist()
+    if len(content) > MOST_BYTES or len(lengths) > MOST:
+        raise ValueError(f"it holds {len(lengths)} images in {len(content)} bytes, more than a model has")
+    if min(lengths, default=0) < 1 or sum(lengths) != len(content) or len(patch) != 2:
+        raise ValueError(f"its {len(lengths)} images do not have the {len(content)} bytes of the file")
+    ends = np.cumsum(lengths).tolist()
+    return [content[end - length : end] for end, length in zip(ends, lengths, strict=True)], (patch[0], patch[1])
+
+
+def _decoded(file: bytes, size: tuple[int, int], channels: int) -> UInt8[np.ndarray, "h w *c"]:
+    """A JPEG image's values; its size is compared before anything is decoded; raises what Pillow raises."""
+    mode = "L" if channels == 1 else "RGB"
+    with JpegImageFile(io.BytesIO(file)) as image:
+        if (image.height, image.width, image.mode) != (*size, mode):
+            raise ValueError(f"{image.height} x {image.width} pixels of mode {image.mode}, not {size} of mode {mode}")
+        return np.array(image)
+
+
+def _image_files(place: Path) -> list[Path]:
+    """At most 64 of the image files in a place, evenly spread.
+
+    Raises:
+        DataError: There is no such place, or no image in it.
+    """
+    hint = "--reference with a folder of images"
+    if place.is_file():
+        return [place]
+    if not place.is_dir():
+        raise DataError(f"there is no folder {place} with reference images", hint)
+    try:
+        files = picture_files(place)
+    except OSError as error:
+        raise DataError(f"{error.filename or place} cannot be read ({error.strerror})", "its permissions") from error
+    if not files:
+        raise DataError(f"{place} has no reference image", hint)
+    return [files[index * len(files) // MOST] for index in range(MOST)] if len(files) > MOST else files
