@@ -33,7 +33,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lesson import largest, parameters, pictures, results, seconds, show
-from vitrail.data.patches import Patchify
+from parts import Patchify
 from vitrail.errors import UsageError
 from vitrail.nn import SILENT, Attention, Parts, ViT, ViTConfig, sinusoids
 from vitrail.tasks.metrics import Counting
@@ -231,7 +231,7 @@ def looped_form() -> ViT:
     """The document's network with its loops, and the numbers of the one without."""
     torch.manual_seed(0)
     parts = Parts(
-        patches=lambda config: LoopedPatches(config.width),
+        embedding=lambda config: LoopedPatches(config.width),
         attention=lambda config: LoopedHeads(config.width, config.heads),
         head=lambda config: nn.Sequential(nn.Linear(config.width, config.classes), nn.Softmax(dim=-1)),
     )

@@ -114,17 +114,14 @@ class AsWritten(nn.Module):
     def __init__(self, image_size: int = 224, width: int = 768, depth: int = 12, heads: int = 12) -> None:
         super().__init__()
         self.embed = TwiceMapped(width)  # nobody reads image_size
-        self.blocks = nn.Sequential(
-            *(
-                EncoderBlock(
-                    norm=lambda: nn.LayerNorm(width),
-                    attention=lambda: AlongTheBatch(width, heads),
-                    mlp=lambda: MLP(width, 4 * width, nn.ReLU, dropout=0.1),
-                    order=normalised_residual,
-                )
-                for _ in range(depth)
-            )
+        parts = Parts(
+            norm=lambda config: nn.LayerNorm(width),
+            attention=lambda config: AlongTheBatch(width, heads),
+            mlp=lambda config, activation: MLP(width, 4 * width, nn.ReLU, dropout=0.1),
         )
+        config = ViTConfig(width=width, heads=heads)
+        blocks = (EncoderBlock(config, parts, order=normalised_residual) for _ in range(depth))
+        self.blocks = nn.Sequential(*blocks)
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 1000))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -274,12 +271,7 @@ show("trained.right", trained_accuracy(small_right_form()), "percent right, alon
 # %%
 def silent_block(order) -> EncoderBlock:
     """A block of width 768 whose branches add nothing."""
-    block = EncoderBlock(
-        norm=lambda: nn.LayerNorm(768),
-        attention=lambda: Attention(768, 12),
-        mlp=lambda: MLP(768, 3072, nn.GELU),
-        order=order,
-    )
+    block = EncoderBlock(ViTConfig.from_size("B/16"), order=order)
     for last in (block.attn.proj, block.mlp.fc2):
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)

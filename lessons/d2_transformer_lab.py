@@ -37,7 +37,6 @@ from vitrail.nn import (
     Parts,
     PatchEmbedding,
     Record,
-    StackParts,
     Transformer,
     TransformerConfig,
     ViT,
@@ -187,18 +186,18 @@ class SeesTheFuture(nn.Module):
         super().__init__()
         self.attention = Attention(width, heads)
 
-    def forward(self, tokens, context=None, mask=None, causal=False, record=SILENT, cache=NO_CACHE):
+    def forward(self, tokens, context=None, mask=None, record=SILENT, cache=NO_CACHE):
         return self.attention(tokens, context, None if context is None else mask, record=record, cache=cache)
 
 
-WITHOUT_MASK = StackParts(attention=lambda config: SeesTheFuture(config.width, config.heads))
+WITHOUT_MASK = Parts(attention=lambda config: SeesTheFuture(config.width, config.heads))
 SORTING = TransformerConfig(  # digits 0 to 9 are the ids 3 to 12
     source_vocabulary=13, target_vocabulary=13, width=32, encoder_depth=1, decoder_depth=1, heads=4, mlp_dim=64,
     dropout=0.0, max_length=8,
 )  # fmt: skip
 
 
-def sorter(parts: StackParts) -> Transformer:
+def sorter(parts: Parts) -> Transformer:
     torch.manual_seed(0)
     return Transformer(SORTING, parts)
 
@@ -213,7 +212,7 @@ def leak(network: Transformer) -> float:
 
 
 show("no_mask", leak(sorter(WITHOUT_MASK)), "earlier logits move when a later id changes, no mask")
-show("no_mask.right", leak(sorter(StackParts())), "the same, vitrail")
+show("no_mask.right", leak(sorter(Parts())), "the same, vitrail")
 
 # %% [markdown]
 # That is not a detail. The task: five digits go in, the same digits come out in order. Both decoders train on the
@@ -250,7 +249,7 @@ def written_rightly(network: Transformer) -> float:
     return float((F.pad(tokens, (0, 5 - tokens.shape[1])) == answer).all(dim=1).float().mean())
 
 
-wrong, right = sorter(WITHOUT_MASK), sorter(StackParts())
+wrong, right = sorter(WITHOUT_MASK), sorter(Parts())
 show("no_mask.loss", train_to_sort(wrong, 150), "loss after 150 steps, no mask")
 show("no_mask.loss.right", train_to_sort(right, 600), "loss after 600 steps, vitrail")
 show("no_mask.sorted", written_rightly(wrong), "share of problems sorted rightly, no mask")
@@ -396,7 +395,7 @@ def relu_at_the_end() -> nn.Module:
 
 
 DOCUMENT = Parts(
-    patches=lambda config: Runs(config.width),
+    embedding=lambda config: Runs(config.width),
     norm=lambda config: nn.LayerNorm([50, config.width]),
     attention=lambda config: ListedHeads(config.width, config.heads),
     head=lambda config: nn.Sequential(nn.Linear(config.width, config.classes), nn.Softmax(dim=-1)),

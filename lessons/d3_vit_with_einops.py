@@ -27,12 +27,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lesson import largest, parameters, results, show
-from vitrail.data.patches import Patchify
+from parts import LinearPatchEmbedding, Patchify, fuse, reorder, split
 from vitrail.nn import (
     SILENT,
     STANDARD,
     Attention,
-    LinearPatchEmbedding,
     Parts,
     PatchEmbedding,
     Record,
@@ -41,7 +40,6 @@ from vitrail.nn import (
     attend,
 )
 from vitrail.weights.patch_map import convolution_to_linear, linear_to_convolution
-from vitrail.weights.qkv import fuse, reorder, split
 
 RESULTS = results()
 CONFIG = ViTConfig(image_size=32, patch_size=8, channels=3, classes=10, width=192, depth=2, heads=8)
@@ -225,7 +223,7 @@ def both_patch_maps() -> tuple[PatchEmbedding, LinearPatchEmbedding]:
 
 
 convolution, linear = both_patch_maps()
-printed = network_with(Parts(patches=lambda config: OnlyRearranged(8)))
+printed = network_with(Parts(embedding=lambda config: OnlyRearranged(8)))
 with torch.no_grad():
     shape = tuple(printed.embed(images).shape)
     show(

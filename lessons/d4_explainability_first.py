@@ -25,12 +25,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lesson import largest, parameters, pictures, results, show
-from vitrail.data.patches import Patchify
+from parts import Patchify, PatchReader
 from vitrail.data.readers.mnist_m import blend
 from vitrail.data.readers.photographs import packaged_photographs
 from vitrail.errors import UsageError
 from vitrail.explain import generic_attention
-from vitrail.nn import PATCHIFIED, Record, ViT, ViTConfig
+from vitrail.nn import Record, ViT, ViTConfig
 from vitrail.nn.cost import layers
 
 RESULTS = results()
@@ -64,7 +64,7 @@ print("pictures", tuple(images.shape), "mean", [round(v, 2) for v in images.mean
 # %% [markdown]
 # ## The right form
 #
-# `Patchify` is the transform, with its inverse; `PATCHIFIED` are the parts of a network that reads what it cuts.
+# `Patchify` is the transform, with its inverse; `PatchReader` is a ViT with a linear patch map that reads what it cuts.
 
 # %%
 FORM = ViTConfig(
@@ -73,9 +73,9 @@ FORM = ViTConfig(
 patchify = Patchify(7)
 
 
-def build(config: ViTConfig = FORM) -> ViT:
+def build(config: ViTConfig = FORM) -> PatchReader:
     torch.manual_seed(0)
-    return ViT(config, PATCHIFIED)
+    return PatchReader(config)
 
 
 network, record = build(), Record()
@@ -263,11 +263,11 @@ show("mixed_strips.right", refusal(10, 8, 4), "vitrail")
 # small rest:
 
 # %%
-mlps = sum(parameters(block.mlp) for block in network.blocks)
+mlps = sum(parameters(block.mlp) for block in network.vit.blocks)
 show("exercises", mlps / parameters(network), "share of the right form's numbers that stand in the MLPs")
 with torch.no_grad():
     tokens = torch.randn(2, 17, 24)
-    block = network.blocks[0]
+    block = network.vit.blocks[0]
     by_hand_ = tokens + block.attn(block.norm1(tokens))
     by_hand_ = by_hand_ + block.mlp(block.norm2(by_hand_))
     show("exercises.right", largest(by_hand_ - block(tokens)), "vitrail's block differs from the paper's equations by")
@@ -304,7 +304,7 @@ def trained(order_of_epoch, inputs: Tensor, targets: Tensor, epochs: int = 3) ->
 
 
 @torch.no_grad()
-def accuracy(network: ViT, inputs: Tensor, targets: Tensor) -> float:
+def accuracy(network: ViT | PatchReader, inputs: Tensor, targets: Tensor) -> float:
     said = torch.cat([network(part) for part in inputs.split(500)]).argmax(-1)
     return float((said == targets).float().mean())
 
@@ -362,7 +362,7 @@ LIGHT = replace(FORM, depth=2, mlp_dim=96)
 SHOWN = torch.tensor([0, 1, 7])
 
 
-def train_on_photographs(steps: int) -> ViT:
+def train_on_photographs(steps: int) -> PatchReader:
     network, generator = build(LIGHT), torch.Generator().manual_seed(0)
     mine = torch.isin(labels, SHOWN).nonzero()[:, 0]
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.01, weight_decay=0.05)
@@ -397,11 +397,12 @@ show("transposed.order_alone", accuracy(network, columns_first, truth), "the sam
 # %% [markdown]
 # An explanation is a function of network, pictures and class. `generic_attention` gathers the attention that raises
 # the logit, through all layers (Chefer, Gur and Wolf, 2021): one number per patch, in the grid of the picture. The
-# network reads patches, so they are what it is given. Three test pictures of different digits; the digit's ink on the
-# left (known, since we put it there; the network sees it on a photograph), the heat on the right:
+# network reads patches; its ViT is given the pictures that these were cut from. Three test pictures of different
+# digits; the digit's ink on the left (known, since we put it there; the network sees it on a photograph), the heat on
+# the right:
 
 # %%
-heat = generic_attention(network, patchify(seen))
+heat = generic_attention(network.vit, seen)
 
 
 def side_by_side(index: int) -> str:

@@ -23,7 +23,7 @@ from vitrail.data.columns import Classes
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, load, save
-from vitrail.nn import Parts, ViT, ViTConfig
+from vitrail.nn import Parts, ViT, ViTConfig, names_of, parts_of
 
 CONFIG_TINY = ViTConfig(image_size=(16, 24), patch_size=8, classes=3, width=16, depth=2, heads=2, dropout=0.3)
 FORMS = {
@@ -400,18 +400,31 @@ def test_a_damaged_background_is_refused(tmp_path: Path, how: str) -> None:
 # parts of one's own
 
 
-def test_own_parts_are_named_or_refused(tmp_path: Path) -> None:
-    parts = Parts(norm=lambda config: nn.RMSNorm(config.width))
-    model = model_of(parts=parts)
-    with must_raise(UsageError, "parts"):
-        save(model, tmp_path / "model")
-    assert not (tmp_path / "model").exists()
-    place = save(model, tmp_path / "model", parts="rms")
+def test_parts_of_the_table_are_opened_by_name_and_own_parts_are_asked_for(tmp_path: Path) -> None:
+    named = model_of(parts=parts_of({"norm": "rms", "embed_norm": "layer"}))
+    again = load(save(named, tmp_path / "named")).network
+    assert same(again, named.network)
+    assert names_of(again.parts) == {"norm": "rms", "embed_norm": "layer"}
+    assert "architecture" not in json.loads((tmp_path / "named" / CONFIG).read_text())  # timm knows no such network
+
+    def own_norm(config: ViTConfig) -> nn.Module:
+        return nn.RMSNorm(config.width)
+
+    model = model_of(parts=Parts(norm=own_norm))
+    place = save(model, tmp_path / "own")
+    with must_raise(UsageError, "own_norm"):
+        load(place)
+    assert same(load(place, parts=Parts(norm=own_norm)).network, model.network)
+    for parts in (Parts(head=own_norm), Parts(norm=own_norm, head=own_norm)):
+        with pytest.raises(UsageError):
+            load(place, parts=parts)
+    with pytest.raises(UsageError):
+        load(save(model_of(), tmp_path / "plain"), parts=Parts(norm=own_norm))
+    old = json.loads((place / CONFIG).read_text())
+    (place / CONFIG).write_text(json.dumps({**old, "parts": "rms"}))  # as format 1 named all parts together
     with must_raise(UsageError, "rms"):
         load(place)
-    assert same(load(place, parts=parts).network, model.network)
-    with must_raise(DataError, WEIGHTS):
-        load(save(model_of(), tmp_path / "plain"), parts=parts)
+    assert same(load(place, parts=Parts(norm=own_norm)).network, model.network)
 
 
 # saving

@@ -1,12 +1,16 @@
 """What goes wrong, said in two lines: what was given and what was wanted, then what to try.
 
 Every error that a person can cause is one of these. The command line prints it without a traceback and leaves with
-its exit code; in Python it is a `ValueError` whose text holds both lines. This file imports nothing, so that any part
-of the library may raise them.
+its exit code; in Python it is a `ValueError` whose text holds both lines. This file imports nothing of the
+library, so that any part of it may raise them.
 """
 
 import difflib
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import MISSING, fields
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 INTERRUPTED = 130  # the exit code of a command that Ctrl-C ended
 
@@ -56,3 +60,64 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that looks most like `name`, or None when none is close."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return close[0] if close else None
+
+
+def check_fields(config: Any, *, may_be_zero: Collection[str] = (), below_one: Collection[str] = ()) -> None:
+    """Hold the fields of a dataclass against their types: bool, int, float, a `Literal`, or a class; or None with it.
+
+    A whole number must be at least 1, another number finite and at least 0. `int | tuple[int, int]` stands for a size:
+    one whole number, or (height, width).
+
+    Args:
+        config: A dataclass.
+        may_be_zero: Fields of whole numbers that may be 0.
+        below_one: Fields of numbers that must be below 1.
+
+    Raises:
+        UsageError: A field does not fit; names the nearest choice, or the default.
+    """
+    types = get_type_hints(type(config))
+    for field in fields(config):
+        name, given = field.name, getattr(config, field.name)
+        kinds = get_args(types[name]) if get_origin(types[name]) is not Literal else ()
+        kind, *others = [one for one in kinds if one is not NoneType] or [types[name]]
+        if given is None and NoneType in kinds:
+            continue
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        least, most = int(name not in may_be_zero), 1.0 if name in below_one else math.inf
+        if others:
+            sides = given if isinstance(given, tuple | list) else (given, given)
+            fits = len(sides) == 2 and all(type(side) is int and side >= 1 for side in sides)
+            wanted = "whole pixels, one number or (height, width), at least 1"
+        elif choices:
+            fits, wanted = given in choices, f"one of {', '.join(choices)}"
+        elif kind is int:
+            fits, wanted = type(given) is int and given >= least, f"a whole number, at least {least}"
+        elif kind is float:
+            fits = isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given < most
+            wanted = "a number, at least 0" + (" and below 1" if most == 1 else "")
+        else:
+            fits, wanted = isinstance(given, kind), "True or False" if kind is bool else f"a {kind.__name__}"
+        if fits:
+            continue
+        guess, hint = nearest(str(given), choices), f"{name}={field.default!r}, the default"
+        if guess:
+            hint = f"{name}={guess!r}"
+        elif field.default is MISSING or field.default is None:
+            hint = wanted if field.default is MISSING else f"{name} left out"
+        raise UsageError(f"{name} must be {wanted}, got {given!r}", hint)
+
+
+def check_keys(known: type, values: Mapping[str, Any]) -> None:
+    """Every key names a field of the dataclass, and no field without a default is missing.
+
+    Raises:
+        UsageError: A key is unknown, and the nearest field is named; or one is missing.
+    """
+    names = [field.name for field in fields(known)]
+    for key in values:
+        if key not in names:
+            raise UsageError(f"unknown key '{key}' in a configuration", f"{nearest(key, names) or names}")
+    for field in fields(known):
+        if field.default is MISSING and field.name not in values:
+            raise UsageError(f"'{field.name}' is missing in a configuration", "dataclasses.asdict(config)")

@@ -28,8 +28,16 @@ from vitrail.data.tensor_files import read_tensors, with_checksum
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.io import read_json, to_json, write_file
-from vitrail.nn import STANDARD, Parts, Search, ViT
-from vitrail.nn.mode import evaluating
+from vitrail.nn import (
+    STANDARD,
+    ImageToSequence,
+    Parts,
+    Search,
+    ViT,
+    evaluating,
+    names_of,
+    parts_of,
+)
 from vitrail.nn.networks import NETWORKS, build, config_from_dict, config_to_dict
 from vitrail.tasks import TASKS, Prediction, Result, Task
 from vitrail.tasks.classify import Classification
@@ -214,7 +222,6 @@ def save(
     *,
     result: Result | None = None,
     card: str = "",
-    parts: str = "",
     network: str = "",
 ) -> Path:
     """Write a model folder; `load` reads it again.
@@ -226,22 +233,21 @@ def save(
         folder: Where; made if missing.
         result: How well it does, for its card.
         card: Text of the README; made from the model when empty.
-        parts: The name of the foreign parts, for a network that was built with `Parts` of its own.
         network: The name of a network of one's own, which no configuration builds.
 
     Raises:
-        UsageError: If the network has foreign parts, or is none of the library's, and is not named.
+        UsageError: If the network is none of the library's and is not named, or its decoder has parts of its own.
     """
     if not network and type(model.network) not in [known for _, known in NETWORKS.values()]:
         raise UsageError(
             f"{type(model.network).__name__} is none of the library's networks ({', '.join(NETWORKS)})",
             f"save(model, folder, network='{type(model.network).__name__}'), and load(folder, network=...) later",
         )
-    own = any(isinstance(each, Parts) and each != STANDARD for each in vars(model.network).values())
-    if own and not parts:
+    parts = {} if network else names_of(model.network.parts)
+    if isinstance(model.network, ImageToSequence) and model.network.decoder_parts != STANDARD:
         raise UsageError(
-            "this network has parts of its own, which its files cannot hold",
-            "save(model, folder, parts='what they are called'), and load(folder, parts=Parts(...)) later",
+            f"this decoder has parts of its own, which files do not hold: {names_of(model.network.decoder_parts)}",
+            f"save(model, folder, network='{type(model.network).__name__}'), and load(folder, network=...) later",
         )
     folder = Path(folder)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.network.state_dict().items()}
@@ -283,7 +289,8 @@ def load(
         path: A run folder (which holds `model/`) or a model folder.
         task: For a task of your own, the same value that it was trained with.
         network: For a network of your own, one of the same kind, into which the weights are read.
-        parts: For a network with foreign parts, the same `Parts` that it was built with.
+        parts: For a network with parts of your own, those that it was built with. Parts that bear a name in
+            `vitrail.nn.parts` need not be given.
         device: Where the network goes.
 
     Raises:
@@ -291,15 +298,11 @@ def load(
         UsageError: If the model was saved with a task, network or parts of your own, and they are not given.
     """
     folder, config = open_model(path)
-    if config.get("parts") and parts is None:
-        raise UsageError(
-            f"this model was saved with parts of its own, called '{config['parts']}'",
-            "vitrail.load(path, parts=Parts(...)) with the parts it was built with",
-        )
+    made = _parts_of(config, parts)
     learnt = _task_of(config, task)
     own = _own_network(config, network)
     try:
-        network = own if own is not None else build(config_from_dict(config["network"]), parts)
+        network = own if own is not None else build(config_from_dict(config["network"]), made)
         network.eval()
         text = config["input"]
         reads = Vocabulary.from_dict(text) if text else from_hugging_face(read_json(folder / PREPROCESSOR, SAVED_AGAIN))
@@ -359,6 +362,19 @@ def _task_of(config: Mapping[str, Any], given: Task | None) -> Task:
             "vitrail.load(path, task=...) in Python, with the task that it was trained with",
         )
     return TASKS[name]
+
+
+def _parts_of(config: Mapping[str, Any], given: Parts | None) -> Parts:
+    """The parts that a configuration names; in format 1 all of them had one name, and were given."""
+    names = config.get("parts") or {}
+    if not isinstance(names, str):
+        return parts_of(names, given or STANDARD)
+    if given is None:
+        raise UsageError(
+            f"this model was saved with parts of its own, called '{names}'",
+            "vitrail.load(path, parts=Parts(...)) with the parts it was built with",
+        )
+    return given
 
 
 def _own_network(config: Mapping[str, Any], given: nn.Module | None) -> nn.Module | None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.nn import PATCHIFIED, STANDARD, Parts, ViT, ViTConfig
+from vitrail.nn import STANDARD, Parts, ViT, ViTConfig
 
 # 3 rows of 5 columns, patches of 4 x 2 pixels: nothing is square, and 2 heads of 5 are not the width
 PLAIN = ViTConfig(
@@ -44,15 +44,6 @@ def make_network(config: ViTConfig, seed: int = 0, parts: Parts = STANDARD) -> V
             else:
                 parameter.copy_(0.5 * drawn)
     return network
-
-
-def reader_of(network: ViT) -> ViT:
-    """The same network for pictures that come cut into patches."""
-    state = network.state_dict()
-    state["patch_embed.proj.weight"] = state["patch_embed.proj.weight"].flatten(1)
-    reader = ViT(network.config, PATCHIFIED).to(network.head.weight).eval()
-    reader.load_state_dict(state)
-    return reader
 
 
 def make_images(config: ViTConfig, count: int = 2, seed: int = 0) -> Tensor:

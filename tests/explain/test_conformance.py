@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network, reader_of
+from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from tests.explain.suite import (
     CUT_AT_ZERO,
     differentiates,
@@ -18,7 +18,6 @@ from tests.explain.suite import (
     quick,
     takes,
 )
-from vitrail.data.patches import Patchify
 from vitrail.explain import METHODS, Heat, Method, readout
 from vitrail.nn import ViT, ViTConfig
 
@@ -128,16 +127,6 @@ def test_many_pictures_and_none(method: Method) -> None:
     empty = method.function(network, make_images(PLAIN, 0))
     assert empty.values.shape == (0, 3, 5)
     assert empty.notes == ()
-
-
-@unchecked
-@every_method
-def test_patches_are_explained_as_pictures(method: Method) -> None:
-    network, images = make_network(PLAIN), make_images(PLAIN, 3)
-    fill = {"fill": 0.5} if takes(method, "fill") else {}  # else the mean of each channel, which patches do not know
-    whole = method.function(network, images, 1, **fill).values
-    cut = method.function(reader_of(network), Patchify(PLAIN.patch)(images), 1, **fill).values
-    assert (cut - whole).abs().max() <= 1e-5 * max(1.0, whole.abs().max())
 
 
 @unchecked

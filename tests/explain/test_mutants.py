@@ -34,7 +34,7 @@ from vitrail.explain.methods.generic_attention import relevance_of
 from vitrail.explain.methods.grad_cam import open_layer
 from vitrail.explain.methods.gradient_rollout import rolled_by_gradient
 from vitrail.explain.methods.head_view import most_of
-from vitrail.explain.methods.held import Counted, HeldNorm
+from vitrail.explain.methods.held import Counted
 from vitrail.explain.methods.integrated_gradients import _Path
 from vitrail.explain.methods.kernel_shap import kernel
 from vitrail.explain.methods.legrad import raising_gradient
@@ -46,6 +46,7 @@ from vitrail.explain.methods.smooth_grad import smooth_grad
 from vitrail.explain.methods.tam import last_gradient
 from vitrail.explain.readout import heat_of, on_grid, readout_of
 from vitrail.explain.target import Aim
+from vitrail.nn.twin import DetachedNorm
 
 Check = Callable[[ModuleType], None]
 
@@ -68,9 +69,9 @@ def transposed(values: Tensor) -> Tensor:
     return values.flatten(1).unflatten(1, values.shape[:0:-1]).mT
 
 
-def mean_over_all(true: Callable, network: vitrail.nn.ViT, grid: tuple[int, int]) -> Tensor:
-    row = true(network, grid)
-    return torch.full_like(row, 1 / len(row)) if network.config.pooling == "mean" else row
+def mean_over_all(true: Callable, network: vitrail.nn.ViT, tokens: Tensor) -> Tensor:
+    rows = true(network, tokens)
+    return torch.full_like(rows, 1 / rows.shape[1]) if network.config.pooling == "mean" else rows
 
 
 def read_with_cross_attention() -> None:
@@ -227,7 +228,7 @@ FAULTS = {
     ),
     # ---- conservative propagation
     "deviation not held": Fault(
-        HeldNorm.forward, lambda answering, part, tokens, back: part(tokens), at="answering", guards=SHEET
+        DetachedNorm.forward, lambda answering, part, tokens, back: part(tokens), at="answering", guards=SHEET
     ),
     "biases not counted": Fault(Counted.forward, lambda forward, counted, tokens: counted.part(tokens), guards=SHEET),
 }

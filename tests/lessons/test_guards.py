@@ -114,7 +114,7 @@ class PictureByPicture(nn.Module):
 @over_forms
 def test_a_larger_batch_needs_no_more_operations(form: str) -> None:
     assert operations(made(form), 2) == operations(made(form), 17)
-    looped = made(form, Parts(patches=lambda config: PictureByPicture()))
+    looped = made(form, Parts(embedding=lambda config: PictureByPicture()))
     assert operations(looped, 2) < operations(looped, 17)
 
 
@@ -140,7 +140,7 @@ def places(network: ViT) -> set[tuple[str, torch.dtype]]:
 def test_everything_stays_where_the_pictures_are(form: str) -> None:
     assert places(made(form)) == {("meta", torch.float64)}
     with pytest.raises(RuntimeError, match="device"):
-        places(made(form, Parts(patches=lambda config: FreshTable())))
+        places(made(form, Parts(embedding=lambda config: FreshTable())))
 
 
 def calls_differ(network: nn.Module) -> bool:
@@ -164,7 +164,7 @@ class FreshTokens(nn.Module):
 @over_forms
 def test_two_calls_give_the_same_bits(form: str) -> None:
     assert not calls_differ(made(form))
-    assert calls_differ(made(form, Parts(patches=lambda config: FreshTokens())))
+    assert calls_differ(made(form, Parts(embedding=lambda config: FreshTokens())))
 
 
 class AlongTheBatch(nn.Module):
@@ -225,8 +225,11 @@ def in_place(tokens: Tensor, norm: nn.Module, branch) -> Tensor:
 
 
 def test_no_part_writes_into_its_input() -> None:
-    assert not written_into(EncoderBlock(nn.Identity, Hands, Hands))
-    assert written_into(EncoderBlock(nn.Identity, Hands, Hands, order=in_place))
+    parts = Parts(
+        norm=lambda config: nn.Identity(), attention=lambda config: Hands(), mlp=lambda config, activation: Hands()
+    )
+    assert not written_into(EncoderBlock(ViTConfig(), parts))
+    assert written_into(EncoderBlock(ViTConfig(), parts, order=in_place))
 
 
 @over_forms

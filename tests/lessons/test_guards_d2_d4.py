@@ -13,18 +13,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lessons.parts import Patchify, PatchReader
 from vitrail.data import ArrayImages, Classes, Preprocessing, Split
 from vitrail.data.batches import Batch
 from vitrail.data.dataset import labelled
-from vitrail.data.patches import Patchify
 from vitrail.explain import METHODS
 from vitrail.model import Model
 from vitrail.nn import (
-    PATCHIFIED,
     SILENT,
     Attention,
     Parts,
-    StackParts,
     Transformer,
     TransformerConfig,
     ViT,
@@ -58,7 +56,7 @@ def vit(parts: Parts | None = None, config: ViTConfig = PICTURES) -> ViT:
     return network.eval()
 
 
-def transformer(config: TransformerConfig = WORDS, parts: StackParts | None = None) -> Transformer:
+def transformer(config: TransformerConfig = WORDS, parts: Parts | None = None) -> Transformer:
     torch.manual_seed(0)
     return (Transformer(config) if parts is None else Transformer(config, parts)).eval()
 
@@ -112,7 +110,7 @@ def test_whatever_learns_is_a_parameter_and_is_saved() -> None:
         assert strangers(one, answer) == 0
     listed = vit(Parts(attention=lambda config: Listed(config.width)))
     assert strangers(listed, listed(images())) == 2 * 2
-    writer = transformer(parts=StackParts(attention=lambda config: Listed(config.width)))
+    writer = transformer(parts=Parts(attention=lambda config: Listed(config.width)))
     assert strangers(writer, writer(ids(), ids())) > 0
 
 
@@ -150,7 +148,7 @@ def test_each_attention_runs_once() -> None:
     counting = Parts(attention=lambda config: Counted(config.width, config.heads))
     network = vit(counting)
     assert calls(network, lambda: network(images())) == {1}
-    writer = transformer(parts=StackParts(attention=lambda config: Counted(config.width, config.heads)))
+    writer = transformer(parts=Parts(attention=lambda config: Counted(config.width, config.heads)))
     assert calls(writer, lambda: writer(ids(), ids())) == {1}
     twice = vit(counting)
     twice.blocks[1] = Twice(twice.blocks[1])
@@ -191,7 +189,7 @@ def test_positions_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return table
 
-    for module, names in (("vit", ("sinusoids", "sinusoids_2d")), ("token_embedding", ("sinusoids",))):
+    for module, names in (("vit", ("sinusoids", "sinusoids_2d")), ("decoder", ("sinusoids",))):
         for name in names:
             place = f"vitrail.nn.{module}.{name}"
             monkeypatch.setattr(place, counted(place, getattr(importlib.import_module(f"vitrail.nn.{module}"), name)))
@@ -235,7 +233,7 @@ def test_no_field_of_the_transformer_is_ignored() -> None:
     """D2a takes an activation and applies ReLU."""
     assert set(OTHERWISE) | NOT_OF_THE_FORWARD_PASS == {field.name for field in fields(TransformerConfig)}
     assert untouched_by(OTHERWISE, transformer, ids(), ids()) == []
-    deaf = StackParts(activation=lambda config: nn.ReLU())
+    deaf = Parts(activation=lambda config: nn.ReLU())
     assert untouched_by(OTHERWISE, lambda config: transformer(config, deaf), ids(), ids()) == ["activation"]
 
 
@@ -276,12 +274,12 @@ def test_whatever_gives_logits_can_be_taught() -> None:
 
 def explained_alike(method: str, cut: Callable[[Tensor], Tensor]) -> bool:
     """Whether a network that reads the patches of `cut` is explained as the one that reads pictures."""
-    network, reader = vit().double(), ViT(PICTURES, PATCHIFIED).eval().double()
+    network, reader = vit().double(), PatchReader(PICTURES).eval().double()
     state = network.state_dict()
     state["patch_embed.proj.weight"] = state["patch_embed.proj.weight"].flatten(1)
-    reader.load_state_dict(state)
+    reader.vit.load_state_dict(state)
     pictures = images().double()  # some maps are small differences of large parts
-    given = ((network, pictures), (reader, cut(pictures)))
+    given = ((network, pictures), (reader.vit, reader.pictures(cut(pictures))))
     ours, theirs = (METHODS[method].function(*each, 2).values for each in given)
     return torch.allclose(ours, theirs, atol=1e-5 * float(ours.abs().max()), rtol=0)
 

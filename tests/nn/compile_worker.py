@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tests.nn.reference import pictures, redraw
 from tests.nn.sequences import PADDING, PICTURES, image_to_sequence, sources, targets, transformer
 from tests.nn.sequences import SMALL as TEXTS
-from vitrail.nn import PATCHIFIED, STANDARD, EncoderBlock, Parts, Record, ViT, ViTConfig, cut_patches
+from vitrail.nn import STANDARD, EncoderBlock, Parts, Record, ViT, ViTConfig
 
 SHORT = replace(ViTConfig.from_size("Ti/16", image_size=32, classes=10), depth=2)
 CONFIGS = {
@@ -33,7 +33,6 @@ CONFIGS = {
     "another grid": SHORT,
     "relu, no qkv bias, free head_dim": replace(SHORT, activation="relu", qkv_bias=False, head_dim=20),
     "no bias": replace(SHORT, embed_bias=False, qkv_bias=False, out_bias=False, mlp_bias=False, head_bias=False),
-    "patches": SHORT,
     "a graph break": SHORT,
     "a picture without a batch": SHORT,
     "recorded": SHORT,
@@ -87,13 +86,12 @@ WRAPPED = {"recorded": Recorded, "both heads": BothHeads}
 
 def reader(name: str) -> tuple[nn.Module, tuple[Tensor]]:
     config = CONFIGS[name]
-    parts = {"a graph break": Parts(norm=lambda config: Breaking()), "patches": PATCHIFIED}.get(name, STANDARD)
+    parts = Parts(norm=lambda config: Breaking()) if name == "a graph break" else STANDARD
     network = ViT(config, parts).eval()
     redraw(network)
     size = (48, 80) if name == "another grid" else config.image
     images = pictures(2, 3, *size)
     images = images[0] if name == "a picture without a batch" else images
-    images = cut_patches(images, config.patch) if name == "patches" else images
     return WRAPPED.get(name, nn.Sequential)(network), (images,)
 
 

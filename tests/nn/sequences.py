@@ -116,7 +116,7 @@ def torch_decoder_layer(
     layer = nn.TransformerDecoderLayer(
         stack.width,
         stack.heads,
-        stack.mlp_dim,
+        stack.mlp_width,
         dropout=0.0,
         activation=stack.activation,
         layer_norm_eps=stack.norm_eps,

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.nn.reference import pictures, redraw
-from vitrail.nn import MLP, SILENT, EncoderBlock, LayerScale, Record, StochasticDepth
+from vitrail.nn import MLP, SILENT, EncoderBlock, LayerScale, Parts, Record, StochasticDepth, ViTConfig
 
 
 class Affine(nn.Module):
@@ -22,9 +22,13 @@ class Affine(nn.Module):
 
 def test_a_block_is_two_residual_branches_each_of_a_norm_a_part_and_a_scale():
     norms, scales = iter([Affine(2, 1), Affine(3, -1)]), iter([Affine(0.5, 0), Affine(0.25, 0)])
-    block = EncoderBlock(
-        norm=lambda: next(norms), attention=lambda: Affine(5, 2), mlp=lambda: Affine(7, 3), scale=lambda: next(scales)
+    parts = Parts(
+        norm=lambda config: next(norms),
+        attention=lambda config: Affine(5, 2),
+        mlp=lambda config, activation: Affine(7, 3),
+        scale=lambda config: next(scales),
     )
+    block = EncoderBlock(ViTConfig(), parts)
     x = pictures(1, 2, 4, 6)[0]
     x1 = x + 0.5 * (5 * (2 * x + 1) + 2)
     x2 = x1 + 0.25 * (7 * (3 * x1 - 1) + 3)
@@ -72,7 +76,12 @@ def test_stochastic_depth_drops_whole_images_in_training_and_keeps_the_mean(prob
 
 def test_each_branch_of_a_block_is_dropped_by_itself():
     torch.manual_seed(0)
-    block = EncoderBlock(nn.Identity, lambda: Affine(0, 1), lambda: Affine(0, 10), stochastic_depth=0.5)
+    parts = Parts(
+        norm=lambda config: nn.Identity(),
+        attention=lambda config: Affine(0, 1),
+        mlp=lambda config, activation: Affine(0, 10),
+    )
+    block = EncoderBlock(ViTConfig(), parts, stochastic_depth=0.5)
     added = block.train()(torch.zeros(4_000, 1, 1)).flatten()
     values, counts = added.unique(return_counts=True)
     assert values.tolist() == [0.0, 2.0, 20.0, 22.0]

@@ -25,7 +25,6 @@ VARIANTS = [
     "another grid",
     "relu, no qkv bias, free head_dim",
     "no bias",
-    "patches",
     "recorded",
     "both heads",
 ]

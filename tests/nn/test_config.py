@@ -117,12 +117,10 @@ def test_what_follows_from_the_rest_is_filled_in():
 
 @pytest.mark.parametrize("letter", SIZES)
 def test_a_size_is_a_row_of_the_table(letter: str):
-    config = ViTConfig.from_size(
-        f"{letter}/14", classes=10, image_size=(28, 56), channels=1, registers=2, pooling="mean"
-    )
+    config = ViTConfig.from_size(f"{letter}/14", classes=10, image_size=(28, 56), channels=1)
     assert (config.width, config.depth, config.heads, config.mlp_dim) == SIZES[letter]
     assert (config.image, config.patch, config.grid) == ((28, 56), (14, 14), (2, 4))
-    assert (config.classes, config.channels, config.registers, config.pooling) == (10, 1, 2, "mean")
+    assert (config.classes, config.channels) == (10, 1)
     assert ViTConfig.from_size(f"{letter}/16x8", image_size=32).patch == (16, 8)
 
 
@@ -161,7 +159,7 @@ def test_a_patch_of_no_pixels_is_an_error():
 def test_a_configuration_comes_back_from_a_dictionary_and_from_json():
     for config in (
         ViTConfig(),
-        ViTConfig.from_size("S/14x7", image_size=(28, 56), registers=4, pooling="mean", class_token=False),
+        dataclasses.replace(ViTConfig.from_size("S/14x7", image_size=(28, 56)), registers=4, pooling="mean"),
         ViTConfig(width=10, heads=3, head_dim=5, layer_scale=1e-5, positions="none", stochastic_depth=0.1),
         ViTConfig(
             embed_bias=False, out_bias=False, mlp_bias=False, head_bias=False, embedding_dropout=0.0, dropout=0.2
@@ -177,9 +175,9 @@ def test_what_was_left_open_follows_the_copy():
     assert wider == ViTConfig(width=48, heads=6, classes=0)
     assert (wider.head_width, wider.mlp_width) == (8, 192)
     read = TransformerConfig(source_vocabulary=9, target_vocabulary=9, width=24, heads=3, mlp_dim=7)
-    assert dataclasses.replace(read, width=48).decoder.head_dim == 16
+    assert dataclasses.replace(read, width=48).decoder.head_width == 16
     writer = ImageToSequenceConfig(encoder=ViTConfig(width=24, heads=3, classes=0), vocabulary=9)
-    assert dataclasses.replace(writer, encoder=wider).decoder.mlp_dim == 192
+    assert dataclasses.replace(writer, encoder=wider).decoder.mlp_width == 192
     with pytest.raises(UsageError):
         dataclasses.replace(wider, width=50)
 

@@ -20,6 +20,7 @@ from vitrail.nn import (
     DecoderBlock,
     EncoderBlock,
     Memory,
+    Parts,
     Record,
     Transformer,
     causal_mask,
@@ -104,9 +105,11 @@ def test_causal_attention_goes_on_from_a_cache(cut: int):
     attention = Attention(8, 2)
     redraw(attention)
     tokens, cache = pictures(2, 5, 8), Cache()
-    pieces = [attention(piece, causal=True, cache=cache) for piece in (tokens[:, :cut], tokens[:, cut:])]
-    torch.testing.assert_close(torch.cat(pieces, dim=1), attention(tokens, causal=True), rtol=1e-5, atol=1e-6)
-    assert torch.equal(attention(tokens, causal=True, cache=NO_CACHE), attention(tokens, mask=causal_mask(5, 5)))
+    order = causal_mask(5, 5)
+    pieces = [(tokens[:, :cut], order[:cut, :cut]), (tokens[:, cut:], order[cut:])]
+    whole = torch.cat([attention(piece, mask=mask, cache=cache) for piece, mask in pieces], dim=1)
+    torch.testing.assert_close(whole, attention(tokens, mask=order), rtol=1e-5, atol=1e-6)
+    assert torch.equal(attention(tokens, mask=order, cache=NO_CACHE), attention(tokens, mask=order))
 
 
 class Affine(nn.Module):
@@ -123,7 +126,12 @@ class Affine(nn.Module):
 
 def a_decoder_block(order) -> DecoderBlock:
     norms, attentions = iter([Affine(2, 1), Affine(3, -1), Affine(0.5, 2)]), iter([Affine(5, 2), Affine(0.25, 1)])
-    return DecoderBlock(lambda: next(norms), lambda: next(attentions), lambda: Affine(7, 3), order)
+    parts = Parts(
+        norm=lambda config: next(norms),
+        attention=lambda config: next(attentions),
+        mlp=lambda config, activation: Affine(7, 3),
+    )
+    return DecoderBlock(SMALL.decoder, parts, order)
 
 
 def test_a_decoder_block_is_three_branches_in_either_order():
@@ -142,7 +150,12 @@ def test_a_decoder_block_is_three_branches_in_either_order():
 
 def test_a_post_norm_encoder_block_normalises_what_was_added():
     norms = iter([Affine(2, 1), Affine(3, -1)])
-    block = EncoderBlock(lambda: next(norms), lambda: Affine(5, 2), lambda: Affine(7, 3), order=post_norm)
+    parts = Parts(
+        norm=lambda config: next(norms),
+        attention=lambda config: Affine(5, 2),
+        mlp=lambda config, activation: Affine(7, 3),
+    )
+    block = EncoderBlock(SMALL.encoder, parts, order=post_norm)
     x, record = pictures(2, 4, 6), Record()
     x1 = 2 * (x + 5 * x + 2) + 1
     torch.testing.assert_close(block(x, record), 3 * (x1 + 7 * x1 + 3) - 1)

@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from timm.layers.pos_embed import resample_abs_pos_embed
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.nn.reference import pictures
 from vitrail.errors import UsageError
 from vitrail.nn import PatchEmbedding, ViTConfig, grid_of, resize_positions, sinusoids, sinusoids_2d
-from vitrail.nn.vit import fixed_positions
+from vitrail.nn.vit import POSITIONS
 
 GRIDS = st.tuples(st.integers(1, 14), st.integers(1, 14))
 
@@ -107,15 +107,15 @@ def test_a_width_without_room_for_sines_and_cosines_is_an_error(width: int, posi
 
 def test_fixed_positions_stand_where_the_tokens_stand():
     plain = {"image_size": (8, 12), "patch_size": 4, "width": 8, "heads": 2, "registers": 2}
-    line = fixed_positions(ViTConfig(positions="sinusoidal", **plain))
-    plane = fixed_positions(ViTConfig(positions="sinusoidal-2d", **plain))
+    line = POSITIONS["sinusoidal"](ViTConfig(**plain))
+    plane = POSITIONS["sinusoidal-2d"](ViTConfig(**plain))
     assert line is not None
     assert plane is not None
     assert torch.equal(line[0], sinusoids(3 + 6, 8))
     assert not plane[:, :3].any()
     assert torch.equal(plane[0, 3:], sinusoids_2d((2, 3), 8))
-    assert fixed_positions(ViTConfig(positions="none", **plain)) is None
-    assert fixed_positions(ViTConfig(positions="learned", **plain)) is None
+    assert POSITIONS["none"](ViTConfig(**plain)) is None
+    assert isinstance(POSITIONS["learned"](ViTConfig(**plain)), nn.Parameter)
 
 
 @settings(deadline=None, max_examples=60)

@@ -328,7 +328,7 @@ def test_masks_are_chosen_with_their_heads_and_rows(kind: str):
 def test_causal_and_cross_attention_are_recorded():
     attention, record = Attention(12, 4), Record()
     tokens, context = pictures(2, 2, 5, 12)
-    attention(tokens, record=record.at("self"), causal=True)
+    attention(tokens, mask=causal_mask(5, 5), record=record.at("self"))
     attention(tokens, context[:, :3], record=record.at("cross"))
     assert not record["self.attention"][..., ~causal_mask(5, 5)].any()
     assert record["cross.attention"].shape == (2, 4, 5, 3)

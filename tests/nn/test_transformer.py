@@ -24,7 +24,7 @@ from tests.nn.sequences import (
     words,
 )
 from vitrail.errors import UsageError
-from vitrail.nn import SILENT, Record, StackParts, TokenEmbedding, Transformer, TransformerConfig, generate
+from vitrail.nn import SILENT, Parts, Record, TokenEmbedding, Transformer, TransformerConfig, generate
 
 BOTH_ORDERS = pytest.mark.parametrize("norm", ["post", "pre"])
 VARIANTS = {
@@ -385,7 +385,7 @@ def test_a_part_comes_in_through_a_factory():
         def forward(self, tokens, context=None, mask=None, record=SILENT, cache=None):
             return (tokens if context is None else context).mean(dim=1, keepdim=True).expand_as(tokens)
 
-    parts = StackParts(attention=lambda config: Mean(), norm=lambda config: nn.RMSNorm(config.width))
+    parts = Parts(attention=lambda config: Mean(), norm=lambda config: nn.RMSNorm(config.width))
     network = Transformer(SMALL, parts)
     assert network.parts is parts
     assert network(sources(), targets()).shape == (3, 5, 11)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from tests.nn.reference import explicit_vit, pictures, redraw
 from vitrail.errors import UsageError
 from vitrail.nn import (
-    PATCHIFIED,
     SIZES,
     STANDARD,
     Attention,
@@ -22,8 +21,10 @@ from vitrail.nn import (
     StochasticDepth,
     ViT,
     ViTConfig,
+    resized,
 )
-from vitrail.nn.cost import parameters
+from vitrail.nn.blocks import own
+from vitrail.nn.vit import OWN
 
 SMALL = ViTConfig(image_size=(16, 24), patch_size=8, classes=5, width=24, depth=3, heads=3)
 
@@ -110,6 +111,8 @@ def test_the_network_is_its_three_steps_and_features_are_named(form: str):
     tokens = network.embed(images)
     for block in network.blocks:
         tokens = block(tokens)
+    assert torch.equal(tokens, network.encode(images))
+    assert torch.equal(tokens, network.run_blocks(network.run_blocks(network.embed(images), stop=2), first=2))
     logits = network.readout(tokens)
     assert torch.equal(logits, network(images, record))
     features, normed = network.features(images), network.norm(tokens)
@@ -253,26 +256,33 @@ def test_layer_scale_starts_where_it_is_told():
 
 
 def must_be_made_once(parts: Parts) -> None:
-    """Every norm, attention, activation, head and pooling of a network is an object of its own."""
-    made: dict[str, list[nn.Module]] = {field.name: [] for field in dataclasses.fields(Parts) if field.name != "grid"}
+    """Every part of a network is an object of its own, made where it stands."""
+    made: dict[str, list[object]] = {slot.name: [] for slot in dataclasses.fields(Parts)}
 
     def watched(name: str):
-        def make(config: ViTConfig) -> nn.Module:
-            made[name].append(getattr(parts, name)(config))
+        def make(config: ViTConfig, *more: object) -> object:
+            part = getattr(parts, name) if getattr(parts, name) is not own else getattr(OWN, name)
+            made[name].append(part(config, *more))
             return made[name][-1]
 
         return make
 
     config = replace(SMALL, distillation_token=True)
     network = ViT(config, Parts(**{name: watched(name) for name in made}))
-    counts = {name: len(modules) for name, modules in made.items()}
     depth = config.depth
-    expected = {"patches": 1, "norm": 2 * depth + 1, "attention": depth, "activation": depth, "pooling": 1, "head": 2}
-    assert counts == expected
-    inside = set(network.modules())
-    for name, modules in made.items():
-        assert len(set(modules)) == len(modules), name
-        assert set(modules) <= inside, name
+    once = dict.fromkeys(("embedding", "positions", "embed_norm", "pooling"), 1)
+    each = dict.fromkeys(("attention", "mlp", "activation"), depth)
+    assert {name: len(parts) for name, parts in made.items()} == {
+        **once,
+        **each,
+        "norm": 2 * depth + 1,
+        "scale": 2 * depth,
+        "head": 2,
+    }
+    inside = {id(part) for part in (*network.modules(), network.pos_embed)}
+    for name, parts_made in made.items():
+        assert len({id(part) for part in parts_made}) == len(parts_made), name
+        assert {id(part) for part in parts_made} <= inside, name
 
 
 def test_parts_are_made_once_per_place():
@@ -302,7 +312,7 @@ def test_foreign_parts_are_used_and_keep_their_own_initialisation():
 
 def test_a_foreign_patch_map_and_attention_fit():
     parts = Parts(
-        patches=lambda config: nn.Sequential(
+        embedding=lambda config: nn.Sequential(
             nn.Conv2d(3, 4, 3, padding=1), PatchEmbedding(4, config.width, config.patch)
         ),
         attention=lambda config: Attention(config.width, heads=1, head_dim=5, out_bias=False),
@@ -364,67 +374,10 @@ def test_a_switch_takes_away_its_bias_and_nothing_else(switch: str):
     assert set(less.state_dict()) <= set(full.state_dict())
 
 
-def cut_by_hand(images: Tensor, patch: tuple[int, int]) -> Tensor:
-    """Patches (b, p, c * height * width) in reading order, one after the other."""
-    patches = [
-        images[:, :, top : top + patch[0], left : left + patch[1]].flatten(1)
-        for top in range(0, images.shape[2], patch[0])
-        for left in range(0, images.shape[3], patch[1])
-    ]
-    return torch.stack(patches, dim=1)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_network_that_reads_patches_says_what_one_that_reads_pictures_says(form: str):
-    network = built(FORMS[form])
-    config = network.config
-    patchified = ViT(config, PATCHIFIED).eval()
-    patchified.load_state_dict(
-        {name: tensor.flatten(1) if tensor.dim() == 4 else tensor for name, tensor in network.state_dict().items()}
-    )
-    images = pictures(2, config.channels, 16, 24)
-    patches = cut_by_hand(images, config.patch)
-    torch.testing.assert_close(patchified(patches), network(images), rtol=0, atol=1e-5)
-    torch.testing.assert_close(patchified.features(patches).patches, network.features(images).patches)
-    assert patchified.grid(patches) == config.grid
-    with pytest.raises(AssertionError):  # the planted fault: patches in another order
-        torch.testing.assert_close(patchified.embed(patches.flip(1)), network.embed(images))
-
-
-def test_the_fourth_documents_network_reads_batches_of_patches():
-    """D4: (b, 16, 147), width 24, 4 layers, 6 heads of 7, MLP 512, 10 classes."""
-    config = ViTConfig(
-        image_size=28, patch_size=7, classes=10, width=24, depth=4, heads=6, head_dim=7, mlp_dim=512, embed_bias=False
-    )
-    network, patches = ViT(config, PATCHIFIED), pictures(5, 16, 147, 1)[..., 0]
-    assert counted(network) == parameters(config)
-    logits = network(patches)
-    logits.logsumexp(1).sum().backward()
-    assert logits.shape == (5, 10)
-    assert network.patch_embed.proj.weight.var().item() * 147 == pytest.approx(1, rel=0.1)
-    assert all(parameter.grad is not None for parameter in network.parameters())
-
-
-@pytest.mark.parametrize("shape", [(5, 15, 147), (5, 16, 146), (5, 17, 49), (2, 16, 148)])
-def test_patches_of_the_wrong_size_are_an_error_with_a_remedy(shape: tuple[int, ...]):
-    network = ViT(ViTConfig(image_size=28, patch_size=7, classes=10, width=24, depth=1, heads=6), PATCHIFIED)
-    with pytest.raises(UsageError) as raised:
-        network(torch.zeros(shape))
-    assert raised.value.problem == f"patches must be (b, 16, 147), got {shape}"
-    assert raised.value.hint.startswith("Patchify((7, 7)) of vitrail.data.patches on pictures of 28x28 pixels")
-
-
-def test_neither_network_takes_the_input_of_the_other():
-    with pytest.raises(UsageError, match=r"patches must be \(b, 6, 192\), got \(2, 3, 16, 24\)"):
-        ViT(SMALL, PATCHIFIED)(torch.zeros(2, 3, 16, 24))
-    with pytest.raises(UsageError, match=r"images must be \(b, 3, h, w\), got \(2, 6, 192\)"):
-        ViT(SMALL)(torch.zeros(2, 6, 192))
-
-
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "sinusoidal-2d", "none"])
 def test_resized_once_or_in_every_run_is_the_same(positions):
     network = built(replace(SMALL, positions=positions, registers=1))
-    other = network.resized((40, 8))
+    other = resized(network, (40, 8))
     images = pictures(2, 3, 40, 8)
     assert other.config == replace(network.config, image_size=(40, 8))
     assert torch.equal(other(images), network(images))
@@ -435,7 +388,7 @@ def test_resized_copies_dtype_mode_and_parts_and_shares_nothing():
     network = built(SMALL, Parts(norm=lambda config: nn.RMSNorm(config.width))).double()
     network.norm.requires_grad_(False)
     state = torch.get_rng_state()
-    other = network.resized(32)
+    other = resized(network, 32)
     assert torch.equal(torch.get_rng_state(), state)
     assert {parameter.dtype for parameter in other.parameters()} == {torch.float64}
     assert isinstance(other.norm, nn.RMSNorm)
@@ -457,7 +410,7 @@ def test_fixed_positions_are_no_parameters_but_saved(positions):
     again.load_state_dict(network.state_dict())
     images = pictures(2, 3, 16, 24)
     assert torch.equal(again(images), network(images))
-    other = network.resized(32)
+    other = resized(network, 32)
     loaded = ViT(other.config).eval()
     loaded.load_state_dict(other.state_dict())
     assert torch.equal(loaded(pictures(1, 3, 32, 32)), network(pictures(1, 3, 32, 32)))

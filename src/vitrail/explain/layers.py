@@ -195,8 +195,8 @@ def rows_read(rows: Float[Tensor, "*b n"]) -> list[int]:
     return (rows != 0).flatten(0, -2).any(dim=0).nonzero()[:, 0].tolist()
 
 
-def start_rows(layer: Layer, readout: Float[Tensor, "r n"] | None) -> Float[Tensor, "b r n"]:
-    """The same rows for each picture: the readout's, or all of the identity when None."""
+def start_rows(layer: Layer, readout: Float[Tensor, "*b r n"] | None) -> Float[Tensor, "b r n"]:
+    """The readout's rows, which may be the same for each picture; or all of the identity when None."""
     pictures, _, tokens, like = layer.extent
     start = torch.eye(tokens, device="cpu") if readout is None else readout
     return start.to(like).expand(pictures, -1, -1)
@@ -214,15 +214,15 @@ def times(
 
 
 def read_row(
-    layer: Layer, each: Each, readout: Float[Tensor, "n"], heads: Indices | None = None
+    layer: Layer, each: Each, readout: Float[Tensor, "*b n"], heads: Indices | None = None
 ) -> Float[Tensor, "b n"]:
     """The readout's row, in the mean over some heads; only the query rows that are read out are made."""
-    rows = start_rows(layer, readout[None])
+    rows = start_rows(layer, readout[..., None, :])
     return times(rows, joined(layer, each, rows_read(rows), heads=heads))[:, 0]
 
 
 def read_heads(
-    layer: Layer, each: Each, readout: Float[Tensor, "n"], heads: Indices | None = None
+    layer: Layer, each: Each, readout: Float[Tensor, "*b n"], heads: Indices | None = None
 ) -> Float[Tensor, "b h n"]:
     """The readout's row of each head."""
     heads = range(layer.extent.heads) if heads is None else heads

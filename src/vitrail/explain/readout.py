@@ -1,13 +1,14 @@
 """What all methods share: run the network once with a record, choose the target, and know which tokens are read out.
 
 A method multiplies a row over tokens through the layers. That row starts as the *readout*: how much each token
-contributes to the vector that the head reads. It is 1 at the class token, or 1 / patches at every patch when the
-network pools by the mean. The row that comes out is put on the grid; prefix tokens are never shown as patches.
+contributes to the vector that the head reads. The pooling says it: 1 at the class token, 1 / patches at every patch for
+the mean. The row that comes out is put on the grid; prefix tokens are never shown as patches.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -18,9 +19,23 @@ from vitrail.explain.heat import Heat, caveats
 from vitrail.explain.target import Aim, Target, choose_target, refuse_constant
 from vitrail.nn import Record, ViT
 from vitrail.nn.embedding import Size
-from vitrail.nn.vit import ClassToken, Images, MeanOfPatches
+from vitrail.nn.parts import WeighsTokens
+from vitrail.nn.twin import wide, without_autocast
+from vitrail.nn.vit import Images
 
-POOLINGS = {"class": ClassToken, "mean": MeanOfPatches}
+__all__ = [
+    "Opened",
+    "check",
+    "check_attentions",
+    "check_eval",
+    "exact",
+    "heat_of",
+    "on_grid",
+    "open_run",
+    "readout_of",
+    "wide",
+    "without_autocast",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,22 +43,31 @@ class Opened:
     """One run of a network, opened for a method to read.
 
     Attributes:
+        network: What ran.
         record: What the run left behind.
         aim: What is explained of each picture.
         logit: (b,), that number; inside the graph when the run was made with gradients.
         pixels: The images that ran; gradients reach them when the run was made with gradients.
-        readout: (n,), how much each token contributes to what the head reads; sums to 1.
         prefix: Number of tokens in front of the patches.
         grid: (rows, columns) of patches.
     """
 
+    network: ViT
     record: Record
     aim: Aim
     logit: Float[Tensor, "b"]
     pixels: Images
-    readout: Float[Tensor, "n"]
     prefix: int
     grid: Size
+
+    @cached_property
+    def readout(self) -> Float[Tensor, "b n"]:
+        """How much each token contributes to what the head reads; each row sums to 1.
+
+        Raises:
+            UsageError: If the pooling does not say it.
+        """
+        return readout_of(self.network, self.record[last_output(self.network)].detach()).to(wide(self.logit))
 
     def heat(self, row: Float[Tensor, "b n"], method: str, *, signed: bool, class_specific: bool) -> Heat:
         """The heat of a row over all tokens."""
@@ -73,9 +97,9 @@ def open_run(
         blind: The name of a method that cannot tell classes apart, which can then not be asked for a contrast.
 
     Raises:
-        UsageError: If a blind method is asked for a contrast, if the network is in training mode or has a pooling or
-            an attention that cannot be read, if gradients are asked of weights made in inference mode or of a target
-            function that does not depend on the logits, or if images or target do not fit.
+        UsageError: If a blind method is asked for a contrast, if the network is in training mode or has an attention
+            that cannot be read, if gradients are asked of weights made in inference mode or of a target function that
+            does not depend on the logits, or if images or target do not fit.
     """
     if blind and isinstance(target, tuple):
         raise UsageError(
@@ -84,7 +108,7 @@ def open_run(
         )
     check(network, images, gradients)
     grid = network.grid(images)
-    record = Record(*names, gradients=gradients)
+    record = Record(*names, last_output(network), gradients=gradients)
     with torch.set_grad_enabled(gradients):
         pixels = images.detach().clone().requires_grad_() if gradients else images
         logits = network(pixels, record)
@@ -92,9 +116,8 @@ def open_run(
         logit = aim.of(logits)
         if gradients:
             refuse_constant(logit)
-        readout = readout_of(network, grid).to(device=logits.device, dtype=wide(logits).dtype)
     check_attentions(network, record, names)
-    return Opened(record, aim, logit, pixels, readout, network.config.prefix, grid)
+    return Opened(network, record, aim, logit, pixels, network.config.prefix, grid)
 
 
 def heat_of(
@@ -156,11 +179,6 @@ def check(network: ViT, images: Tensor, gradients: bool) -> None:
     if not isinstance(network, ViT):
         raise UsageError(f"a network is wanted, got {type(network).__name__}", "model.network")
     check_eval(network)
-    if type(network.pool) is not POOLINGS[network.config.pooling]:
-        raise UsageError(
-            f"pooling {type(network.pool).__name__} is not one that explanations can read",
-            "a network that pools by its class token or by the mean of its patches",
-        )
     if not images.is_floating_point():
         raise UsageError(
             f"images must be floating point, got {images.dtype}",
@@ -193,22 +211,36 @@ def check_finite(images: Tensor) -> None:
         )
 
 
-def readout_of(network: ViT, grid: Size) -> Float[Tensor, "n"]:
-    """How much each token contributes to what the heads read; sums to 1.
+def last_output(network: ViT) -> str:
+    """The record's name of the tokens behind the last block."""
+    return f"blocks.{network.config.depth - 1}.output"
 
-    All at the class token, or equal shares of the patches for mean pooling. A distillation token has a head of its own,
-    and both heads are averaged (DeiT, 2021, section 4): it takes one half.
+
+@torch.no_grad()
+def readout_of(network: ViT, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b n"]:
+    """How much each token contributes to what the heads read, as the pooling says it; each row sums to 1.
+
+    A distillation token has a head of its own, and both heads are averaged (DeiT, 2021, section 4): it takes one half.
+
+    Args:
+        network: Whose pooling is asked.
+        tokens: Behind the last block.
+
+    Raises:
+        UsageError: If the pooling does not say it.
     """
-    config, patches = network.config, grid[0] * grid[1]
-    readout = torch.zeros(config.prefix + patches, dtype=torch.float64, device="cpu")
-    if config.pooling == "class":
-        readout[0] = 1.0
-    else:
-        readout[config.prefix :] = 1.0 / patches
+    pool, config = network.pool, network.config
+    if not isinstance(pool, WeighsTokens):
+        name = type(pool).__name__
+        raise UsageError(
+            f"the pooling {name} does not say how much each token counts, which this explanation needs",
+            f"a method `token_weights(self, tokens, prefix)` of {name}; or saliency, which takes any part",
+        )
+    weights = wide(pool.token_weights(network.norm(tokens), config.prefix))
     if config.distillation_token:
-        readout /= 2
-        readout[int(config.class_token)] += 0.5
-    return readout
+        weights = weights / 2
+        weights[:, int(config.class_token)] += 0.5
+    return weights
 
 
 def on_grid(row: Float[Tensor, "b n"], prefix: int, grid: Size) -> Float[Tensor, "b rows columns"]:
@@ -216,16 +248,6 @@ def on_grid(row: Float[Tensor, "b n"], prefix: int, grid: Size) -> Float[Tensor,
     return row[:, prefix:].unflatten(1, grid)
 
 
-def wide(tensor: Tensor) -> Tensor:
-    """The tensor in at least float32: products over layers are not made in half precision."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-
-
 def exact(tensor: Tensor) -> Tensor:
     """The tensor in float64, on the CPU: not every device has float64 (Apple's MPS has none)."""
     return tensor.cpu().double()
-
-
-def without_autocast(tensor: Tensor) -> torch.autocast:
-    """A context in which products keep the precision of their factors, also inside a caller's autocast."""
-    return torch.autocast(tensor.device.type, enabled=False)

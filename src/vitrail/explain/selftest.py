@@ -27,10 +27,9 @@ from vitrail.errors import UsageError
 from vitrail.explain.explainable import Explainable, check_model
 from vitrail.explain.methods.conservative import balance_sheet, conservative
 from vitrail.explain.methods.generic_attention import generic_attention
-from vitrail.explain.methods.held import check_rules
 from vitrail.explain.methods.integrated_gradients import integrated_gradients_with_gap
 from vitrail.explain.methods.rollout import rollout, rollout_of
-from vitrail.explain.readout import check, open_run, readout_of
+from vitrail.explain.readout import check, open_run
 from vitrail.explain.scores.sanity import scrambled, similarity
 from vitrail.explain.target import Contrast
 from vitrail.nn import Record, ViT
@@ -86,14 +85,15 @@ def selftest(model: Explainable, images: Images | None = None, seed: int = 0) ->
     the end, also after an error.
 
     Args:
-        model: A network in eval mode, of the standard parts. One in half precision is checked in float32, with the same
-            weights: the checks need digits.
+        model: A network in eval mode, whose parts say what explanations ask (`vitrail/nn/parts.py`). One in half
+            precision is checked in float32, with the same weights: the checks need digits.
         images: (b, c, h, w), as the network reads them; at most 4 are used. Left out, the model's background images
             are, or noise where it has none.
         seed: Of noise and of scrambled weights.
 
     Raises:
-        UsageError: If the network is in training mode or has a part that is not standard, or if the images do not fit.
+        UsageError: If the network is in training mode or has a part that does not say what is asked, or if the images
+            do not fit.
     """
     check_model(model)
     began, network = time.perf_counter(), model.network
@@ -107,7 +107,6 @@ def selftest(model: Explainable, images: Images | None = None, seed: int = 0) ->
         network = copy.deepcopy(network).to(precision)
     given = given.to(precision) if given.is_floating_point() else given
     check(network, given, True)
-    check_rules(network)
     with _one_thread(), torch.random.fork_rng(devices=[]), torch.device("cpu"):  # parts that are made anew draw
         found = tuple(checks(network, given, seed))
     return SelfTest(found, time.perf_counter() - began)
@@ -177,7 +176,7 @@ def _generic_by_another_way(network: ViT, images: Images) -> Check:
     heat = generic_attention(network, images)
     opened = open_run(network, images, heat.target, "blocks.*.attention", gradients=True)
     gradients = opened.record.gradient(opened.logit.sum())
-    row = readout_of(network, opened.grid).to(opened.logit).expand(len(images), -1)
+    row = opened.readout.to(opened.logit)
     gathered = torch.zeros_like(row)
     with torch.no_grad():
         for index in reversed(range(network.config.depth)):

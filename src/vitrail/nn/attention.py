@@ -6,23 +6,17 @@
 The first half of the equation on its own, `attention_weights`, stands in `record.py`, which makes them afterwards.
 """
 
-import torch
+from typing import Any
+
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.nn.cache import NO_CACHE, AnyCache
-from vitrail.nn.checks import head_dim_of
-from vitrail.nn.record import SILENT, AnyRecord
+from vitrail.errors import UsageError
+from vitrail.nn.record import SILENT, AnyRecord, Keys, Mask, Queries, Tokens
 
 
-def attend(
-    queries: Float[Tensor, "b k n e"],
-    keys: Float[Tensor, "b k m e"],
-    values: Float[Tensor, "b k m e"],
-    mask: Bool[Tensor, "*#b #n #m"] | None = None,
-    dropout: float = 0.0,
-) -> Float[Tensor, "b k n e"]:
+def attend(queries: Queries, keys: Keys, values: Keys, mask: Mask | None = None, dropout: float = 0.0) -> Queries:
     """softmax(Q K^T / sqrt(e)) V by the fused kernel; a query that may see nothing gets zeros, never NaN.
 
     Args:
@@ -38,9 +32,16 @@ def attend(
     return F.scaled_dot_product_attention(queries, keys, values, mask | ~sees_any, dropout_p=dropout) * sees_any
 
 
-def causal_mask(queries: int, keys: int, device: torch.device | None = None) -> Bool[Tensor, "n m"]:
-    """True where key j is not later than query i; the last query is aligned with the last key."""
-    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+def head_dim_of(width: int, heads: int, head_dim: int) -> int:
+    """The numbers per head: as given, or the width shared among the heads when 0 is given.
+
+    Raises:
+        UsageError: If the heads do not divide the width.
+    """
+    if head_dim == 0 and width % heads:
+        free = f"head_dim={max(1, round(width / heads))} (heads x head_dim need not equal the width)"
+        raise UsageError(f"width {width} cannot be shared among {heads} heads", free)
+    return head_dim or width // heads
 
 
 class Attention(nn.Module):
@@ -61,7 +62,6 @@ class Attention(nn.Module):
         width: int,
         heads: int,
         head_dim: int | None = None,
-        *,
         qkv_bias: bool = True,
         out_bias: bool = True,
         attention_dropout: float = 0.0,
@@ -74,52 +74,60 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * heads * self.head_dim, bias=qkv_bias)  # rows ordered (q k v, head, head_dim)
         self.proj = nn.Linear(heads * self.head_dim, width, bias=out_bias)
         self.drop = nn.Dropout(dropout)
+        self.attend = attend
 
     def forward(
         self,
-        tokens: Float[Tensor, "b n d"],
+        tokens: Tokens,
         context: Float[Tensor, "b m d"] | None = None,
-        mask: Bool[Tensor, "*#b #n #m"] | None = None,
-        causal: bool = False,
+        mask: Mask | None = None,
         record: AnyRecord = SILENT,
-        cache: AnyCache = NO_CACHE,
-    ) -> Float[Tensor, "b n d"]:
+        cache: Any = None,
+    ) -> Tokens:
         """Mix `tokens` with themselves, or with `context` (cross-attention).
 
         Args:
             tokens: Who asks, (b, n, d).
             context: Who answers, (b, m, d); the tokens themselves when None.
             mask: True where a query may see a key: (n, m), (k, n, m), (b, 1, n, m) or (b, k, n, m).
-            causal: Also hide every key that comes after its query.
             record: Where to keep queries, keys, values and what was attended.
-            cache: Keys and values of earlier calls, which `tokens` continue; m then counts all keys so far.
+            cache: A `vitrail.nn.Cache` with the keys and values of earlier calls, which `tokens` continue; m then
+                counts all keys so far.
         """
         queries, keys, values = self.project(tokens, context, cache)
-        if causal:
-            order = causal_mask(queries.shape[2], keys.shape[2], tokens.device)
-            mask = order if mask is None else mask & order
         dropout = self.attention_dropout if self.training else 0.0
-        attended = attend(queries, keys, values, mask, dropout)
+        attended = self.attend(queries, keys, values, mask, dropout)
         record.keep_attention(queries, keys, values, attended, mask)
+        return self.join(attended)
+
+    def join(self, attended: Queries) -> Tokens:
+        """What the heads add to the tokens; linear in what each of them attended."""
         return self.drop(self.proj(attended.transpose(1, 2).flatten(2)))
 
+    def start_weights(self) -> None:
+        """Xavier uniform weights, of queries, keys and values each as a map of its own; biases are zero."""
+        for weight in (*self.qkv.weight.chunk(3), self.proj.weight):
+            nn.init.xavier_uniform_(weight)
+        for bias in (self.qkv.bias, self.proj.bias):
+            if bias is not None:
+                nn.init.zeros_(bias)
+
     def project(
-        self,
-        tokens: Float[Tensor, "b n d"],
-        context: Float[Tensor, "b m d"] | None = None,
-        cache: AnyCache = NO_CACHE,
-    ) -> tuple[Float[Tensor, "b k n e"], Float[Tensor, "b k m e"], Float[Tensor, "b k m e"]]:
+        self, tokens: Tokens, context: Float[Tensor, "b m d"] | None = None, cache: Any = None
+    ) -> tuple[Queries, Keys, Keys]:
         """Queries of the tokens, keys and values of the context, each (b, k, length, e)."""
         if context is None:
             queries, keys, values = self._heads(self.qkv(tokens), 3)
-            keys, values = cache.extend(keys, values)
-            return queries, keys, values
+            return queries, *((keys, values) if cache is None else cache.extend(keys, values))  # pyrefly: ignore
         inner = self.heads * self.head_dim
         weight, bias = self.qkv.weight, self.qkv.bias
         q_bias, kv_bias = (None, None) if bias is None else (bias[:inner], bias[inner:])
         (queries,) = self._heads(F.linear(tokens, weight[:inner], q_bias), 1)
-        keys, values = cache.once(lambda: self._heads(F.linear(context, weight[inner:], kv_bias), 2))
-        return queries, keys, values
+
+        def read() -> tuple[Tensor, ...]:
+            return self._heads(F.linear(context, weight[inner:], kv_bias), 2)
+
+        return queries, *(read() if cache is None else cache.once(read))  # pyrefly: ignore
 
     def _heads(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
         return projected.unflatten(-1, (parts, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4).unbind(0)

@@ -8,13 +8,84 @@ x <- LayerNorm(x + MLP(x))
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vitrail.nn.record import SILENT, AnyRecord
+from vitrail.nn.attention import Attention
+from vitrail.nn.record import SILENT, AnyRecord, Mask, Tokens
+
+Make = Callable[..., Any]
+
+
+def own(*_: object) -> Any:
+    """Stands in `Parts` for the part that a network has of itself."""
+    raise AssertionError("a network fills this slot")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Parts of one's own: each is made by a callable that gets the network's configuration.
+
+    The configuration is a `ViTConfig`, or a `StackConfig` whose fields bear the same names. A part is made anew for
+    every place, so `blocks.0` and `blocks.1` never share one. What is not given is the network's own part:
+
+        ViT(config, Parts(norm=lambda config: nn.RMSNorm(config.width)))
+
+    What a part says beyond `forward` stands in `vitrail/nn/parts.py`, with the parts that bear a name.
+
+    Attributes:
+        embedding: Images (b, c, h, w) to tokens (b, p, d), one for each patch in reading order; in a network of
+            sequences ids to tokens, as `TokenEmbedding` does it.
+        positions: What is added to all tokens, (1, n, d): no module, but a parameter, a fixed tensor, or None.
+        embed_norm: What stands between the embedding and the first block; nothing of itself.
+        norm: Of each branch, and behind the last block.
+        attention: Called as `attention(tokens, record=record)`, and with a mask where sequences are padded.
+        mlp: Gets what makes an activation, too: `mlp(config, activation)`.
+        activation: Of the MLP.
+        scale: What each branch of a block goes through before it is added, such as `LayerScale`.
+        pooling: Called as `pooling(tokens, prefix)`, whose first `prefix` tokens are no patches; gives (b, d).
+        head: From what was pooled to logits.
+    """
+
+    embedding: Make = own
+    positions: Make = own
+    embed_norm: Make = own
+    norm: Make = own
+    attention: Make = own
+    mlp: Make = own
+    activation: Make = own
+    scale: Make = own
+    pooling: Make = own
+    head: Make = own
+
+    def over(self, standard: "Parts", config: Any) -> "Parts":
+        """These, and the standard ones where none is given, for one network: they are called without arguments."""
+        slots = {slot.name: getattr(self, slot.name) for slot in fields(self)}
+        made = {name: partial(getattr(standard, name) if part is own else part, config) for name, part in slots.items()}
+        return Parts(**{**made, "mlp": partial(made["mlp"], made["activation"])})
+
+
+STANDARD = Parts()  # none of one's own
+
+
+@runtime_checkable
+class Starts(Protocol):
+    """A part that says how its weights start; others keep what they were made with."""
+
+    def start_weights(self) -> None:
+        """Draw the start weights, in place."""
+
+
+@torch.no_grad()
+def initialise(network: nn.Module) -> None:
+    """Ask every part of a network for its start weights, in the network's order."""
+    for part in network.modules():
+        if isinstance(part, Starts):  # pyrefly: ignore[unsafe-overlap]
+            part.start_weights()
 
 
 class MLP(nn.Module):
@@ -29,12 +100,7 @@ class MLP(nn.Module):
     """
 
     def __init__(
-        self,
-        width: int,
-        hidden: int,
-        activation: Callable[[], nn.Module],
-        dropout: float = 0.0,
-        bias: bool = True,
+        self, width: int, hidden: int, activation: Callable[[], nn.Module], dropout: float = 0.0, bias: bool = True
     ) -> None:
         super().__init__()
         self.fc1 = nn.Linear(width, hidden, bias=bias)
@@ -42,9 +108,16 @@ class MLP(nn.Module):
         self.drop = nn.Dropout(dropout)
         self.fc2 = nn.Linear(hidden, width, bias=bias)
 
-    def forward(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def forward(self, tokens: Tokens) -> Tokens:
         """Map every token by itself."""
         return self.drop(self.fc2(self.drop(self.act(self.fc1(tokens)))))
+
+    def start_weights(self) -> None:
+        """Xavier uniform weights; normal biases of deviation 1e-6."""
+        for linear in (self.fc1, self.fc2):
+            nn.init.xavier_uniform_(linear.weight)
+            if linear.bias is not None:
+                nn.init.normal_(linear.bias, std=1e-6)
 
 
 class LayerScale(nn.Module):
@@ -54,7 +127,7 @@ class LayerScale(nn.Module):
         super().__init__()
         self.gamma = nn.Parameter(torch.full((width,), start))
 
-    def forward(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def forward(self, tokens: Tokens) -> Tokens:
         """Scale each channel."""
         return tokens * self.gamma
 
@@ -70,7 +143,7 @@ class StochasticDepth(nn.Module):
         super().__init__()
         self.probability = probability
 
-    def forward(self, branch: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def forward(self, branch: Tokens) -> Tokens:
         """Zero whole images of the branch."""
         if not self.training or self.probability == 0.0:
             return branch
@@ -82,53 +155,53 @@ Branch = Callable[[Tensor], Tensor]
 NormOrder = Callable[[Tensor, Branch, Branch], Tensor]
 
 
-def pre_norm(tokens: Float[Tensor, "b n d"], norm: Branch, branch: Branch) -> Float[Tensor, "b n d"]:
+def pre_norm(tokens: Tokens, norm: Branch, branch: Branch) -> Tokens:
     """x + branch(norm(x)): what comes in goes on unchanged; a stack ends in a norm of its own."""
     return tokens + branch(norm(tokens))
 
 
-def post_norm(tokens: Float[Tensor, "b n d"], norm: Branch, branch: Branch) -> Float[Tensor, "b n d"]:
+def post_norm(tokens: Tokens, norm: Branch, branch: Branch) -> Tokens:
     """norm(x + branch(x)): what leaves every block is normalised, so a stack needs no last norm."""
     return norm(tokens + branch(tokens))
+
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU}
+BLOCK = Parts(  # the standard parts of a block, in every network
+    norm=lambda c: nn.LayerNorm(c.width, eps=c.norm_eps),
+    attention=lambda c: Attention(
+        c.width, c.heads, c.head_width, c.qkv_bias, c.out_bias, c.attention_dropout, c.dropout
+    ),
+    mlp=lambda c, activation: MLP(c.width, c.mlp_width, activation, c.dropout, c.mlp_bias),
+    activation=lambda c: ACTIVATIONS[c.activation](),
+    scale=lambda c: LayerScale(c.width, c.layer_scale) if c.layer_scale else nn.Identity(),
+)
 
 
 class EncoderBlock(nn.Module):
     """Attention then MLP, each with a norm and each added to what came in.
 
     Args:
-        norm: Makes a norm over d numbers; called twice.
-        attention: Makes the attention.
-        mlp: Makes the MLP.
-        scale: Makes what scales each branch (`LayerScale`, or `nn.Identity` for none); called twice.
+        config: Of the network.
+        parts: Parts of one's own.
         stochastic_depth: Probability of skipping each branch, per image.
         order: Where the norm stands: `pre_norm` or `post_norm`.
     """
 
     def __init__(
-        self,
-        norm: Callable[[], nn.Module],
-        attention: Callable[[], nn.Module],
-        mlp: Callable[[], nn.Module],
-        scale: Callable[[], nn.Module] = nn.Identity,
-        stochastic_depth: float = 0.0,
-        order: NormOrder = pre_norm,
+        self, config: Any, parts: Parts = STANDARD, stochastic_depth: float = 0.0, order: NormOrder = pre_norm
     ) -> None:
         super().__init__()
-        self.norm1 = norm()
-        self.attn = attention()
-        self.ls1 = scale()
-        self.norm2 = norm()
-        self.mlp = mlp()
-        self.ls2 = scale()
+        made = parts.over(BLOCK, config)
+        self.norm1 = made.norm()
+        self.attn = made.attention()
+        self.ls1 = made.scale()
+        self.norm2 = made.norm()
+        self.mlp = made.mlp()
+        self.ls2 = made.scale()
         self.drop_path = StochasticDepth(stochastic_depth)
         self.order = order
 
-    def forward(
-        self,
-        tokens: Float[Tensor, "b n d"],
-        record: AnyRecord = SILENT,
-        mask: Bool[Tensor, "*#b #n #n"] | None = None,
-    ) -> Float[Tensor, "b n d"]:
+    def forward(self, tokens: Tokens, record: AnyRecord = SILENT, mask: Mask | None = None) -> Tokens:
         """Run the block; keeps `input`, `norm1` (what attention reads), the attention, `attn_out`, `mlp`, `output`.
 
         Args:

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vitrail.errors import UsageError, nearest
-from vitrail.nn.checks import check, check_keys, head_dim_of, number, one_of, or_none, pixels, whole, yes_or_no
-from vitrail.nn.embedding import Positions, Size, grid_of, sinusoids, sinusoids_2d
+from vitrail.errors import UsageError, check_fields, check_keys, nearest
+from vitrail.nn.attention import head_dim_of
+from vitrail.nn.embedding import Size, grid_of, sinusoids, sinusoids_2d
 
 Pooling = Literal["class", "mean"]
-Activation = Literal["gelu", "relu"]
 
 # letter: (width, depth, heads, mlp_dim)
 SIZES: dict[str, tuple[int, int, int, int]] = {
@@ -75,8 +74,8 @@ class ViTConfig:
     distillation_token: bool = False
     registers: int = 0
     pooling: Pooling = "class"
-    positions: Positions = "learned"
-    activation: Activation = "gelu"
+    positions: Literal["learned", "sinusoidal", "sinusoidal-2d", "none"] = "learned"
+    activation: Literal["gelu", "relu"] = "gelu"
     embed_bias: bool = True
     qkv_bias: bool = True
     out_bias: bool = True
@@ -91,10 +90,10 @@ class ViTConfig:
 
     def __post_init__(self) -> None:
         """Turn one side into a square, and refuse what cannot be built."""
-        check(self, _RULES)
-        fill = object.__setattr__
-        fill(self, "image_size", _pair(self.image_size))
-        fill(self, "patch_size", _pair(self.patch_size))
+        noise = ("dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
+        check_fields(self, may_be_zero=("classes", "head_dim", "mlp_dim", "registers"), below_one=noise)
+        for name in ("image_size", "patch_size"):
+            object.__setattr__(self, name, _pair(getattr(self, name)))
         head_dim_of(self.width, self.heads, self.head_dim)  # refuses heads that do not divide the width
         if self.pooling == "class" and not self.class_token:
             raise UsageError("pooling='class' reads a class token, and class_token is False", "pooling='mean'")
@@ -106,16 +105,7 @@ class ViTConfig:
 
     @classmethod
     def from_size(
-        cls,
-        size: str,
-        *,
-        classes: int = 1000,
-        image_size: int | Size = 224,
-        channels: int = 3,
-        pooling: Pooling = "class",
-        class_token: bool = True,
-        registers: int = 0,
-        stochastic_depth: float = 0.0,
+        cls, size: str, *, classes: int = 1000, image_size: int | Size = 224, channels: int = 3
     ) -> "ViTConfig":
         """A row of the table: `"B/16"` is size B with patches of 16 x 16 pixels, `"S/14x7"` of 14 x 7.
 
@@ -125,29 +115,15 @@ class ViTConfig:
             UsageError: If the size is not in the table; offers the nearest that is.
         """
         letter, _, patch = size.partition("/")
-        patch_size = tuple(int(side) for side in patch.split("x") if side.isdecimal())
-        if letter not in SIZES or len(patch_size) not in (1, 2) or len(patch_size) != patch.count("x") + 1:
+        sides = tuple(int(side) for side in patch.split("x") if side.isdecimal())
+        if letter not in SIZES or len(sides) not in (1, 2) or len(sides) != patch.count("x") + 1:
             same = [known for known in SIZES if known.lower() == letter.lower()]
             guess = (same or [nearest(letter, SIZES) or "S"])[0]
-            raise UsageError(
-                f"unknown size '{size}': a size is one of {' '.join(SIZES)}, a slash and the patch in pixels",
-                f"{guess}/{patch_size[0] if patch_size else 16}",
-            )
-        width, depth, heads, mlp_dim = SIZES[letter]
-        return cls(
-            image_size=image_size,
-            patch_size=patch_size if len(patch_size) == 2 else patch_size[0],
-            channels=channels,
-            classes=classes,
-            width=width,
-            depth=depth,
-            heads=heads,
-            mlp_dim=mlp_dim,
-            class_token=class_token,
-            registers=registers,
-            pooling=pooling,
-            stochastic_depth=stochastic_depth,
-        )
+            problem = f"unknown size '{size}': a size is one of {' '.join(SIZES)}, a slash and the patch in pixels"
+            raise UsageError(problem, f"{guess}/{sides[0] if sides else 16}")
+        blocks: dict[str, Any] = dict(zip(("width", "depth", "heads", "mlp_dim"), SIZES[letter], strict=True))
+        blocks["patch_size"] = sides[0], sides[-1]
+        return cls(image_size=image_size, channels=channels, classes=classes, **blocks)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ViTConfig":
@@ -157,10 +133,7 @@ class ViTConfig:
             UsageError: If a key is unknown.
         """
         check_keys(cls, values)
-        sides_as_tuples: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
-        }
-        return cls(**sides_as_tuples)
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})  # pyrefly: ignore
 
     @property
     def head_width(self) -> int:
@@ -192,17 +165,7 @@ class ViTConfig:
         """Number of tokens in front of the patches."""
         return int(self.class_token) + int(self.distillation_token) + self.registers
 
-
-_BIASES = ("embed_bias", "qkv_bias", "out_bias", "mlp_bias", "head_bias")
-_RULES = {
-    **dict.fromkeys(("image_size", "patch_size"), pixels()),
-    **dict.fromkeys(("channels", "width", "depth", "heads"), whole(1)),
-    **dict.fromkeys(("classes", "head_dim", "mlp_dim", "registers"), whole(0)),
-    **dict.fromkeys(("class_token", "distillation_token", *_BIASES), yes_or_no()),
-    **dict.fromkeys(("layer_scale", "norm_eps"), number()),
-    **dict.fromkeys(("dropout", "attention_dropout", "stochastic_depth"), number(below=1.0)),
-    "embedding_dropout": or_none(number(below=1.0)),
-    "pooling": one_of(Pooling),
-    "positions": one_of(Positions),
-    "activation": one_of(Activation),
-}
+    @property
+    def tokens(self) -> int:
+        """Number of tokens: the prefix and the patches."""
+        return self.prefix + self.grid[0] * self.grid[1]

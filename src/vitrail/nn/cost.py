@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.decoder import StackConfig
-from vitrail.nn.image_to_sequence import ImageToSequenceConfig
-from vitrail.nn.transformer import TransformerConfig
+from vitrail.nn.seq2seq import ImageToSequenceConfig, TransformerConfig
 
 Config = ViTConfig | TransformerConfig | ImageToSequenceConfig
 
@@ -92,9 +91,9 @@ def _reader(stack: StackConfig, shared: bool, tokens: int) -> Iterator[Layer]:
     for index in range(stack.depth):
         block = [
             Layer("norm1", (tokens, width), 2 * width, 0),
-            *_attention("", width, stack.heads, stack.heads * stack.head_dim, tokens, tokens),
+            *_attention("", width, stack.heads, stack.heads * stack.head_width, tokens, tokens),
             Layer("norm2", (tokens, width), 2 * width, 0),
-            *_mlp(width, stack.mlp_dim, tokens),
+            *_mlp(width, stack.mlp_width, tokens),
         ]
         yield from _below(f"blocks.{index}", block)
     if stack.norm == "pre":
@@ -103,7 +102,7 @@ def _reader(stack: StackConfig, shared: bool, tokens: int) -> Iterator[Layer]:
 
 def _decoder(stack: StackConfig, tied: bool, memory: int, target: int | None) -> Iterator[Layer]:
     """A decoder that reads so many memory tokens and writes a whole target."""
-    width, inner = stack.width, stack.heads * stack.head_dim
+    width, inner = stack.width, stack.heads * stack.head_width
     tokens = stack.max_length if target is None else target
     yield Layer("embed", (tokens, width), stack.vocabulary * width, 0)
     for index in range(stack.depth):
@@ -113,7 +112,7 @@ def _decoder(stack: StackConfig, tied: bool, memory: int, target: int | None) ->
             Layer("norm2", (tokens, width), 2 * width, 0),
             *_attention("cross_", width, stack.heads, inner, tokens, memory),
             Layer("norm3", (tokens, width), 2 * width, 0),
-            *_mlp(width, stack.mlp_dim, tokens),
+            *_mlp(width, stack.mlp_width, tokens),
         ]
         yield from _below(f"blocks.{index}", block)
     if stack.norm == "pre":

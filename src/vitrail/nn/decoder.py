@@ -4,34 +4,170 @@
     tokens = block(tokens, memory), L times self-attention that looks back, cross-attention to the memory, MLP
     logits = tokens W^T                     of the id that comes after each token
 
-It serves every encoder: the memory may be read words (`transformer.py`) or patches (`image_to_sequence.py`).
+A token is its row of the embedding times sqrt(d), plus its position, with dropout on the sum. The decoder serves every
+encoder: the memory may be read words or patches (`seq2seq.py`). It takes `cache=NO_CACHE` and hands it down like the
+record; with a `Cache` it is given only the new ids at each step:
+
+    cache = Cache()
+    logits = network.decode(target[:, :1], memory, cache=cache)   # the first token
+    logits = network.decode(target[:, 1:2], memory, cache=cache)  # the second, which sees the first
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Literal, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
-from vitrail.nn.attention import Attention, causal_mask
-from vitrail.nn.blocks import MLP, NormOrder, post_norm, pre_norm
-from vitrail.nn.cache import NO_CACHE, AnyCache
-from vitrail.nn.initialisation import initialise
-from vitrail.nn.record import SILENT, AnyRecord
-from vitrail.nn.token_embedding import TokenEmbedding, check_ids, positions_of
+from vitrail.nn.blocks import BLOCK, STANDARD, NormOrder, Parts, initialise, own, post_norm, pre_norm
+from vitrail.nn.embedding import sinusoids
+from vitrail.nn.record import SILENT, AnyRecord, Mask
 
 NORM_ORDERS: dict[str, NormOrder] = {"pre": pre_norm, "post": post_norm}
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU}
+
+
+class NoCache:
+    """The cache that remembers nothing: the default of every attention."""
+
+    def at(self, place: str) -> "NoCache":
+        """Itself: nothing is remembered at any place."""
+        return self
+
+    def extend(self, *new: Tensor) -> tuple[Tensor, ...]:
+        """The new tensors alone: nothing came before."""
+        return new
+
+    def once(self, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """What `make` makes."""
+        return make()
+
+
+NO_CACHE = NoCache()
+
+
+class Cache:
+    """Remembers tensors by place, for one batch of sequences that grow step by step."""
+
+    def __init__(self) -> None:
+        self._place = ""
+        self._kept: dict[str, tuple[Tensor, ...]] = {}
+
+    def at(self, place: str) -> "Cache":
+        """The same cache, whose names now start with `place`."""
+        inner = Cache()
+        inner._place = f"{self._place}{place}."
+        inner._kept = self._kept
+        return inner
+
+    def extend(self, *new: Tensor) -> tuple[Tensor, ...]:
+        """Append to what stands here, and give all of it: self-attention's keys and values.
+
+        Args:
+            *new: Tensors whose third axis counts the tokens, such as (b, k, n, e).
+
+        Returns:
+            Each of them behind its predecessors, (b, k, all n so far, e).
+        """
+        old = self._kept.get(self._place)
+        joined = new if old is None else tuple(torch.cat(pair, dim=2) for pair in zip(old, new, strict=True))
+        self._kept[self._place] = joined
+        return joined
+
+    def once(self, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """What `make` made when it was first asked for here: cross-attention's keys and values of the memory."""
+        if self._place not in self._kept:
+            self._kept[self._place] = make()
+        return self._kept[self._place]
+
+    def reorder(self, rows: Int[Tensor, "r"]) -> None:
+        """Let row i go on from what row `rows[i]` remembers, as beam search does after each step."""
+        for place, tensors in self._kept.items():
+            self._kept[place] = tuple(tensor.index_select(0, rows) for tensor in tensors)
+
+
+AnyCache = Cache | NoCache
+
+
+class TokenEmbedding(nn.Module):
+    """One row of d numbers for every id, times sqrt(d), plus the position.
+
+    The rows start as normal numbers of deviation 1 / sqrt(d), so that they enter with deviation 1.
+
+    Args:
+        vocabulary: Number of ids.
+        width: Numbers per token, d.
+        max_length: Positions that are computed in advance; longer sequences work and are slower.
+        dropout: Probability of dropping a number of the sum.
+    """
+
+    positions: Tensor
+
+    def __init__(self, vocabulary: int, width: int, max_length: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocabulary, width))
+        nn.init.normal_(self.weight, std=width**-0.5)
+        self.register_buffer("positions", sinusoids(max_length, width), persistent=False)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, ids: Int[Tensor, "b n"], positions: Int[Tensor, "b n"], length: int) -> Float[Tensor, "b n d"]:
+        """Tokens of ids.
+
+        Args:
+            ids: What stands there.
+            positions: Where it stands, from 0.
+            length: More than the greatest position.
+        """
+        width, table = self.weight.shape[1], self.positions
+        if length > len(table):
+            table = sinusoids(length, width).to(table)
+        return self.drop(F.embedding(ids, self.weight) * width**0.5 + table[positions])
+
+
+def positions_of(visible: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+    """The position of each id, from 0: how many ids that are no padding stand before it."""
+    return (visible.cumsum(dim=1) - 1).clamp(min=0)
+
+
+def check_ids(ids: Tensor, vocabulary: int, what: str) -> None:
+    """Refuse what is no batch of sequences of known ids.
+
+    The values are looked at only outside torch.compile and torch.export, whose graphs cannot branch on them.
+
+    Args:
+        ids: What should be (b, n) whole numbers.
+        vocabulary: Number of ids.
+        what: What the sequence is called, such as "source".
+
+    Raises:
+        UsageError: If it is not (b, n), is empty, or holds an id outside the vocabulary.
+    """
+    if ids.dim() != 2 or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise UsageError(
+            f"the {what} must be ids (b, n) of whole numbers, got {ids.dtype} {tuple(ids.shape)}",
+            "torch.tensor([[...]]) of ids, one row for each sequence",
+        )
+    if ids.shape[1] == 0:
+        raise UsageError(f"the {what} is empty: {tuple(ids.shape)}", f"at least one id in each row of the {what}")
+    if torch.compiler.is_compiling() or ids.numel() == 0:
+        return
+    least, greatest = (int(bound) for bound in ids.aminmax())
+    if least < 0 or greatest >= vocabulary:
+        unknown = least if least < 0 else greatest
+        raise UsageError(
+            f"the {what} holds id {unknown}, and the vocabulary has {vocabulary} ids", f"ids from 0 to {vocabulary - 1}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackConfig:
     """One stack, the encoder's or the decoder's: its vocabulary and its blocks.
 
-    It is made by the configuration of a whole network, which has checked the numbers.
+    It is made by the configuration of a whole network, which has checked the numbers. Its fields bear the names of
+    those of `ViTConfig`, so that the same parts can be made from either.
 
     Attributes:
         vocabulary: Number of ids.
@@ -39,14 +175,18 @@ class StackConfig:
         depth: Number of blocks.
         width: Numbers per token, d.
         heads: Attention heads per block, k.
-        head_dim: Numbers per head, e.
-        mlp_dim: Numbers in the middle of the MLP.
+        head_width: Numbers per head, e.
+        mlp_width: Numbers in the middle of the MLP.
         dropout: Probability after the embedding, the output map of attention and both maps of the MLP.
         attention_dropout: Probability of dropping an attention weight.
         activation: Of the MLP.
         norm: Where the norms stand: "post" (the paper of 2017) or "pre" (which ends in a norm of its own).
         norm_eps: The epsilon of LayerNorm.
         max_length: Longest sequence of a decoder, in ids.
+        qkv_bias: Whether queries, keys and values have a bias.
+        out_bias: Whether the output map of attention has one.
+        mlp_bias: Whether both maps of the MLP have one.
+        layer_scale: Start of LayerScale's factors; 0 for no LayerScale.
     """
 
     vocabulary: int
@@ -54,39 +194,44 @@ class StackConfig:
     depth: int
     width: int
     heads: int
-    head_dim: int
-    mlp_dim: int
+    head_width: int
+    mlp_width: int
     dropout: float
     attention_dropout: float
     activation: Literal["relu", "gelu"]
     norm: Literal["post", "pre"]
     norm_eps: float
     max_length: int
+    qkv_bias: bool = True
+    out_bias: bool = True
+    mlp_bias: bool = True
+    layer_scale: float = 0.0
 
 
-@dataclass(frozen=True)
-class StackParts:
-    """What the stacks are made of: each part is made anew for every place by a callable that gets the configuration."""
-
-    embedding: Callable[[StackConfig], nn.Module] = lambda c: TokenEmbedding(
-        c.vocabulary, c.width, c.max_length, c.dropout
-    )
-    norm: Callable[[StackConfig], nn.Module] = lambda c: nn.LayerNorm(c.width, eps=c.norm_eps)
-    attention: Callable[[StackConfig], nn.Module] = lambda c: Attention(
-        c.width, c.heads, c.head_dim, attention_dropout=c.attention_dropout, dropout=c.dropout
-    )
-    activation: Callable[[StackConfig], nn.Module] = lambda c: ACTIVATIONS[c.activation]()
-
-    def mlp(self, config: StackConfig) -> MLP:
-        """The MLP of one block."""
-        return MLP(config.width, config.mlp_dim, lambda: self.activation(config), config.dropout)
-
-    def last_norm(self, config: StackConfig) -> nn.Module:
-        """What a stack ends in: a norm of its own after pre-norm blocks, nothing after post-norm ones."""
-        return self.norm(config) if config.norm == "pre" else nn.Identity()
+STACK = replace(BLOCK, embedding=lambda c: TokenEmbedding(c.vocabulary, c.width, c.max_length, c.dropout))
 
 
-STANDARD_STACK = StackParts()
+def check_slots(parts: Parts) -> None:
+    """Refuse parts for which a stack has no place.
+
+    Raises:
+        UsageError: Names the first of them.
+    """
+    for slot in fields(parts):
+        if getattr(parts, slot.name) is not own and getattr(STACK, slot.name) is own:
+            raise UsageError(
+                f"a network of sequences has no place for a part '{slot.name}'", f"Parts without {slot.name}"
+            )
+
+
+def last_norm(config: StackConfig, made: Parts) -> nn.Module:
+    """What a stack ends in: a norm of its own after pre-norm blocks, nothing after post-norm ones."""
+    return made.norm() if config.norm == "pre" else nn.Identity()
+
+
+def causal_mask(queries: int, keys: int, device: torch.device | None = None) -> Bool[Tensor, "n m"]:
+    """True where key j is not later than query i; the last query is aligned with the last key."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
 class Memory(NamedTuple):
@@ -110,33 +255,30 @@ class DecoderBlock(nn.Module):
     """Self-attention, cross-attention to a memory, MLP; each with a norm and each added to what came in.
 
     Args:
-        norm: Makes a norm over d numbers; called three times.
-        attention: Makes an attention; called twice.
-        mlp: Makes the MLP.
+        config: Of the stack.
+        parts: Parts of one's own; an attention is called with a context and a cache, too, as `Attention` is.
         order: Where the norms stand: `pre_norm` or `post_norm`.
     """
 
-    def __init__(
-        self,
-        norm: Callable[[], nn.Module],
-        attention: Callable[[], nn.Module],
-        mlp: Callable[[], nn.Module],
-        order: NormOrder,
-    ) -> None:
+    def __init__(self, config: StackConfig, parts: Parts = STANDARD, order: NormOrder = pre_norm) -> None:
         super().__init__()
-        self.norm1 = norm()
-        self.self_attn = attention()
-        self.norm2 = norm()
-        self.cross_attn = attention()
-        self.norm3 = norm()
-        self.mlp = mlp()
+        made = parts.over(BLOCK, config)
+        self.norm1 = made.norm()
+        self.self_attn = made.attention()
+        self.ls1 = made.scale()
+        self.norm2 = made.norm()
+        self.cross_attn = made.attention()
+        self.ls2 = made.scale()
+        self.norm3 = made.norm()
+        self.mlp = made.mlp()
+        self.ls3 = made.scale()
         self.order = order
 
     def forward(
         self,
         tokens: Float[Tensor, "b t d"],
         memory: Memory,
-        mask: Bool[Tensor, "*#b #t #n"] | None = None,
+        mask: Mask | None = None,
         record: AnyRecord = SILENT,
         cache: AnyCache = NO_CACHE,
     ) -> Float[Tensor, "b t d"]:
@@ -152,18 +294,19 @@ class DecoderBlock(nn.Module):
 
         def look_back(tokens: Tensor) -> Tensor:
             inside = record.at("self")
-            added = self.self_attn(tokens, mask=mask, record=inside, cache=cache.at("self"))
+            added = self.ls1(self.self_attn(tokens, mask=mask, record=inside, cache=cache.at("self")))
             inside.keep("attn_out", added)
             return added
 
         def read(tokens: Tensor) -> Tensor:
             inside = record.at("cross")
             added = self.cross_attn(tokens, memory.tokens, memory.mask, record=inside, cache=cache.at("cross"))
+            added = self.ls2(added)
             inside.keep("attn_out", added)
             return added
 
         def transform(tokens: Tensor) -> Tensor:
-            added = self.mlp(tokens)
+            added = self.ls3(self.mlp(tokens))
             record.keep("mlp", added)
             return added
 
@@ -181,23 +324,20 @@ class Decoder(nn.Module):
     Args:
         config: What to build.
         tied: Whether the output map is the embedding ("Attention is all you need", section 3.4).
-        parts: The callables that make its parts.
+        parts: Parts of one's own.
+
+    Raises:
+        UsageError: If a part is given for which a stack has no place.
     """
 
-    def __init__(self, config: StackConfig, tied: bool = False, parts: StackParts = STANDARD_STACK) -> None:
+    def __init__(self, config: StackConfig, tied: bool = False, parts: Parts = STANDARD) -> None:
         super().__init__()
-        self.config = config
-        self.embed = parts.embedding(config)
-        self.blocks = nn.ModuleList(
-            DecoderBlock(
-                norm=lambda: parts.norm(config),
-                attention=lambda: parts.attention(config),
-                mlp=lambda: parts.mlp(config),
-                order=NORM_ORDERS[config.norm],
-            )
-            for _ in range(config.depth)
-        )
-        self.norm = parts.last_norm(config)
+        check_slots(parts)
+        self.config, made = config, parts.over(STACK, config)
+        self.embed = made.embedding()
+        order = NORM_ORDERS[config.norm]
+        self.blocks = nn.ModuleList(DecoderBlock(config, parts, order) for _ in range(config.depth))
+        self.norm = last_norm(config, made)
         self.head = None if tied else nn.Linear(config.width, config.vocabulary, bias=False)
         initialise(self.blocks)
         if self.head is not None:

@@ -5,7 +5,6 @@ and every token gets its position added. The tokens in front of the patches are 
 """
 
 import math
-from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -13,10 +12,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
+from vitrail.nn.record import Tokens
 
 Size = tuple[int, int]
-Positions = Literal["learned", "sinusoidal", "sinusoidal-2d", "none"]
-Flattening = Literal["c h w", "h w c", "w h c"]  # the table stands in vitrail/weights/patch_map.py
 
 
 def grid_of(image_size: Size, patch_size: Size) -> Size:
@@ -29,12 +27,9 @@ def grid_of(image_size: Size, patch_size: Size) -> Size:
         return image_size[0] // patch_size[0], image_size[1] // patch_size[1]
     down = [max(1, pixels // patch) * patch for pixels, patch in zip(image_size, patch_size, strict=True)]
     up = [max(1, math.ceil(pixels / patch)) * patch for pixels, patch in zip(image_size, patch_size, strict=True)]
-    sizes = " or ".join(dict.fromkeys(f"{h}x{w}" for h, w in (down, up)))
-    raise UsageError(
-        f"a picture of {image_size[0]}x{image_size[1]} pixels (height x width) cannot be cut into patches of "
-        f"{patch_size[0]}x{patch_size[1]}",
-        f"a size that the patches divide: {sizes}",
-    )
+    (image, patch, *sizes) = (f"{height}x{width}" for height, width in (image_size, patch_size, down, up))
+    problem = f"an image of {image} pixels (height x width) cannot be cut into patches of {patch}"
+    raise UsageError(problem, f"a size that the patches divide: {' or '.join(dict.fromkeys(sizes))}")
 
 
 class PatchEmbedding(nn.Module):
@@ -51,87 +46,16 @@ class PatchEmbedding(nn.Module):
         super().__init__()
         self.proj = nn.Conv2d(channels, width, kernel_size=patch_size, stride=patch_size, bias=bias)
 
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n d"]:
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Tokens:
         """Tokens in reading order: left to right, then down."""
         return self.proj(images).flatten(2).transpose(1, 2)
 
-
-def flattening_axes(flattening: Flattening) -> tuple[int, int, int]:
-    """The axes of a patch (c, h, w) in the order in which they are flattened, the slowest first.
-
-    Raises:
-        UsageError: If it is not one of the table in `vitrail.weights.patch_map`.
-    """
-    known = get_args(Flattening)
-    if flattening not in known:
-        names = ", ".join(f"'{name}'" for name in known)
-        raise UsageError(f"patches are flattened in one of {names}, got '{flattening}'", "'c h w', as a convolution")
-    first, second, third = (["c", "h", "w"].index(axis) for axis in flattening.split())
-    return first, second, third
-
-
-def cut_patches(
-    images: Float[Tensor, "b c h w"], patch_size: Size, flattening: Flattening = "c h w"
-) -> Float[Tensor, "b p x"]:
-    """Pictures as a sequence of flattened patches in reading order, x = c * height * width of a patch.
-
-    Args:
-        images: Pictures that the patches divide.
-        patch_size: (height, width) of a patch in pixels.
-        flattening: Order of the numbers of one patch.
-
-    Raises:
-        UsageError: If the patches do not divide the pictures.
-    """
-    axes = flattening_axes(flattening)
-    rows, columns = grid_of((images.shape[2], images.shape[3]), patch_size)
-    cut = images.unflatten(3, (columns, patch_size[1])).unflatten(2, (rows, patch_size[0]))  # b c gh ph gw pw
-    inside = [(1, 3, 5)[axis] for axis in axes]
-    return cut.permute(0, 2, 4, *inside).flatten(3).flatten(1, 2)
-
-
-class LinearPatchEmbedding(nn.Module):
-    """Cuts pictures into patches, flattens each and maps it linearly: the map of `PatchEmbedding` in another form.
-
-    The weights of one become those of the other by `vitrail.weights.patch_map`.
-
-    Args:
-        channels: Channels of the picture, c.
-        width: Numbers per token, d.
-        patch_size: (height, width) of a patch in pixels.
-        bias: Whether the map has a bias.
-        flattening: Order of the numbers of one patch.
-    """
-
-    def __init__(
-        self, channels: int, width: int, patch_size: Size, bias: bool = True, flattening: Flattening = "h w c"
-    ) -> None:
-        super().__init__()
-        flattening_axes(flattening)
-        self.patch_size, self.flattening = patch_size, flattening
-        self.proj = nn.Linear(channels * patch_size[0] * patch_size[1], width, bias=bias)
-
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b p d"]:
-        """Tokens in reading order: left to right, then down."""
-        return self.proj(cut_patches(images, self.patch_size, self.flattening))
-
-
-class PatchifiedEmbedding(nn.Module):
-    """Maps patches that were cut and flattened already, as `vitrail.data.patches.Patchify` does it, to tokens.
-
-    Args:
-        numbers: Numbers per patch, channels x height x width.
-        width: Numbers per token, d.
-        bias: Whether the map has a bias.
-    """
-
-    def __init__(self, numbers: int, width: int, bias: bool = True) -> None:
-        super().__init__()
-        self.proj = nn.Linear(numbers, width, bias=bias)
-
-    def forward(self, patches: Float[Tensor, "b p x"]) -> Float[Tensor, "b p d"]:
-        """One token for each patch, in the order given."""
-        return self.proj(patches)
+    def start_weights(self) -> None:
+        """Normal weights, cut at two deviations, of variance 1 / (inputs of a patch); the bias is zero."""
+        uncut = self.proj.weight[0].numel() ** -0.5 / 0.87962566  # cut at 2, a unit normal has this deviation
+        nn.init.trunc_normal_(self.proj.weight, std=uncut, a=-2 * uncut, b=2 * uncut)
+        if self.proj.bias is not None:
+            nn.init.zeros_(self.proj.bias)
 
 
 def sinusoids(length: int, width: int) -> Float[Tensor, "length d"]:
@@ -154,10 +78,8 @@ def sinusoids_2d(grid: Size, width: int) -> Float[Tensor, "p d"]:
         UsageError: If 4 does not divide `width`: two axes, each with sines and cosines.
     """
     if width % 4:
-        raise UsageError(
-            f"sinusoidal positions in the plane need a width that 4 divides, got {width}",
-            f"a width of {max(4, width // 4 * 4)} or {(width // 4 + 1) * 4}",
-        )
+        nearest = f"a width of {max(4, width // 4 * 4)} or {(width // 4 + 1) * 4}"
+        raise UsageError(f"sinusoidal positions in the plane need a width that 4 divides, got {width}", nearest)
     rows, columns = (sinusoids(length, width // 2) for length in grid)
     plane = [rows[:, None].expand(*grid, -1), columns[None].expand(*grid, -1)]
     return torch.cat(plane, dim=-1).flatten(0, 1)

@@ -10,10 +10,10 @@ from typing import Any
 from torch import nn
 
 from vitrail.errors import UsageError, nearest
+from vitrail.nn.blocks import Parts
 from vitrail.nn.config import ViTConfig
-from vitrail.nn.image_to_sequence import ImageToSequence, ImageToSequenceConfig
-from vitrail.nn.transformer import Transformer, TransformerConfig
-from vitrail.nn.vit import Parts, ViT
+from vitrail.nn.seq2seq import ImageToSequence, ImageToSequenceConfig, Transformer, TransformerConfig
+from vitrail.nn.vit import ViT
 
 NetworkConfig = ViTConfig | TransformerConfig | ImageToSequenceConfig
 

@@ -43,6 +43,11 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError, nearest
 
+Tokens = Float[Tensor, "b n d"]
+Queries = Float[Tensor, "b k n e"]
+Keys = Float[Tensor, "b k m e"]
+Mask = Bool[Tensor, "*#b #n #m"]  # True where a query may see a key
+
 
 class Silent:
     """The record that keeps nothing: the default of every network."""

@@ -1,15 +1,40 @@
-"""A network that shares another's parameters and differs in some parts: how a method changes the rules of a network.
+"""Networks made from a network: others that share its parameters, another image size, eval mode for a time.
 
-    frozen = twin(network, {nn.LayerNorm: FrozenNorm})     # FrozenNorm(layer_norm) -> module
+    frozen = twin(network, {nn.LayerNorm: FrozenNorm})      FrozenNorm(layer_norm) -> module
+    linear = detached(network)                              every part held fixed, as it says itself
 
 The original is not touched; training either trains both.
+
+A ViT multiplies what it computes by what it computes: values by attention weights, centred tokens by one over their
+standard deviation, x by its gate Phi(x). A part's *detached* form gives the same numbers, but takes those factors as
+constants to the gradient. A network of detached parts is linear in its pixels, positions, prefix tokens and biases
+together: "XAI for transformers: better explanations through conservative propagation" (Ali et al., 2022), sections 3.1
+and 3.2.
+
+    attend(q, k, v)             q and k held, so the weights are
+    (x - mean(x)) / s * w + b   s held, the mean not (RMSNorm: x / s * w)
+    x * Phi(x)                  Phi(x) held (GELU; SiLU with the logistic function)
+
+ReLU, linear maps, LayerScale and the library's poolings are what they should be already. A part of one's own says its
+form by a method `detached(self) -> nn.Module`; the parts that this form is made of are asked in turn.
 """
 
 import copy
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from torch import nn
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.errors import UsageError
+from vitrail.nn.attention import Attention, attend
+from vitrail.nn.blocks import MLP, EncoderBlock, LayerScale, StochasticDepth
+from vitrail.nn.embedding import PatchEmbedding, Size, resize_positions
+from vitrail.nn.vit import ClassToken, MeanOfPatches, ViT
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -26,14 +51,214 @@ def twin(network: Network, parts: Mapping[type[nn.Module], Callable[[nn.Module],
         The twin, in the same mode (train or eval).
     """
     if type(network) in parts:
-        replacement = parts[type(network)](network)
-        kept = set(network.modules())
-        for module in replacement.modules():
-            if module not in kept:
-                module.training = network.training
-        return replacement  # pyrefly: ignore[bad-return]
+        return _in_mode_of(network, parts[type(network)](network))  # pyrefly: ignore[bad-return]
+    return _shared(network, lambda child, name: twin(child, parts))
+
+
+def _shared(network: Network, change: Callable[[nn.Module, str], nn.Module]) -> Network:
+    """A module with the same parameters and buffers, whose children are changed."""
     other = copy.copy(network)
-    other._parameters = dict(network._parameters)
-    other._buffers = dict(network._buffers)
-    other._modules = {name: None if child is None else twin(child, parts) for name, child in network._modules.items()}
+    other._parameters, other._buffers = dict(network._parameters), dict(network._buffers)
+    children = network._modules.items()
+    other._modules = {name: None if child is None else change(child, name) for name, child in children}
     return other
+
+
+def _in_mode_of(part: nn.Module, form: nn.Module) -> nn.Module:
+    """What stands for a part, in the part's mode; modules that both have are left as they are."""
+    kept = set(part.modules())
+    for module in form.modules():
+        if module not in kept:
+            module.training = part.training
+    return form
+
+
+# ---- every part held fixed
+
+
+@runtime_checkable
+class Detaches(Protocol):
+    """A part of one's own that says how it is held fixed."""
+
+    def detached(self) -> nn.Module:
+        """The same numbers, linear in what it reads: the factors are constants to the gradient."""
+        ...
+
+
+Wrap = Callable[[nn.Module, str], nn.Module]
+
+
+def detached(part: Network, place: str = "", wrap: Wrap = lambda form, place: form) -> Network:
+    """The detached form of a part and of all parts in it; the original is not touched, and the answers are the same.
+
+    Args:
+        part: A network, or a part of one.
+        place: Its name in the network, for messages; empty for the network itself.
+        wrap: What is done with every form, given the name of its place.
+
+    Raises:
+        UsageError: A part has no detached form; names it, and what is missing.
+    """
+    if isinstance(part, Detaches):  # pyrefly: ignore[unsafe-overlap]
+        form = part.detached()
+    elif type(part) in FORMS:
+        form = FORMS[type(part)](part)
+    else:
+        name = type(part).__name__
+        raise UsageError(
+            f"{name} at {place or 'the top'} does not say how it is held fixed, which this explanation needs",
+            f"a method `detached(self) -> nn.Module` of {name}; or generic_attention, which takes any part",
+        )
+    form = _in_mode_of(part, form)
+    whole = _shared(form, lambda child, name: detached(child, f"{place}.{name}".lstrip("."), wrap))
+    return _in_mode_of(part, wrap(whole, place))  # pyrefly: ignore[bad-return]
+
+
+def bias_of(part: nn.Module) -> Tensor | None:
+    """What a part adds of itself, in the shape in which it is added: its parameter `bias`; None where it has none."""
+    bias = part._parameters.get("bias")
+    return bias[:, None, None] if bias is not None and isinstance(part, nn.Conv2d) else bias
+
+
+def attend_detached(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+) -> Tensor:
+    """`attend`, whose weights are constants to the gradient: linear in the values."""
+    return attend(queries.detach(), keys.detach(), values, mask, dropout)
+
+
+def _attention(part: Any) -> nn.Module:
+    form = copy.copy(part)
+    form.attend = attend_detached
+    return form
+
+
+Back = Callable[[Tensor], Tensor]
+
+
+class Answer(torch.autograd.Function):
+    """Returns the numbers that it is given; its backward pass is `back`."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, answer: Tensor, back: Back) -> Tensor:
+        """The very numbers."""
+        ctx.back, ctx.dtype = back, tokens.dtype
+        return answer.view_as(answer)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        """What arrives at the tokens."""
+        (gradient,) = gradients
+        with without_autocast(gradient):
+            return ctx.back(wide(gradient)).to(ctx.dtype), None, None
+
+
+def answering(part: Back, tokens: Tensor, back: Back) -> Tensor:
+    """The bits that `part` gives, with another backward pass."""
+    with torch.no_grad():
+        answer = part(tokens)
+    return Answer.apply(tokens, answer, back)
+
+
+class DetachedNorm(nn.Module):
+    """LayerNorm or RMSNorm whose deviation is a constant to the gradient.
+
+    Args:
+        norm: What it stands for; shares its parameters.
+        centred: Whether the mean is taken off, as LayerNorm does.
+    """
+
+    def __init__(self, norm: Any, centred: bool) -> None:
+        super().__init__()
+        self.normalise, self.axes = norm.forward, tuple(range(-len(norm.normalized_shape), 0))
+        self.weight, self.bias, self.eps, self.centred = norm.weight, norm._parameters.get("bias"), norm.eps, centred
+
+    def forward(self, tokens: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+        """The same bits; linear in the tokens."""
+        full = wide(tokens.detach())
+        off = full.mean(dim=self.axes, keepdim=True) if self.centred else 0.0
+        variance = (full - off).square().mean(dim=self.axes, keepdim=True)
+        scale = (variance + (torch.finfo(tokens.dtype).eps if self.eps is None else self.eps)).rsqrt()
+
+        def back(gradient: Tensor) -> Tensor:
+            gradient = (gradient if self.weight is None else gradient * self.weight.detach()) * scale
+            return gradient - gradient.mean(dim=self.axes, keepdim=True) if self.centred else gradient
+
+        return answering(self.normalise, tokens, back)
+
+
+class DetachedGate(nn.Module):
+    """x times gate(x), whose gate is a constant to the gradient; no division by x.
+
+    Args:
+        activation: What it stands for.
+        gate: The gate, of numbers in at least float32.
+    """
+
+    def __init__(self, activation: nn.Module, gate: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.activate, self.gate = activation.forward, gate
+
+    def forward(self, tokens: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+        """The same bits; linear in the tokens."""
+        held = tokens.detach()
+        return answering(self.activate, tokens, lambda gradient: gradient * self.gate(wide(held)))
+
+
+def _gelu(part: Any) -> nn.Module:
+    return DetachedGate(part, _phi_by_tanh if part.approximate == "tanh" else torch.special.ndtr)
+
+
+def _phi_by_tanh(tokens: Tensor) -> Tensor:
+    return 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (tokens + 0.044715 * tokens**3)))
+
+
+# The library's parts and torch's layers: linear as they are, made of others, or held
+LINEAR = (
+    *(ViT, EncoderBlock, MLP, LayerScale, StochasticDepth, PatchEmbedding, ClassToken, MeanOfPatches),
+    *(nn.ModuleList, nn.Sequential, nn.Identity, nn.Dropout, nn.Linear, nn.Conv2d, nn.ReLU),
+)
+FORMS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
+    **dict.fromkeys(LINEAR, lambda part: part),
+    Attention: _attention,
+    nn.LayerNorm: lambda part: DetachedNorm(part, centred=True),
+    nn.RMSNorm: lambda part: DetachedNorm(part, centred=False),
+    nn.GELU: _gelu,
+    nn.SiLU: lambda part: DetachedGate(part, torch.sigmoid),
+}
+
+
+# ---- another size, another mode, another precision
+
+
+def resized(network: ViT, image_size: int | Size) -> ViT:
+    """The same network for another image size: positions resized once, everything else copied."""
+    other = copy.deepcopy(network)
+    config = other.config = replace(network.config, image_size=image_size)
+    own = network.pos_embed
+    if own is not None:
+        positions = resize_positions(own.detach(), config.prefix, network.config.grid, config.grid).clone()
+        other.pos_embed = nn.Parameter(positions, own.requires_grad) if isinstance(own, nn.Parameter) else positions
+    return other
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Every module in eval mode for the time, and then in the mode it had."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """The tensor in at least float32: products over layers are not made in half precision."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def without_autocast(tensor: Tensor) -> torch.autocast:
+    """A context in which products keep the precision of their factors, also inside a caller's autocast."""
+    return torch.autocast(tensor.device.type, enabled=False)

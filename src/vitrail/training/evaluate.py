@@ -17,7 +17,7 @@ from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
 from vitrail.model import Model, load
 from vitrail.nn import Parts
-from vitrail.nn.mode import evaluating
+from vitrail.nn.twin import evaluating
 from vitrail.runtime import processors
 from vitrail.tasks import Result, Task, check_column
 from vitrail.training.settings import read_yaml, settings_from_dict

@@ -42,7 +42,7 @@ from vitrail.training.events import (
 )
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, train_loop
 from vitrail.training.options import DistillOptions, TrainOptions
-from vitrail.training.own import NOTHING_OWN, Own, own_names
+from vitrail.training.own import NOTHING_OWN, Own, own_name
 from vitrail.training.recipes import document_figure
 from vitrail.training.report import write_report
 from vitrail.training.run import RunFolder, default_folder, environment, open_folder, owned, point_latest
@@ -372,8 +372,7 @@ class _Job:
         """Model, evaluation, card, page; `evaluation.json` comes last: with it the run is finished."""
         prepared = self.prepared
         model = self._model(state.best_network.eval())
-        parts, network = own_names(model.network, prepared.settings.own)
-        save(model, self.folder.model, parts=parts, network=network)
+        save(model, self.folder.model, network=own_name(model.network, prepared.settings.own))
         split, batches = self._last_split(model)  # an evaluation that fails loses no training
         result = evaluate_split(model, split, batches)
         self._name_unreadable([(batches.loader, len(batches))])

@@ -12,8 +12,8 @@ from vitrail.data.columns import Codec
 from vitrail.data.dataset import RawDataset
 from vitrail.data.readers import Reader
 from vitrail.errors import DataError, UsageError
-from vitrail.nn import STANDARD, Parts, ViT, evaluating
-from vitrail.nn.networks import NETWORKS, NetworkConfig
+from vitrail.nn import Parts, ViT, check_parts, evaluating, names_of
+from vitrail.nn.networks import NETWORKS, NetworkConfig, build
 from vitrail.tasks import Result, Task
 from vitrail.tasks.task import Input, Objective
 
@@ -44,7 +44,9 @@ def _name(value: object) -> str:
     match value:
         case Task():
             return value.name
-        case nn.Module() | Parts():
+        case Parts():
+            return ", ".join(f"{slot}={name}" for slot, name in names_of(value).items())
+        case nn.Module():
             return type(value).__name__
     return str(getattr(value, "__qualname__", type(value).__name__))
 
@@ -52,12 +54,23 @@ def _name(value: object) -> str:
 NOTHING_OWN = Own()
 
 
-def own_names(network: nn.Module, own: Mapping[str, str]) -> tuple[str, str]:
-    """What the files of a model cannot hold of its network, by name: its parts, or all of it; empty where they can."""
-    if type(network) not in [known for _, known in NETWORKS.values()]:
-        return "", own["network"]
-    own_parts = isinstance(network, ViT) and network.parts != STANDARD
-    return (own.get("parts") or own["network"], "") if own_parts else ("", "")
+def network_of(config: NetworkConfig, own: Own) -> nn.Module:
+    """The network that was passed, or one with fresh weights whose own parts are tried.
+
+    Raises:
+        UsageError: A part breaks its contract; says which.
+    """
+    if own.network is not None:
+        return own.network
+    network = build(config, own.parts)
+    if own.parts is not None and isinstance(network, ViT):
+        check_parts(network)
+    return network
+
+
+def own_name(network: nn.Module, own: Mapping[str, str]) -> str:
+    """What a network is called that no configuration builds; empty for one of the library's."""
+    return "" if type(network) in [known for _, known in NETWORKS.values()] else own["network"]
 
 
 def check_raw(raw: object, data: str) -> None:

@@ -203,8 +203,8 @@ def _resized(values: dict[str, Any], image_size: int | Sequence[int] | None) -> 
 def _of_size(size: str, network: Mapping[str, Any]) -> dict[str, Any]:
     """A row of the table of sizes, for the images that are there."""
     kept = {name: network[name] for name in ("image_size", "channels")}
-    config = ViTConfig.from_size(size, **kept, stochastic_depth=network.get("stochastic_depth", 0.0))
-    return {"kind": "ViT", **asdict(config)}
+    found = asdict(ViTConfig.from_size(size, **kept))
+    return {"kind": "ViT", **found, "stochastic_depth": network.get("stochastic_depth", 0.0)}
 
 
 def look(images: Images) -> tuple[int, int]:

@@ -26,7 +26,6 @@ from vitrail.data.preprocessing import Preprocessing, measure_statistics
 from vitrail.data.readers import is_named, read
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.model import Model
-from vitrail.nn.networks import build as build_network
 from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.tasks import Task, check_column, choose_task
 from vitrail.tasks.task import Input, Objective, unit_of
@@ -35,7 +34,7 @@ from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import ALONE, Work, pick_micro_batches, pick_precision, step_seconds, work_of
 from vitrail.training.loop import part_size
 from vitrail.training.options import TrainOptions
-from vitrail.training.own import NOTHING_OWN, Own, check_metrics, check_objective, check_raw
+from vitrail.training.own import NOTHING_OWN, Own, check_metrics, check_objective, check_raw, network_of
 from vitrail.training.recipes import counts_of
 from vitrail.training.resolve import check_same, differences, precision_is_open, refuse_idle_data, resolve
 from vitrail.training.run import RunFolder
@@ -325,7 +324,7 @@ def build(
         train, validation = (open_inputs(dataset.splits[name], vocabulary, workers=0) for name in (TRAIN, VALIDATION))
     background, notes = _background(settings, dataset, task, read_by)
     torch.manual_seed(settings.seed)
-    network = own.network if own.network is not None else build_network(settings.network, own.parts)
+    network = network_of(settings.network, own)
     facts = {
         "data": settings.data,
         f"training_{unit_of(read_by)}s": len(dataset.train),

@@ -5,18 +5,36 @@ order of the numbers of one patch, the slowest axis first (c channels, h rows, w
 
     order    means                             who
     c h w    channels first, then by rows      convolutions (timm, torchvision, `PatchEmbedding`), D0
-    h w c    by rows, channels last            D3 and vit-pytorch, `LinearPatchEmbedding`
+    h w c    by rows, channels last            D3 and vit-pytorch
     w h c    by columns, channels last         D4
 
 D0 to D4 are the founding documents. The biases of the two forms are the same numbers. In which order the patches
-stand in the sequence is another question: everywhere here by rows, in D4 by columns (`vitrail.data.patches`).
+stand in the sequence is another question: everywhere here by rows, in D4 by columns (`Patchify` of `lessons/parts.py`).
 """
+
+from typing import Literal, get_args
 
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.errors import DataError
-from vitrail.nn.embedding import Flattening, Size, flattening_axes
+from vitrail.errors import DataError, UsageError
+from vitrail.nn.embedding import Size
+
+Flattening = Literal["c h w", "h w c", "w h c"]
+
+
+def flattening_axes(flattening: Flattening) -> tuple[int, int, int]:
+    """The axes of a patch (c, h, w) in the order in which they are flattened, the slowest first.
+
+    Raises:
+        UsageError: If it is not one of the table above.
+    """
+    known = get_args(Flattening)
+    if flattening not in known:
+        names = ", ".join(f"'{name}'" for name in known)
+        raise UsageError(f"patches are flattened in one of {names}, got '{flattening}'", "'c h w', as a convolution")
+    first, second, third = (["c", "h", "w"].index(axis) for axis in flattening.split())
+    return first, second, third
 
 
 def convolution_to_linear(weight: Float[Tensor, "d c h w"], flattening: Flattening) -> Float[Tensor, "d x"]:

@@ -21,12 +21,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.errors import DataError
-from vitrail.nn import STANDARD, Parts, ViT, ViTConfig, cut_patches, grid_of
+from vitrail.nn import STANDARD, Parts, ViT, ViTConfig, grid_of
 from vitrail.nn.embedding import Size
+from vitrail.nn.parts import NormedPatchEmbedding
 from vitrail.weights.patch_map import linear_to_convolution
 
 EPSILON = 1e-5  # of its LayerNorm, torch's own
@@ -48,27 +48,7 @@ TODAY = {
 }
 
 
-class NormedPatchEmbedding(nn.Module):
-    """The patch map between two norms: flattened patches, LayerNorm, linear map, LayerNorm.
-
-    Args:
-        config: Of the network.
-    """
-
-    def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        numbers = config.channels * config.patch[0] * config.patch[1]
-        self.patch_size = config.patch
-        self.norm_patches = nn.LayerNorm(numbers, eps=config.norm_eps)
-        self.proj = nn.Linear(numbers, config.width, bias=config.embed_bias)
-        self.norm_tokens = nn.LayerNorm(config.width, eps=config.norm_eps)
-
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b p d"]:
-        """Tokens in reading order."""
-        return self.norm_tokens(self.proj(self.norm_patches(cut_patches(images, self.patch_size, "h w c"))))
-
-
-PARTS = Parts(patches=NormedPatchEmbedding)
+PARTS = Parts(embedding=NormedPatchEmbedding)
 
 
 class Converted(NamedTuple):

@@ -4,7 +4,7 @@ import pytest
 
 from tests.cli.planted import planted_model
 from vitrail.cli.explain.asked import choose_methods
-from vitrail.data import references
+from vitrail.data import background
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS, evidence
 
@@ -40,4 +40,4 @@ def test_no_option_silences_another() -> None:
 
 
 def test_as_many_references_are_few_for_the_words_as_for_the_verdict() -> None:
-    assert references.FEW == evidence.FEWEST
+    assert background.FEW == evidence.FEWEST

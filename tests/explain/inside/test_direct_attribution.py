@@ -125,8 +125,8 @@ def test_parts_that_cannot_be_read_are_refused() -> None:
         def forward(self, tokens: Tensor, record: object) -> Tensor:
             return tokens
 
-    normed = ViT(PLAIN, replace(STANDARD, norm=lambda c: nn.RMSNorm(c.width))).eval()
-    with must_refuse("RMSNorm", "norm"):
+    normed = ViT(PLAIN, replace(STANDARD, norm=lambda c: nn.LocalResponseNorm(2))).eval()
+    with must_refuse("LocalResponseNorm", "norm"):
         direct_attribution(normed, make_images(PLAIN))
     foreign = ViT(PLAIN, replace(STANDARD, attention=lambda _: Other())).eval()
     with must_refuse("blocks.0"):

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 from sklearn.decomposition import PCA
+from torch import nn
 
+from lessons.parts import LinearPatchEmbedding
 from tests.explain.reference import PLAIN, VARIANTS, make_network
 from tests.explain.refused import must_refuse
 from vitrail.explain.inside import patch_filters, position_similarity
-from vitrail.nn import PATCHIFIED, STANDARD, LinearPatchEmbedding, ViT, ViTConfig
+from vitrail.nn import STANDARD, Parts, PatchEmbedding, ViT, ViTConfig
 from vitrail.weights.patch_map import convolution_to_linear
 
 
@@ -78,7 +80,7 @@ def test_a_linear_patch_map_has_the_filters_of_its_convolution(flattening: str) 
     network = make_network(PLAIN).double()
     parts = replace(
         STANDARD,
-        patches=lambda c: LinearPatchEmbedding(c.channels, c.width, c.patch, c.embed_bias, flattening=flattening),
+        embedding=lambda c: LinearPatchEmbedding(c.channels, c.width, c.patch, c.embed_bias, flattening=flattening),
     )
     linear = ViT(PLAIN, parts).double()
     with torch.no_grad():
@@ -86,6 +88,7 @@ def test_a_linear_patch_map_has_the_filters_of_its_convolution(flattening: str) 
     assert (patch_filters(linear, 8).filters - patch_filters(network, 8).filters).abs().max() <= 1e-10
 
 
-def test_a_patch_map_of_unknown_order_is_refused() -> None:
-    with must_refuse("PatchifiedEmbedding"):
-        patch_filters(ViT(PLAIN, PATCHIFIED))
+def test_a_patch_map_that_is_not_linear_is_refused() -> None:
+    bent = Parts(embedding=lambda c: nn.Sequential(PatchEmbedding(c.channels, c.width, c.patch), nn.GELU()))
+    with must_refuse("Sequential"):
+        patch_filters(ViT(PLAIN, bent))

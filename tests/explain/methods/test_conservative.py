@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tests.explain.held_reference import cut, embed, from_tokens, trace
-from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network, reader_of
+from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from tests.explain.refused import must_refuse
 from tests.explain.suite import SOME_VARIANTS
 from vitrail.explain import Heat
@@ -201,20 +201,12 @@ def test_gelu_by_tanh_is_held_too() -> None:
     assert closes(balance_sheet(network, images, 1)) <= 1e-10
 
 
-def test_patches_that_were_cut_already() -> None:
-    network, images = double(PLAIN, 3)
-    cut_network, patches = reader_of(network), cut(images, PLAIN.patch)
-    one, other = conservative(network, images, 1), conservative(cut_network, patches, 1)
-    assert (one.values - other.values).abs().max() <= 1e-12
-    assert closes(balance_sheet(cut_network, patches, 1)) <= 1e-10
-
-
 @pytest.mark.parametrize(
     ("parts", "named"),
     [
-        (replace(STANDARD, norm=lambda c: nn.RMSNorm(c.width)), ("RMSNorm", "blocks.0.norm1")),
-        (replace(STANDARD, activation=lambda _: nn.SiLU()), ("SiLU", "blocks.0.mlp.act")),
-        (replace(STANDARD, head=lambda c: nn.Sequential(nn.Linear(c.width, 4))), ("Sequential", "head")),
+        (replace(STANDARD, norm=lambda c: nn.LocalResponseNorm(2)), ("LocalResponseNorm", "blocks.0.norm1")),
+        (replace(STANDARD, activation=lambda _: nn.Tanh()), ("Tanh", "blocks.0.mlp.act")),
+        (replace(STANDARD, head=lambda c: nn.Sequential(nn.Linear(c.width, 4), nn.Tanh())), ("Tanh", "head.1")),
     ],
 )
 def test_a_part_without_a_rule_is_named(parts: Parts, named: tuple[str, ...]) -> None:

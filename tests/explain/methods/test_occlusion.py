@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.explain.reference import PLAIN, make_images, make_network, reader_of
-from tests.explain.refused import must_refuse
-from vitrail.data.patches import Patchify
+from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.explain.methods.covering import filling_of
 from vitrail.explain.methods.occlusion import occlusion, windows
 from vitrail.nn import ViT
@@ -80,13 +78,3 @@ def test_at_most_a_batch_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sizes[0] == 3
     assert max(sizes[1:]) <= 7
     assert sum(sizes[1:]) == 45
-
-
-def test_a_filling_of_patches_is_one_of_pictures() -> None:
-    network, images, cut = make_network(PLAIN), make_images(PLAIN, 3), Patchify(PLAIN.patch)
-    reader, other = reader_of(network), images.flip(0)
-    off = occlusion(reader, cut(images), 1, fill=cut(other)).values - occlusion(network, images, 1, fill=other).values
-    assert off.abs().max() <= 1e-5
-    assert occlusion(reader, cut(images), 1).values.isfinite().all()
-    with must_refuse("fill"):
-        occlusion(reader, cut(images), 1, fill=[0.5, -1.0])

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.data.patches import Patchify
+from lessons.parts import Patchify
 from vitrail.explain.methods.pixels import by_patch, chunks, like_pictures, onto_pixels
 
 
@@ -15,10 +15,8 @@ def test_patches_are_cut_as_patchify_cuts_them(grid: tuple[int, int], patch: tup
     pictures = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     patches = Patchify(patch)(pictures)
     assert torch.equal(onto_pixels(patches, pictures, grid), pictures)
-    assert torch.equal(onto_pixels(patches, patches, grid), patches)
     wanted = patches.sum(dim=2).unflatten(1, grid)
     assert (by_patch(pictures, grid) - wanted).abs().max() <= 1e-12
-    assert torch.equal(by_patch(patches, grid), wanted)
 
 
 @settings(deadline=None)

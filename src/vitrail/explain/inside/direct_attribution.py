@@ -3,23 +3,24 @@
     h_L = tokens + sum_l attention_l + sum_l mlp_l                     the residual stream is a sum
     y   = sum_u g . u + constant,       g = d y / d h_L                with the deviation of the last norm held
 
-The last norm, the pooling and the head are linear once its deviation is a constant (`held.py`), so every term of the
+The last norm, the pooling and the head are linear once its deviation is a constant (`nn/twin.py`), so every term of the
 sum has its share of the logit ("A mathematical framework for transformer circuits", Elhage et al., 2021). Only what a
 term says *directly* is counted, not what later blocks make of it.
 """
 
+import copy
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.explain.inside.reading import attention_at, output_map, read
-from vitrail.explain.methods.held import Counted, HeldNorm, check_rules
+from vitrail.explain.methods.held import Counted, counting
 from vitrail.explain.methods.pixels import gradients_of
 from vitrail.explain.readout import check, wide, without_autocast
 from vitrail.explain.target import Target, choose_target
-from vitrail.nn import ViT, twin
+from vitrail.nn import ViT, detached
 from vitrail.nn.vit import Images
 
 
@@ -61,7 +62,8 @@ def direct_attribution(network: ViT, images: Images, target: Target = None) -> D
     """What each part of the network says directly for the target.
 
     Args:
-        network: In eval mode, with the standard norm, pooling and head; left as it is.
+        network: In eval mode, whose norm, pooling and head say how they are held fixed, and whose attentions say what
+            their heads add; left as it is.
         images: (b, c, h, w), any size that the patches divide.
         target: Whose number is shared out, see `vitrail.explain.target`; None for each picture's top class.
 
@@ -70,7 +72,6 @@ def direct_attribution(network: ViT, images: Images, target: Target = None) -> D
             target do not fit.
     """
     check(network, images, gradients=True)
-    check_rules(network, "norm", "pool", "head", "head_dist")
     depth = network.config.depth
     for index in range(depth):
         attention_at(network, index)
@@ -102,17 +103,13 @@ def direct_attribution(network: ViT, images: Images, target: Target = None) -> D
 
 
 def _readout(network: ViT, share: Float[Tensor, "b"]) -> ViT:
-    """A twin whose norm and heads are linear, and whose biases are counted by the share."""
-
-    def linear(part: nn.Module) -> nn.Module:
-        assert isinstance(part, nn.Linear)
-        return part if part.bias is None else Counted(part, part.bias, share)
-
-    def norm(part: nn.Module) -> nn.Module:
-        assert isinstance(part, nn.LayerNorm)
-        return HeldNorm(part) if part.bias is None else Counted(HeldNorm(part), part.bias, share)
-
-    return twin(network, {nn.LayerNorm: norm, nn.Linear: linear})
+    """A twin whose norm, pooling and heads are held fixed, and whose biases are counted by the share."""
+    wrap = counting(lambda part, bias, name: Counted(part, bias, share))
+    other = copy.copy(network)
+    ends = ("norm", "pool", "head") if network.head_dist is None else ("norm", "pool", "head", "head_dist")
+    held = {name: detached(network.get_submodule(name), name, wrap) for name in ends}
+    other._modules = {**network._modules, **held}
+    return other
 
 
 def _said(added: Float[Tensor, "b n d"], arriving: Float[Tensor, "b n d"]) -> Float[Tensor, "b"]:
@@ -122,8 +119,8 @@ def _said(added: Float[Tensor, "b n d"], arriving: Float[Tensor, "b n d"]) -> Fl
 def _by_head(
     network: ViT, block: int, attended: Float[Tensor, "b k n e"], arriving: Float[Tensor, "b n d"]
 ) -> tuple[Float[Tensor, "k b"], Float[Tensor, "b"]]:
-    """What each head of an attention said, and the bias of its output map."""
-    weight, bias = output_map(network, block)
+    """What each head of an attention said, and the constant that it adds."""
+    weight, constant = output_map(network, block, attended)
     back = torch.einsum("bnd,dke->bkne", arriving, wide(weight))
     heads = (wide(attended) * back).sum(dim=(2, 3)).T
-    return heads, (arriving * wide(bias)).sum(dim=(1, 2))
+    return heads, (arriving * wide(constant)).sum(dim=(1, 2))

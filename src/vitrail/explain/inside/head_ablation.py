@@ -5,8 +5,10 @@ says nothing about this picture, and the rest of the network reads numbers of th
 would be something that the network never saw, and overstate the loss.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +19,7 @@ from vitrail.explain.inside.reading import attention_at, read
 from vitrail.explain.layers import block_of, head_of
 from vitrail.explain.readout import wide
 from vitrail.explain.target import Target, choose_target
-from vitrail.nn import SILENT, AnyRecord, Attention, ViT, attend, twin
+from vitrail.nn import SILENT, AnyRecord, Record, ViT
 from vitrail.nn.vit import Images
 
 AT_A_TIME = 8  # references
@@ -52,7 +54,7 @@ def head_ablation(
     images: Images,
     target: Target = None,
     *,
-    references: Float[Tensor, "r *picture"],
+    references: Float[Tensor, "r c h w"],
     labels: Int[Tensor, "..."] | None = None,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
@@ -69,8 +71,8 @@ def head_ablation(
         heads: Which heads of each; all when None.
 
     Raises:
-        UsageError: If the network is in training mode or its attention is not vitrail's own, if a layer or head does
-            not exist, or if images, references, labels or target do not fit.
+        UsageError: If the network is in training mode or its attention does not say what its heads add, if a layer or
+            head does not exist, or if images, references, labels or target do not fit.
     """
     config = network.config
     blocks = tuple(block_of(network, layer) for layer in (range(config.depth) if layers is None else layers))
@@ -104,7 +106,7 @@ def head_ablation(
 
 
 def mean_attended(
-    network: ViT, references: Float[Tensor, "r *picture"], blocks: Sequence[int]
+    network: ViT, references: Float[Tensor, "r c h w"], blocks: Sequence[int]
 ) -> dict[int, Float[Tensor, "k n e"]]:
     """What each head of these blocks attended, in the mean over the references, of which few run at a time.
 
@@ -124,13 +126,9 @@ def answer_without(
     network: ViT, tokens: Float[Tensor, "b n d"], block: int, head: int, mean: Float[Tensor, "n e"]
 ) -> Float[Tensor, "b v"]:
     """The logits, from the tokens that enter `block`, when one of its heads gives its mean."""
-
-    def ablated(attention: nn.Module) -> nn.Module:
-        assert isinstance(attention, Attention)
-        return Ablated(attention, head, mean)
-
-    tokens = twin(network.blocks[block], {Attention: ablated})(tokens)
-    return network.readout(network.run_blocks(tokens, first=block + 1))
+    altered = copy.copy(network.blocks[block])
+    altered._modules = {**altered._modules, "attn": Ablated(attention_at(network, block), head, mean)}
+    return network.readout(network.run_blocks(altered(tokens), first=block + 1))
 
 
 class Ablated(nn.Module):
@@ -142,14 +140,14 @@ class Ablated(nn.Module):
         mean: (n, e), what that head gives for each token.
     """
 
-    def __init__(self, attention: Attention, head: int, mean: Float[Tensor, "n e"]) -> None:
+    def __init__(self, attention: Any, head: int, mean: Float[Tensor, "n e"]) -> None:
         super().__init__()
         self.attention, self.head, self.mean = attention, head, mean
 
     def forward(self, tokens: Float[Tensor, "b n d"], record: AnyRecord = SILENT) -> Float[Tensor, "b n d"]:
         """As the attention, but for the head."""
-        queries, keys, values = self.attention.project(tokens)
-        attended = attend(queries, keys, values).clone()
+        whole = Record()
+        self.attention(tokens, record=whole)
+        attended = whole["attended"].clone()
         attended[:, self.head] = self.mean
-        record.keep_attention(queries, keys, values, attended, None)
-        return self.attention.proj(attended.transpose(1, 2).flatten(2))
+        return self.attention.join(attended)

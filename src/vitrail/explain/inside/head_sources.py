@@ -69,16 +69,17 @@ def head_sources(network: ViT, images: Images, layer: int = -1, to: Place = 0) -
         to: Which token asks: its number (0 is the class token, where there is one), or (row, column) of a patch.
 
     Raises:
-        UsageError: If the network is in training mode or its attention is not vitrail's own, if layer or token do not
-            exist, or if the images do not fit.
+        UsageError: If the network is in training mode or its attention does not say what its heads add, if layer or
+            token do not exist, or if the images do not fit.
     """
     block = block_of(network, layer)
-    weight, bias = output_map(network, block)
     grid = network.grid(images)
     token, place = token_of(network, grid, to), f"blocks.{block}"
     record = read(network, images, f"{place}.attention", f"{place}.values", f"{place}.attended")
-    output = wide(written(network, block, record[f"{place}.attended"][:, :, [token]])[:, 0])
+    attended = record[f"{place}.attended"]
+    weight, bias = output_map(network, block, attended)
     with torch.no_grad():
+        output = wide(written(network, block, attended[:, :, [token]])[:, 0])
         weights, values = wide(record.attention(place, None, [token])[:, :, 0]), wide(record[f"{place}.values"])
         with without_autocast(values):
             vectors = torch.einsum("bkn,bkne,dke->bknd", weights, values, wide(weight))

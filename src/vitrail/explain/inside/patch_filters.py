@@ -14,8 +14,7 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.readout import wide
-from vitrail.nn import LinearPatchEmbedding, PatchEmbedding, ViT
-from vitrail.weights.patch_map import linear_to_convolution
+from vitrail.nn import ViT
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +35,11 @@ def patch_filters(network: ViT, count: int = 28) -> PatchFilters:
     """The first filters of the centred singular value decomposition; 28 as in the paper.
 
     Args:
-        network: Whose patch map is a convolution or a linear map of patches.
+        network: Whose patch map is linear, whatever its form.
         count: How many at most.
 
     Raises:
-        UsageError: If the order of a patch's numbers is not known to the patch map.
+        UsageError: If the patch map is not linear, so that it has no filters.
     """
     with torch.no_grad():
         weight = wide(_as_convolution(network))
@@ -54,12 +53,28 @@ def patch_filters(network: ViT, count: int = 28) -> PatchFilters:
 
 
 def _as_convolution(network: ViT) -> Float[Tensor, "d c ph pw"]:
-    part = network.patch_embed
-    if type(part) is PatchEmbedding:
-        return part.proj.weight
-    if type(part) is LinearPatchEmbedding:
-        return linear_to_convolution(part.proj.weight, part.patch_size, part.flattening)
-    raise UsageError(
-        f"the patch map {type(part).__name__} does not say in which order the numbers of a patch stand",
-        "a network with PatchEmbedding or LinearPatchEmbedding",
-    )
+    """The gradient of each number of a token by the pixels of its patch, if it is the same for every patch."""
+    part, config = network.patch_embed, network.config
+    with torch.enable_grad():
+        weights = [_gradient(part, patch) for patch in _two_patches(network)]
+    apart = (weights[0] - weights[1]).abs().max()
+    if apart > 1e-3 * weights[0].abs().max():
+        raise UsageError(
+            f"the patch map {type(part).__name__} is not linear, so it has no filters",
+            "a network whose patch map is a convolution or a linear map of patches",
+        )
+    return weights[0].reshape(config.width, config.channels, *config.patch)
+
+
+def _two_patches(network: ViT) -> list[Float[Tensor, "1 c ph pw"]]:
+    like = next(network.patch_embed.parameters())
+    shape, generator = (1, network.config.channels, *network.config.patch), torch.Generator().manual_seed(0)
+    return [torch.zeros(shape).to(like), torch.randn(shape, generator=generator).to(like)]
+
+
+def _gradient(part: torch.nn.Module, patch: Float[Tensor, "1 c ph pw"]) -> Float[Tensor, "d 1 c ph pw"]:
+    patch.requires_grad_()
+    token = part(patch)[0, 0]
+    each = torch.eye(len(token), dtype=token.dtype, device=token.device)
+    (weight,) = torch.autograd.grad(token, patch, each, is_grads_batched=True)
+    return weight

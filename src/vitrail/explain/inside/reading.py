@@ -6,8 +6,9 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.readout import check, check_attentions
-from vitrail.nn import Attention, EncoderBlock, Record, ViT
+from vitrail.nn import EncoderBlock, Record, ViT
 from vitrail.nn.embedding import Size
+from vitrail.nn.parts import JoinsHeads
 from vitrail.nn.vit import Images
 
 Place = int | tuple[int, int]  # a token by its number, or a patch by (row, column)
@@ -17,8 +18,8 @@ def read(network: ViT, images: Images, *names: str) -> Record:
     """Run the network once without gradients and keep what `names` ask for.
 
     Raises:
-        UsageError: If the network is in training mode, has a pooling or an attention that cannot be read,
-            or if the images do not fit.
+        UsageError: If the network is in training mode or has an attention that cannot be read, or if the images do not
+            fit.
     """
     check(network, images, gradients=False)
     network.grid(images)
@@ -67,35 +68,43 @@ def encoder_block(network: ViT, block: int) -> EncoderBlock:
     return found
 
 
-def attention_at(network: ViT, block: int) -> Attention:
-    """The attention of a block, whose parts a view takes apart.
+def attention_at(network: ViT, block: int) -> JoinsHeads:
+    """The attention of a block, whose heads a view takes apart.
 
     Raises:
-        UsageError: If it is not vitrail's own, so that its parts are not known.
+        UsageError: If it does not say what its heads add.
     """
     attention = encoder_block(network, block).attn
-    if type(attention) is not Attention:
+    if not isinstance(attention, JoinsHeads):
+        name = type(attention).__name__
         raise UsageError(
-            f"the attention of blocks.{block} is {type(attention).__name__}, whose heads cannot be taken apart",
-            "a network whose attention is vitrail.nn.Attention",
+            f"the attention {name} of blocks.{block} does not say what its heads add",
+            f"a method `join(self, attended)` of {name}, which maps (b, k, n, e) to what is added to the tokens",
         )
     return attention
 
 
 def written(network: ViT, block: int, attended: Float[Tensor, "b k n e"]) -> Float[Tensor, "b n d"]:
     """What an attention adds to the tokens, of what its heads attended."""
-    with torch.no_grad():
-        return encoder_block(network, block).ls1(attention_at(network, block).proj(attended.transpose(1, 2).flatten(2)))
+    return encoder_block(network, block).ls1(attention_at(network, block).join(attended))
 
 
-def output_map(network: ViT, block: int) -> tuple[Float[Tensor, "d k e"], Float[Tensor, "d"]]:
-    """How the heads of a block write into the tokens: weight by head and bias, LayerScale included.
+def output_map(
+    network: ViT, block: int, attended: Float[Tensor, "b k n e"]
+) -> tuple[Float[Tensor, "d k e"], Float[Tensor, "d"]]:
+    """How the heads of a block write into the tokens: weight by head and constant, LayerScale included.
+
+    Args:
+        network: Whose attention.
+        block: Which.
+        attended: Of a run, for the number of heads and their size.
 
     Raises:
-        UsageError: If the attention is not vitrail's own.
+        UsageError: If the attention does not say what its heads add.
     """
-    attention, scale = attention_at(network, block), encoder_block(network, block).ls1
-    with torch.no_grad():
-        weight = attention.proj.weight.unflatten(1, (attention.heads, attention.head_dim))
-        bias = attention.proj.bias if attention.proj.bias is not None else weight.new_zeros(weight.shape[0])
-        return scale(weight.permute(1, 2, 0)).permute(2, 0, 1), scale(bias[None, None])[0, 0]
+    with torch.enable_grad():
+        one = attended.new_zeros(1, attended.shape[1], 1, attended.shape[3]).requires_grad_()
+        constant = written(network, block, one)[0, 0]
+        each = torch.eye(len(constant), dtype=constant.dtype, device=constant.device)
+        (weight,) = torch.autograd.grad(constant, one, each, is_grads_batched=True)
+    return weight[:, 0, :, 0], constant.detach()

@@ -1,6 +1,6 @@
 """Conservative propagation (CP-LRP): "XAI for transformers" (Ali et al., 2022), and its balance sheet.
 
-    R_i = x_i * d y / d x_i       on a twin whose attention weights, deviations and gates are held (`held.py`)
+    R_i = x_i * d y / d x_i       on a twin whose attention weights, deviations and gates are held (`nn/twin.py`)
 
 That twin is linear, so the parts of a logit add up to it. `conservative` shows what the pixels of each patch give, for
 the class or against it, by their sign. `balance_sheet` shows all parts:
@@ -40,6 +40,7 @@ BIASES = {  # whose bias, by a word in the name of its place; the others are nor
     "patch_embed": "patch map",
     "attn": "attention",
     "mlp": "MLPs",
+    "pool": "pooling",
     "head": "head",
     "head_dist": "head",
 }
@@ -54,7 +55,7 @@ class Balance:
         pixels: (b, rows, columns), what the pixels of each patch give; for the class or against it.
         positions: (b,), what the positions of all tokens give.
         prefix: What the "class token", "distillation token" and "registers" give, (b,) for each that is there.
-        biases: What the biases of the "patch map", "norms", "attention", "MLPs" and "head" give, (b,) for each.
+        biases: What the biases of the "patch map", "norms", "attention", "MLPs", "pooling" and "head" give, (b,) each.
         logit: (b,), the number that is shared out.
         target: (b,), the class it belongs to, as in `Heat`.
         rather_than: (b,), the class that it is held against, or None.
@@ -85,7 +86,7 @@ def conservative(network: ViT, images: Images, target: Target = None, *, at: At 
     """What each patch gives to the target's logit, for it or against it.
 
     Args:
-        network: In eval mode, of the standard parts; left as it is, gradients included.
+        network: In eval mode, of parts that say how they are held fixed; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
         target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
         at: "pixels" (normalised, as the network reads them), summed over a patch; or "tokens", which enter the first
@@ -95,8 +96,8 @@ def conservative(network: ViT, images: Images, target: Target = None, *, at: At 
         A share of the logit per patch, signed. With at="tokens" the prefix tokens have shares too, which are not shown.
 
     Raises:
-        UsageError: If the network is in training mode or has a part without a rule, or if images, target or at do not
-            fit.
+        UsageError: If the network is in training mode or has a part that does not say how it is held fixed, or if
+            images, target or at do not fit.
     """
     if at not in get_args(At):
         guess = nearest(at, get_args(At)) or "pixels"
@@ -124,7 +125,7 @@ def balance_sheet(network: ViT, images: Images, target: Target = None) -> Balanc
     """All that a logit is made of, in one pass forward and one back.
 
     Args:
-        network: In eval mode, of the standard parts; left as it is, gradients included.
+        network: In eval mode, of parts that say how they are held fixed; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
         target: What to share out, see `vitrail.explain.target`; None for each picture's top class.
 
@@ -164,10 +165,8 @@ class _CountedBiases:
     pictures: int
     shares: dict[str, Tensor] = field(default_factory=dict)
 
-    def count(self, part: nn.Module, bias: Tensor | None, name: str) -> nn.Module:
+    def count(self, part: nn.Module, bias: Tensor, name: str) -> nn.Module:
         """The part, whose bias is taken by its kind's share; for `held`."""
-        if bias is None:
-            return part
         kind = next((BIASES[word] for word in name.split(".") if word in BIASES), "norms")
         if kind not in self.shares:
             ones = torch.ones(self.pictures, dtype=wide(bias).dtype, device=bias.device, requires_grad=True)

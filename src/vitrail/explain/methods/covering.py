@@ -33,9 +33,9 @@ def filling_of(images: Images, fill: Filling) -> Images:
     """What stands in a patch that is covered, in normalised pixels.
 
     Args:
-        images: (b, c, h, w), or (b, p, x) for pictures that come as patches.
-        fill: `"mean"` for each picture's mean in each channel (of all its numbers where it comes as patches); a number;
-            one for each channel; or a tensor that broadcasts to the pictures.
+        images: (b, c, h, w).
+        fill: `"mean"` for each picture's mean in each channel; a number; one for each channel; or a tensor that
+            broadcasts to the pictures.
 
     Raises:
         UsageError: If it is another word or does not fit the pictures.
@@ -45,15 +45,12 @@ def filling_of(images: Images, fill: Filling) -> Images:
         return like_pictures("fill", fill, pictures)
     if fill != "mean":
         raise UsageError(f"fill must be 'mean', numbers or a tensor, got {fill!r}", "fill='mean'")
-    axes = (2, 3) if pictures.dim() == 4 else (1, 2)
-    mean = exact(pictures).mean(dim=axes, keepdim=True).to(pictures)  # exact for a picture of one colour
+    mean = exact(pictures).mean(dim=(2, 3), keepdim=True).to(pictures)  # exact for a picture of one colour
     return mean.broadcast_to(pictures.shape)
 
 
 def on_pixels(covers: Float[Tensor, "m rows columns"], images: Images) -> Tensor:
-    """Covers of patches as covers of pixels, (m, 1, 1, h, w); or (m, 1, p, 1) for pictures that come as patches."""
-    if images.dim() == 3:
-        return covers.flatten(1)[:, None, :, None]
+    """Covers of patches as covers of pixels, (m, 1, 1, h, w)."""
     height, width = images.shape[2] // covers.shape[1], images.shape[3] // covers.shape[2]
     return covers.repeat_interleave(height, dim=1).repeat_interleave(width, dim=2)[:, None, None]
 
@@ -70,7 +67,7 @@ def answers(
 
     Args:
         network: In eval mode.
-        images: (b, c, h, w), or (b, p, x).
+        images: (b, c, h, w).
         opened: A run of these pictures, which says what is explained.
         covers: 1 where the picture is seen.
         fill: See `filling_of`.

@@ -66,7 +66,7 @@ def generic_attention(
     _check(clamp)
     opened = open_run(network, images, target, "blocks.*.attention", gradients=True)
     at_attended = opened.record.attended_gradient(opened.logit.sum())  # pictures do not mix: each gets its own
-    rows = relevance_of(recorded(opened.record, at_attended), opened.readout[None], clamp)
+    rows = relevance_of(recorded(opened.record, at_attended), opened.readout[:, None], clamp)
     return opened.heat(rows[:, 0], "generic_attention", signed=False, class_specific=True)
 
 
@@ -74,7 +74,7 @@ def generic_attention(
 def generic_relevance_of(
     attentions: Sequence[Float[Tensor, "b k n n"]],
     gradients: Sequence[Float[Tensor, "b k n n"]],
-    readout: Float[Tensor, "r n"] | None = None,
+    readout: Float[Tensor, "*b r n"] | None = None,
     *,
     clamp: Clamp = "head",
 ) -> Float[Tensor, "b r n"]:
@@ -100,7 +100,9 @@ def generic_relevance_of(
 
 
 @torch.no_grad()
-def relevance_of(layers: Sequence[Layer], readout: Float[Tensor, "r n"] | None, clamp: Clamp) -> Float[Tensor, "b r n"]:
+def relevance_of(
+    layers: Sequence[Layer], readout: Float[Tensor, "*b r n"] | None, clamp: Clamp
+) -> Float[Tensor, "b r n"]:
     """`generic_relevance_of`, of layers that may be made while they are read."""
     start = start_rows(layers[-1], readout)
     gathered = torch.zeros_like(start)

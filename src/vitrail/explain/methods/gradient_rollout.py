@@ -61,7 +61,7 @@ def gradient_rollout(
     check_discard(discard)
     opened = open_run(network, images, target, "blocks.*.attention", gradients=True)
     at_attended = opened.record.attended_gradient(opened.logit.sum())  # pictures do not mix: each gets its own
-    rows = rolled_by_gradient(recorded(opened.record, at_attended), opened.readout[None], discard)
+    rows = rolled_by_gradient(recorded(opened.record, at_attended), opened.readout[:, None], discard)
     return opened.heat(rows[:, 0], "gradient_rollout", signed=False, class_specific=True)
 
 
@@ -69,7 +69,7 @@ def gradient_rollout(
 def gradient_rollout_of(
     attentions: Sequence[Float[Tensor, "b k n n"]],
     gradients: Sequence[Float[Tensor, "b k n n"]],
-    readout: Float[Tensor, "r n"] | None = None,
+    readout: Float[Tensor, "*b r n"] | None = None,
     *,
     discard: float = 0.0,
 ) -> Float[Tensor, "b r n"]:
@@ -93,7 +93,7 @@ def gradient_rollout_of(
 
 @torch.no_grad()
 def rolled_by_gradient(
-    layers: Sequence[Layer], readout: Float[Tensor, "r n"] | None, discard: float
+    layers: Sequence[Layer], readout: Float[Tensor, "*b r n"] | None, discard: float
 ) -> Float[Tensor, "b r n"]:
     """`gradient_rollout_of`, of layers that may be made while they are read.
 

@@ -55,21 +55,22 @@ def legrad(
     first = block_of(network, first_layer, "first_layer")
     opened = open_run(network, images, target, "blocks.*.attention", "blocks.*.output", gradients=True)
     places = opened.record.attentions()[first:]
-    layers = (layer_after(network, opened.record, opened.aim, place) for place in places)
+    mixed = not opened.readout[:, opened.prefix :].any()  # what the head reads is no patch
+    layers = (layer_after(network, opened.record, opened.aim, place, mixed) for place in places)
     row = torch.stack([mean_over_queries(layer, raising_gradient) for layer in layers]).mean(dim=0)
     return opened.heat(row, "legrad", signed=False, class_specific=True)
 
 
-def layer_after(network: ViT, record: Record, aim: Aim, place: str) -> Layer:
+def layer_after(network: ViT, record: Record, aim: Aim, place: str, mixed: bool) -> Layer:
     """A layer with the gradient of the score that is read right after it."""
     with torch.enable_grad():
-        number = score(network, record[f"{place}.output"], aim).sum()  # pictures do not mix: each gets its own
+        number = score(network, record[f"{place}.output"], aim, mixed).sum()  # pictures do not mix: each gets its own
     return RecordedLayer(record.kept(place), record.attended_gradient(number, place, keep_graph=True)[place])
 
 
-def score(network: ViT, tokens: Float[Tensor, "b n d"], aim: Aim) -> Float[Tensor, "b"]:
-    """The explained number, read from the tokens after any block."""
-    if network.config.pooling == "class":  # every token that a head reads is their mean
+def score(network: ViT, tokens: Float[Tensor, "b n d"], aim: Aim, mixed: bool) -> Float[Tensor, "b"]:
+    """The explained number, read from the tokens after any block; where they are mixed, from their mean."""
+    if mixed:  # every token that a head reads is their mean
         tokens = tokens.mean(dim=1, keepdim=True).expand(-1, network.config.prefix, -1)
     return aim.of(network.readout(tokens))
 

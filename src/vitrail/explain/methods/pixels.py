@@ -22,20 +22,16 @@ def by_patch(pixels: Images, grid: Size) -> Float[Tensor, "b rows columns"]:
     """The sum over each patch's pixels and channels.
 
     Args:
-        pixels: One number per pixel and channel, (b, c, h, w); or (b, p, x) for pictures that come as patches.
+        pixels: One number per pixel and channel, (b, c, h, w).
         grid: (rows, columns) of patches.
     """
     rows, columns = grid
-    if pixels.dim() == 3:
-        return pixels.sum(dim=2).unflatten(1, grid)
     height, width = pixels.shape[2] // rows, pixels.shape[3] // columns
     return pixels.unflatten(3, (columns, width)).unflatten(2, (rows, height)).sum(dim=(1, 3, 5))
 
 
 def onto_pixels(patches: Float[Tensor, "m p x"], images: Images, grid: Size) -> Tensor:
     """Numbers for each patch's channels and pixels (in this order), laid out as the pictures are: (m, c, h, w)."""
-    if images.dim() == 3:
-        return patches
     rows, columns = grid
     inside = (images.shape[1], images.shape[2] // rows, images.shape[3] // columns)
     laid = patches.unflatten(2, inside).unflatten(1, grid)  # m, rows, columns, c, height, width
@@ -102,14 +98,14 @@ def like_pictures(name: str, given: float | Sequence[float] | Tensor, images: Im
     Args:
         name: Of the option, for the message.
         given: A number; one for each channel; or a tensor that broadcasts to the pictures, such as another picture.
-        images: (b, c, h, w), or (b, p, x).
+        images: (b, c, h, w).
 
     Raises:
         UsageError: If it does not fit the pictures.
     """
     try:
         values = torch.as_tensor(given, dtype=images.dtype, device=images.device)
-        if values.shape == images.shape[1:2] and images.dim() == 4:
+        if values.shape == images.shape[1:2]:
             values = values[:, None, None]
         return values.broadcast_to(images.shape)
     except (TypeError, ValueError, RuntimeError) as error:

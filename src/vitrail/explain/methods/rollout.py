@@ -64,14 +64,14 @@ def rollout(
     """
     _check(fusion, discard)
     opened = open_run(network, images, target, "blocks.*.attention", blind="rollout")
-    rows = rolled_out(recorded(opened.record), opened.readout[None], fusion, discard)
+    rows = rolled_out(recorded(opened.record), opened.readout[:, None], fusion, discard)
     return opened.heat(rows[:, 0], "rollout", signed=False, class_specific=False)
 
 
 @torch.no_grad()
 def rollout_of(
     attentions: Sequence[Float[Tensor, "b k n n"]],
-    readout: Float[Tensor, "r n"] | None = None,
+    readout: Float[Tensor, "*b r n"] | None = None,
     *,
     fusion: Fusion = "mean",
     discard: float = 0.0,
@@ -100,7 +100,7 @@ def rollout_of(
 
 @torch.no_grad()
 def rolled_out(
-    layers: Sequence[Layer], readout: Float[Tensor, "r n"] | None, fusion: Fusion, discard: float
+    layers: Sequence[Layer], readout: Float[Tensor, "*b r n"] | None, fusion: Fusion, discard: float
 ) -> Float[Tensor, "b r n"]:
     """`rollout_of`, of layers that may be made while they are read."""
     rows = start_rows(layers[-1], readout)

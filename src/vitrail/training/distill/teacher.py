@@ -23,7 +23,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.model import Model, load
 from vitrail.nn import ViT
-from vitrail.nn.mode import evaluating
+from vitrail.nn.twin import evaluating
 from vitrail.training.checkpoint import weights_hash
 from vitrail.weights.classifiers import Classifier, open_classifier
 

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vitrail.data.patches import Flattening, Patchify
+from lessons.parts import Patchify
 from vitrail.errors import UsageError
+from vitrail.weights.patch_map import Flattening
 
 ORDERS = ("rows", "columns")
 FLATTENINGS = ("c h w", "h w c", "w h c")

@@ -10,20 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lessons.parts import OURS, QkvOrder, fuse, reorder, split
 from tests.nn.reference import pictures
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import Attention
-from vitrail.weights.qkv import OURS, Order, fuse, reorder, split
 
-ORDERS: tuple[Order, ...] = get_args(Order)
-D3: Order = "head dim qkv"
+ORDERS: tuple[QkvOrder, ...] = get_args(QkvOrder)
+D3: QkvOrder = "head dim qkv"
 
 
 def test_all_orders_are_there():
     assert set(ORDERS) == {" ".join(axes) for axes in itertools.permutations(("qkv", "head", "dim"))}
 
 
-def projected(tokens: Tensor, fused: Tensor, bias: Tensor, heads: int, order: Order) -> list[Tensor]:
+def projected(tokens: Tensor, fused: Tensor, bias: Tensor, heads: int, order: QkvOrder) -> list[Tensor]:
     """Queries, keys and values (b, k, n, e) of a fused map, by the place of each row alone."""
     head_dim = len(fused) // (3 * heads)
     lengths = {"qkv": 3, "head": heads, "dim": head_dim}
@@ -52,7 +52,7 @@ def mixed(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     width=st.integers(1, 6),
     order=st.sampled_from(ORDERS),
 )
-def test_a_foreign_fused_map_becomes_ours(heads: int, head_dim: int, width: int, order: Order):
+def test_a_foreign_fused_map_becomes_ours(heads: int, head_dim: int, width: int, order: QkvOrder):
     fused, bias = pictures(3 * heads * head_dim, width, 1, 1)[..., 0, 0].double(), torch.arange(3.0 * heads * head_dim)
     bias = bias.double() / 10
     tokens = pictures(2, 5, width, 1, seed=2)[..., 0].double()
@@ -71,20 +71,20 @@ def test_a_foreign_fused_map_becomes_ours(heads: int, head_dim: int, width: int,
 @given(
     heads=st.integers(1, 4), head_dim=st.integers(1, 5), order=st.sampled_from(ORDERS), other=st.sampled_from(ORDERS)
 )
-def test_every_order_comes_back_bit_for_bit(heads: int, head_dim: int, order: Order, other: Order):
+def test_every_order_comes_back_bit_for_bit(heads: int, head_dim: int, order: QkvOrder, other: QkvOrder):
     fused = torch.arange(3.0 * heads * head_dim * 2).reshape(-1, 2)
     assert torch.equal(reorder(reorder(fused, heads, order, other), heads, other, order), fused)
     assert torch.equal(fuse(*split(fused, heads, order), heads, order), fused)
     assert torch.equal(fuse(*split(fused[:, 0], heads, order), heads, other), reorder(fused[:, 0], heads, order, other))
 
 
-def separate_and_fused(order: Order) -> tuple[list[Tensor], Tensor, Tensor]:
+def separate_and_fused(order: QkvOrder) -> tuple[list[Tensor], Tensor, Tensor]:
     parts = [pictures(12, 10, 1, 1, seed=seed)[..., 0, 0].double() for seed in range(3)]
     return parts, fuse(*parts, 4, order), pictures(2, 5, 10, 1)[..., 0].double()
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_three_maps_and_one_are_the_same_in_output_and_gradient(order: Order):
+def test_three_maps_and_one_are_the_same_in_output_and_gradient(order: QkvOrder):
     """D3's two forms of attention, 4 heads of 3 on a width of 10."""
     parts, fused, tokens = separate_and_fused(order)
     leaves = [part.requires_grad_() for part in parts]

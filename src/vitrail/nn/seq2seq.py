@@ -1,0 +1,391 @@
+"""Networks that write, from the same parts as the ViT: one reads ids and one reads an image.
+
+    Transformer         memory = encode(source)     "Attention is all you need" (2017), section 3.1
+    ImageToSequence     memory = encode(images)     "An image is worth 16x16 words" (2020), equations 1 to 3, norm
+    both                logits = decode(target, memory)     of the id that comes after each id of the target
+
+Read with it: `decoder.py`, `blocks.py` (the encoder's block), `vit.py`. Axes: b batch, s source ids, t target ids, m
+memory tokens, v vocabulary, d width. Ids come in and logits go out: the masks are made inside, from the padding id and
+from the order of the target. The memory of an image is its patch tokens alone, in reading order, so that each
+cross-attention weight belongs to a patch; prefix tokens take part in the encoder and are not read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from vitrail.errors import UsageError, check_fields, check_keys
+from vitrail.nn.attention import head_dim_of
+from vitrail.nn.blocks import STANDARD, EncoderBlock, Parts, initialise
+from vitrail.nn.config import ViTConfig
+from vitrail.nn.decoder import (
+    NO_CACHE,
+    NORM_ORDERS,
+    STACK,
+    AnyCache,
+    Decoder,
+    Memory,
+    StackConfig,
+    check_ids,
+    check_slots,
+    last_norm,
+    positions_of,
+)
+from vitrail.nn.embedding import sinusoids
+from vitrail.nn.record import SILENT, AnyRecord
+from vitrail.nn.vit import ViT
+
+Activation = Literal["relu", "gelu"]
+Norm = Literal["post", "pre"]
+
+
+def check_special_ids(padding: int, begin: int, end: int, vocabulary: int) -> None:
+    """The three ids that are no words: different, and inside the vocabulary.
+
+    Raises:
+        UsageError: If they are not.
+    """
+    if len({padding, begin, end}) < 3 or max(padding, begin, end) >= vocabulary:
+        raise UsageError(
+            f"padding, begin and end must be three different ids below {vocabulary}, got {padding}, {begin}, {end}",
+            "padding=0, begin=1, end=2 and a vocabulary of at least 4",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """An encoder-decoder Transformer; the defaults are the paper's base model (table 3).
+
+    Attributes:
+        source_vocabulary: Number of ids that may be read.
+        target_vocabulary: Number of ids that may be written.
+        padding: The id that fills rows up, in both vocabularies.
+        begin: The id that every target starts with.
+        end: The id that ends a target.
+        width: Numbers per token, d.
+        encoder_depth: Number of blocks that read.
+        decoder_depth: Number of blocks that write.
+        heads: Attention heads per block, k.
+        head_dim: Numbers per head, e, as given; 0 stands for width / heads, which `head_width` tells.
+        mlp_dim: Numbers in the middle of the MLP.
+        dropout: Probability after the embeddings, the output map of attention and both maps of the MLP.
+        attention_dropout: Probability of dropping an attention weight.
+        activation: Of the MLP.
+        norm: Where the norms stand: "post", the paper's; or "pre", as in the ViT, where each stack ends in a norm.
+        embeddings: "separate"; "tied": the target's embedding is the output map; "shared": the source's as well.
+        max_length: Longest target, in ids, that may be trained on or generated; a source may be longer.
+        norm_eps: The epsilon of LayerNorm.
+    """
+
+    source_vocabulary: int
+    target_vocabulary: int
+    padding: int = 0
+    begin: int = 1
+    end: int = 2
+    width: int = 512
+    encoder_depth: int = 6
+    decoder_depth: int = 6
+    heads: int = 8
+    head_dim: int = 0
+    mlp_dim: int = 2048
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation: Activation = "relu"
+    norm: Norm = "post"
+    embeddings: Literal["separate", "tied", "shared"] = "separate"
+    max_length: int = 512
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        ids = ("padding", "begin", "end")
+        check_fields(self, may_be_zero=(*ids, "head_dim"), below_one=("dropout", "attention_dropout"))
+        check_special_ids(self.padding, self.begin, self.end, min(self.source_vocabulary, self.target_vocabulary))
+        if self.embeddings == "shared" and self.source_vocabulary != self.target_vocabulary:
+            raise UsageError(
+                f"shared embeddings need one vocabulary, got {self.source_vocabulary} and {self.target_vocabulary} ids",
+                "embeddings='tied', which shares only the target's",
+            )
+        head_dim_of(self.width, self.heads, self.head_dim)  # refuses heads that do not divide the width
+        sinusoids(1, self.width)  # refuses a width that does not fit
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "TransformerConfig":
+        """The inverse of `dataclasses.asdict`, also after a way through JSON.
+
+        Raises:
+            UsageError: If a key is unknown.
+        """
+        check_keys(cls, values)
+        return cls(**values)
+
+    @property
+    def head_width(self) -> int:
+        """Numbers per head, whether `head_dim` says it or leaves it open."""
+        return head_dim_of(self.width, self.heads, self.head_dim)
+
+    @property
+    def encoder(self) -> StackConfig:
+        """The stack that reads."""
+        return self._stack(self.source_vocabulary, self.encoder_depth)
+
+    @property
+    def decoder(self) -> StackConfig:
+        """The stack that writes."""
+        return self._stack(self.target_vocabulary, self.decoder_depth)
+
+    def _stack(self, vocabulary: int, depth: int) -> StackConfig:
+        return StackConfig(
+            vocabulary=vocabulary,
+            padding=self.padding,
+            depth=depth,
+            width=self.width,
+            heads=self.heads,
+            head_width=self.head_width,
+            mlp_width=self.mlp_dim,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+            activation=self.activation,
+            norm=self.norm,
+            norm_eps=self.norm_eps,
+            max_length=self.max_length,
+        )
+
+
+class Encoder(nn.Module):
+    """The blocks that read, and the norm behind them; the embedding stands outside, since it may be shared.
+
+    Args:
+        config: What to build.
+        parts: Parts of one's own.
+    """
+
+    def __init__(self, config: StackConfig, parts: Parts = STANDARD) -> None:
+        super().__init__()
+        order = NORM_ORDERS[config.norm]
+        self.blocks = nn.ModuleList(EncoderBlock(config, parts, order=order) for _ in range(config.depth))
+        self.norm = last_norm(config, parts.over(STACK, config))
+        initialise(self.blocks)
+
+    def forward(
+        self, tokens: Float[Tensor, "b s d"], mask: Bool[Tensor, "b 1 1 s"], record: AnyRecord = SILENT
+    ) -> Float[Tensor, "b s d"]:
+        """Run the blocks; `mask` is True where there is something to read."""
+        for index, block in enumerate(self.blocks):
+            tokens = block(tokens, record.at(f"blocks.{index}"), mask)
+        return self.norm(tokens)
+
+
+class Transformer(nn.Module):
+    """An encoder-decoder Transformer; `Transformer(config)(source, target)` gives logits, never probabilities.
+
+    Args:
+        config: What to build.
+        parts: Parts of one's own; what is not given is the paper's.
+
+    Raises:
+        UsageError: If a part is given for which the network has no place.
+    """
+
+    def __init__(self, config: TransformerConfig, parts: Parts = STANDARD) -> None:
+        super().__init__()
+        check_slots(parts)
+        self.config, self.parts = config, parts
+        embed = parts.over(STACK, config.encoder).embedding
+        self.source_embed = None if config.embeddings == "shared" else embed()
+        self.encoder = Encoder(config.encoder, parts)
+        self.decoder = Decoder(config.decoder, config.embeddings != "separate", parts)
+
+    def forward(
+        self, source: Int[Tensor, "b s"], target: Int[Tensor, "b t"], record: AnyRecord = SILENT
+    ) -> Float[Tensor, "b t v"]:
+        """Logits of the id that comes after each id of the target, which sees only what stands before.
+
+        Args:
+            source: Ids (b, s), rows filled up with `padding`.
+            target: Ids (b, t) that start with `begin`, rows filled up with `padding`.
+            record: Where to keep what happens on the way; nothing by default.
+
+        Raises:
+            UsageError: If an id is unknown, a sequence is empty, the target is too long, or the rows differ.
+        """
+        return self.decode(target, self.encode(source, record), record)
+
+    def encode(self, source: Int[Tensor, "b s"], record: AnyRecord = SILENT) -> Memory:
+        """Read the source; keeps `encoder.tokens`, `encoder.blocks.0.*` and on, and `memory`.
+
+        Padding takes no position and is never seen, wherever it stands. A row of nothing else gives finite numbers.
+
+        Raises:
+            UsageError: If the source is empty or holds an unknown id.
+        """
+        check_ids(source, self.config.source_vocabulary, "source")
+        embed = self.decoder.embed if self.source_embed is None else self.source_embed
+        visible = source != self.config.padding
+        tokens = embed(source, positions_of(visible), source.shape[1])
+        record.keep("encoder.tokens", tokens)
+        mask = visible[:, None, None, :]
+        memory = Memory(self.encoder(tokens, mask, record.at("encoder")), mask)
+        record.keep("memory", memory.tokens)
+        return memory
+
+    def decode(
+        self, target: Int[Tensor, "b t"], memory: Memory, record: AnyRecord = SILENT, cache: AnyCache = NO_CACHE
+    ) -> Float[Tensor, "b t v"]:
+        """Logits of the id that comes after each id of the target; keeps `decoder.*` and `logits`.
+
+        Args:
+            target: Ids (b, t); with a cache only those that are new.
+            memory: What `encode` left.
+            record: Where to keep what happens.
+            cache: What earlier calls remember, see `Cache`.
+
+        Raises:
+            UsageError: If the target is empty or too long, holds an unknown id, or has other rows than the memory.
+        """
+        logits = self.decoder(target, memory, record.at("decoder"), cache)
+        record.keep("logits", logits)
+        return logits
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageToSequenceConfig:
+    """A ViT that reads and a decoder that writes; width and heads are the encoder's in both.
+
+    Attributes:
+        encoder: The ViT, with `classes=0`.
+        vocabulary: Number of ids that may be written.
+        padding: The id that fills rows up.
+        begin: The id that every target starts with.
+        end: The id that ends a target.
+        decoder_depth: Number of blocks that write.
+        mlp_dim: Numbers in the middle of the decoder's MLPs, as given; 0 stands for 4 x width, as `mlp_width` tells.
+        dropout: Probability in the decoder, after the embedding, the output map of attention and both maps of the MLP.
+        attention_dropout: Probability of dropping an attention weight in the decoder.
+        activation: Of the decoder's MLPs.
+        norm: Where the decoder's norms stand.
+        embeddings: "separate", or "tied": the embedding is the output map.
+        max_length: Longest target, in ids, that may be trained on or generated.
+        norm_eps: The epsilon of the decoder's LayerNorm.
+    """
+
+    encoder: ViTConfig
+    vocabulary: int
+    padding: int = 0
+    begin: int = 1
+    end: int = 2
+    decoder_depth: int = 6
+    mlp_dim: int = 0
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation: Activation = "gelu"
+    norm: Norm = "pre"
+    embeddings: Literal["separate", "tied"] = "separate"
+    max_length: int = 512
+    norm_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        ids = ("padding", "begin", "end")
+        check_fields(self, may_be_zero=(*ids, "mlp_dim"), below_one=("dropout", "attention_dropout"))
+        check_special_ids(self.padding, self.begin, self.end, self.vocabulary)
+        if self.encoder.classes:
+            raise UsageError(
+                f"the encoder's patches are read and not its head, and it has {self.encoder.classes} classes",
+                "dataclasses.replace(encoder, classes=0)",
+            )
+        sinusoids(1, self.encoder.width)  # refuses a width that does not fit
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ImageToSequenceConfig":
+        """The inverse of `dataclasses.asdict`, also after a way through JSON.
+
+        Raises:
+            UsageError: If a key is unknown, here or in the encoder's configuration.
+        """
+        check_keys(cls, values)
+        settings: dict[str, Any] = {**values, "encoder": ViTConfig.from_dict(values["encoder"])}
+        return cls(**settings)
+
+    @property
+    def mlp_width(self) -> int:
+        """Numbers in the middle of the decoder's MLPs, whether `mlp_dim` says it or leaves it open."""
+        return self.mlp_dim or 4 * self.encoder.width
+
+    @property
+    def decoder(self) -> StackConfig:
+        """The stack that writes."""
+        return StackConfig(
+            vocabulary=self.vocabulary,
+            padding=self.padding,
+            depth=self.decoder_depth,
+            width=self.encoder.width,
+            heads=self.encoder.heads,
+            head_width=self.encoder.head_width,
+            mlp_width=self.mlp_width,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+            activation=self.activation,
+            norm=self.norm,
+            norm_eps=self.norm_eps,
+            max_length=self.max_length,
+        )
+
+
+class ImageToSequence(nn.Module):
+    """Reads a picture and writes ids; `ImageToSequence(config)(images, target)` gives logits, never probabilities.
+
+    Args:
+        config: What to build.
+        parts: Parts of one's own in the encoder.
+        decoder_parts: The same in the decoder.
+    """
+
+    def __init__(self, config: ImageToSequenceConfig, parts: Parts = STANDARD, decoder_parts: Parts = STANDARD) -> None:
+        super().__init__()
+        self.config, self.parts, self.decoder_parts = config, parts, decoder_parts
+        self.encoder = ViT(config.encoder, parts)
+        self.decoder = Decoder(config.decoder, config.embeddings == "tied", decoder_parts)
+
+    def forward(
+        self, images: Float[Tensor, "b c h w"], target: Int[Tensor, "b t"], record: AnyRecord = SILENT
+    ) -> Float[Tensor, "b t v"]:
+        """Logits of the id that comes after each id of the target, which sees the picture and what stands before.
+
+        Args:
+            images: (b, c, h, w), preprocessed; any size that the patches divide.
+            target: Ids (b, t) that start with `begin`, rows filled up with `padding`.
+            record: Where to keep what happens on the way; nothing by default.
+
+        Raises:
+            UsageError: If the pictures do not fit, an id is unknown, the target is empty or too long, or rows differ.
+        """
+        return self.decode(target, self.encode(images, record), record)
+
+    def encode(self, images: Float[Tensor, "b c h w"], record: AnyRecord = SILENT) -> Memory:
+        """The patch tokens behind the ViT's last norm; keeps `encoder.tokens`, `encoder.blocks.0.*` ..., `memory`."""
+        tokens = self.encoder.encode(images, record.at("encoder"))
+        memory = self.encoder.norm(tokens)[:, self.config.encoder.prefix :]
+        record.keep("memory", memory)
+        return Memory(memory, None)
+
+    def decode(
+        self, target: Int[Tensor, "b t"], memory: Memory, record: AnyRecord = SILENT, cache: AnyCache = NO_CACHE
+    ) -> Float[Tensor, "b t v"]:
+        """Logits of the id that comes after each id of the target; keeps `decoder.*` and `logits`.
+
+        Args:
+            target: Ids (b, t); with a cache only those that are new.
+            memory: What `encode` left.
+            record: Where to keep what happens.
+            cache: What earlier calls remember, see `Cache`.
+
+        Raises:
+            UsageError: If the target is empty or too long, holds an unknown id, or has other rows than the memory.
+        """
+        logits = self.decoder(target, memory, record.at("decoder"), cache)
+        record.keep("logits", logits)
+        return logits
