@@ -237,7 +237,7 @@ def put_places(root: Path) -> None:
     (place["configs"] / "list.yaml").write_text("- a\n")
     put_masks(place["masks"], place["photos"] / "beach" / "beach_001.jpg")
     Image.fromarray(np.full((9, 9), np.nan, np.float32)).save(root / "nan.tif")
-    save_file({"references": torch.zeros(3, 3, 9, 9, dtype=torch.uint8)}, place["texts"] / "other.safetensors")
+    save_file({"background": torch.zeros(3, 3, 9, 9, dtype=torch.uint8)}, place["texts"] / "other.safetensors")
     (root / "mine.html").write_text("<p>my own page</p>")
     run = place["runs"] / "photos-1"
     vitrail.train(str(place["photos"]), run, vitrail.TrainOptions(epochs=1, image_size=16, threads=1))

@@ -252,7 +252,7 @@ def test_a_planted_fault_is_found(fault: Fault) -> None:
 @pytest.mark.parametrize("fault", rows(FAULTS | OF_SCORES | OF_VIEWS))
 def test_without_the_fault_its_guards_are_green(fault: Fault) -> None:
     for guard in fault.guards:
-        guard()
+        assert guard() is None
 
 
 def test_every_check_finds_some_fault() -> None:
