@@ -42,7 +42,7 @@ FAULTS = {
     ),
     "the output map of another head": Fault(
         output_map,
-        lambda output_map, network, block: (lambda weight, bias: (weight.flip(1), bias))(*output_map(network, block)),
+        lambda output_map, *given: (lambda weight, bias: (weight.flip(1), bias))(*output_map(*given)),
         guards=(
             partial(test_direct_attribution.test_the_parts_sum_to_the_logit, PLAIN, torch.float64, 1e-10),
             partial(test_head_sources.test_the_sum_is_what_the_attention_adds, PLAIN, torch.float64, 1e-10),
