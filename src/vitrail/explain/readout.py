@@ -233,7 +233,7 @@ def readout_of(network: ViT, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b
     if not isinstance(pool, WeighsTokens):
         name = type(pool).__name__
         raise UsageError(
-            f"the pooling {name} does not say how much each token counts, which this explanation needs",
+            f"the pooling {name} has no method token_weights, which says how much each token counts",
             f"a method `token_weights(self, tokens, prefix)` of {name}; or saliency, which takes any part",
         )
     weights = wide(pool.token_weights(network.norm(tokens), config.prefix))

@@ -75,7 +75,7 @@ def direct_attribution(network: ViT, images: Images, target: Target = None) -> D
     depth = network.config.depth
     for index in range(depth):
         attention_at(network, index)
-    record = read(network, images, "tokens", "blocks.*.attended", "blocks.*.mlp", f"blocks.{depth - 1}.output")
+    record = read(network, images, "blocks.0.input", "blocks.*.attended", "blocks.*.mlp", f"blocks.{depth - 1}.output")
     last = record[f"blocks.{depth - 1}.output"].requires_grad_()
     share = torch.ones(len(last), dtype=wide(last).dtype, device=last.device, requires_grad=True)
     logits = _readout(network, share).readout(last)
@@ -92,7 +92,7 @@ def direct_attribution(network: ViT, images: Images, target: Target = None) -> D
             biases.append(bias)
             mlps.append(_said(record[f"blocks.{index}.mlp"], arriving))
         return DirectAttribution(
-            embedding=_said(record["tokens"], arriving),
+            embedding=_said(record["blocks.0.input"], arriving),
             heads=torch.stack(heads),
             attention_bias=torch.stack(biases),
             mlp=torch.stack(mlps),

@@ -1,0 +1,162 @@
+"""Parts of one's own train and come back, named ones are stored by name, and one that breaks its contract is told."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.errors import must_raise
+from tests.explain.own_parts import CONFIG, PARTS, RotaryAttention
+from tests.nn.reference import pictures, redraw
+from tests.nn.sequences import PICTURES, SMALL
+from vitrail.errors import UsageError
+from vitrail.nn import (
+    STANDARD,
+    Attention,
+    ImageToSequence,
+    LayerScale,
+    Parts,
+    Transformer,
+    ViT,
+    ViTConfig,
+    check_parts,
+    detached,
+    names_of,
+    parts_of,
+)
+from vitrail.nn.parts import TABLE
+
+
+def test_a_network_of_own_parts_learns_and_its_state_comes_back():
+    torch.manual_seed(0)
+    network = ViT(CONFIG, PARTS)
+    check_parts(network)
+    images, labels = pictures(32, 2, 12, 20), torch.arange(32) % 4
+    images = images + 0.5 * labels.float()[:, None, None, None]
+    optimizer, losses = torch.optim.AdamW(network.parameters(), lr=3e-3), []
+    for _ in range(30):
+        loss = F.cross_entropy(network(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+    assert all(parameter.grad is not None for parameter in network.parameters())
+    again = ViT(ViTConfig.from_dict(json.loads(json.dumps(asdict(CONFIG)))), PARTS)
+    again.load_state_dict(network.state_dict())
+    assert torch.equal(again.eval()(images), network.eval()(images))
+
+
+def test_rotary_positions_are_turned_and_matter():
+    """The scores depend on the distance alone, and an exchange of two patches changes the answer."""
+    attention = RotaryAttention(replace(CONFIG, class_token=False, registers=0, pooling="mean"))
+    redraw(attention)
+    one = pictures(1, 1, 1, 4).expand(1, 1, 15, 4)
+    scores = (attention.turned(one) @ attention.turned(one).mT)[0, 0].unflatten(0, (3, 5)).unflatten(2, (3, 5))
+    torch.testing.assert_close(scores[0, 0, 1, 2], scores[1, 2, 2, 4])
+    assert not torch.allclose(scores[0, 0, 1, 2], scores[0, 0, 2, 1])
+    network, images = ViT(CONFIG, PARTS).eval(), pictures(1, 2, 12, 20)
+    exchanged = images.clone()
+    exchanged[..., :4, :4], exchanged[..., 4:8, 8:12] = images[..., 4:8, 8:12], images[..., :4, :4]
+    assert not torch.allclose(network(images), network(exchanged), atol=1e-6)
+
+
+def test_every_network_takes_the_same_parts():
+    norm = Parts(norm=lambda config: nn.RMSNorm(config.width), scale=lambda config: LayerScale(config.width, 0.5))
+    networks = [ViT(CONFIG, norm), Transformer(SMALL, norm), ImageToSequence(PICTURES, norm, norm)]
+    for network in networks:
+        assert network.parts is norm
+        kinds = {type(module) for module in network.modules()}
+        assert {nn.RMSNorm, LayerScale} <= kinds
+        assert nn.LayerNorm not in kinds
+    for slot in ("positions", "embed_norm", "pooling", "head"):
+        with must_raise(UsageError, slot):
+            Transformer(SMALL, Parts(**{slot: lambda config: nn.Identity()}))
+
+
+def test_a_norm_before_the_blocks_is_the_only_difference_it_makes():
+    plain = replace(CONFIG, positions="learned")
+    network, normed = ViT(plain), ViT(plain, parts_of({"embed_norm": "layer"}))
+    assert [*network.state_dict(), "norm_pre.weight", "norm_pre.bias"] == sorted(
+        normed.state_dict(), key=[*network.state_dict(), "norm_pre.weight", "norm_pre.bias"].index
+    )
+    redraw(network)
+    normed.load_state_dict({**normed.state_dict(), **network.state_dict()})
+    images = pictures(2, 2, 12, 20)
+    expected = F.layer_norm(network.embed(images), (16,), eps=plain.norm_eps)
+    torch.testing.assert_close(normed.embed(images), expected)
+
+
+@pytest.mark.parametrize(("slot", "name"), [(slot, name) for slot in TABLE for name in TABLE[slot]])
+def test_a_part_of_the_table_is_stored_by_its_name_works_and_is_held_fixed(slot: str, name: str):
+    parts = parts_of({slot: name})
+    assert names_of(parts) == {slot: name}
+    assert parts_of(json.loads(json.dumps(names_of(parts)))) == parts
+    network = ViT(replace(CONFIG, positions="learned"), parts).eval()
+    redraw(network)
+    check_parts(network)
+    images = pictures(2, 2, 12, 20)
+    assert torch.equal(detached(network)(images), network(images))
+
+
+def test_own_parts_are_named_by_what_they_are_called():
+    names = names_of(PARTS)
+    assert names["norm"] == "own:rms_norm"
+    assert names["attention"] == "own:RotaryAttention"
+    assert parts_of(names, PARTS) == PARTS
+    assert names_of(STANDARD) == {}
+    for wrong, given in (
+        (names, STANDARD),
+        ({"norm": "own:rms_norm"}, PARTS),
+        ({"norm": "rmss"}, STANDARD),
+        ({"nrom": "rms"}, STANDARD),
+    ):
+        with pytest.raises(UsageError):
+            parts_of(wrong, given)
+
+
+class Half(nn.Module):
+    """Gives half of its numbers."""
+
+    def forward(self, tokens: Tensor, *more: object, **others: object) -> Tensor:
+        return tokens[..., : tokens.shape[-1] // 2]
+
+
+class OneToken(nn.Module):
+    """Gives one token for all: added to the others it would fit, and say something else."""
+
+    def forward(self, tokens: Tensor, **others: object) -> Tensor:
+        return tokens[:, :1]
+
+
+class NotFinite(nn.Module):
+    """Divides by zero."""
+
+    def forward(self, tokens: Tensor, **others: object) -> Tensor:
+        return tokens / 0
+
+
+@pytest.mark.parametrize(
+    ("slot", "part"),
+    [
+        ("embedding", lambda config: nn.Flatten()),
+        ("positions", lambda config: torch.zeros(1, 1, config.width)),
+        ("embed_norm", lambda config: OneToken()),
+        ("norm", lambda config: nn.LayerNorm(config.width + 1)),
+        ("norm", lambda config: NotFinite()),
+        ("attention", lambda config: Half()),
+        ("attention", lambda config: OneToken()),
+        ("attention", lambda config: Attention(config.width + 4, 4)),
+        ("mlp", lambda config, activation: OneToken()),
+        ("mlp", lambda config, activation: nn.Linear(config.width, config.width + 1)),
+        ("pooling", lambda config: Half()),
+        ("head", lambda config: nn.Linear(config.width, config.classes + 1)),
+    ],
+)
+def test_a_part_that_breaks_its_contract_is_named(slot: str, part):
+    network = ViT(CONFIG, Parts(**{slot: part}))
+    with must_raise(UsageError, slot):
+        check_parts(network)
