@@ -25,7 +25,6 @@ from vitrail.explain.methods.conservative import conservative
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.raw_attention import raw_attention
 from vitrail.explain.methods.rollout import rollout
-from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.streams import keys_of
 from vitrail.explain.selftest import selftest
@@ -73,9 +72,7 @@ def lab() -> Lab:
 @pytest.fixture(scope="module")
 def judged(lab: Lab) -> list[Trust]:
     """The verdicts on maps of different worth."""
-    return [
-        lab.trial.judge(method(lab.network, lab.shown.images)) for method in (conservative, saliency, raw_attention)
-    ]
+    return [lab.trial.judge(method(lab.network, lab.shown.images)) for method in (conservative, raw_attention)]
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(20, marks=pytest.mark.soak)])
