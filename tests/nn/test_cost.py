@@ -1,4 +1,4 @@
-"""The layer table equals what the network holds and what torch counts while it runs."""
+"""Torch's count of a network that runs on `meta` is the count by hand, row by row, and what the network holds."""
 
 from collections import Counter
 from dataclasses import replace
@@ -8,13 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
+from tests.explain.own_parts import CONFIG as OWN
+from tests.explain.own_parts import PARTS
+from tests.nn import cost_by_hand
 from tests.nn.sequences import PICTURES
 from tests.nn.sequences import SMALL as TEXTS
-from vitrail.nn import ImageToSequence, ImageToSequenceConfig, Transformer, TransformerConfig, ViT, ViTConfig
-from vitrail.nn.cost import flops, layers, parameters
+from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViT, ViTConfig
+from vitrail.nn.cost import Config, flops, layers, parameters
+from vitrail.nn.networks import build
 
 SMALL = ViTConfig(image_size=(16, 24), patch_size=8, classes=5, width=24, depth=3, heads=3)
 FORMS = {
@@ -32,18 +34,36 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_parameters_and_flops_equal_those_of_the_network(form: str):
-    config = FORMS[form]
+def must_be_the_count_by_hand(config: Config, **lengths: int) -> None:
+    rows = layers(config, **lengths)
+    assert rows == cost_by_hand.layers(config, **lengths)
     with torch.device("meta"):
-        network = ViT(config).eval()
-        images = torch.empty(1, config.channels, *config.image)
+        network = build(config)
+    assert parameters(config) == sum(row.parameters for row in rows)
     assert parameters(config) == sum(parameter.numel() for parameter in network.parameters())
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        network(images)
-    assert flops(config) == counter.get_total_flops()
+    assert flops(config, **lengths) == sum(row.flops for row in rows)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_row_is_the_one_by_hand(form: str):
+    config = FORMS[form]
+    must_be_the_count_by_hand(config)
     with pytest.raises(AssertionError):  # the planted fault: one block too few
-        assert flops(replace(config, depth=config.depth - 1)) == counter.get_total_flops()
+        assert layers(config) == cost_by_hand.layers(replace(config, depth=config.depth - 1))
+
+
+def test_parts_of_ones_own_are_counted():
+    network = ViT(OWN, PARTS)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    rows = {row.name: row for row in layers(network)}
+    assert sum(row.parameters for row in rows.values()) == parameters(network) > parameters(OWN)
+    gate, patches, tokens = rows["blocks.1.mlp.gate"], 15, 17
+    assert (gate.shape, gate.parameters, gate.flops) == ((tokens, 64), 16 * 64 + 64, 2 * tokens * 16 * 64)
+    assert rows["blocks.1.attention"].flops == 4 * tokens * tokens * 16
+    assert rows["norm_pre"].parameters == 16
+    assert rows["pool.value"].flops == 2 * tokens * 16 * 16
+    assert rows["patch_embed"].flops == 2 * patches * 32 * 16
+    assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
 
 
 def test_b16_takes_35_gigaflops():
@@ -138,19 +158,7 @@ def test_any_configuration(
         head_bias=biases[4],
         layer_scale=scale,
     )
-    with torch.device("meta"):
-        network, images = ViT(config).eval(), torch.empty(1, channels, *config.image)
-    assert parameters(config) == sum(parameter.numel() for parameter in network.parameters())
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        network(images)
-    assert flops(config) == counter.get_total_flops()
-
-
-def counted(network: nn.Module, *inputs: torch.Tensor) -> tuple[int, int]:
-    """Parameters that the network has, and FLOPs that torch counts while it runs; it knows not all fused kernels."""
-    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        network.eval()(*inputs)
-    return sum(parameter.numel() for parameter in network.parameters()), counter.get_total_flops()
+    must_be_the_count_by_hand(config)
 
 
 stacks = st.fixed_dictionaries(
@@ -186,8 +194,7 @@ def test_any_transformer(stack, encoder_depth, heads, head_dim, vocabularies, em
         embeddings=embeddings,
         **stack,
     )
-    ids = [torch.full((1, length), 3) for length in (source, target)]
-    assert (parameters(config), flops(config, source, target)) == counted(Transformer(config), *ids)
+    must_be_the_count_by_hand(config, source=source, target=target)
 
 
 @settings(deadline=None, max_examples=10)
@@ -211,8 +218,7 @@ def test_any_network_from_pictures_to_texts(
     )  # fmt: skip
     config = ImageToSequenceConfig(encoder=encoder, vocabulary=vocabulary, embeddings=embeddings, **stack)
     target = min(target, config.max_length)
-    inputs = torch.zeros(1, 1, *encoder.image), torch.full((1, target), 3)
-    assert (parameters(config), flops(config, target=target)) == counted(ImageToSequence(config), *inputs)
+    must_be_the_count_by_hand(config, target=target)
 
 
 def test_lengths_that_are_left_out_are_the_greatest() -> None:

@@ -3,13 +3,16 @@
 import dataclasses
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import timm
 import torch
 from torch import Tensor, nn
 
+import vitrail.nn
 from tests.nn.reference import explicit_vit, pictures, redraw
+from tests.test_architecture import imports, lines_of_code
 from vitrail.errors import UsageError
 from vitrail.nn import (
     SIZES,
@@ -414,3 +417,17 @@ def test_fixed_positions_are_no_parameters_but_saved(positions):
     loaded = ViT(other.config).eval()
     loaded.load_state_dict(other.state_dict())
     assert torch.equal(loaded(pictures(1, 3, 32, 32)), network(pictures(1, 3, 32, 32)))
+
+
+READ = [
+    Path(vitrail.nn.__file__).parent / f"{name}.py" for name in ("attention", "embedding", "blocks", "config", "vit")
+]
+
+
+def test_the_vit_reads_in_450_lines_of_5_files():
+    """With its configuration, and with nothing of the library besides the record and its errors."""
+    assert sum(lines_of_code(path.read_text()) for path in READ) <= 450
+    known = {f"vitrail.nn.{path.stem}" for path in READ} | {"vitrail.errors", "vitrail.nn.record"}
+    for path in READ:
+        names = set(imports(path.read_text(), f"vitrail.nn.{path.stem}"))
+        assert {name for name in names if name.startswith("vitrail")} <= known

@@ -1,18 +1,26 @@
-"""What a network costs: shapes, parameters and FLOPs of every layer, from its configuration alone.
+"""What a network costs: shapes, parameters and FLOPs of every layer, as torch counts them while it runs on `meta`.
 
-A multiply-add counts as 2 FLOPs. Counted are the linear maps, the patch map, and attention's two matrix products;
-norms, activations and softmax are left out, as is usual. Per sample, forward; training is about 3 times that. A
-network that writes is counted for a whole target at once, as it is trained, whose length may be chosen.
+A tensor on `meta` has a shape and no numbers, so nothing is computed, and the parts of any network count as they are. A
+multiply-add counts as 2 FLOPs. Counted are matrix products and convolutions; norms, activations and softmax are left
+out, as is usual. Per sample, forward; training is about 3 times that. A network that writes is counted for a whole
+target at once, as it is trained, whose length may be chosen.
 """
 
+import copy
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from vitrail.nn.config import ViTConfig
-from vitrail.nn.decoder import StackConfig
-from vitrail.nn.seq2seq import ImageToSequenceConfig, TransformerConfig
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
-Config = ViTConfig | TransformerConfig | ImageToSequenceConfig
+from vitrail.nn.networks import NetworkConfig, build
+from vitrail.nn.record import Record
+from vitrail.nn.seq2seq import ImageToSequence, Transformer
+from vitrail.nn.vit import ViT
+
+Config = NetworkConfig
+ATTENTIONS = ("attn", "self_attn", "cross_attn")
 
 
 class Layer(NamedTuple):
@@ -24,127 +32,120 @@ class Layer(NamedTuple):
     flops: int
 
 
-def layers(config: Config, source: int | None = None, target: int | None = None) -> tuple[Layer, ...]:
+def layers(of: Config | nn.Module, source: int | None = None, target: int | None = None) -> tuple[Layer, ...]:
     """The layers in the order in which a sample meets them; a stack's blocks are rows `blocks.0.…` to `blocks.L-1.…`.
 
     Args:
-        config: Of the network.
+        of: A configuration, or a network with parts of its own; left as it is.
         source: Ids that are read, where ids are; as many as may be written when None.
         target: Ids that are written, where ids are; as many as may be when None.
     """
-    match config:
-        case ViTConfig():
-            return tuple(_vit(config))
-        case ImageToSequenceConfig(encoder=encoder):
-            rows, columns = encoder.grid
-            read = [row for row in _vit(encoder) if row.name != "head"]
-            written = _decoder(config.decoder, config.embeddings == "tied", rows * columns, target)
-        case TransformerConfig():
-            length = config.max_length if source is None else source
-            read = list(_reader(config.encoder, config.embeddings == "shared", length))
-            written = _decoder(config.decoder, config.embeddings != "separate", length, target)
-    return (*_below("encoder", read), *_below("decoder", written))
+    with torch.device("meta"):
+        network = copy.deepcopy(of).to("meta").eval() if isinstance(of, nn.Module) else build(of).eval()
+        inputs, record = _inputs(network, source, target), Record()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network(*inputs, record=record)
+    flops = {place.partition(".")[2]: sum(each.values()) for place, each in counter.get_flop_counts().items()}
+    match network:
+        case ViT():
+            rows = _vit(network, "", record, flops)
+        case ImageToSequence():
+            read = (row for row in _vit(network.encoder, "encoder.", record, flops) if row.name != "encoder.head")
+            rows = (*read, *_stack(network.decoder, "decoder.", record, flops))
+        case Transformer():
+            embed = network.source_embed
+            rows = (
+                Layer("encoder.embed", _shape(record["encoder.tokens"]), _count(embed), 0),
+                *_stack(network.encoder, "encoder.", record, flops),
+                *_stack(network.decoder, "decoder.", record, flops),
+            )
+        case _:
+            raise TypeError(f"layers are known of the library's networks, got {type(network).__name__}")
+    return tuple(rows)
 
 
-def parameters(config: Config) -> int:
+def parameters(of: Config | nn.Module) -> int:
     """Number of parameters."""
-    return sum(layer.parameters for layer in layers(config))
+    with torch.device("meta"):
+        return _count(of if isinstance(of, nn.Module) else build(of))
 
 
-def flops(config: Config, source: int | None = None, target: int | None = None) -> int:
+def flops(of: Config | nn.Module, source: int | None = None, target: int | None = None) -> int:
     """FLOPs of one sample's forward pass; lengths as for `layers`."""
-    return sum(layer.flops for layer in layers(config, source, target))
+    return sum(layer.flops for layer in layers(of, source, target))
 
 
-def _below(stack: str, rows: Iterator[Layer] | list[Layer]) -> Iterator[Layer]:
-    return (row._replace(name=f"{stack}.{row.name}") for row in rows)
+def _inputs(network: Any, source: int | None, target: int | None) -> tuple[Tensor, ...]:
+    config = network.config
+    if isinstance(network, ViT):
+        return (torch.empty(1, config.channels, *config.image),)
+    read, written = (config.max_length if length is None else length for length in (source, target))
+    ids = torch.empty(1, written, dtype=torch.long)
+    if isinstance(network, ImageToSequence):
+        return torch.empty(1, config.encoder.channels, *config.encoder.image), ids
+    return torch.empty(1, read, dtype=torch.long), ids
 
 
-def _vit(config: ViTConfig) -> Iterator[Layer]:
+def _vit(network: ViT, at: str, record: Record, flops: dict[str, int]) -> Iterator[Layer]:
     """A ViT, from patches to logits."""
-    rows, columns = config.grid
-    patches, width, tokens = rows * columns, config.width, rows * columns + config.prefix
-    pixels = config.channels * config.patch[0] * config.patch[1]
-    learned, scale = config.positions == "learned", width if config.layer_scale else 0
-    yield Layer("patch_embed", (patches, width), (pixels + config.embed_bias) * width, 2 * patches * pixels * width)
-    yield Layer("prefix tokens", (config.prefix, width), config.prefix * width, 0)
-    yield Layer("positions", (tokens, width), tokens * width if learned else 0, 0)
-    for index in range(config.depth):
-        inner, biases = config.heads * config.head_width, (config.qkv_bias, config.out_bias)
-        block = [
-            Layer("norm1", (tokens, width), 2 * width, 0),
-            *_attention("", width, config.heads, inner, tokens, tokens, biases, scale),
-            Layer("norm2", (tokens, width), 2 * width, 0),
-            *_mlp(width, config.mlp_width, tokens, config.mlp_bias, scale),
-        ]
-        yield from _below(f"blocks.{index}", block)
-    yield Layer("norm", (tokens, width), 2 * width, 0)
-    heads = (1 + int(config.distillation_token)) if config.classes else 0
-    maps, logits = heads * (width + config.head_bias) * config.classes, config.classes
-    yield Layer("head", (logits,), maps, heads * 2 * width * logits)
+    config, (tokens, width) = network.config, _shape(record[f"{at}tokens"])
+    prefix = [token for token in (network.cls_token, network.dist_token, network.reg_token) if token is not None]
+    learnt = [network.pos_embed] if isinstance(network.pos_embed, nn.Parameter) else []
+    embed = f"{at}patch_embed"
+    yield Layer(embed, (tokens - config.prefix, width), _count(network.patch_embed), flops.get(embed, 0))
+    yield Layer(f"{at}prefix tokens", (config.prefix, width), sum(token.numel() for token in prefix), 0)
+    yield Layer(f"{at}positions", (tokens, width), sum(table.numel() for table in learnt), 0)
+    for module, name in ((network.norm_pre, "norm_pre"), (network.blocks, "blocks"), (network.norm, "norm")):
+        yield from _inside(module, at + name, (tokens, width), record, flops)
+    yield from _inside(network.pool, f"{at}pool", (width,), record, flops)
+    heads = [f"{at}head", f"{at}head_dist"]
+    maps = _count(network.head) + _count(network.head_dist)
+    yield Layer(heads[0], (config.classes,), maps, sum(flops.get(name, 0) for name in heads))
 
 
-def _reader(stack: StackConfig, shared: bool, tokens: int) -> Iterator[Layer]:
-    """A Transformer's encoder; a shared embedding is counted where it is the output map."""
-    width = stack.width
-    yield Layer("embed", (tokens, width), 0 if shared else stack.vocabulary * width, 0)
-    for index in range(stack.depth):
-        block = [
-            Layer("norm1", (tokens, width), 2 * width, 0),
-            *_attention("", width, stack.heads, stack.heads * stack.head_width, tokens, tokens),
-            Layer("norm2", (tokens, width), 2 * width, 0),
-            *_mlp(width, stack.mlp_width, tokens),
-        ]
-        yield from _below(f"blocks.{index}", block)
-    if stack.norm == "pre":
-        yield Layer("norm", (tokens, width), 2 * width, 0)
+def _stack(stack: nn.Module, at: str, record: Record, flops: dict[str, int]) -> Iterator[Layer]:
+    """The blocks of a network of sequences; a decoder's stand between its embedding and its output map."""
+    shape, children = _shape(record[f"{at}tokens"]), dict(stack.named_children())
+    if "embed" in children:
+        yield Layer(f"{at}embed", shape, _count(children["embed"]), 0)
+    for name in ("blocks", "norm"):
+        yield from _inside(children[name], at + name, shape, record, flops)
+    if "embed" in children:  # the map may be the embedding, so it runs in the decoder itself
+        blocks = sum(flops[f"{at}blocks.{index}"] for index in range(len(list(children["blocks"].children()))))
+        yield Layer(f"{at}head", _shape(record["logits"]), _count(children.get("head")), flops["decoder"] - blocks)
 
 
-def _decoder(stack: StackConfig, tied: bool, memory: int, target: int | None) -> Iterator[Layer]:
-    """A decoder that reads so many memory tokens and writes a whole target."""
-    width, inner = stack.width, stack.heads * stack.head_width
-    tokens = stack.max_length if target is None else target
-    yield Layer("embed", (tokens, width), stack.vocabulary * width, 0)
-    for index in range(stack.depth):
-        block = [
-            Layer("norm1", (tokens, width), 2 * width, 0),
-            *_attention("self_", width, stack.heads, inner, tokens, tokens),
-            Layer("norm2", (tokens, width), 2 * width, 0),
-            *_attention("cross_", width, stack.heads, inner, tokens, memory),
-            Layer("norm3", (tokens, width), 2 * width, 0),
-            *_mlp(width, stack.mlp_width, tokens),
-        ]
-        yield from _below(f"blocks.{index}", block)
-    if stack.norm == "pre":
-        yield Layer("norm", (tokens, width), 2 * width, 0)
-    logits = stack.vocabulary
-    yield Layer("head", (tokens, logits), 0 if tied else logits * width, 2 * tokens * width * logits)
+def _inside(
+    module: nn.Module, at: str, shape: tuple[int, ...], record: Record, flops: dict[str, int]
+) -> Iterator[Layer]:
+    """Every part that has parameters of its own; the products of an attention stand in front of its output map."""
+    for name, part in module.named_modules(prefix=at):
+        block, _, last = name.rpartition(".")
+        if last in ATTENTIONS:
+            kept = record.kept(block if last == "attn" else f"{block}.{last.removesuffix('_attn')}")
+            (_, heads, queries, size), keys = kept.queries.shape, kept.keys.shape[2]
+            products = 4 * heads * queries * keys * size
+            maps = [_row(each, one, shape, flops) for each, one in part.named_modules(prefix=name) if _own(one)]
+            rest = flops[name] - products - sum(row.flops for row in maps[1:])  # a context is mapped outside its map
+            maps[0] = maps[0]._replace(flops=rest)
+            inner = Layer(f"{block}.{last.removesuffix('attn')}attention", (heads, queries, keys), 0, products)
+            yield from (*maps[:-1], inner, maps[-1])
+        elif _own(part) and not any(f".{attention}." in name for attention in ATTENTIONS):
+            yield _row(name, part, shape, flops)
 
 
-def _attention(
-    place: str,
-    width: int,
-    heads: int,
-    inner: int,
-    tokens: int,
-    context: int,
-    biases: tuple[bool, bool] = (True, True),
-    scale: int = 0,
-) -> list[Layer]:
-    """Queries of the tokens, keys and values of the context, the two products, the output map."""
-    (qkv_bias, out_bias), mapped = biases, tokens + 2 * context  # tokens for queries, context for keys and values
-    qkv, out = (width + qkv_bias) * 3 * inner, (inner + out_bias) * width + scale
-    return [
-        Layer(f"{place}attn.qkv", (tokens, 3 * inner), qkv, 2 * mapped * width * inner),
-        Layer(f"{place}attention", (heads, tokens, context), 0, 4 * tokens * context * inner),
-        Layer(f"{place}attn.proj", (tokens, width), out, 2 * tokens * inner * width),
-    ]
+def _row(name: str, part: nn.Module, shape: tuple[int, ...], flops: dict[str, int]) -> Layer:
+    return Layer(name, (*shape[:-1], getattr(part, "out_features", shape[-1])), _own(part), flops.get(name, 0))
 
 
-def _mlp(width: int, hidden: int, tokens: int, bias: bool = True, scale: int = 0) -> list[Layer]:
-    """The two maps."""
-    first, second = (width + bias) * hidden, (hidden + bias) * width + scale
-    return [
-        Layer("mlp.fc1", (tokens, hidden), first, 2 * tokens * width * hidden),
-        Layer("mlp.fc2", (tokens, width), second, 2 * tokens * width * hidden),
-    ]
+def _own(part: nn.Module) -> int:
+    """Parameters of the part itself, and not of what is inside it."""
+    return sum(parameter.numel() for parameter in part.parameters(recurse=False))
+
+
+def _count(part: nn.Module | None) -> int:
+    return 0 if part is None else sum(parameter.numel() for parameter in part.parameters())
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape[1:])

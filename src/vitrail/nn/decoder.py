@@ -152,7 +152,7 @@ def check_ids(ids: Tensor, vocabulary: int, what: str) -> None:
         )
     if ids.shape[1] == 0:
         raise UsageError(f"the {what} is empty: {tuple(ids.shape)}", f"at least one id in each row of the {what}")
-    if torch.compiler.is_compiling() or ids.numel() == 0:
+    if torch.compiler.is_compiling() or ids.is_meta or ids.numel() == 0:
         return
     least, greatest = (int(bound) for bound in ids.aminmax())
     if least < 0 or greatest >= vocabulary:

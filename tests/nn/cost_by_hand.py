@@ -1,0 +1,125 @@
+"""Every row of a network's cost by its formula, from the configuration alone: what torch's count is held against."""
+
+from collections.abc import Iterator
+
+from vitrail.nn.config import ViTConfig
+from vitrail.nn.cost import Config, Layer
+from vitrail.nn.decoder import StackConfig
+from vitrail.nn.seq2seq import ImageToSequenceConfig, TransformerConfig
+
+
+def layers(config: Config, source: int | None = None, target: int | None = None) -> tuple[Layer, ...]:
+    """The layers in the order in which a sample meets them; a stack's blocks are rows `blocks.0.…` to `blocks.L-1.…`.
+
+    Args:
+        config: Of the network.
+        source: Ids that are read, where ids are; as many as may be written when None.
+        target: Ids that are written, where ids are; as many as may be when None.
+    """
+    match config:
+        case ViTConfig():
+            return tuple(_vit(config))
+        case ImageToSequenceConfig(encoder=encoder):
+            rows, columns = encoder.grid
+            read = [row for row in _vit(encoder) if row.name != "head"]
+            written = _decoder(config.decoder, config.embeddings == "tied", rows * columns, target)
+        case TransformerConfig():
+            length = config.max_length if source is None else source
+            read = list(_reader(config.encoder, config.embeddings == "shared", length))
+            written = _decoder(config.decoder, config.embeddings != "separate", length, target)
+    return (*_below("encoder", read), *_below("decoder", written))
+
+
+def _below(stack: str, rows: Iterator[Layer] | list[Layer]) -> Iterator[Layer]:
+    return (row._replace(name=f"{stack}.{row.name}") for row in rows)
+
+
+def _vit(config: ViTConfig) -> Iterator[Layer]:
+    """A ViT, from patches to logits."""
+    rows, columns = config.grid
+    patches, width, tokens = rows * columns, config.width, rows * columns + config.prefix
+    pixels = config.channels * config.patch[0] * config.patch[1]
+    learned, scaled = config.positions == "learned", bool(config.layer_scale)
+    yield Layer("patch_embed", (patches, width), (pixels + config.embed_bias) * width, 2 * patches * pixels * width)
+    yield Layer("prefix tokens", (config.prefix, width), config.prefix * width, 0)
+    yield Layer("positions", (tokens, width), tokens * width if learned else 0, 0)
+    for index in range(config.depth):
+        inner, biases = config.heads * config.head_width, (config.qkv_bias, config.out_bias)
+        block = [
+            Layer("norm1", (tokens, width), 2 * width, 0),
+            *_attention("", width, config.heads, inner, tokens, tokens, biases),
+            *[Layer("ls1", (tokens, width), width, 0)] * scaled,
+            Layer("norm2", (tokens, width), 2 * width, 0),
+            *_mlp(width, config.mlp_width, tokens, config.mlp_bias),
+            *[Layer("ls2", (tokens, width), width, 0)] * scaled,
+        ]
+        yield from _below(f"blocks.{index}", block)
+    yield Layer("norm", (tokens, width), 2 * width, 0)
+    heads = (1 + int(config.distillation_token)) if config.classes else 0
+    maps, logits = heads * (width + config.head_bias) * config.classes, config.classes
+    yield Layer("head", (logits,), maps, heads * 2 * width * logits)
+
+
+def _reader(stack: StackConfig, shared: bool, tokens: int) -> Iterator[Layer]:
+    """A Transformer's encoder; a shared embedding is counted where it is the output map."""
+    width = stack.width
+    yield Layer("embed", (tokens, width), 0 if shared else stack.vocabulary * width, 0)
+    for index in range(stack.depth):
+        block = [
+            Layer("norm1", (tokens, width), 2 * width, 0),
+            *_attention("", width, stack.heads, stack.heads * stack.head_width, tokens, tokens),
+            Layer("norm2", (tokens, width), 2 * width, 0),
+            *_mlp(width, stack.mlp_width, tokens),
+        ]
+        yield from _below(f"blocks.{index}", block)
+    if stack.norm == "pre":
+        yield Layer("norm", (tokens, width), 2 * width, 0)
+
+
+def _decoder(stack: StackConfig, tied: bool, memory: int, target: int | None) -> Iterator[Layer]:
+    """A decoder that reads so many memory tokens and writes a whole target."""
+    width, inner = stack.width, stack.heads * stack.head_width
+    tokens = stack.max_length if target is None else target
+    yield Layer("embed", (tokens, width), stack.vocabulary * width, 0)
+    for index in range(stack.depth):
+        block = [
+            Layer("norm1", (tokens, width), 2 * width, 0),
+            *_attention("self_", width, stack.heads, inner, tokens, tokens),
+            Layer("norm2", (tokens, width), 2 * width, 0),
+            *_attention("cross_", width, stack.heads, inner, tokens, memory),
+            Layer("norm3", (tokens, width), 2 * width, 0),
+            *_mlp(width, stack.mlp_width, tokens),
+        ]
+        yield from _below(f"blocks.{index}", block)
+    if stack.norm == "pre":
+        yield Layer("norm", (tokens, width), 2 * width, 0)
+    logits = stack.vocabulary
+    yield Layer("head", (tokens, logits), 0 if tied else logits * width, 2 * tokens * width * logits)
+
+
+def _attention(
+    place: str,
+    width: int,
+    heads: int,
+    inner: int,
+    tokens: int,
+    context: int,
+    biases: tuple[bool, bool] = (True, True),
+) -> list[Layer]:
+    """Queries of the tokens, keys and values of the context, the two products, the output map."""
+    (qkv_bias, out_bias), mapped = biases, tokens + 2 * context  # tokens for queries, context for keys and values
+    qkv, out = (width + qkv_bias) * 3 * inner, (inner + out_bias) * width
+    return [
+        Layer(f"{place}attn.qkv", (tokens, 3 * inner), qkv, 2 * mapped * width * inner),
+        Layer(f"{place}attention", (heads, tokens, context), 0, 4 * tokens * context * inner),
+        Layer(f"{place}attn.proj", (tokens, width), out, 2 * tokens * inner * width),
+    ]
+
+
+def _mlp(width: int, hidden: int, tokens: int, bias: bool = True) -> list[Layer]:
+    """The two maps."""
+    first, second = (width + bias) * hidden, (hidden + bias) * width
+    return [
+        Layer("mlp.fc1", (tokens, hidden), first, 2 * tokens * width * hidden),
+        Layer("mlp.fc2", (tokens, width), second, 2 * tokens * width * hidden),
+    ]
