@@ -14,10 +14,15 @@ from tests import runs
 from tests.photographs import make_photographs
 
 # No test looks at the clock: what is slow on a busy machine is not wrong.
-settings.register_profile("vitrail", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("vitrail")
+# Nor does it draw other examples each time: `make soak` does, and says how to draw them again.
+settings.register_profile("vitrail", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("soak", settings.get_profile("vitrail"), derandomize=False, print_blob=True)
 
 _FILE = "train-images-idx3-ubyte.gz"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("soak" if config.getoption("markexpr") == "soak" else "vitrail")
 
 
 @pytest.fixture(scope="session", autouse=True)

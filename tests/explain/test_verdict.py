@@ -1,7 +1,7 @@
 """The verdict: a table of cases, and that a better p never makes it worse."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vitrail.explain.verdict import EVIDENCE, FAITHFUL, WEAK, verdict
@@ -50,6 +50,8 @@ def test_a_smaller_p_is_never_worse(evidence: float, faithful: float, less: floa
 
 @settings(deadline=None)
 @given(evidence=p, faithful=p)
+@example(evidence=0.01, faithful=0.5)
+@example(evidence=0.5, faithful=0.01)
 def test_nothing_is_supported_without_both(evidence: float, faithful: float) -> None:
     supported = verdict(evidence, faithful, 64)[0] == "supported"
     assert supported == (evidence <= 0.05 and faithful <= 0.05)

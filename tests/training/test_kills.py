@@ -107,9 +107,9 @@ def test_nothing_is_written_after_finished_and_the_evaluation_comes_last(
     assert writes[told - 1] == ("os.rename", "evaluation.json"), "with it the run is finished"
 
 
-def test_references_are_filtered_before_they_are_saved(unbroken: tuple[Path, list[Write], int]) -> None:
+def test_the_background_is_filtered_before_they_are_saved(unbroken: tuple[Path, list[Write], int]) -> None:
     _, writes, _ = unbroken
-    assert len([write for write in writes if write == ("os.rename", "model/references.safetensors")]) == 1
+    assert len([write for write in writes if write == ("os.rename", "model/background.safetensors")]) == 1
 
 
 def must_be_unfinished_or_whole(unbroken: tuple[Path, list[Write], int], last: int, folder: Path) -> None:
