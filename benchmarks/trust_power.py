@@ -27,9 +27,9 @@ from benchmarks.measure import machine
 from benchmarks.planted_networks import PLACE
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import METHODS
+from vitrail.explain.scores.fill import keys_of, seed_of
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.sanity import scrambled
-from vitrail.explain.scores.streams import keys_of, seed_of
 from vitrail.explain.trial import trust
 from vitrail.model import Model
 from vitrail.nn import ViT

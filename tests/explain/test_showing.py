@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitrail.explain.heat import Heat, caveats
-from vitrail.explain.showing import MOST_MAPS, Shown, heat_html
+from vitrail.explain.heat import MOST_MAPS, Heat, Shown, caveats, heat_html
 from vitrail.pages.colour import MISSING, SEQUENTIAL, Common, heat_colours, share_range, value_range
 
 

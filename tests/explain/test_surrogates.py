@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitrail.explain.surrogates import surrogates
+from vitrail.explain.evidence import surrogates
 
 
 def picture() -> Tensor:

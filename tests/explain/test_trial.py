@@ -25,11 +25,11 @@ from vitrail.explain.methods.conservative import conservative
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.raw_attention import raw_attention
 from vitrail.explain.methods.rollout import rollout
+from vitrail.explain.scores.fill import keys_of
 from vitrail.explain.scores.random_maps import random_maps
-from vitrail.explain.scores.streams import keys_of
 from vitrail.explain.selftest import selftest
-from vitrail.explain.tested import Trust, _told
 from vitrail.explain.trial import Trial, _t_97_5, begin, check_masks, trust
+from vitrail.explain.verdict import Trust, _told
 from vitrail.nn import ViT
 from vitrail.text import percent_in_words
 

@@ -38,8 +38,8 @@ from vitrail.explain.methods.smooth_grad import smooth_grad
 from vitrail.explain.methods.tam import tam
 from vitrail.explain.selftest import SelfTest, selftest
 from vitrail.explain.target import Contrast, Target
-from vitrail.explain.tested import Trust
 from vitrail.explain.trial import trust
+from vitrail.explain.verdict import Trust
 
 __all__ = [
     "METHODS",

@@ -1,4 +1,9 @@
-"""Methods side by side: the same pictures, the same target, each map with how far to trust it."""
+"""Methods side by side: the same pictures, the same target, each map with how far to trust it.
+
+Deletion and insertion, the two scores by which other tools judge a map, stand beside the verdict with those of a random
+order, and do not enter it: what a value is worth depends on the picture, the network and the fill, and only the random
+order says how far a map could fall or rise (`scores/removal.py` has the definitions).
+"""
 
 import time
 from collections.abc import Sequence
@@ -9,16 +14,35 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.areas import Areas, areas_of, random_areas_of
-from vitrail.explain.explainable import Explainable, check_model
+from vitrail.explain.covered_pictures import CoveredPictures
+from vitrail.explain.evidence import at_a_time
 from vitrail.explain.heat import Heat, aim_of
 from vitrail.explain.inside.sinks import find_sinks, noted
 from vitrail.explain.methods import METHODS, Method, nearest_method
 from vitrail.explain.readout import check
+from vitrail.explain.scores.covering_by_rank import Covering
+from vitrail.explain.scores.removal import deletion, insertion
 from vitrail.explain.target import OfLogits, Target
-from vitrail.explain.tested import Precision, Trust
-from vitrail.explain.trial import begin
+from vitrail.explain.trial import Explainable, begin, check_model
+from vitrail.explain.verdict import Precision, Trust
 from vitrail.nn.vit import Images
+
+STEPS = 10  # from no square to all of them
+DRAWS = 3  # covers that each point is the mean of
+RANDOM_DRAWS = 10  # the same of the random order, which is another in each
+
+
+@dataclass(frozen=True, eq=False)
+class Areas:
+    """Areas under two curves of the target's probability (of a function, its number), one for each picture.
+
+    Attributes:
+        deletion: (b,), squares covered in the map's order, from none to all: lower is better.
+        insertion: (b,), squares shown in the map's order: higher is better.
+    """
+
+    deletion: Float[Tensor, "b"]
+    insertion: Float[Tensor, "b"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,3 +153,28 @@ def methods_for(target: Target) -> tuple[str, ...]:
         for name, method in METHODS.items()
         if not method.costly and not method.opt_in and (method.class_specific or not contrast)
     )
+
+
+@torch.no_grad()
+def areas_of(covering: CoveredPictures, values: Float[Tensor, "b rows columns"], draws: int = DRAWS) -> Areas:
+    """Deletion and insertion of maps (RISE: Petsiuk, Das and Saenko, 2018, section 4.1), with the covers' own fill.
+
+    Args:
+        covering: The pictures, what is explained of them, and what covers their squares.
+        values: The maps.
+        draws: Covers that each point is the mean of.
+    """
+    aim = covering.aim
+    target: Target = aim.target if aim.rather_than is None else (aim.target, aim.rather_than)
+    measure = "probability"
+    if aim.function is not None:
+        target, measure = aim.function, "logit"
+    covered = Covering(covering.fill, draws, covering.seed, measure, at_a_time(covering.images))
+    of = covering.network, covering.images, values, target, covered
+    return Areas(deletion(*of, steps=STEPS).score.cpu(), insertion(*of, steps=STEPS).score.cpu())
+
+
+def random_areas_of(covering: CoveredPictures) -> Areas:
+    """The same of a random order, the mean of `RANDOM_DRAWS`."""
+    even = torch.zeros((len(covering.images), *covering.grid), device=covering.images.device)
+    return areas_of(covering, even, RANDOM_DRAWS)

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from vitrail.explain.evidence import at_a_time, explained
 from vitrail.explain.readout import wide
-from vitrail.explain.scores.fill import Fill, composite, logits_in_chunks
-from vitrail.explain.scores.streams import keys_of, seed_of, stream
+from vitrail.explain.scores.fill import Fill, composite, keys_of, logits_in_chunks, seed_of, stream
 from vitrail.explain.target import FUNCTION, Aim
 from vitrail.nn import ViT
 from vitrail.nn.embedding import Size

@@ -24,7 +24,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
-from vitrail.explain.explainable import Explainable, check_model
 from vitrail.explain.methods.conservative import balance_sheet, conservative
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.integrated_gradients import integrated_gradients_with_gap
@@ -32,6 +31,7 @@ from vitrail.explain.methods.rollout import rollout, rollout_of
 from vitrail.explain.readout import check, open_run
 from vitrail.explain.scores.sanity import scrambled, similarity
 from vitrail.explain.target import Contrast
+from vitrail.explain.trial import Explainable, check_model
 from vitrail.nn import Record, ViT
 from vitrail.nn.cost import flops
 from vitrail.nn.twin import twin

@@ -10,8 +10,10 @@ is averaged over the steps. The map, its random twins and the true mask go throu
 trial once, and let it `judge` each of them, as `compare` does.
 """
 
+import copy
 import math
 from dataclasses import dataclass
+from typing import Protocol, get_args, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -20,16 +22,44 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.covered_pictures import CoveredPictures, probability
 from vitrail.explain.evidence import Evidence, at_a_time, different, explained, find_evidence
-from vitrail.explain.explainable import Explainable, check_model, in_precision
 from vitrail.explain.heat import NO_SIGNAL, NOT_FINITE, Heat, aim_of, caveats
 from vitrail.explain.readout import check, wide
-from vitrail.explain.scores.fill import donor, logits_in_chunks, own_patches
+from vitrail.explain.scores.fill import donor, keys_of, logits_in_chunks, own_patches
 from vitrail.explain.scores.random_maps import random_maps as random_maps_like
-from vitrail.explain.scores.streams import keys_of
 from vitrail.explain.target import Aim, OfLogits
-from vitrail.explain.tested import Precision, Trust
-from vitrail.explain.verdict import Verdict, verdict
+from vitrail.explain.verdict import Precision, Trust, Verdict, verdict
+from vitrail.nn import ViT
 from vitrail.nn.vit import Images
+
+
+@runtime_checkable
+class Explainable(Protocol):
+    """A network, and pictures that lend their patches; `vitrail.Model` is one."""
+
+    @property
+    def network(self) -> ViT:
+        """In eval mode."""
+        ...
+
+    @property
+    def donors(self) -> Float[Tensor, "r c h w"] | None:
+        """Reference pictures as the network reads them; None where the model carries none."""
+        ...
+
+
+def check_model(model: Explainable) -> None:
+    """Refuse what has no network and no references, such as a bare network."""
+    if not isinstance(model, Explainable):
+        problem = f"a model is wanted, with its network and its references (donors), got {type(model).__name__}"
+        raise UsageError(problem, "vitrail.load(folder)")
+
+
+def in_precision(network: ViT, precision: Precision) -> ViT:
+    """The network as it is, or a bfloat16 copy: as exact as bf16 autocast here, and faster."""
+    if precision not in get_args(Precision):
+        raise UsageError(f"precision is {' or '.join(get_args(Precision))}, not '{precision}'", "precision='bf16'")
+    return network if precision == "fp32" else copy.deepcopy(network).bfloat16()
+
 
 LEAST = {"random_maps": 39, "draws": 10}
 

@@ -1,4 +1,4 @@
-"""How far to trust a map: a pure function of two questions.
+"""How far to trust a map: what a test of it found (`trial.py`), and the verdict, a pure function of two questions.
 
     evidence    Is the explained number exceptional among pictures that hold no evidence? Of two kinds of these, the one
                 that reaches it more often counts (`evidence.py`).
@@ -12,16 +12,23 @@ a picture is faithful at 0.05 in one of 20 cases, for any network; a network tha
 benchmarks/LOG.md.
 """
 
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from vitrail.text import percent_in_words
 
 Verdict = Literal["supported", "weak", "no better than random", "cannot tell"]
 Kind = Literal["composites", "surrogates"]
+Precision = Literal["fp32", "bf16"]
 
 EVIDENCE = 0.05
 FAITHFUL = 0.05
 WEAK = 0.20
+VISIBLE = 0.05  # difference of probabilities that a sentence speaks of
+UNKNOWN = ("oracle", "evidence", "faithful", "before", "covered", "covered_random")  # where nan means "not known"
 
 _REACHED: dict[Kind, str] = {
     "composites": ", since pictures put together of other pictures' squares score",
@@ -68,3 +75,94 @@ def _as_good(p: float) -> str:
 def _above(p: float) -> str:
     """A p above the limit, which must not read like the limit."""
     return percent_in_words(p) if round(100 * p) > 100 * EVIDENCE else f"{100 * p:.1f} %"
+
+
+@dataclass(frozen=True, eq=False)
+class Trust:
+    """How far to trust each map of a heat; one entry for each picture.
+
+    Attributes:
+        verdict: "supported", "weak", "no better than random" or "cannot tell".
+        reason: Why, in plain words.
+        score: (b,), mean fall of the explained number when squares are covered in the map's order, in logits.
+        interval: (b, 2), 95 % interval of the score over the draws of covers.
+        random: (b, maps), the same of random maps of the same smoothness and values.
+        paired: (b,), the map's own score under exactly the covers of `random`; what it is ranked by.
+        oracle: (b,), the same of the true mask; None where no mask was given, nan where one is empty.
+        evidence: (b,), p of "is there evidence?"; nan where it could not be asked.
+        faithful: (b,), p of "is the map faithful?"; nan for a map without signal.
+        before: (b,), the target's probability, for a contrast that among the two classes; nan for a function.
+        covered: (b,), the same with the map's first `squares` squares covered, mean over the draws.
+        covered_random: (b,), the same with as many squares of the random maps covered, mean over these.
+        squares: (b,), how many squares that is: up to a quarter of all, where the two differ most.
+        composites: (b,), with how many pictures put together of other pictures' patches the number was compared.
+        surrogates: (b,), with how many pictures of the same colours and smoothness.
+        fill: What covered squares.
+        precision: In which the passes of the test were computed.
+    """
+
+    verdict: tuple[Verdict, ...]
+    reason: tuple[str, ...]
+    score: Float[Tensor, "b"]
+    interval: Float[Tensor, "b 2"]
+    random: Float[Tensor, "b maps"]
+    paired: Float[Tensor, "b"]
+    oracle: Float[Tensor, "b"] | None
+    evidence: Float[Tensor, "b"]
+    faithful: Float[Tensor, "b"]
+    before: Float[Tensor, "b"]
+    covered: Float[Tensor, "b"]
+    covered_random: Float[Tensor, "b"]
+    squares: Int[Tensor, "b"]
+    composites: Int[Tensor, "b"]
+    surrogates: Int[Tensor, "b"]
+    fill: str
+    precision: Precision
+
+    def of(self, picture: int) -> dict[str, Any]:
+        """The values of one picture, under the same names: words, numbers, and None for what is not known."""
+        return {each.name: _of(getattr(self, each.name), picture, each.name in UNKNOWN) for each in fields(self)}
+
+    def sentence(self, picture: int, name: str) -> str:
+        """What covering squares of one picture does to the class called `name`, and the verdict, for people.
+
+        It speaks of the probability where that shows what the verdict says, and of the score, which decided, where it
+        does not: a sure network can lose much of its score and be as sure as before.
+        """
+        says = self.verdict[picture]
+        if says == "cannot tell":
+            return f"Cannot tell: {self.reason[picture]}."
+        before, after, chance = (float(each[picture]) for each in (self.before, self.covered, self.covered_random))
+        shown = chance - after >= VISIBLE  # False for nan, too
+        if not shown or says == "no better than random":
+            own, random = float(self.paired[picture]), float(self.random[picture].median())
+            return (
+                f"Covering squares in the map's order lowers the score of {name} by {_told(own, own, random)} on "
+                f"average, in the order of random maps by {_told(random, own, random)}: {says}."
+            )
+        count = int(self.squares[picture])
+        brightest = "the brightest square" if count == 1 else f"the {count} brightest squares"
+        random = "a random square" if count == 1 else f"{count} random squares"
+        moves = "drops" if after < before else "takes"
+        return (
+            f"Covering {brightest} {moves} {name} from {percent_in_words(before)} to {percent_in_words(after)}; "
+            f"covering {random} leaves {percent_in_words(chance)}: {says}."
+        )
+
+
+def _of(values: Any, picture: int, may_lack: bool) -> Any:
+    """What one picture has of them; what is no sequence concerns all pictures."""
+    match values:
+        case tuple():
+            return values[picture]
+        case Tensor():
+            own = values[picture].tolist()
+            return None if may_lack and own != own else tuple(own) if values.dim() > 1 else own
+    return values
+
+
+def _told(value: float, *beside: float) -> str:
+    """A number with as many decimals as tell it from those beside it: one, and at most four."""
+    low, high = min(beside), max(beside)
+    places = next((places for places in range(1, 4) if round(low, places) < round(high, places)), 4)
+    return f"{round(value, places) + 0.0:.{places}f}"  # + 0.0 for zero without a sign

@@ -13,16 +13,13 @@ from tests.explain.mutants import Fault, must_be_found, rows
 from tests.explain.scores import checks
 from vitrail.explain import scores
 from vitrail.explain.covered_pictures import CoveredPictures
-from vitrail.explain.evidence import COMPOSITES, as_high, find_evidence, settled
-from vitrail.explain.lending import without_evidence
+from vitrail.explain.evidence import COMPOSITES, as_high, find_evidence, settled, surrogates, without_evidence
 from vitrail.explain.scores.covering_by_rank import ranks_of
 from vitrail.explain.scores.fill import composite, donor, own_patches
 from vitrail.explain.scores.localisation import pointing_game, relevance_mass, segmentation
 from vitrail.explain.scores.random_maps import random_maps
-from vitrail.explain.scores.removal import _curve
-from vitrail.explain.scores.saco import saco_of
+from vitrail.explain.scores.removal import _curve, saco_of
 from vitrail.explain.scores.sanity import class_discrimination, max_sensitivity, scrambled
-from vitrail.explain.surrogates import surrogates
 from vitrail.explain.trial import Trial
 from vitrail.explain.verdict import verdict
 

@@ -22,8 +22,8 @@ from vitrail.explain.scores import (
     scrambled,
     spearman,
 )
+from vitrail.explain.scores.fill import stream
 from vitrail.explain.scores.sanity import same_target
-from vitrail.explain.scores.streams import stream
 from vitrail.explain.target import Contrast, Target
 from vitrail.nn import Parts, ViT
 

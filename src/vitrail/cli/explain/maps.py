@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from vitrail.cli.shown import Shown
     from vitrail.explain import Comparison, Method
-    from vitrail.explain.tested import Precision
+    from vitrail.explain.verdict import Precision
     from vitrail.model import Model
     from vitrail.pages.views import ExplainedPicture
     from vitrail.tasks import ClassPrediction

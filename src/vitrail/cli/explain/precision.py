@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from PIL import Image
 
-    from vitrail.explain.tested import Precision
+    from vitrail.explain.verdict import Precision
     from vitrail.model import Model
 
 PICTURES = 4  # of a pass that is timed
@@ -33,7 +33,7 @@ def choose_precision(model: "Model", picture: "Image.Image", asked: Literal["aut
 
     import torch
 
-    from vitrail.explain.explainable import in_precision
+    from vitrail.explain.trial import in_precision
 
     some, fewer = model.tensor([picture]).expand(PICTURES, -1, -1, -1), in_precision(model.network, "bf16")
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Looking inside a network: what it does with a picture on the way, one view per file.
+"""Looking inside a network: what it does with a picture on the way.
 
     lens = logit_lens(network, images)                    # (depth + 1, b, classes): its answer at every depth
     parts = direct_attribution(network, images, 3)        # a logit as a sum of what every head and MLP wrote
@@ -10,11 +10,9 @@ takes a ViT in eval mode, any number of pictures, any grid and any prefix, and l
 
 from vitrail.explain.inside.attention_distance import AttentionDistance, attention_distance, uniform_distance
 from vitrail.explain.inside.direct_attribution import DirectAttribution, direct_attribution
-from vitrail.explain.inside.head_ablation import HeadAblation, head_ablation
-from vitrail.explain.inside.head_sources import HeadSources, head_sources
+from vitrail.explain.inside.embeddings import PatchFilters, patch_filters, position_similarity
+from vitrail.explain.inside.heads import HeadAblation, HeadSources, head_ablation, head_sources
 from vitrail.explain.inside.logit_lens import logit_lens, patch_lens
-from vitrail.explain.inside.patch_filters import PatchFilters, patch_filters
-from vitrail.explain.inside.position_similarity import position_similarity
 from vitrail.explain.inside.sinks import Sinks, find_sinks, with_sink_notes, without_sinks
 
 __all__ = [

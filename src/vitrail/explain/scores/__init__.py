@@ -14,6 +14,7 @@ from vitrail.explain.scores.fill import (
     composite,
     donor,
     grey,
+    keys_of,
     logits_in_chunks,
     mean_of_picture,
     own_patches,
@@ -28,8 +29,7 @@ from vitrail.explain.scores.localisation import (
     segmentation,
 )
 from vitrail.explain.scores.random_maps import random_maps
-from vitrail.explain.scores.removal import Removal, aopc, deletion, insertion, normalised, perturbation
-from vitrail.explain.scores.saco import saco
+from vitrail.explain.scores.removal import Removal, aopc, deletion, insertion, normalised, perturbation, saco
 from vitrail.explain.scores.sanity import (
     Similarity,
     class_discrimination,
@@ -39,7 +39,6 @@ from vitrail.explain.scores.sanity import (
     scrambled,
     spearman,
 )
-from vitrail.explain.scores.streams import keys_of
 
 __all__ = [
     "Covering",

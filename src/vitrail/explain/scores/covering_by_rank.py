@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.explain.readout import check_eval, wide
-from vitrail.explain.scores.fill import Fill, Pictures, composite, logits_in_chunks, logits_of
-from vitrail.explain.scores.streams import stream
+from vitrail.explain.scores.fill import Fill, Pictures, composite, logits_in_chunks, logits_of, stream
 from vitrail.explain.target import Aim, Target, choose_target
 from vitrail.nn.embedding import Size
 

@@ -9,9 +9,14 @@ fill a map can do better than the truth itself, because grey squares are evidenc
 the one that may be trusted is *donor*: the patch of another picture at the same position, which the network knows such
 pictures by. All pictures here are as the network reads them, after the model's normalisation.
 
-Every random choice comes from the seed and the draw alone, so that a picture gets the same filler in every batch.
+Every random choice comes from the seed and the draw alone, so that a picture gets the same filler in every batch. Two
+generators with the same seed give the same bits. So where one seed serves several uses, or several pictures, each draws
+from a stream of its own, here and in all that is tested and scored. What draws one thing for all pictures takes the
+seed as it is: SmoothGrad's noise, RISE's masks, KernelSHAP's sets, the weights of a scrambled network, and the noise
+that a self-test looks at.
 """
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,8 +26,23 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.explain.readout import check_eval
-from vitrail.explain.scores.streams import stream
 from vitrail.nn.embedding import Size, grid_of
+
+
+def stream(seed: int, use: str, key: int = 0) -> torch.Generator:
+    """A generator that depends on the seed, the use and a key; on the CPU, so that all devices see the same numbers."""
+    return torch.Generator().manual_seed(seed_of(seed, use, key))
+
+
+def seed_of(seed: int, use: str, key: int = 0) -> int:
+    """The seed of that stream, to hand to what takes one: for the draw of a number, or for one part of a whole."""
+    return zlib.crc32(f"{use} {seed} {key}".encode())
+
+
+def keys_of(images: Float[Tensor, "b c h w"]) -> list[int]:
+    """A number made of each picture's pixels: the same for a picture in every batch, another for another picture."""
+    return [zlib.crc32(image.contiguous().view(torch.uint8).numpy().tobytes()) for image in images.detach().cpu()]
+
 
 Pictures = Float[Tensor, "b c h w"]
 Make = Callable[[Tensor, Size, int, int], Tensor]

@@ -31,7 +31,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitrail.explain.readout import exact
-from vitrail.explain.scores.streams import stream
+from vitrail.explain.scores.fill import stream
 
 REFINEMENTS = 10  # more change the autocorrelation by less than 0.01
 SWAPS = 24  # that are tried for each patch, up to `MOST_SWAPS`

@@ -4,14 +4,15 @@
     insertion       show the largest values first; area under the curve         higher is better  (RISE, 2018)
     perturbation    cover 10 to 90 % of the pixels; is the class still first?   (Chefer, Gur and Wolf, CVPR 2021)
     aopc            cover the largest values first; mean drop                   higher is better  (Samek et al., 2017)
+    saco            cover one group after the other; does more mean more?       higher is better  (Wu et al., 2024)
 
-and `saco` in `saco.py`, which covers one group after the other. A value of these alone says little: how much can be
-gained depends on the picture, the network and the fill. Hold it against that of random maps and of the truth,
-`normalised`.
+A value of these alone says little: how much can be gained depends on the picture, the network and the fill. Hold it
+against that of random maps and of the truth, `normalised`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -20,10 +21,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
-from vitrail.explain.readout import wide
+from vitrail.explain.readout import exact, wide
 from vitrail.explain.scores.covering_by_rank import Covering, Measured, finite_maps, measured, opened, ranks_of
-from vitrail.explain.scores.fill import Pictures
-from vitrail.explain.scores.streams import keys_of
+from vitrail.explain.scores.fill import Pictures, keys_of
 from vitrail.explain.target import Target
 from vitrail.nn.embedding import Size
 
@@ -265,3 +265,58 @@ def _grid(images: Pictures, values: Maps) -> Size:
             "heat.values of the same pictures",
         )
     return values.shape[1], values.shape[2]
+
+
+def saco(
+    network: nn.Module, images: Pictures, values: Maps, target: Target, covering: Covering, *, groups: int = 10
+) -> Removal:
+    """SaCo, salience-guided faithfulness coefficient: does more of the map mean more of an effect?
+
+    "On the faithfulness of Vision Transformer explanations" (Wu et al., CVPR 2024).
+
+    The patches are put in order and cut into K groups of equal size (within one patch); s_k is the sum of the map over
+    group k, d_k = f(picture) - E_draws f(picture with group k covered), and over all pairs i < j
+
+        w_ij = s_i - s_j if d_i >= d_j else -(s_i - s_j)          score = sum w_ij / sum |w_ij|
+
+    Unit: patches. Measured: probability or logit. Range: [-1, 1]. Higher is better. Random maps have 0 where all drops
+    differ, and more where many groups change nothing, because equal drops count as agreement. The size of the values
+    counts, so maps must not be rescaled picture by picture. Not a number for a constant map.
+
+    Args:
+        network: In eval mode; gives logits.
+        images: (b, c, h, w).
+        values: The maps.
+        target: What was explained.
+        covering: The fill, the draws, and what is measured.
+        groups: K, from 2 to the number of patches.
+
+    Raises:
+        UsageError: If anything does not fit, or if the network is in training mode.
+    """
+    patches = values[0].numel()
+    if not 2 <= groups <= patches:
+        raise UsageError(f"saco compares 2 to {patches} groups of patches, got {groups}", "groups=10")
+    edges = [round(patches * index / groups) for index in range(groups + 1)]
+    spans = list(pairwise(edges))
+    points, draws = points_of(network, images, values, target, covering, [(0, 0), *spans])
+    drops = points[:, :1] - points[:, 1:]
+    flat = values.flatten(1)
+    usable = finite_maps(values) & (flat.amax(dim=1) > flat.amin(dim=1))
+    score = saco_of(group_sums(values, spans), drops.cpu()).to(drops).masked_fill(~usable, torch.nan)
+    return of_patches("saco", score, drops, [(high - low) / patches for low, high in spans], covering, draws)
+
+
+def saco_of(salience: Float[Tensor, "b k"], drops: Float[Tensor, "b k"]) -> Float[Tensor, "b"]:
+    """SaCo of what each group has of the map and how much covering it changes; see `saco`."""
+    groups = salience.shape[1]
+    first, second = torch.triu_indices(groups, groups, offset=1, device=salience.device)
+    weights = salience[:, first] - salience[:, second]
+    agree = drops[:, first] >= drops[:, second]
+    return torch.where(agree, weights, -weights).sum(dim=1) / weights.abs().sum(dim=1)
+
+
+def group_sums(values: Maps, spans: Sequence[tuple[int, int]]) -> Float[Tensor, "b k"]:
+    """The sum of the map over each span of ranks; on the CPU."""
+    in_order = exact(values).flatten(1).sort(dim=1, descending=True).values
+    return torch.stack([in_order[:, low:high].sum(dim=1) for low, high in spans], dim=1)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
 from vitrail.explain.readout import wide
-from vitrail.explain.scores.streams import stream
+from vitrail.explain.scores.fill import stream
 from vitrail.explain.target import Contrast, Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images

@@ -1,9 +1,11 @@
-"""Patch filters: what the patch map looks for ("An image is worth 16x16 words", 2020, figure 7, left).
+"""What the embedding has learnt ("An image is worth 16x16 words", 2020, figure 7): patch filters, and positions.
 
     W - mean of its rows = U S V^T         W (d, c x ph x pw), one row for each number of a token
+    s[i, j] = cos(e_i, e_j)                e_i the position that is added to patch i
 
 The rows of V are small pictures; the first of them span most of what the map sees of a patch. The share of variance
-that a filter explains is s^2 over the sum of all s^2.
+that a filter explains is s^2 over the sum of all s^2. Where the network has learnt the plane, a patch's position is
+most like those of its neighbours, row and column.
 """
 
 from dataclasses import dataclass
@@ -14,7 +16,8 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.readout import wide
-from vitrail.nn import ViT
+from vitrail.nn import ViT, resize_positions
+from vitrail.nn.embedding import Size
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,3 +81,28 @@ def _gradient(part: torch.nn.Module, patch: Float[Tensor, "1 c ph pw"]) -> Float
     each = torch.eye(len(token), dtype=token.dtype, device=token.device)
     (weight,) = torch.autograd.grad(token, patch, each, is_grads_batched=True)
     return weight
+
+
+@torch.inference_mode(False)
+def position_similarity(network: ViT, grid: Size | None = None) -> Float[Tensor, "rows columns rows columns"]:
+    """The cosine of every two patches' positions; prefix tokens are left out.
+
+    Args:
+        network: With positions of any kind.
+        grid: (rows, columns) to resize the positions to first, as for pictures of another size; None for its own.
+
+    Returns:
+        In [-1, 1]: entry [i, j] is the grid of likenesses to the patch in row i, column j.
+
+    Raises:
+        UsageError: If the network has no positions.
+    """
+    if network.pos_embed is None:
+        raise UsageError("this network adds no positions, so none are alike", "a network with positions='learned'")
+    prefix, own = network.config.prefix, network.config.grid
+    wanted = own if grid is None else grid
+    with torch.no_grad():
+        positions = wide(resize_positions(network.pos_embed, prefix, own, wanted))[0, prefix:]
+        tiny = torch.finfo(positions.dtype).tiny
+        directions = positions / positions.norm(dim=1, keepdim=True).clamp(min=tiny)
+        return (directions @ directions.T).clamp(-1, 1).unflatten(1, wanted).unflatten(0, wanted)
