@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "io": set(),
     "text": set(),
     "runtime": set(),
-    "pages": {"text"},
+    "pages": {"io", "text"},
     "nn": set(),
     "data": {"io", "runtime"},
     "weights": {"nn", "data"},

@@ -12,8 +12,8 @@ from PIL import Image
 from tests.pages import samples
 from tests.pages.structure import PAYLOADS, Structure, without_data
 from vitrail.pages.explanation_page import explanation_page
-from vitrail.pages.html import asset, data_uri, document, escape, is_page, number, plural, write_page
-from vitrail.pages.run_page import run_page
+from vitrail.pages.html import asset, data_uri, document, escape, is_page, number, plural
+from vitrail.pages.run_page import run_page, write_run_page
 
 PAGES = {
     "run": lambda text: run_page(samples.run(text)),
@@ -156,9 +156,9 @@ def test_document_is_well_formed_and_has_a_language():
 
 def test_writing_replaces_in_one_step_and_leaves_nothing_else(tmp_path):
     path = tmp_path / "new" / "page.html"
-    write_page(path, "one")
-    write_page(path, "two ü")
-    assert path.read_text(encoding="utf-8") == "two ü"
+    write_run_page(path, samples.run("one"))
+    write_run_page(path, samples.run("two ü"))
+    assert path.read_text(encoding="utf-8") == run_page(samples.run("two ü"))
     assert list(path.parent.iterdir()) == [path]
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from vitrail.io import write_file
 from vitrail.pages.about_methods import ABOUT
 from vitrail.pages.colour import DIVERGING, EVEN, SEQUENTIAL, common_scale
 from vitrail.pages.explanation_map import map_figure
 from vitrail.pages.glance import at_a_glance, shared_block
-from vitrail.pages.html import data_uri, document, escape, plural, write_page
+from vitrail.pages.html import data_uri, document, escape, plural
 from vitrail.pages.overlay import grey
 from vitrail.pages.trust import how_tested
 from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView
@@ -160,4 +161,4 @@ def write_explanation_page(path: Path, page: ExplanationPage) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    write_page(path, explanation_page(page))
+    write_file(path, explanation_page(page))

@@ -10,10 +10,8 @@ import hashlib
 import html
 import io
 import math
-import os
 import re
 from importlib import resources
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
@@ -121,11 +119,3 @@ def document(title: str, body: str, kind: str) -> str:
         f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         f'<p class="brand">{_MARK} vitrail</p>\n{body}\n<script>{script}</script>\n</body>\n</html>\n'
     )
-
-
-def write_page(path: Path, text: str) -> None:
-    """Write a page in one step, so that a reader who reloads it never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(text, encoding="utf-8", newline="\n")
-    unfinished.replace(path)

@@ -6,8 +6,9 @@ values by pointer or arrow keys and the sorting of the class table.
 
 from pathlib import Path
 
+from vitrail.io import write_file
 from vitrail.pages.chart import Series, line_chart
-from vitrail.pages.html import data_uri, document, escape, number, plural, write_page
+from vitrail.pages.html import data_uri, document, escape, number, plural
 from vitrail.pages.run_views import ClassTable, Confusion, EvaluationView, Example, RunView, Section, Table
 from vitrail.pages.tables import (
     class_table,
@@ -184,4 +185,4 @@ def write_run_page(path: Path, run: RunView) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    write_page(path, run_page(run))
+    write_file(path, run_page(run))

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import DataError
+from vitrail.io import write_file
 from vitrail.training.loop import State
 
 MANIFEST = "state.json"
@@ -46,12 +47,12 @@ def save_state(state: State, folder: Path, extra: dict[str, Any]) -> Path:
     files = {}
     for name, tensors in _tensors(state).items():
         content = safetensors.torch.save(tensors)
-        _write(writing / name, content)
+        write_file(writing / name, content)
         files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     manifest = {"step": state.step, "epoch": state.epoch, "batch": state.batch, "files": files, **extra}
     manifest["gradient_norm"] = float(state.gradient_norm)
     manifest["sha256"] = _manifest_hash(manifest)
-    _write(writing / MANIFEST, json.dumps(manifest, indent=1).encode())
+    write_file(writing / MANIFEST, json.dumps(manifest, indent=1))
     _sync(writing)
     os.rename(writing, place)
     _sync(folder)
@@ -160,13 +161,6 @@ def _verified(file: Path, facts: dict[str, Any]) -> bytes:
     if len(content) != facts["bytes"] or hashlib.sha256(content).hexdigest() != facts["sha256"]:
         raise ValueError(f"{file.name} is not what was written")
     return content
-
-
-def _write(file: Path, content: bytes) -> None:
-    with open(file, "wb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
 
 
 def _sync(folder: Path) -> None:
