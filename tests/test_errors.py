@@ -8,7 +8,7 @@ import pytest
 
 from tests.commands import hint_faults
 from tests.errors import must_raise
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, UsageError, counted
 
 SOURCE = Path(__file__).parent.parent / "src" / "vitrail"
 KINDS = ("UsageError", "DataError", "RunError")
@@ -58,3 +58,9 @@ def test_an_error_of_another_kind_and_none_at_all_are_noticed() -> None:
         raise UsageError("no such folder", "another one")
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"), must_raise(DataError, "no such folder"):
         pass
+
+
+def test_numbers_in_words() -> None:
+    assert counted(1, "image") == "1 image"
+    assert counted(1258, "image") == "1,258 images"
+    assert counted(2, "class", "classes") == "2 classes"

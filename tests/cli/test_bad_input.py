@@ -307,7 +307,7 @@ def test_a_hint_that_is_typed_leads_on(
 
 def test_the_suite_can_fail(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of another kind is no two lines of house style, and gets exit code 1."""
-    monkeypatch.setattr("vitrail.cli.models.parse", lambda *_: 1 / 0)
+    monkeypatch.setattr("vitrail.cli.models.run", lambda *_: 1 / 0)
     answer = cli("models")
     assert answer.code == 1
     with pytest.raises(AssertionError):

@@ -22,7 +22,7 @@ for words in {lines!r}:
     assert not heavy, (words, heavy)
 """
 HELP = ["--help", "--version", *(f"{verb} --help" for verb in VERBS)]
-SLIPS = ["trian", "train --epoch 3", "predict run"]
+SLIPS = ["trian", "train --epoch 3", "train", "predict run", "explain run", "generate run 12"]
 
 
 def heavy_after(code: str) -> list[str]:

@@ -15,8 +15,8 @@ from rich.console import Console
 from tests.cli.command import START, Cli, environment
 from tests.photographs import make_photographs
 from tests.runs import configuration
-from vitrail.cli.output import count, duration, one_line, print_json, print_table, warn
-from vitrail.cli.progress import TrainingProgress
+from vitrail.cli.output import duration, one_line, print_json, print_table, warn
+from vitrail.cli.train import TrainingProgress
 from vitrail.training.events import EpochScored, Started
 
 
@@ -66,12 +66,6 @@ def test_a_stream_that_knows_no_accents(monkeypatch: pytest.MonkeyPatch) -> None
 )
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
-
-
-def test_numbers_in_words() -> None:
-    assert count(1, "image") == "1 image"
-    assert count(1258, "image") == "1,258 images"
-    assert count(2, "class", "classes") == "2 classes"
 
 
 def progress(stream: io.StringIO, terminal: bool) -> TrainingProgress:

@@ -10,7 +10,7 @@ import vitrail
 from tests.cli.command import DATA, USAGE, Cli, must_be_understood, must_refuse, retyped
 from tests.explain.planted_lab import NETWORKS, load_planted
 from vitrail.cli.explain.pictures import read_pictures
-from vitrail.cli.planted import root_of, show_planted
+from vitrail.cli.sources import root_of, show_planted
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.planted import planted_digits
 from vitrail.data.readers.planted_sets import parse_planted, planted_pictures

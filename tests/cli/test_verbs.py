@@ -253,3 +253,10 @@ def test_a_run_whose_data_has_changed_says_so(cli: Cli, photo_run: Path, tmp_pat
         answer = cli("evaluate", run, *strict)
         assert answer.code == code
         assert CHANGED in answer.err
+
+
+def test_a_verb_that_is_no_more_names_the_one_that_does_it(cli: Cli) -> None:
+    answer = cli("generate", "run", "3 1 2", "--beam", 2)
+    must_refuse(answer, USAGE, "generate")
+    assert answer.hint == "vitrail predict run '3 1 2' --beam 2"
+    assert cli("generate", "--help").code == USAGE

@@ -1,14 +1,17 @@
 """What can be typed after each verb: one dataclass a verb, whose fields are its options, each with its line of help.
 
 Nothing here imports torch, so that a help text and a slip of the fingers are answered at once. `vitrail.cli.parse` says
-how the type of a field decides what may be typed.
+how the type of a field decides what may be typed. What does not go together is refused here, before a verb is imported;
+the docstring of a class is the help of its verb.
 """
 
+import math
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from vitrail.data.readers import overview
+from vitrail.errors import UsageError
 from vitrail.training.options import DistillOptions, TrainOptions, option
 
 
@@ -24,16 +27,28 @@ def hidden(instead: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Train(TrainOptions):
-    """What can be typed after `vitrail train`."""
+    """Train a Vision Transformer on a set of images or texts. What is left out is decided by a recipe, and said.
+
+    Example: vitrail train digits
+    """
 
     data: str = positional(overview(), "")
     out: Path | None = option("The run folder; a new one below runs/ when left out.")
     json: bool = option("Print the result as one JSON object.", False)
 
+    def __post_init__(self) -> None:
+        """Refuse a training of nothing, and one that would go on with no run."""
+        if not self.data and self.config is None:
+            raise UsageError("no data given: what should be trained on?", "vitrail train digits")
+        _check_resume(self.resume, self.out)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Distill(DistillOptions):
-    """What can be typed after `vitrail distill`."""
+    """Train a Vision Transformer from labels and a teacher, which it needs no more afterwards.
+
+    Example: vitrail distill mnist --teacher runs/big --student Ti/7
+    """
 
     data: str = positional(overview(texts=False), "")
     teacher: str = option("A run or model folder, torchvision:NAME or timm:NAME.", "")
@@ -44,10 +59,28 @@ class Distill(DistillOptions):
     out: Path | None = option("The run folder; a new one below runs/ when left out.")
     json: bool = option("Print the result as one JSON object.", False)
 
+    def __post_init__(self) -> None:
+        """Refuse a training of nothing or by nobody, and one that would go on with no run."""
+        if not self.data and self.config is None:
+            raise UsageError("no data given: what should be learnt?", "vitrail distill digits --teacher runs/latest")
+        if not self.teacher:
+            raise UsageError(
+                "no teacher given", "--teacher with a run folder, torchvision:NAME or timm:NAME; or vitrail train"
+            )
+        _check_resume(self.resume, self.out)
+
+
+def _check_resume(resume: str, out: Path | None) -> None:
+    if resume == "auto" and out is None:
+        raise UsageError("--resume auto needs the run to go on with", "--out with the folder of the run")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate:
-    """What can be typed after `vitrail evaluate`."""
+    """Count how often a model is right; each sample counts once.
+
+    Example: vitrail evaluate runs/latest
+    """
 
     run: str = positional("A run or model folder")
     data: str = positional(
@@ -67,7 +100,10 @@ class Evaluate:
 
 @dataclass(frozen=True, kw_only=True)
 class Predict:
-    """What can be typed after `vitrail predict`."""
+    """Say what is on images, or write a text for each.
+
+    Example: vitrail predict runs/latest photo.jpg
+    """
 
     run: str = positional("A run or model folder")
     inputs: tuple[str, ...] = positional(
@@ -90,10 +126,34 @@ class Predict:
         False,
     )
 
+    def __post_init__(self) -> None:
+        """Refuse to predict nothing, options that speak of two searches at once, and values that no search has."""
+        if not self.inputs:
+            raise UsageError("no image or text given", f"vitrail predict {self.run} photo.jpg")
+        if self.count is not None and self.count < 1:
+            raise UsageError(f"--count must be at least 1, got {self.count}", "--count 4")
+        if self.sample and self.beam is not None:
+            raise UsageError("--beam searches and --sample draws", "one of the two")
+        for name, value in (("--temperature", self.temperature), ("--seed", self.seed)):
+            if value is not None and not self.sample:
+                raise UsageError(f"{name} is for drawing, and --sample is not given", f"--sample {name} {value}")
+        if self.beam is not None and self.beam < 1:
+            raise UsageError(f"--beam must be at least 1, got {self.beam}", "--beam 4")
+        if self.temperature is not None and not 0 < self.temperature < math.inf:
+            raise UsageError(
+                f"--temperature must be above 0 and finite, got {self.temperature}",
+                "--temperature 0.7; or leave --sample and --temperature out for the likeliest text",
+            )
+        if self.seed is not None and self.seed < 0:
+            raise UsageError(f"--seed must be at least 0, got {self.seed}", "--seed 0")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Explain:
-    """What can be typed after `vitrail explain`."""
+    """Show where on a picture a prediction comes from.
+
+    Example: vitrail explain runs/latest photo.jpg
+    """
 
     run: str = positional("A run or model folder")
     pictures: tuple[str, ...] = positional(
@@ -143,10 +203,20 @@ class Explain:
     threads: int | None = option("Processor threads; chosen by the size of the work when left out.")
     json: bool = option("Print a JSON list with the values of every map.", False)
 
+    def __post_init__(self) -> None:
+        """Refuse to explain nothing."""
+        if not self.pictures:
+            raise UsageError("no picture given", f"vitrail explain {self.run} photo.jpg")
+        if self.count < 1:
+            raise UsageError(f"--count must be at least 1, got {self.count}", "--count 4")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Models:
-    """What can be typed after `vitrail models`."""
+    """Sizes, parameters and FLOPs (2 per multiply-add, one picture, forward).
+
+    Example: vitrail models S/16
+    """
 
     size: str = positional("A size such as S/16, or a run or model folder; all sizes when left out", "")
     image_size: int | None = option("Side of the pictures in pixels; 224 when left out, for a folder its own.")
@@ -157,7 +227,7 @@ class Models:
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor:
-    """What can be typed after `vitrail doctor`."""
+    """Versions, devices, and whether everything works here."""
 
     model: str | None = option(
         "A run or model folder, whose explanations are checked: sums that must close, maps that must move with the "

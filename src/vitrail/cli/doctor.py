@@ -3,30 +3,29 @@
 import importlib.util
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from vitrail.cli.args import Doctor
-from vitrail.cli.parse import parse
+from vitrail.cli.output import duration, print_json, print_table, say
+from vitrail.cli.sources import load_on
 from vitrail.errors import UsageError
-
-if TYPE_CHECKING:
-    import torch
+from vitrail.explain import selftest
+from vitrail.nn import ViT, ViTConfig
+from vitrail.runtime import processors
+from vitrail.training.run import environment
 
 EXTRAS = {"digits": "sklearn", "compat": "timm"}
 NETWORK = "Ti/16"
 
 
-def run(words: Sequence[str]) -> int:
+def run(typed: Doctor, command: str) -> int:
     """Look, try, and print; exit code 1 when a device cannot run a network, or a model fails a check."""
-    typed = parse(Doctor, "doctor", words, "Versions, devices, and whether everything works here.")
     if typed.model is not None:
         return _examine_model(typed.model, typed.json)
-
-    from vitrail.cli.output import print_json, print_table
-
     report = examine()
     if typed.json:
         print_json(report)
@@ -42,11 +41,6 @@ def run(words: Sequence[str]) -> int:
 
 def _examine_model(path: str, as_json: bool) -> int:
     """Check the explanations of a model; exit code 1 when a check fails."""
-    from vitrail.cli.models_on import load_on
-    from vitrail.cli.output import duration, print_json, print_table, say
-    from vitrail.explain import selftest
-    from vitrail.nn import ViT
-
     model = load_on(path, "cpu", None, 4)
     if not isinstance(model.network, ViT):
         raise UsageError(f"the model in {path} gives {model.task.help}, and classes are checked", "a model of classes")
@@ -64,11 +58,6 @@ def _examine_model(path: str, as_json: bool) -> int:
 
 def examine() -> dict[str, Any]:
     """Everything that the doctor looks at."""
-    import torch
-
-    from vitrail.training.execution import processors
-    from vitrail.training.run import environment
-
     names = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
     names += ["mps"] if torch.backends.mps.is_available() else []
     root = os.environ.get("VITRAIL_DATA", "")
@@ -91,10 +80,6 @@ def _verdict(device: dict[str, Any]) -> str:
 
 def _try(name: str, threads: int) -> dict[str, Any]:
     """Forward passes of a small network on a device: finite and equal to the processor's to 1e-3, and how long."""
-    import torch
-
-    from vitrail.nn import ViT, ViTConfig
-
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = ViT(ViTConfig.from_size(NETWORK)).eval()
@@ -121,7 +106,7 @@ def _try(name: str, threads: int) -> dict[str, Any]:
     return {"name": name, "works": not problem, "milliseconds": times, "problem": problem}
 
 
-def _milliseconds(network: "torch.nn.Module", images: "torch.Tensor") -> float:
+def _milliseconds(network: torch.nn.Module, images: torch.Tensor) -> float:
     """Of one forward pass, the better of two after one to warm up."""
     taken = []
     for _ in range(3):

@@ -1,28 +1,23 @@
 """`vitrail evaluate RUN [DATA]`: how often a model is right, with an interval."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vitrail.cli.args import Evaluate
-from vitrail.cli.parse import parse
-from vitrail.errors import DataError
-
-if TYPE_CHECKING:
-    from vitrail.tasks import Result
+from vitrail.cli.output import console, print_json, print_table, warn
+from vitrail.cli.sources import load_on
+from vitrail.errors import DataError, counted
+from vitrail.pages.run_views import ClassTable, Table
+from vitrail.tasks import Result
+from vitrail.text import percent
+from vitrail.training.evaluate import CHANGED, evaluate
 
 NAMED_PROBLEMS = 5
 SHOWN = 40  # classes in the table; --json has all
 
 
-def run(words: Sequence[str]) -> int:
+def run(typed: Evaluate, command: str) -> int:
     """Evaluate, and print the counts."""
-    says = "Count how often a model is right; each sample counts once. Example: vitrail evaluate runs/latest"
-    typed = parse(Evaluate, "evaluate", words, says)
-
-    from vitrail.cli.models_on import load_on
-    from vitrail.cli.output import count, print_json, warn
-    from vitrail.training.evaluate import CHANGED, evaluate
-
     model = load_on(typed.run, typed.device, typed.threads, batch_size=256)
     result = evaluate(model, typed.data or None, run=typed.run, data_root=typed.data_root, split=typed.split)
     if typed.json:
@@ -33,24 +28,20 @@ def run(words: Sequence[str]) -> int:
     for sentence in (*result.notes, *problems[:NAMED_PROBLEMS]):
         warn(sentence)
     if len(problems) > NAMED_PROBLEMS:
-        warn(f"Left out: {count(len(problems) - NAMED_PROBLEMS, 'more sample')} (--json names them all).")
+        warn(f"Left out: {counted(len(problems) - NAMED_PROBLEMS, 'more sample')} (--json names them all).")
     if typed.strict and CHANGED in result.notes:
         raise DataError("the data has changed since the training, and --strict does not allow it", "name other data")
     left_out = sum((result.unknown or {}).values()) + len(problems)
     if typed.strict and left_out:
         raise DataError(
-            f"{count(left_out, 'sample')} left out, and --strict allows none",
+            f"{counted(left_out, 'sample')} left out, and --strict allows none",
             "mend the data, or leave --strict out to count the others only",
         )
     return 0
 
 
-def _print(result: "Result") -> None:
+def _print(result: Result) -> None:
     """The metric, and the tables that a terminal can show."""
-    from vitrail.cli.output import console, print_table
-    from vitrail.pages.run_views import ClassTable, Table
-    from vitrail.text import percent
-
     screen, (name, value) = console(), result.headline
     name = name if result.split != "all" else result.metric.label
     shown = percent(value, 2) if result.metric.fraction else f"{value:.4g}"
@@ -66,9 +57,6 @@ def _print(result: "Result") -> None:
 
 def _print_classes(rows: Sequence[Mapping[str, Any]]) -> None:
     """A table of the classes, the worst first."""
-    from vitrail.cli.output import count, print_table
-    from vitrail.text import percent
-
     columns = ("precision", "recall", "f1")
     worst_first = sorted(rows, key=lambda row: (row["f1"] is None, row["f1"] or 0.0))
     cells = [
@@ -77,4 +65,4 @@ def _print_classes(rows: Sequence[Mapping[str, Any]]) -> None:
     ]
     print_table(cells, ("class (worst first)", "images", *columns))
     if len(rows) > SHOWN:
-        print(f"and {count(len(rows) - SHOWN, 'better class', 'better classes')} (--json has all)")
+        print(f"and {counted(len(rows) - SHOWN, 'better class', 'better classes')} (--json has all)")

@@ -2,23 +2,43 @@
 
 import importlib
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import NamedTuple
 
+from vitrail.cli import args
 from vitrail.cli.output import warn
+from vitrail.cli.parse import parse
 from vitrail.errors import INTERRUPTED, UsageError, VitrailError, nearest
 
+
+class Verb(NamedTuple):
+    """What `vitrail` can do.
+
+    Attributes:
+        line: In the list of verbs.
+        options: What can be typed after it.
+        module: Whose `run` does it; imported when all that was typed is known to be right.
+    """
+
+    line: str
+    options: type
+    module: str
+
+
 VERBS = {
-    "train": "train a Vision Transformer on a set of images or texts",
-    "distill": "train one with the help of a teacher",
-    "evaluate": "count how often a model is right",
-    "predict": "say what is on images, or write a text for each",
-    "explain": "show where on an image a prediction comes from",
-    "models": "sizes, parameters, FLOPs, and the layers of one size",
-    "doctor": "versions, devices, and whether everything works here",
+    "train": Verb("train a Vision Transformer on a set of images or texts", args.Train, "train"),
+    "distill": Verb("train one with the help of a teacher", args.Distill, "train"),
+    "evaluate": Verb("count how often a model is right", args.Evaluate, "evaluate"),
+    "predict": Verb("say what is on images, or write a text for each", args.Predict, "predict"),
+    "explain": Verb("show where on an image a prediction comes from", args.Explain, "explain"),
+    "models": Verb("sizes, parameters, FLOPs, and the layers of one size", args.Models, "models"),
+    "doctor": Verb("versions, devices, and whether everything works here", args.Doctor, "doctor"),
 }
+REMOVED = {"generate": "predict"}  # verbs that are no more, and what does now what they did
 
 HELP = """\
 vitrail: Vision Transformers that can be read, used and seen through
@@ -68,19 +88,27 @@ def _interrupted(given: list[str], debug: bool) -> int:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the verb that the arguments name."""
+    """Understand what was typed, without torch; only then import the verb that it names, and run it."""
     if arguments[:1] == ["help"] and len(arguments) > 1:
         arguments = [arguments[1], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(HELP.format(verbs="\n".join(f"  {verb:<10} {says}" for verb, says in VERBS.items())))
+        print(HELP.format(verbs="\n".join(f"  {name:<10} {verb.line}" for name, verb in VERBS.items())))
         return 0
     if arguments[0] in ("-V", "--version"):
         print(f"vitrail {version('vitrail')}")
         return 0
-    verb = arguments[0]
-    if verb not in VERBS:
-        raise UsageError(f"unknown verb '{verb}'", f"vitrail {nearest(verb, VERBS) or '--help'}")
-    return int(importlib.import_module(f"vitrail.cli.{verb}").run(arguments[1:]))
+    name, *words = arguments
+    if name in REMOVED:
+        instead = REMOVED[name]
+        raise UsageError(
+            f"there is no verb '{name}' any more: {instead} does it", f"vitrail {shlex.join([instead, *words])}"
+        )
+    if name not in VERBS:
+        raise UsageError(f"unknown verb '{name}'", f"vitrail {nearest(name, VERBS) or '--help'}")
+    verb = VERBS[name]
+    typed = parse(verb.options, name, words)
+    module = importlib.import_module(f"vitrail.cli.{verb.module}")
+    return int(module.run(typed, shlex.join(["vitrail", *arguments])))
 
 
 def _wait_politely() -> None:

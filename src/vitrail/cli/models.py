@@ -5,26 +5,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vitrail.cli.args import Models
-from vitrail.cli.parse import parse
+from vitrail.cli.output import print_json, print_table, say
 from vitrail.errors import UsageError
+from vitrail.model import load
+from vitrail.nn import SIZES, ImageToSequenceConfig, TransformerConfig, ViTConfig
+from vitrail.nn.cost import Config, Layer, flops, layers, parameters
 
-if TYPE_CHECKING:
-    from vitrail.nn import ViTConfig
-    from vitrail.nn.cost import Config, Layer
 
-
-def run(words: Sequence[str]) -> int:
+def run(typed: Models, command: str) -> int:
     """Print the table asked for."""
-    says = "Sizes, parameters and FLOPs (2 per multiply-add, one picture, forward). Example: vitrail models S/16"
-    typed = parse(Models, "models", words, says)
-
-    from vitrail.cli.output import print_json, print_table, say
-    from vitrail.nn import SIZES
-    from vitrail.nn.cost import layers
-
     if not typed.size:
         names = [f"{letter}/{14 if letter in 'Hg' else 16}" for letter in SIZES]
         rows = [(name, _config(name, typed)) for name in names]
@@ -35,8 +27,6 @@ def run(words: Sequence[str]) -> int:
             say(f"{rows[0][1].classes} classes; --image-size, --channels and --classes change it")
             say("the layers of one: vitrail models S/16")
         return 0
-    from vitrail.nn import ViTConfig
-
     config = _config_of(typed)
     rows = layers(config)
     if typed.json:
@@ -55,10 +45,8 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
-def _config(size: str, typed: Models) -> "ViTConfig":
+def _config(size: str, typed: Models) -> ViTConfig:
     """A size of the table with what was asked for."""
-    from vitrail.nn import ViTConfig
-
     return ViTConfig.from_size(
         size,
         classes=1000 if typed.classes is None else typed.classes,
@@ -67,10 +55,8 @@ def _config(size: str, typed: Models) -> "ViTConfig":
     )
 
 
-def _config_of(typed: Models) -> "Config":
+def _config_of(typed: Models) -> Config:
     """A size of the table, or what lies in a folder."""
-    from vitrail.model import load
-
     if not Path(typed.size).is_dir():
         return _config(typed.size, typed)
     for name, value in (("image-size", typed.image_size), ("channels", typed.channels), ("classes", typed.classes)):
@@ -79,10 +65,8 @@ def _config_of(typed: Models) -> "Config":
     return load(typed.size).network.config
 
 
-def _sample(config: "Config") -> str:
+def _sample(config: Config) -> str:
     """What the FLOPs are of."""
-    from vitrail.nn import ImageToSequenceConfig, TransformerConfig
-
     match config:
         case TransformerConfig(max_length=most):
             return f"a text of {most} tokens read and one of {most} written"
@@ -92,16 +76,14 @@ def _sample(config: "Config") -> str:
             return f"one picture of {config.image[0]} x {config.image[1]}"
 
 
-def _switches(config: "ViTConfig") -> list[str]:
+def _switches(config: ViTConfig) -> list[str]:
     """What is set otherwise than by default; sizes are in the table."""
     size = {"image_size", "patch_size", "channels", "classes", "width", "depth", "heads", "head_dim", "mlp_dim"}
     kept = [field for field in fields(config) if field.name not in size]
     return [f"{f.name} {getattr(config, f.name)}" for f in kept if getattr(config, f.name) != f.default]
 
 
-def _print_sizes(rows: list[tuple[str, "ViTConfig"]]) -> None:
-    from vitrail.cli.output import print_table
-
+def _print_sizes(rows: list[tuple[str, ViTConfig]]) -> None:
     cells = []
     for name, c in rows:
         facts, tokens = _facts(name, c), c.grid[0] * c.grid[1] + c.prefix
@@ -110,7 +92,7 @@ def _print_sizes(rows: list[tuple[str, "ViTConfig"]]) -> None:
     print_table(cells, ("size", "width", "depth", "heads", "mlp_dim", "tokens", "parameters", "GFLOPs"))
 
 
-def _grouped(rows: Sequence["Layer"]) -> list["Layer"]:
+def _grouped(rows: Sequence[Layer]) -> list[Layer]:
     """The layers with the blocks after the first of a stack, which are all alike, in one row: their sum."""
     found: list[Layer] = []
     for stack, some in groupby(rows, _stack_behind_first):
@@ -126,13 +108,13 @@ def _grouped(rows: Sequence["Layer"]) -> list["Layer"]:
     return found
 
 
-def _stack_behind_first(row: "Layer") -> str | None:
+def _stack_behind_first(row: Layer) -> str | None:
     """The stack (`encoder.`, or the empty word) whose block this is, if that is not the stack's first; else None."""
     place = re.match(r"(|encoder\.|decoder\.)blocks\.(\d+)\.", row.name)
     return place.group(1) if place and place.group(2) != "0" else None
 
 
-def _cells(layer: "Layer") -> tuple[str, ...]:
+def _cells(layer: Layer) -> tuple[str, ...]:
     shape = " x ".join(map(str, layer.shape))
     return layer.name, shape, f"{layer.parameters:,}", f"{layer.flops / 1e6:,.1f}" if layer.flops else ""
 
@@ -141,7 +123,5 @@ def _flops(number: int) -> str:
     return f"{number / 1e9:,.1f} GFLOPs" if number >= 1e9 else f"{number / 1e6:,.1f} MFLOPs"
 
 
-def _facts(name: str, config: "Config") -> dict[str, Any]:
-    from vitrail.nn.cost import flops, parameters
-
+def _facts(name: str, config: Config) -> dict[str, Any]:
     return {"size": name, "parameters": parameters(config), "flops": flops(config), "config": asdict(config)}

@@ -10,8 +10,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from vitrail.errors import counted
-
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -70,11 +68,6 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), left:
             cell + blank if i < left else blank + cell for i, (cell, blank) in enumerate(zip(row, blanks, strict=True))
         ]
         _print("  ".join(line).rstrip(), sys.stdout)
-
-
-def count(number: int, one: str, many: str = "") -> str:
-    """1 picture, 2 pictures, 1,258 pictures."""
-    return counted(number, one, many)
 
 
 def duration(seconds: float) -> str:

@@ -100,14 +100,13 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, f"{self.prog} --help")
 
 
-def parse(kind: type[Options], verb: str, words: Sequence[str], about: str) -> Options:
+def parse(kind: type[Options], verb: str, words: Sequence[str]) -> Options:
     """The options of one verb.
 
     Args:
-        kind: A dataclass of `vitrail.cli.args`.
+        kind: A dataclass of `vitrail.cli.args`, whose docstring is the verb's help.
         verb: Its name, for messages.
         words: What was typed after the verb.
-        about: What the verb does, for its help.
 
     Raises:
         UsageError: For an unknown option (offers the nearest), a word of the wrong kind, or one that is missing.
@@ -115,7 +114,9 @@ def parse(kind: type[Options], verb: str, words: Sequence[str], about: str) -> O
     hints = get_type_hints(kind)
     options = [_option(field, hints[field.name]) for field in fields(kind)]  # pyrefly: ignore[bad-argument-type]
     there = [option for option in options if "instead" not in option.field.metadata]
-    typed, left = _parser(verb, about, there).parse_known_intermixed_args(list(_joined(verb, words, options)))
+    typed, left = _parser(verb, kind.__doc__ or "", there).parse_known_intermixed_args(
+        list(_joined(verb, words, options))
+    )
     if left:
         raise UsageError(f"vitrail {verb} has no place for {' '.join(left)}", f"vitrail {verb} --help")
     values: dict[str, Any] = {}
@@ -149,7 +150,7 @@ def _parser(verb: str, about: str, options: Sequence[_Option]) -> _Parser:
     """What shows the help, and tells options from names."""
     names = [f"[{one.flag}]" if not one.required else one.flag for one in options if one.positional]
     usage = " ".join([f"vitrail {verb}", *names, "[--flags]"])
-    text = about.replace("%", "%%")
+    text = " ".join(about.split()).replace("%", "%%")
     parser = _Parser(f"vitrail {verb}", usage, text, formatter_class=_Lines, allow_abbrev=False)
     for option in options:
         name, help = option.field.name, option.help

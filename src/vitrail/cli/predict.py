@@ -1,52 +1,41 @@
 """`vitrail predict RUN INPUTS`: what a model answers to each image or text."""
 
 import csv
+import dataclasses
 import io
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vitrail.cli.args import Predict
-from vitrail.cli.parse import parse
-from vitrail.errors import DataError, UsageError
-
-if TYPE_CHECKING:
-    from vitrail.model import Model
-    from vitrail.nn import Search
-    from vitrail.tasks import Prediction
+from vitrail.cli.output import print_json, print_table, say, warn
+from vitrail.cli.sources import check_sources, files_of, leave_out, load_on, show_planted
+from vitrail.data.readers import format_of
+from vitrail.errors import DataError, UsageError, counted
+from vitrail.io import write_file
+from vitrail.model import Model
+from vitrail.nn import Beam, Sampling, Search
+from vitrail.tasks import ClassPrediction, Prediction
 
 BATCH = 64
-SAYS = "Say what is on images, or write a text for each. Example: vitrail predict runs/latest photo.jpg"
 
 
-def run(words: Sequence[str]) -> int:
+def run(typed: Predict, command: str) -> int:
     """Predict, and print a line for each input."""
-    typed = parse(Predict, "predict", words, SAYS)
-    if not typed.inputs:
-        raise UsageError("no image or text given", f"vitrail predict {typed.run} photo.jpg")
-    if typed.count is not None and typed.count < 1:
-        raise UsageError(f"--count must be at least 1, got {typed.count}", "--count 4")
-    _check_search(typed)
     if typed.out is not None:
         _check_out(typed.out)
-
-    from vitrail.cli.models_on import check_sources, files_of, load_on
-    from vitrail.cli.output import count, print_json, print_table, say, warn
-    from vitrail.data.readers import format_of
-    from vitrail.io import write_file
-
-    row = format_of(typed.inputs[0])
-    planted = row is not None and row.name == "planted"
+    form = format_of(typed.inputs[0])
+    planted = form is not None and form.name == "planted"
     if not planted:
         for name, value in (("--count", typed.count), ("--data-root", typed.data_root)):
             if value is not None:
                 raise UsageError(f"{name} is for planted images", f"leave {name} out")
     many = any(Path(name).is_dir() for name in typed.inputs)
     model = load_on(typed.run, typed.device, typed.threads, BATCH if many else min(BATCH, len(typed.inputs)))
-    if _searches(typed) and not model.task.searches:
+    search = _search(typed)
+    if search is not None and not model.task.searches:
+        option = "--sample" if typed.sample else "--beam"
         raise UsageError(
-            f"the model in {typed.run} gives {model.task.help}, and {_searches(typed)} says how texts are written",
+            f"the model in {typed.run} gives {model.task.help}, and {option} says how texts are written",
             f"vitrail predict {typed.run} {typed.inputs[0]}",
         )
     problems: list[DataError] = []
@@ -55,13 +44,13 @@ def run(words: Sequence[str]) -> int:
     else:
         check_sources(model, typed.run, typed.inputs)
         sources = typed.inputs if model.reads_text else [str(file) for file, _ in files_of(typed.inputs)]
-        found = _predictions(model, sources, _search(typed), problems)
+        found = _predictions(model, sources, search, problems)
     if typed.out is not None and found:
         write_file(typed.out, _csv([one.row() for one in found]))
     if typed.json:
         print_json([one.to_dict() for one in found])
     elif typed.out is not None:
-        say(f"{count(len(found), 'prediction')} in {typed.out}")
+        say(f"{counted(len(found), 'prediction')} in {typed.out}")
     else:
         print_table([one.cells() for one in found], left=2)
         if found and model.about:
@@ -69,51 +58,12 @@ def run(words: Sequence[str]) -> int:
     for one in found:
         for note in one.notes:
             warn(f"{one.name}: {note}")
-    for problem in problems[:-1]:
-        warn(f"left out: {problem.problem}")
-    if problems:
-        done = f" ({count(len(found), 'other input')} answered)" if found else ""
-        raise DataError(f"{problems[-1].problem}{done}", problems[-1].hint)
+    leave_out(problems, f" ({counted(len(found), 'other input')} answered)" if found else "")
     return 0
 
 
-def _searches(typed: Predict) -> str:
-    """The first option that was typed of those that say how a text is written; empty where there is none."""
-    given = {
-        "--beam": typed.beam is not None,
-        "--sample": typed.sample,
-        "--temperature": typed.temperature is not None,
-        "--seed": typed.seed is not None,
-    }
-    return next((name for name, there in given.items() if there), "")
-
-
-def _check_search(typed: Predict) -> None:
-    """Refuse options that speak of two searches at once, and values that no search has.
-
-    Raises:
-        UsageError: Names the options.
-    """
-    if typed.sample and typed.beam is not None:
-        raise UsageError("--beam searches and --sample draws", "one of the two")
-    for name, value in (("--temperature", typed.temperature), ("--seed", typed.seed)):
-        if value is not None and not typed.sample:
-            raise UsageError(f"{name} is for drawing, and --sample is not given", f"--sample {name} {value}")
-    if typed.beam is not None and typed.beam < 1:
-        raise UsageError(f"--beam must be at least 1, got {typed.beam}", "--beam 4")
-    if typed.temperature is not None and not 0 < typed.temperature < math.inf:
-        raise UsageError(
-            f"--temperature must be above 0 and finite, got {typed.temperature}",
-            "--temperature 0.7; or leave --sample and --temperature out for the likeliest text",
-        )
-    if typed.seed is not None and typed.seed < 0:
-        raise UsageError(f"--seed must be at least 0, got {typed.seed}", "--seed 0")
-
-
-def _search(typed: Predict) -> "Search | None":
+def _search(typed: Predict) -> Search | None:
     """How the next token is chosen; None for the usual way."""
-    from vitrail.nn import Beam, Sampling
-
     if typed.beam is not None:
         return Beam(width=typed.beam)
     if typed.sample:
@@ -123,33 +73,32 @@ def _search(typed: Predict) -> "Search | None":
 
 
 def _predictions(
-    model: "Model", sources: Sequence[str], search: "Search | None", problems: list[DataError]
-) -> list["Prediction"]:
+    model: Model, sources: Sequence[str], search: Search | None, problems: list[DataError]
+) -> list[Prediction]:
     """Predictions of the sources that can be read, a batch at a time; the others stand in `problems`."""
+
+    def answers(some: Sequence[str], first: int) -> list[Prediction]:
+        return model.predict(some, search=None if search is None else search.from_row(first))
+
     found: list[Prediction] = []
     for first in range(0, len(sources), BATCH):
         some = sources[first : first + BATCH]
         try:
-            found += model.predict(some, search=None if search is None else search.from_row(first))
+            found += answers(some, first)
         except DataError:
             for row, one in enumerate(some, start=first):
                 if not one:
                     problems.append(DataError(f"text {row + 1} of {len(sources)} is empty", "a text in its place"))
                     continue
                 try:
-                    found += model.predict([one], search=None if search is None else search.from_row(row))
+                    found += answers([one], row)
                 except DataError as error:
                     problems.append(error)
     return found
 
 
-def _of_planted(model: "Model", typed: Predict) -> list["Prediction"]:
+def _of_planted(model: Model, typed: Predict) -> list[Prediction]:
     """Predictions of the test images of a planted set."""
-    import dataclasses
-
-    from vitrail.cli.planted import show_planted
-    from vitrail.tasks import ClassPrediction
-
     name = typed.inputs[0]
     if len(typed.inputs) > 1:
         raise UsageError(f"{name} is a whole set, and stands alone", f"vitrail predict {typed.run} {name}")

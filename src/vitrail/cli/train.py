@@ -1,52 +1,46 @@
-"""`vitrail train DATA`: from a set of pictures to a run folder."""
+"""`vitrail train DATA` and `vitrail distill DATA --teacher T`: from data to a run folder, and how that is shown."""
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import fields
-from typing import TYPE_CHECKING
+import time
+from dataclasses import fields, replace
+from types import TracebackType
+from typing import TypeVar
 
-from vitrail.cli.args import Train
-from vitrail.cli.parse import parse
-from vitrail.errors import UsageError
-from vitrail.training.options import TrainOptions
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from vitrail.cli.args import Distill, Train
+from vitrail.cli.output import console, duration, one_line, print_json, say
+from vitrail.errors import counted
+from vitrail.tasks import Metric
+from vitrail.text import percent
+from vitrail.training.evaluate import remembered_data
+from vitrail.training.events import EpochScored, Event, Finished, Reading, Started
+from vitrail.training.job import distill, train
+from vitrail.training.loop import StepDone
+from vitrail.training.options import DistillOptions, TrainOptions
 
-    from vitrail.training.events import Finished
+Options = TypeVar("Options", bound=TrainOptions)
 
-SAYS = (
-    "Train a Vision Transformer on a set of pictures. What is left out is decided by a recipe, and said. "
-    "Example: vitrail train digits"
-)
+EPOCH_LINES = 25  # of a longer run not every epoch gets a line; metrics.jsonl and the page have them all
+PLAIN_SECONDS = 20.0
+LIVE_SECONDS = 0.2
+RATE = "{unit}s/s"
+WIDTHS = {"train loss": 10, "validation: loss": 16, "{metric}": 11, RATE: 10, "waiting for data": 16}
 
 
-def run(words: Sequence[str]) -> int:
-    """Train, and print where the result is."""
-    typed = parse(Train, "train", words, SAYS)
-    options = TrainOptions(**{field.name: getattr(typed, field.name) for field in fields(TrainOptions)})
-    if not typed.data and options.config is None:
-        raise UsageError("no data given: what should be trained on?", "vitrail train digits")
-    if options.resume == "auto" and typed.out is None:
-        raise UsageError("--resume auto needs the run to go on with", "--out with the folder of the run")
-
-    from vitrail.cli.output import console
-    from vitrail.cli.progress import TrainingProgress
-    from vitrail.training.job import train
-
+def run(typed: Train | Distill, command: str) -> int:
+    """Train, and print how well it went and where the result is."""
     screen = console(to_stderr=typed.json)
     with TrainingProgress(screen) as progress:
-        finished = train(typed.data, typed.out, options, progress, shlex.join(["vitrail", "train", *words]))
-    return show(finished, screen, typed.json)
-
-
-def show(finished: "Finished", screen: "Console", as_json: bool) -> int:
-    """Print how well it went, and where the result is."""
-    from vitrail.cli.output import duration, print_json, say
-    from vitrail.text import percent
-
+        if isinstance(typed, Distill):
+            options = replace(_options(typed, DistillOptions), size=typed.student)
+            finished = distill(typed.data, typed.teacher, typed.out, options, progress, command)
+        else:
+            finished = train(typed.data, typed.out, _options(typed, TrainOptions), progress, command)
     evaluated = finished.evaluated
-    if as_json:
+    if typed.json:
         result = {"seconds": finished.seconds, "weights": finished.weights}
         print_json({"run": str(finished.folder), **evaluated.to_dict(), **result})
         return 0
@@ -58,15 +52,140 @@ def show(finished: "Finished", screen: "Console", as_json: bool) -> int:
         say(f"beside it  {finished.document}")
     say(f"the page   {finished.folder / 'run.html'}")
     say(f"the model  {finished.folder / 'model'}")
-    say(f"next       {shlex.join(_next(finished))}")
+    folder, model = str(finished.folder), finished.model
+    if model.reads_text:  # is let write; what reads images is seen through
+        following = ["vitrail", "predict", folder, model.example]
+    else:
+        following = ["vitrail", "explain", folder, remembered_data(folder)["name"]]
+    say(f"next       {shlex.join(following)}")
     return 0
 
 
-def _next(finished: "Finished") -> list[str]:
-    """What to type next: see through what reads pictures, let write what reads texts."""
-    from vitrail.training.evaluate import remembered_data
+def _options(typed: Train | Distill, kind: type[Options]) -> Options:
+    """What was typed, without what only the command line has."""
+    return kind(**{field.name: getattr(typed, field.name) for field in fields(kind)})
 
-    run, model = str(finished.folder), finished.model
-    if model.reads_text:
-        return ["vitrail", "predict", run, model.example]
-    return ["vitrail", "explain", run, remembered_data(finished.folder)["name"]]
+
+class TrainingProgress:
+    """Listens to a training and prints: a live line on a terminal, plain lines everywhere else.
+
+    A context manager, so that the live line is taken away at the end.
+
+    Args:
+        console: Where to print.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.live = console.is_terminal and not console.is_dumb_terminal
+        self.started: Started | None = None
+        self.bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[says]}", markup=False),
+            console=console,
+            transient=True,
+            expand=True,
+            disable=not self.live,
+        )
+        self.task = self.bar.add_task("", total=None, says="", visible=False)
+        self.told = self.began = time.monotonic()
+        self.images = 0
+        self.seconds = self.waiting = 0.0
+
+    def __enter__(self) -> "TrainingProgress":
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Show one event."""
+        match event:
+            case str():
+                style = "yellow" if event.startswith(("warning", "left out")) else "dim"
+                self.console.print(Text(one_line(event), style=style))
+            case Reading():
+                self._read(event)
+            case Started():
+                self._start(event)
+            case StepDone():
+                self._step(event)
+            case EpochScored():
+                self._epoch(event.row)
+            case Finished():
+                self.bar.update(self.task, visible=False)
+
+    def _due(self) -> bool:
+        """Whether it is time to say something again."""
+        now = time.monotonic()
+        if now - self.told < (LIVE_SECONDS if self.live else PLAIN_SECONDS):
+            return False
+        self.told = now
+        return True
+
+    def _read(self, event: Reading) -> None:
+        says = f"{event.done:,} of {counted(event.whole, 'image')}"
+        if self._due():
+            if self.live:
+                self.bar.update(
+                    self.task, visible=True, description=event.what, total=event.whole, completed=event.done, says=says
+                )
+            else:
+                self.console.print(f"{event.what}: {says}")
+
+    def _start(self, event: Started) -> None:
+        self.started, self.began = event, time.monotonic()
+        steps = event.steps_per_epoch * event.epochs
+        self.console.print(
+            f"{counted(event.images, event.unit)}, {counted(event.epochs, 'epoch')} of "
+            f"{counted(event.steps_per_epoch, 'step')}, about {duration(event.seconds)} (from timed steps)"
+        )
+        self.console.print(one_line(f"the run: {event.folder}"))
+        if event.step < steps:
+            words = {"unit": event.unit, "metric": event.metric.label}
+            headings = [f"{name.format(**words):>{width}}" for name, width in WIDTHS.items()]
+            self.console.print("  ".join([f"{'epoch':>{self._epoch_width()}}", *headings]), style="dim")
+        self.bar.update(self.task, visible=True, total=steps, completed=event.step, description="training", says="")
+
+    def _epoch_width(self) -> int:
+        return max(5, 2 * len(str(self.started.epochs)) + 1) if self.started else 5
+
+    def _step(self, event: StepDone) -> None:
+        self.images, self.seconds = self.images + event.images, self.seconds + event.seconds
+        self.waiting += event.waiting
+        if self.started is None or not self._due():
+            return
+        left = self.started.steps_per_epoch * self.started.epochs - event.step
+        done = event.step - self.started.step
+        says = (
+            f"epoch {event.epoch + 1}/{self.started.epochs}  loss {float(event.loss):.3f}  "
+            f"{self.images / max(self.seconds, 1e-9):,.0f} {RATE.format(unit=self.started.unit)}  "
+            f"{percent(self.waiting / max(self.seconds, 1e-9), 0)} waiting  "
+            f"{duration((self.told - self.began) / max(done, 1) * left)} left"
+        )
+        self.images, self.seconds, self.waiting = 0, 0.0, 0.0
+        if self.live:
+            self.bar.update(self.task, completed=event.step, says=says)
+        else:
+            self.console.print(f"step {event.step}: {says}")
+
+    def _epoch(self, row: dict) -> None:
+        total = self.started.epochs if self.started else row["epoch"]
+        metric = self.started.metric if self.started else Metric("accuracy", "accuracy")
+        value = row[f"validation_{metric.key}"]
+        if row["epoch"] % -(-total // EPOCH_LINES) and row["epoch"] not in (1, total):
+            return
+        cells = (
+            f"{row['training_loss']:.4f}",
+            f"{row['validation_loss']:.4f}",
+            percent(value, 2) if metric.fraction else f"{value:.4g}",
+            f"{row['images_per_second'] or 0.0:,.0f}",
+            percent(row["waiting_share"] or 0.0, 0),
+        )
+        epoch = f"{row['epoch']}/{total}".rjust(self._epoch_width())
+        widths = WIDTHS.values()
+        self.console.print("  ".join([epoch, *(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))]))

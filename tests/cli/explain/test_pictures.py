@@ -11,7 +11,7 @@ from PIL import Image
 from tests.cli.command import Cli
 from tests.cli.planted import planted_model
 from vitrail.cli.explain.pictures import mask_patches, read_pictures, with_masks, with_planted_masks
-from vitrail.cli.shown import Shown
+from vitrail.cli.sources import Shown
 from vitrail.data.readers.planted import planted_digits
 from vitrail.errors import DataError
 

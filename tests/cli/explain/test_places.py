@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Cli
-from vitrail.cli.explain.places import page_at
+from vitrail.cli.explain.page import page_at
 from vitrail.errors import UsageError
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 import vitrail
 from tests.cli.command import Cli
 from tests.cli.planted import planted_model
-from vitrail.cli.explain import maps, precision
+from vitrail.cli.explain import maps
 from vitrail.pages.trust import PRECISIONS
 from vitrail.training import execution
 
@@ -29,7 +29,7 @@ def test_one_precision_for_all_pictures_of_a_command(
     """It was timed anew for each batch, so one page could hold verdicts of both."""
     monkeypatch.setattr(maps, "BATCH", 1)
     timings = iter([1.0, 0.5, 1.0, 2.0])  # bf16 is faster when first asked, and slower when asked again
-    monkeypatch.setattr(precision, "seconds_of", lambda forward: next(timings))
+    monkeypatch.setattr(maps, "seconds_of", lambda forward: next(timings))
     run, page = vitrail.save(wide, tmp_path / "run"), tmp_path / "p.html"
     words = ("explain", run, pictures, "--out", page)
     answer = cli(*words, "--json")
@@ -51,12 +51,12 @@ def test_the_faster_is_taken_and_what_is_asked_for_is_not_timed(
         dtypes.append(forward().dtype)
         return bf16 if dtypes[-1] == torch.bfloat16 else 1.0
 
-    monkeypatch.setattr(precision, "seconds_of", seconds)
-    assert precision.choose_precision(wide, read, "auto") == chosen
+    monkeypatch.setattr(maps, "seconds_of", seconds)
+    assert maps.choose_precision(wide, read, "auto") == chosen
     assert dtypes == [torch.float32, torch.bfloat16]
-    assert [precision.choose_precision(wide, read, asked) for asked in ("fp32", "bf16")] == ["fp32", "bf16"]
+    assert [maps.choose_precision(wide, read, asked) for asked in ("fp32", "bf16")] == ["fp32", "bf16"]
     monkeypatch.setattr(execution, "BF16_LEAST_WIDTH", 192)
-    assert precision.choose_precision(wide, read, "auto") == "fp32"
+    assert maps.choose_precision(wide, read, "auto") == "fp32"
     assert len(dtypes) == 2
 
 
@@ -84,5 +84,5 @@ class WorksAhead:
 
 def test_a_device_that_works_ahead_is_waited_for_before_the_clock_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     device = WorksAhead()
-    monkeypatch.setattr(precision.time, "perf_counter", lambda: device.now)
-    assert precision.seconds_of(device) == 1.0
+    monkeypatch.setattr(maps.time, "perf_counter", lambda: device.now)
+    assert maps.seconds_of(device) == 1.0

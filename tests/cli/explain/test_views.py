@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from tests.cli.planted import planted_model
-from vitrail.cli.explain.as_json import explained_json
-from vitrail.cli.explain.files import Files
-from vitrail.cli.explain.views import views_of
+from vitrail.cli.explain.maps import views_of
+from vitrail.cli.explain.page import Files, explained_json
 from vitrail.explain import Comparison, compare
 from vitrail.pages import ExplainedPicture, HeatView
 

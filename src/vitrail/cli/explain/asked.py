@@ -3,23 +3,25 @@
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from torch import Tensor
+
+from vitrail.cli.args import Explain
+from vitrail.cli.output import warn
+from vitrail.data.background import FEW, open_background
+from vitrail.data.columns import Classes
 from vitrail.errors import DataError, UsageError, counted, nearest
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from vitrail.cli.args import Explain
-    from vitrail.explain import Method
-    from vitrail.model import Model
+from vitrail.explain.methods import METHODS, Method, nearest_method
+from vitrail.model import Model
 
 DEFAULT_METHOD = "generic_attention"
+WRITTEN = "cross_attention"  # the method of a model that writes
 SQUARES = 256  # with more of them, a comparison leaves out what covers one square after another
 SLOW_WITH_SQUARES = ("occlusion",)
 EVERY_HAS = {"layer": "--layer -1", "head": "--head 0"}  # what any network has, of what some methods read
 
-Methods = tuple["Method", ...]
+Methods = tuple[Method, ...]
 
 
 @dataclass(frozen=True)
@@ -40,18 +42,21 @@ class Asked:
     options: Mapping[str, Any]
     target: int | None
     rather_than: int | None
-    references: "Tensor | None"
+    references: Tensor | None
     scored: bool
     precision: Literal["auto", "fp32", "bf16"] = "auto"
 
 
-def check_asked(model: "Model", typed: "Explain") -> Asked:
-    """What was asked for, checked before anything is computed.
+def check_asked(model: Model, typed: Explain) -> Asked | None:
+    """What was asked for, checked before anything is computed; None for a model that writes, which leaves no choice.
 
     Raises:
         UsageError: If a method, class, layer or head is not there, or two options do not go together.
         DataError: If the reference pictures cannot be read or have another size than the model's.
     """
+    if not isinstance(model.output, Classes):
+        _check_written(model, typed)
+        return None
     tested = {"--reference": typed.reference, "--masks": typed.masks, "--precision": typed.precision != "auto"}
     for option in (option for option, given in tested.items() if given and typed.no_trust):
         raise UsageError(f"{option} is for the test that --no-trust leaves out", "one of the two")
@@ -74,13 +79,37 @@ def check_asked(model: "Model", typed: "Explain") -> Asked:
     )
 
 
-def _references(model: "Model", typed: "Explain") -> "Tensor | None":
+def _check_written(model: Model, typed: Explain) -> None:
+    """Refuse what only models that say classes have.
+
+    Raises:
+        UsageError: Names it.
+    """
+    if model.reads_text:
+        raise UsageError(
+            f"the model in {typed.run} reads texts, and only pictures are explained",
+            f"vitrail predict {typed.run} {model.example}",
+        )
+    if typed.method not in (None, WRITTEN):
+        raise UsageError(f"method '{typed.method}' explains classes, and this model writes", f"--method {WRITTEN}")
+    given = {
+        "--compare": typed.compare,
+        "--methods": typed.methods is not None,
+        f"--target {typed.target}": typed.target is not None,
+        f"--rather-than {typed.rather_than}": typed.rather_than is not None,
+        "--layer": typed.layer is not None,
+        "--head": typed.head is not None,
+        "--reference": typed.reference is not None,
+        "--masks": typed.masks is not None,
+    }
+    for option in (option for option, is_given in given.items() if is_given):
+        raise UsageError(f"{option} is for models that say classes, and this model writes", f"leave {option} out")
+
+
+def _references(model: Model, typed: Explain) -> Tensor | None:
     """The reference pictures that were named, where the model is; None for the model's own."""
     if typed.reference is None:
         return None
-
-    from vitrail.cli.output import warn
-    from vitrail.data.background import FEW, open_background
 
     try:
         references = open_background(typed.reference, model.preprocessing, warn)
@@ -94,7 +123,7 @@ def _references(model: "Model", typed: "Explain") -> "Tensor | None":
     return references.to(next(model.network.parameters()).device)
 
 
-def choose_methods(model: "Model", method: str | None, compare: bool, named: str | None, contrast: bool) -> Methods:
+def choose_methods(model: Model, method: str | None, compare: bool, named: str | None, contrast: bool) -> Methods:
     """The methods that were asked for.
 
     Args:
@@ -122,8 +151,6 @@ def choose_methods(model: "Model", method: str | None, compare: bool, named: str
 
 def _named(names: Sequence[str], option: str, contrast: bool) -> Methods:
     """The methods of these names, each once."""
-    from vitrail.explain.methods import METHODS, nearest_method
-
     for name in names:
         if name not in METHODS:
             raise UsageError(
@@ -140,11 +167,8 @@ def _named(names: Sequence[str], option: str, contrast: bool) -> Methods:
     return chosen
 
 
-def _compared_by_itself(model: "Model", contrast: bool) -> Methods:
+def _compared_by_itself(model: Model, contrast: bool) -> Methods:
     """All methods but those that take long or cannot answer, which are named."""
-    from vitrail.cli.output import warn
-    from vitrail.explain.methods import METHODS
-
     rows, columns = (
         side // patch for side, patch in zip(model.preprocessing.size, model.network.config.patch, strict=True)
     )
@@ -183,7 +207,7 @@ def choose_options(methods: Methods, given: Mapping[str, str | int | None]) -> d
     return options
 
 
-def class_index(model: "Model", name: str | None, option: str) -> int | None:
+def class_index(model: Model, name: str | None, option: str) -> int | None:
     """The index of a class.
 
     Raises:

@@ -1,45 +1,59 @@
-"""From pictures to maps with their verdicts, as values that the page and the sheets show."""
+"""From pictures to maps with their verdicts, as plain values that the page and the sheets show."""
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
-from vitrail.cli.explain.asked import EVERY_HAS, Asked
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitrail.cli.explain.asked import EVERY_HAS, WRITTEN, Asked
+from vitrail.cli.explain.pictures import mask_patches
+from vitrail.cli.output import console, warn
+from vitrail.cli.sources import Shown
+from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import UsageError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from vitrail.cli.shown import Shown
-    from vitrail.explain import Comparison, Method
-    from vitrail.explain.verdict import Precision
-    from vitrail.model import Model
-    from vitrail.pages.views import ExplainedPicture
-    from vitrail.tasks import ClassPrediction
+from vitrail.explain import METHODS, Comparison, Method, balance_sheet, compare, cross_attention
+from vitrail.explain.trial import in_precision
+from vitrail.explain.readout import wide
+from vitrail.explain.verdict import Precision
+from vitrail.model import Model
+from vitrail.pages.views import AreasView, ExplainedPicture, HeatView, TrustView
+from vitrail.tasks import ClassPrediction, TextPrediction
+from vitrail.training import execution
 
 BATCH = 16
 FEW = 4  # pictures at a time by a wide network, so that one sees how far it is, and an interruption loses little
 WIDE = 192
 SUMMED = "conservative"  # the method whose parts add up to what is explained
+TIMED = 4  # pictures of a pass that is timed
+PAYS = 0.8  # bf16 is taken where it needs less than this share of the time
 
-Result = tuple["ClassPrediction", "ExplainedPicture"]
+Result = tuple[ClassPrediction | TextPrediction, ExplainedPicture]
 Classes = int | tuple[list[int], list[int]] | None
 
 
-def explain(model: "Model", shown: Sequence["Shown"], asked: Asked) -> Iterator[Result]:
+def explain(model: Model, shown: Sequence[Shown], asked: Asked | None) -> Iterator[Result]:
     """What the model says of each picture, and the picture with its maps as values of a page, some at a time.
 
     A picture whose top class is the one that it would be held against is left out, and named on stderr.
+
+    Args:
+        model: What explains itself.
+        shown: The pictures.
+        asked: Of a model of classes; None of one that writes.
 
     Raises:
         UsageError: If a method refuses its options.
         DataError: If a mask names no square.
     """
-    from vitrail.cli.explain.pictures import mask_patches
-    from vitrail.cli.explain.precision import choose_precision
-
+    if asked is None:
+        yield from (_explain_text(model, one) for one in shown)
+        return
     masks = mask_patches(shown, model) if asked.scored else None
     at_a_time = max(1, (FEW if model.network.config.width >= WIDE else BATCH) // len(asked.methods))
     with _waiting(asked.scored) as say:
@@ -51,27 +65,32 @@ def explain(model: "Model", shown: Sequence["Shown"], asked: Asked) -> Iterator[
 
 
 def _explain(
-    model: "Model",
-    shown: Sequence["Shown"],
-    masks: "Tensor | None",
+    model: Model,
+    shown: Sequence[Shown],
+    masks: Tensor | None,
     asked: Asked,
-    precision: "Precision",
+    precision: Precision,
 ) -> list[Result]:
-    from vitrail.cli.explain.views import views_of
-    from vitrail.pages.views import ExplainedPicture
-    from vitrail.tasks import ClassPrediction
-
-    found = model.predict([one.picture for one in shown])
-    predictions = [one for one in found if isinstance(one, ClassPrediction)]
-    kept = [row for row, said in enumerate(predictions) if not _same(model, shown[row].name, said, asked)]
+    against = None if asked.rather_than is None else model.classes[asked.rather_than]
+    kept, predictions = [], []
+    for row, said in enumerate(model.predict([one.picture for one in shown])):
+        assert isinstance(said, ClassPrediction)
+        if asked.target is None and said.label == against:
+            warn(f"left out: the model takes {shown[row].name} for '{against}', which has nothing to be held against")
+        else:
+            kept.append(row)
+            predictions.append(said)
     if not kept:
         return []
-    shown, predictions = [shown[row] for row in kept], [predictions[row] for row in kept]
+    target: Classes = asked.target
+    if asked.rather_than is not None:
+        tops = [model.classes.index(each.label) if asked.target is None else asked.target for each in predictions]
+        target = tops, [asked.rather_than] * len(tops)
+    shown = [shown[row] for row in kept]
     images, masks = model.tensor([one.picture for one in shown]), None if masks is None else masks[kept]
-    target = _target(model, predictions, asked)
     compared = _compared(model, images, target, masks, asked, precision)
     parts = _parts(model, images, target, asked.methods)
-    results = []
+    results: list[Result] = []
     for row, (one, prediction) in enumerate(zip(shown, predictions, strict=True)):
         views = views_of(model.classes, compared, row)
         views = [dataclasses.replace(v, parts=parts[row]) if v.method == SUMMED else v for v in views]
@@ -81,16 +100,14 @@ def _explain(
 
 
 def _compared(
-    model: "Model",
-    images: "Tensor",
+    model: Model,
+    images: Tensor,
     target: Classes,
-    masks: "Tensor | None",
+    masks: Tensor | None,
     asked: Asked,
-    precision: "Precision",
-) -> "Comparison":
+    precision: Precision,
+) -> Comparison:
     """The maps, each with how far to trust it."""
-    from vitrail.explain import compare
-
     methods = [dataclasses.replace(each, function=partial(each.function, **asked.options)) for each in asked.methods]
     try:
         return compare(
@@ -118,11 +135,9 @@ def _typed_hint(error: UsageError, options: Mapping[str, Any]) -> str:
 
 
 def _parts(
-    model: "Model", images: "Tensor", target: Classes, methods: Sequence["Method"]
+    model: Model, images: Tensor, target: Classes, methods: Sequence[Method]
 ) -> list[tuple[tuple[str, float], ...]]:
     """What the explained number of each picture is the sum of, where a method shares it out without a rest."""
-    from vitrail.explain import balance_sheet
-
     if all(method.name != SUMMED for method in methods):
         return []
     sheet = balance_sheet(model.network, images, target).parts
@@ -132,32 +147,9 @@ def _parts(
     ]
 
 
-def _same(model: "Model", name: str, said: "ClassPrediction", asked: Asked) -> bool:
-    """Whether a picture's top class would be held against itself; it is named then."""
-    from vitrail.cli.output import warn
-
-    if asked.rather_than is None or asked.target is not None:
-        return False
-    against = model.classes[asked.rather_than]
-    if said.label != against:
-        return False
-    warn(f"left out: the model takes {name} for '{against}', which has nothing to be held against")
-    return True
-
-
-def _target(model: "Model", predictions: Sequence["ClassPrediction"], asked: Asked) -> Classes:
-    """The target of a batch; of a contrast, the two classes of each picture."""
-    if asked.rather_than is None:
-        return asked.target
-    tops = [model.classes.index(each.label) if asked.target is None else asked.target for each in predictions]
-    return tops, [asked.rather_than] * len(tops)
-
-
 @contextlib.contextmanager
-def _waiting(scored: bool) -> "Iterator[Callable[[int, int], None]]":
+def _waiting(scored: bool) -> Iterator[Callable[[int, int], None]]:
     """On a terminal, a line that says what takes so long and how far it is."""
-    from vitrail.cli.output import console
-
     on = console(to_stderr=True)
     says = "explaining, and testing each map; --no-trust leaves the test out" if scored else "explaining"
     if not on.is_terminal:
@@ -165,3 +157,106 @@ def _waiting(scored: bool) -> "Iterator[Callable[[int, int], None]]":
         return
     with on.status(says) as line:
         yield lambda done, of: line.update(f"{done} of {of} pictures; {says}" if of > 1 else says)
+
+
+# ---- in which precision maps are tested
+
+
+def choose_precision(model: Model, picture: Image.Image, asked: Literal["auto", "fp32", "bf16"]) -> Precision:
+    """What was asked for, or the faster of both, timed on a network that is wide enough to gain.
+
+    Two timings may differ, and a verdict may with the precision: so it is chosen once for all pictures of a command.
+
+    Args:
+        model: Whose network is timed.
+        picture: Any that it can read.
+        asked: The precision, or "auto".
+    """
+    if asked != "auto":
+        return asked
+    if model.network.config.width < execution.BF16_LEAST_WIDTH:
+        return "fp32"
+    some, fewer = model.tensor([picture]).expand(TIMED, -1, -1, -1), in_precision(model.network, "bf16")
+    with torch.no_grad():
+        full, half = seconds_of(lambda: model.network(some)), seconds_of(lambda: fewer(some.bfloat16()))
+    return "bf16" if half < PAYS * full else "fp32"
+
+
+def seconds_of(forward: Callable[[], Any]) -> float:
+    """Seconds of one pass on a device that is warm and idle; to read a number waits for a device that works ahead."""
+    forward().float().sum().item()  # the first takes longer
+    began = time.perf_counter()
+    forward().float().sum().item()
+    return time.perf_counter() - began
+
+
+# ---- what is shown of each map
+
+
+def views_of(classes: Sequence[str], compared: Comparison, row: int) -> list[HeatView]:
+    """The maps of one picture: numbers, caveats and verdicts.
+
+    Args:
+        classes: Names of the model's classes.
+        compared: The maps of a batch, each with how far to trust it.
+        row: The place of the picture in the batch.
+    """
+    views = []
+    for number, (name, heat) in enumerate(zip(compared.methods, compared.heats, strict=True)):
+        target = classes[int(heat.target[row])]
+        against = None if heat.rather_than is None else classes[int(heat.rather_than[row])]
+        trust = areas = None
+        if compared.trusts:
+            tested = compared.trusts[number]
+            explained = f"“{target}”" if against is None else f"“{target}” rather than “{against}”"
+            trust = TrustView(**tested.of(row), sentence=tested.sentence(row, explained))
+        if compared.random_areas is not None:  # deletion and insertion, beside those of a random order
+            both = compared.areas[number], compared.random_areas
+            areas = AreasView(*(float(area[row]) for one in both for area in (one.deletion, one.insertion)))
+        views.append(
+            HeatView(
+                method=name,
+                title=METHODS[name].title,
+                target=target,
+                logit=float(heat.logit[row]),
+                values=wide(heat.values[row]).cpu().numpy(),
+                signed=heat.signed,
+                class_specific=heat.class_specific,
+                notes=heat.notes[row],
+                rather_than=against,
+                trust=trust,
+                areas=areas,
+                seconds=compared.seconds[number] / len(heat.values),
+            )
+        )
+    return views
+
+
+# ---- a model that writes
+
+
+def _explain_text(model: Model, shown: Shown) -> Result:
+    """What the model writes for a picture, and the picture with a map for each token: where the decoder looked."""
+    (written,) = model.predict([shown.picture])
+    assert isinstance(written, TextPrediction)
+    assert isinstance(model.output, Vocabulary)
+    images, views = model.tensor([shown.picture]), []
+    if written.ids:
+        heat = cross_attention(model.network, images, torch.tensor([written.ids], device=images.device))
+        for place, number in enumerate(written.ids):
+            token = model.output.decode([number])
+            views.append(
+                HeatView(
+                    method=WRITTEN,
+                    title=f"Token {place + 1}: {token}",
+                    target=token,
+                    logit=float(heat.logit[0, place]),
+                    values=wide(heat.values[0, place]).cpu().numpy(),
+                    signed=False,
+                    class_specific=False,
+                    notes=tuple(note for note in heat.notes[0] if note.startswith(f"token {place + 1}:")),
+                )
+            )
+    picture = model.preprocessing.to_array(shown.picture)
+    top = [(written.shown, written.probability)]
+    return written, ExplainedPicture(shown.name, picture, shown.true_label, top, views)

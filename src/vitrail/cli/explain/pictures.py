@@ -3,62 +3,60 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from vitrail.cli.shown import Shown, spread
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitrail.cli.output import warn
+from vitrail.cli.sources import Shown, digits_mask, files_of, show_planted, spread
+from vitrail.data.columns import Classes, Labels
+from vitrail.data.decode import open_picture
+from vitrail.data.images import Images
+from vitrail.data.readers import MANIFESTS, is_named
+from vitrail.data.readers.planted_sets import SIDES, PlantedSet, is_planted, parse_planted, planted_pictures
 from vitrail.errors import DataError, UsageError
-
-if TYPE_CHECKING:
-    from PIL import Image
-    from torch import Tensor
-
-    from vitrail.data.readers.planted_sets import PlantedSet
-    from vitrail.model import Model
+from vitrail.model import Model
+from vitrail.training.evaluate import is_own_data, open_for
 
 
 def read_pictures(
-    model: "Model", run: str, given: Sequence[str], count: int, data_root: Path | None, problems: list[str]
+    model: Model, run: str, given: Sequence[str], count: int, data_root: Path | None, problems: list[DataError]
 ) -> list[Shown]:
-    """The pictures asked for that can be read; the others are named in `problems`.
+    """The pictures asked for that can be read; `problems` gets an error for each of the others.
 
     Raises:
         UsageError: If a set stands beside other pictures.
         DataError: If there is no picture at all.
     """
-    from vitrail.cli.planted import show_planted
-    from vitrail.data.dataset import labels_of
-    from vitrail.data.images import Images
-    from vitrail.data.readers import MANIFESTS, is_named
-    from vitrail.data.readers.planted_sets import is_planted, parse_planted
-    from vitrail.training.evaluate import is_own_data, open_for
-
     first = given[0]
     is_set = is_named(first) or is_own_data(run, first) or Path(first).suffix.lower() in MANIFESTS
     if is_set and len(given) > 1:
         raise UsageError(f"{first} is a whole set, and stands alone", f"vitrail explain {run} {first}")
     if not is_set:
         return list(read_files(given, count, problems))
-    if is_planted(first):
-        _tell_scaled(parse_planted(first), model)
-    if is_planted(first) and parse_planted(first).variant != "single":
-        return show_planted(run, first, count, data_root)
+    planted = parse_planted(first) if is_planted(first) and isinstance(model.output, Classes) else None
+    if planted is not None:
+        _tell_scaled(planted, model)
+        if planted.variant != "single":
+            return show_planted(run, first, count, data_root)
     found = open_for(model, run, first, data_root)
     samples, shown = found.samples, []
     if not isinstance(samples.inputs, Images):
         raise DataError(f"{first} holds texts, and only images are explained", "a set of images")
-    labels = labels_of(samples)
+    column = samples.column(model.task.column)
     for i in spread(range(len(samples)), count):
         try:
-            shown.append(Shown(samples.name(i), samples.inputs.open(i), model.classes[labels[i]]))
+            truth = model.classes[column.values[i]] if isinstance(column, Labels) else column.take(np.array([i]))[0]
+            shown.append(Shown(samples.name(i), samples.inputs.open(i), truth))
         except DataError as error:
-            problems.append(error.problem)
-    return with_planted_masks(shown, model, first, Path(found.root)) if is_planted(first) and shown else shown
+            problems.append(error)
+    return with_planted_masks(shown, model, first, Path(found.root)) if planted is not None and shown else shown
 
 
-def _tell_scaled(chosen: "PlantedSet", model: "Model") -> None:
+def _tell_scaled(chosen: PlantedSet, model: Model) -> None:
     """Say so where the model reads pictures of another size than those of a planted set."""
-    from vitrail.cli.output import warn
-
     if chosen.size == tuple(model.preprocessing.size):
         return
     given, read = (f"{width} x {height}" for height, width in (chosen.size, model.preprocessing.size))
@@ -66,18 +64,15 @@ def _tell_scaled(chosen: "PlantedSet", model: "Model") -> None:
     warn(f"pictures of {chosen.name} have {given} pixels, and the model reads {read}: they are scaled{unmarked}")
 
 
-def read_files(given: Sequence[str], count: int, problems: list[str]) -> Iterator[Shown]:
+def read_files(given: Sequence[str], count: int, problems: list[DataError]) -> Iterator[Shown]:
     """Images that were named, and so many of those in the folders that were; see `read_pictures`."""
-    from vitrail.cli.models_on import files_of
-    from vitrail.data.decode import open_picture
-
     files = files_of(given)
     found = set(spread([file for file, named in files if not named], count))
     for file in [file for file, named in files if named or file in found]:
         try:
             yield Shown(str(file), open_picture(file), None)
         except DataError as error:
-            problems.append(error.problem)
+            problems.append(error)
 
 
 def with_masks(shown: Sequence[Shown], folder: Path) -> list[Shown]:
@@ -87,8 +82,6 @@ def with_masks(shown: Sequence[Shown], folder: Path) -> list[Shown]:
         DataError: If a mask is missing, cannot be read, is black all over, serves for two pictures, or has another
             size than its picture.
     """
-    from vitrail.data.decode import open_picture
-
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder} with masks", "--masks with a folder of PNG files")
     found, of = [], dict[Path, str]()
@@ -117,14 +110,12 @@ def with_masks(shown: Sequence[Shown], folder: Path) -> list[Shown]:
     return found
 
 
-def mask_patches(shown: Sequence[Shown], model: "Model") -> "Tensor | None":
+def mask_patches(shown: Sequence[Shown], model: Model) -> Tensor | None:
     """The masks on the grid of patches (b, rows, columns): True where most of a patch is evidence; None without masks.
 
     Raises:
         DataError: If the evidence of a picture fills the most of no patch.
     """
-    import torch
-
     if any(one.mask is None for one in shown):
         return None
     plain = dataclasses.replace(
@@ -146,14 +137,11 @@ def mask_patches(shown: Sequence[Shown], model: "Model") -> "Tensor | None":
     return torch.stack(masks).to(next(model.network.parameters()).device)
 
 
-def _flattened(mask: "Image.Image") -> "Image.Image":
+def _flattened(mask: Image.Image) -> Image.Image:
     """White where the mask is not black, whatever its mode; how opaque it is does not count.
 
     What a palette calls by number has the colour of that number: a mask of two colours may well have white first.
     """
-    import numpy as np
-    from PIL import Image
-
     plain = mask if mask.mode in ("1", "L", "I") or mask.mode.startswith("I;") else mask.convert("RGB")
     values = np.asarray(plain)
     there = values.any(axis=2) if values.ndim > 2 else values != 0
@@ -161,12 +149,9 @@ def _flattened(mask: "Image.Image") -> "Image.Image":
 
 
 def with_planted_masks(
-    shown: list[Shown], model: "Model", name: str = "planted", data_root: Path | None = None
+    shown: list[Shown], model: Model, name: str = "planted", data_root: Path | None = None
 ) -> list[Shown]:
     """Images of a planted set, with the cell that shows the digit, where squares do not lie in two cells."""
-    from vitrail.cli.planted import mask_of
-    from vitrail.data.readers.planted_sets import SIDES, parse_planted, planted_pictures
-
     chosen = parse_planted(name)
     if any(SIDES[chosen.digits] % side for side in model.network.config.patch):
         return shown
@@ -174,5 +159,5 @@ def with_planted_masks(
         return shown
     places = [one.name.split("/")[-2:] for one in shown]
     made = {split: planted_pictures(chosen, split, data_root) for split in {split for split, _ in places}}
-    masks = [mask_of(made[split], int(index)) for split, index in places]
+    masks = [digits_mask(made[split].masks(1)[int(index)]) for split, index in places]
     return [dataclasses.replace(one, mask=mask) for one, mask in zip(shown, masks, strict=True)]

@@ -1,51 +1,36 @@
 """`vitrail explain RUN PICTURES`: where on a picture a prediction comes from, as a page and as picture files."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from vitrail.cli.args import Explain
-from vitrail.cli.explain.places import check_writable, folder_name, page_at
-from vitrail.cli.parse import parse
-from vitrail.cli.shown import leave_out
+from vitrail.cli.explain.asked import check_asked
+from vitrail.cli.explain.maps import BATCH, Result, explain
+from vitrail.cli.explain.page import check_writable, explained_json, page_at, write_pictures
+from vitrail.cli.explain.pictures import read_pictures, with_masks
+from vitrail.cli.output import print_json, print_table, say, warn
+from vitrail.cli.sources import leave_out, load_on
 from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
+from vitrail.model import Model
+from vitrail.pages.explanation_page import write_explanation_page
+from vitrail.pages.score_line import middle
+from vitrail.pages.views import ExplainedPicture, ExplanationPage
+from vitrail.pages.words import fall_words, parts_words, reach_of, several_words, shared_words
+from vitrail.tasks import ClassPrediction, TextPrediction
+from vitrail.text import percent
 
-if TYPE_CHECKING:
-    from vitrail.cli.explain.maps import Result
 
-
-def run(words: Sequence[str]) -> int:
+def run(typed: Explain, command: str) -> int:
     """Explain, write the page and the pictures, and say where they are."""
-    says = "Show where on a picture a prediction comes from. Example: vitrail explain runs/latest photo.jpg"
-    typed = parse(Explain, "explain", words, says)
-    if not typed.pictures:
-        raise UsageError("no picture given", f"vitrail explain {typed.run} photo.jpg")
-    if typed.count < 1:
-        raise UsageError(f"--count must be at least 1, got {typed.count}", "--count 4")
-    page, command = page_at(typed.out), shlex.join(["vitrail", "explain", *words])
+    page = page_at(typed.out)
     check_writable(page)
-
-    from vitrail.cli.explain.maps import BATCH
-    from vitrail.cli.models_on import load_on
-    from vitrail.data.columns import Classes
-
     model = load_on(typed.run, typed.device, typed.threads, BATCH)
-    if not isinstance(model.output, Classes):
-        from vitrail.cli.explain.written import explain_written
-
-        return explain_written(model, typed, page, command)
-
-    from vitrail.cli.explain.asked import check_asked
-    from vitrail.cli.explain.maps import explain
-    from vitrail.cli.explain.pictures import read_pictures, with_masks
-    from vitrail.cli.output import warn
-
     asked = check_asked(model, typed)
-    problems: list[str] = []
+    problems: list[DataError] = []
     shown = read_pictures(model, typed.run, typed.pictures, typed.count, typed.data_root, problems)
     if not shown:
-        raise DataError(problems[0], "another picture")
+        raise DataError(problems[0].problem, "another picture")
     shown = with_masks(shown, typed.masks) if typed.masks is not None else shown
     results: list[Result] = []
     try:
@@ -54,26 +39,90 @@ def run(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         if not results:
             raise
-        _write(typed, page, command, results)
+        _write(model, typed, page, command, results)
         warn(f"interrupted: {counted(len(results), 'picture')} of {len(shown)} explained, and written")
         return INTERRUPTED
     if not results:
         problem = f"the model takes every picture for '{typed.rather_than}', which has nothing to be held against"
         raise UsageError(problem, f"--target {typed.rather_than} --rather-than with another class")
-    _write(typed, page, command, results)
+    _write(model, typed, page, command, results)
     leave_out(problems)
     return 0
 
 
-def _write(typed: Explain, page: Path, command: str, results: Sequence["Result"]) -> None:
-    """The page and the pictures, and what is said of them."""
-    from vitrail.cli.explain.telling import tell
-    from vitrail.cli.explain.writing import write_all
-    from vitrail.pages.views import ExplanationPage
+def _write(model: Model, typed: Explain, page: Path, command: str, results: Sequence[Result]) -> None:
+    """The page, the pictures beside it, and on stdout JSON or sentences for people."""
+    run = Path(typed.run).resolve().name or typed.run  # the name of its folder, also where a link leads there
+    title = f"Where {run} looked" if model.task.searches else f"What {run} looked at"
+    explained = [one for _, one in results]
+    shown = ExplanationPage(title, typed.run, command, explained, model.about, one_scale=typed.compare)
+    write_explanation_page(page, shown)
+    written = write_pictures(page.with_suffix(""), shown)
+    if typed.json:
+        each = zip(results, written, strict=True)
+        print_json([explained_json(_answer(said, one), one, page, files) for (said, one), files in each])
+        return
+    _tell(typed, results)
+    if model.about:
+        say(model.about)
+    say("")
+    say(f"the page      {page}")
+    say(f"the pictures  {page.with_suffix('')}")
 
-    title, explained = f"What {folder_name(typed.run)} looked at", [one for _, one in results]
-    shown = ExplanationPage(title, typed.run, command, explained, one_scale=typed.compare)
-    answers = [
-        {"label": said.label, "probability": said.probability, "true_label": one.true_label} for said, one in results
-    ]
-    write_all(shown, page, answers, typed.json, lambda: tell(typed, results))
+
+def _answer(said: ClassPrediction | TextPrediction, one: ExplainedPicture) -> dict[str, Any]:
+    """What the model says and what is true, under the names that JSON has for it."""
+    if isinstance(said, TextPrediction):
+        return {"text": said.text, "probability": said.probability, "true_text": one.true_label}
+    return {"label": said.label, "probability": said.probability, "true_label": one.true_label}
+
+
+def _tell(typed: Explain, results: Sequence[Result]) -> None:
+    """The answers and the verdicts: those of a comparison in a table, others as sentences below the answers."""
+    explained = [one for _, one in results]
+    rows, sentences = [], []
+    for said, one in results:
+        answer, shown = (said.text, said.shown) if isinstance(said, TextPrediction) else (said.label, said.label)
+        truth = "" if one.true_label in (None, answer) else f"(it is {one.true_label})"
+        rows.append((one.name, shown, percent(said.probability), truth))
+        sentences += [f"{one.name}: {view.trust.sentence}" for view in one.heats if view.trust is not None]
+    if typed.target is not None or typed.rather_than is not None:
+        against = "" if typed.rather_than is None else f" rather than {typed.rather_than}"
+        say(f"explained: {typed.target or 'the class that the model chose'}{against}")
+    several = several_words(explained[0].heats)
+    if several:
+        say(several)
+    print_table(rows, left=2)
+    if typed.compare:
+        for one in explained:
+            _tell_comparison(one)
+    else:
+        for sentence in ["", *sentences] if sentences else []:
+            say(sentence)
+    summed = [f"{one.name}: {parts_words(view)}" for one in explained for view in one.heats if view.parts]
+    for sentence in ["", *summed] if summed else []:
+        say(sentence)
+    if any(view.trust is not None and view.trust.fill != "donor" for one in explained for view in one.heats):
+        warn(f"{typed.run} carries no reference pictures, so nothing can be told; --reference DIR names some")
+
+
+def _tell_comparison(one: ExplainedPicture) -> None:
+    """The maps of one picture in a table, with what random orders of squares have, and what is told of all of them."""
+    reach = reach_of([view.trust for view in one.heats if view.trust is not None])
+    rows, head = [], ("", "", "verdict", "fall", "deletion", "insertion", "time")
+    for view in one.heats:
+        tested = ("", "") if view.trust is None else (view.trust.verdict, fall_words(view.trust.paired, reach))
+        curves = ("", "") if view.areas is None else (f"{view.areas.deletion:.2f}", f"{view.areas.insertion:.2f}")
+        seconds = "" if view.seconds is None else f"{view.seconds:.2g} s"
+        rows.append((view.title, "" if view.class_specific else "class-blind", *tested, *curves, seconds))
+    first = one.heats[0]
+    if first.trust is not None and first.areas is not None:
+        curves = (f"{first.areas.random_deletion:.2f}", f"{first.areas.random_insertion:.2f}")
+        rows.append(("A random order", "", "", fall_words(middle(first.trust.random), reach), *curves, ""))
+    if first.trust is None:
+        rows, head = [(title, blind, seconds) for title, blind, *_, seconds in rows], ("", "", "time")
+    say("")
+    say(one.name)
+    print_table(rows, head, left=3 if first.trust is not None else 2)
+    for words in shared_words(one.heats):
+        say(words)

@@ -1,0 +1,174 @@
+"""What verbs are given: a model, set on its device and threads, and the images or texts that it is asked about."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from PIL import Image
+
+from vitrail import training
+from vitrail.cli.output import warn
+from vitrail.data import readers
+from vitrail.data.vocabulary import Vocabulary
+from vitrail.errors import DataError, UsageError, nearest
+from vitrail.model import Model, load
+from vitrail.nn import ViTConfig
+from vitrail.nn.cost import flops
+from vitrail.runtime import pick_device, pick_threads
+
+WRITTEN = 10.0  # tokens that a sample has, about, where a model that writes is loaded
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An image to look at.
+
+    Args:
+        name: Its file, or its name in a set.
+        picture: Decoded.
+        true_label: Where known.
+        mask: Not black where the evidence lies, of the image's size; None where that is not known.
+    """
+
+    name: str
+    picture: Image.Image
+    true_label: str | None
+    mask: Image.Image | None = None
+
+
+def load_on(run: str, device: str, threads: int | None = None, batch_size: int = 64) -> Model:
+    """The model of a run on a device; sets torch's threads by the size of the work, as training does.
+
+    Raises:
+        UsageError: If the device is not there, or `threads` is below 1.
+        DataError: If there is no model, or it is damaged.
+    """
+    if threads is not None and threads < 1:
+        raise UsageError(f"threads must be at least 1, got {threads}", "--threads 1")
+    model = load(run, device=pick_device(device))
+    config = model.network.config
+    if isinstance(config, ViTConfig):
+        work = float(flops(config))
+    else:
+        work = 2 * WRITTEN * sum(parameter.numel() for parameter in model.network.parameters())
+    torch.set_num_threads(threads if threads is not None else pick_threads(work * batch_size)[0])
+    return model
+
+
+# ---- images and texts that are named
+
+
+def check_sources(model: Model, run: str, given: Sequence[str]) -> None:
+    """Refuse a text where the model reads images, and an image where it reads texts.
+
+    Raises:
+        UsageError: Names the source, what this model reads, and the right command.
+    """
+    for name in given:
+        path = Path(name).expanduser()
+        if isinstance(model.input, Vocabulary):
+            is_image = bool(name) and (path.suffix.lower() in readers.EXTENSIONS or path.is_dir())
+            if is_image and not set(model.input.split(name)) <= set(model.input.tokens):
+                what = "folder" if path.is_dir() else "image"
+                raise UsageError(
+                    f"the model in {run} reads texts of {model.input.describe()[1]}, and {name} is a {what}",
+                    shlex.join(["vitrail", "predict", run, model.example]),
+                )
+        elif not name.strip() or not (len(path.parts) > 1 or path.suffix or path.exists()):
+            raise UsageError(
+                f"the model in {run} reads images, and there is no file '{name}'",
+                shlex.join(["vitrail", "predict", run, "image.png"]),
+            )
+
+
+def files_of(names: Sequence[str]) -> list[tuple[Path, bool]]:
+    """Image files: those named, and those in the folders named, sorted; each with whether it was named itself.
+
+    Raises:
+        DataError: If a name does not exist, or a folder holds no image.
+    """
+    files: list[tuple[Path, bool]] = []
+    for name in names:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            found = readers.picture_files(path)
+            if not found:
+                raise DataError(f"{path} holds no image", "a folder with JPEG, PNG, WebP, BMP, TIFF or GIF files")
+            files += [(file, False) for file in found]
+        elif path.exists():
+            files.append((path, True))
+        elif not path.parent.is_dir():
+            raise DataError(f"there is no image {path}, nor a folder {path.parent}", "check the path")
+        else:
+            close = nearest(path.name, [each.name for each in path.parent.iterdir()])
+            hint = str(path.with_name(close)) if close else f"ls {path.parent}"
+            raise DataError(f"there is no image {path}", hint)
+    return files
+
+
+def spread(things: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of the things, evenly spread; says so when some are left out."""
+    if len(things) <= most:
+        return list(things)
+    warn(f"{most} of {len(things):,} pictures; --count {len(things)} takes all")
+    return [things[index * len(things) // most] for index in range(most)]
+
+
+def leave_out(problems: Sequence[DataError], answered: str = "") -> None:
+    """Name what could not be read, when all else is done.
+
+    Args:
+        problems: One for each.
+        answered: What was done of the others.
+
+    Raises:
+        DataError: If there is one.
+    """
+    for error in problems[:-1]:
+        warn(f"left out: {error.problem}")
+    if problems:
+        raise DataError(f"{problems[-1].problem}{answered}", problems[-1].hint)
+
+
+# ---- planted images: `explain` and `predict` take those with two labels or none, too
+
+
+def show_planted(run: str, name: str, count: int | None, data_root: Path | None) -> list[Shown]:
+    """Test images of a planted set, evenly spread; their names say which digits they show.
+
+    Args:
+        run: Whose data may lie where MNIST does.
+        name: Of the set.
+        count: How many images; all when None.
+        data_root: Where named sets lie.
+
+    Raises:
+        UsageError: If the name is wrong.
+        DataError: If MNIST is missing or damaged.
+    """
+    chosen = readers.parse_planted(name)
+    made = readers.planted_pictures(chosen, "test", data_root or root_of(run))
+    shown = []
+    for i in spread(range(len(made.pixels)), len(made.pixels) if count is None else count):
+        digits = "".join(f"-{label}" for label in made.labels[i])
+        picture = Image.fromarray(made.pixels[i])
+        shown.append(Shown(f"{chosen.label}/test/{i}{digits}", picture, None, digits_mask(made.masks(1)[i])))
+    return shown
+
+
+def digits_mask(places: Bool[np.ndarray, "p h w"]) -> Image.Image | None:
+    """White where a planted image shows one of its digits, black elsewhere; None where it shows none."""
+    pixels = places.any(axis=0)
+    return Image.fromarray(np.where(pixels, 255, 0).astype(np.uint8)) if pixels.any() else None
+
+
+def root_of(run: str) -> Path | None:
+    """The folder where a run read MNIST, if it did and the folder is still there."""
+    remembered = training.remembered_data(run)
+    name, root = remembered.get("name", ""), Path(remembered.get("root", ""))
+    return root if (name == "mnist" or readers.is_planted(name)) and root.is_dir() else None
