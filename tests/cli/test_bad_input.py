@@ -152,7 +152,7 @@ CASES: list[Case] = [
     ("explain {run} {photo} --out {root}/photos.html", USAGE, "{root}/photos"),
 ]
 NEAREST = [
-    ("trian digits", "vitrail train"),
+    ("trian digits", "vitrail train digits"),
     ("train digits --epoch 3", "--epochs"),
     ("train digits --recipe d0-minst", "--recipe d0-mnist"),
     ("models XL/16", "L/16"),

@@ -117,7 +117,8 @@ def test_a_long_run_says_its_first_its_last_and_about_25_epochs() -> None:
 
 def test_a_terminal_gets_a_live_line_and_the_cursor_back() -> None:
     stream = io.StringIO()
-    with progress(stream, terminal=True) as shown:
+    shown = progress(stream, terminal=True)
+    with shown.bar:
         shown(Started(Path("run"), 10, 1, 2, 0, 1.0))
     assert "training" in stream.getvalue()
     assert stream.getvalue().rindex("\x1b[?25h") > stream.getvalue().rindex("\x1b[?25l")

@@ -98,13 +98,12 @@ def run(arguments: list[str]) -> int:
         print(f"vitrail {version('vitrail')}")
         return 0
     name, *words = arguments
-    if name in REMOVED:
-        instead = REMOVED[name]
-        raise UsageError(
-            f"there is no verb '{name}' any more: {instead} does it", f"vitrail {shlex.join([instead, *words])}"
-        )
     if name not in VERBS:
-        raise UsageError(f"unknown verb '{name}'", f"vitrail {nearest(name, VERBS) or '--help'}")
+        meant = REMOVED.get(name) or nearest(name, VERBS)
+        gone = f", {meant} does what it did" if name in REMOVED else ""
+        raise UsageError(
+            f"unknown verb '{name}'{gone}", f"vitrail {shlex.join([meant, *words]) if meant else '--help'}"
+        )
     verb = VERBS[name]
     typed = parse(verb.options, name, words)
     module = importlib.import_module(f"vitrail.cli.{verb.module}")

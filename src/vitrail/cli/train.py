@@ -3,7 +3,6 @@
 import shlex
 import time
 from dataclasses import fields, replace
-from types import TracebackType
 from typing import TypeVar
 
 from rich.console import Console
@@ -33,7 +32,8 @@ WIDTHS = {"train loss": 10, "validation: loss": 16, "{metric}": 11, RATE: 10, "w
 def run(typed: Train | Distill, command: str) -> int:
     """Train, and print how well it went and where the result is."""
     screen = console(to_stderr=typed.json)
-    with TrainingProgress(screen) as progress:
+    progress = TrainingProgress(screen)
+    with progress.bar:  # taken away at the end, whatever happens
         if isinstance(typed, Distill):
             options = replace(_options(typed, DistillOptions), size=typed.student)
             finished = distill(typed.data, typed.teacher, typed.out, options, progress, command)
@@ -67,9 +67,7 @@ def _options(typed: Train | Distill, kind: type[Options]) -> Options:
 
 
 class TrainingProgress:
-    """Listens to a training and prints: a live line on a terminal, plain lines everywhere else.
-
-    A context manager, so that the live line is taken away at the end.
+    """Listens to a training and prints: a live line (`bar`) on a terminal, plain lines everywhere else.
 
     Args:
         console: Where to print.
@@ -92,15 +90,6 @@ class TrainingProgress:
         self.told = self.began = time.monotonic()
         self.images = 0
         self.seconds = self.waiting = 0.0
-
-    def __enter__(self) -> "TrainingProgress":
-        self.bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.bar.stop()
 
     def __call__(self, event: Event) -> None:
         """Show one event."""

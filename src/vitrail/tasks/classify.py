@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
@@ -10,13 +10,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.data.augmentation import Augmentation
-from vitrail.data.batches import Batch
+from vitrail import pages
 from vitrail.data.columns import LABEL, Classes, Codec, Labels
-from vitrail.data.dataset import TRAIN, RawDataset, Samples
+from vitrail.data.dataset import TRAIN
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.nn import Search
-from vitrail.pages.run_views import ClassTable, Confusion
 from vitrail.tasks.metrics import Counting, Scores
 from vitrail.tasks.task import (
     NO_FACTS,
@@ -33,13 +31,18 @@ from vitrail.tasks.task import (
 )
 from vitrail.text import percent
 
+if TYPE_CHECKING:
+    from vitrail.data.augmentation import Augmentation
+    from vitrail.data.batches import Batch
+    from vitrail.data.dataset import RawDataset, Samples
+
 TOP = 5  # classes that a prediction names
 SHOWN = 12  # examples of each kind
 
 ACCURACY = Metric("accuracy", "accuracy")
 
 
-def cross_entropy(network: Network, batch: Batch) -> tuple[Float[Tensor, ""], int, Measures]:
+def cross_entropy(network: Network, batch: "Batch") -> tuple[Float[Tensor, ""], int, Measures]:
     """Cross-entropy of the logits with hard targets (b,) or mixed ones (b, classes).
 
     Args:
@@ -126,7 +129,7 @@ class ClassMetrics(Metrics):
     def __post_init__(self) -> None:
         self._counting = Counting(len(self.classes.names))
 
-    def update(self, network: nn.Module, batch: Batch) -> None:
+    def update(self, network: nn.Module, batch: "Batch") -> None:
         """Count one batch."""
         self._counting.add(network(batch.inputs).float(), batch.labels, batch.ids)
 
@@ -157,8 +160,8 @@ class ClassMetrics(Metrics):
                 f"{percent(high, 2)} (Wilson interval).",
             ),
             tables=(
-                Confusion("What is taken for what", scores.confusion, names),
-                ClassTable("Class by class", tuple(per_class)),
+                pages.Confusion("What is taken for what", scores.confusion, names),
+                pages.ClassTable("Class by class", tuple(per_class)),
             ),
             examples=self._examples(scores, name),
             ids=scores.ids,
@@ -200,7 +203,7 @@ class Classification(Task):
     invariant = True
     background = True
 
-    def codec(self, raw: RawDataset, splits: Mapping[str, Samples], separator: str = "") -> Classes:
+    def codec(self, raw: "RawDataset", splits: "Mapping[str, Samples]", separator: str = "") -> Classes:
         """The classes of the training split, in their published order or sorted by name."""
         labels = splits[TRAIN].column(self.column)
         if not isinstance(labels, Labels):
@@ -216,7 +219,7 @@ class Classification(Task):
         """The class names."""
         return Classes(tuple(str(name) for name in values["classes"]))
 
-    def objective(self, augmentation: Augmentation) -> Objective:
+    def objective(self, augmentation: "Augmentation") -> Objective:
         """Cross-entropy; what is mixed or smoothed stands in the targets."""
         return cross_entropy
 

@@ -7,7 +7,7 @@ the next one.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
@@ -15,14 +15,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.data.augmentation import Augmentation
-from vitrail.data.batches import Batch
+from vitrail import pages
 from vitrail.data.columns import TEXT, Codec, Texts
-from vitrail.data.dataset import TRAIN, RawDataset, Samples
+from vitrail.data.dataset import TRAIN
 from vitrail.data.vocabulary import FIRST, PADDING, Vocabulary
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.nn import Greedy, Search, generate
-from vitrail.pages.run_views import Table
 from vitrail.tasks.metrics import edits, wilson_interval
 from vitrail.tasks.task import (
     NO_FACTS,
@@ -38,6 +36,11 @@ from vitrail.tasks.task import (
     interval_words,
 )
 from vitrail.text import percent
+
+if TYPE_CHECKING:
+    from vitrail.data.augmentation import Augmentation
+    from vitrail.data.batches import Batch
+    from vitrail.data.dataset import RawDataset, Samples
 
 GREEDY = Greedy()
 EMPTY = "(empty)"  # how people are shown a text without a token
@@ -62,7 +65,7 @@ def teacher_forcing(label_smoothing: float = 0.0) -> Objective:
         `correct_tokens`: how many of them have the greatest logit.
     """
 
-    def objective(network: Network, batch: Batch) -> tuple[Float[Tensor, ""], int, Measures]:
+    def objective(network: Network, batch: "Batch") -> tuple[Float[Tensor, ""], int, Measures]:
         given, wanted = batch.targets[:, :-1], batch.targets[:, 1:]
         logits = network(batch.inputs, given).float()
         asked = wanted != PADDING
@@ -165,7 +168,7 @@ class SequenceMetrics(Metrics):
     tokens: int = 0
     readings: list[tuple[int, str, TextPrediction, int]] = field(default_factory=list)
 
-    def update(self, network: nn.Module, batch: Batch) -> None:
+    def update(self, network: nn.Module, batch: "Batch") -> None:
         """Count one batch."""
         loss, count, _ = LIKELIHOOD(network, batch)
         self.loss, self.asked = self.loss + float(loss), self.asked + count
@@ -221,7 +224,7 @@ class SequenceMetrics(Metrics):
                 f"With 95 % confidence the fraction for sources like these lies between {percent(low, 2)} and "
                 f"{percent(high, 2)} (Wilson interval). Token error rate {errors}.",
             ),
-            tables=(Table("Length by length", ("length", "sequences", "exact"), tuple(rows)),),
+            tables=(pages.Table("Length by length", ("length", "sequences", "exact"), tuple(rows)),),
             examples=tuple(
                 Example(one.id, one.written.name, one.wanted, one.written.shown, one.written.probability)
                 for one in (*mistakes, *answers)
@@ -277,7 +280,7 @@ class Sequences(Task):
     invariant = True
     searches = True
 
-    def codec(self, raw: RawDataset, splits: Mapping[str, Samples], separator: str = "") -> Vocabulary:
+    def codec(self, raw: "RawDataset", splits: "Mapping[str, Samples]", separator: str = "") -> Vocabulary:
         """The tokens of the training split; of a set that is made, those it is made of."""
         texts = splits[TRAIN].column(self.column)
         if raw.classes is not None:
@@ -290,7 +293,7 @@ class Sequences(Task):
         """The vocabulary."""
         return Vocabulary.from_dict(values)
 
-    def fit(self, network: Mapping[str, Any], output: Codec, splits: Mapping[str, Samples]) -> dict[str, Any]:
+    def fit(self, network: Mapping[str, Any], output: Codec, splits: "Mapping[str, Samples]") -> dict[str, Any]:
         """The lengths of vocabularies, and of the longest text to be written."""
         vocabulary = _vocabulary(output)
         texts = {name: samples.column(self.column) for name, samples in splits.items()}
@@ -313,7 +316,7 @@ class Sequences(Task):
             return {**fitted, "vocabulary": vocabulary.outputs}
         return {**fitted, "target_vocabulary": vocabulary.outputs}
 
-    def objective(self, augmentation: Augmentation) -> Objective:
+    def objective(self, augmentation: "Augmentation") -> Objective:
         """Teacher forcing with the augmentation's label smoothing."""
         return teacher_forcing(augmentation.label_smoothing)
 
@@ -352,7 +355,7 @@ class Sequences(Task):
         """Of a network that finds every token, and the end, as likely as the others."""
         return math.log(output.outputs - FIRST + 1)
 
-    def facts(self, input: Input, augmentation: Augmentation, train: Samples) -> dict[str, Any]:
+    def facts(self, input: Input, augmentation: "Augmentation", train: "Samples") -> dict[str, Any]:
         """The label smoothing, and the length of the longest source where texts are read."""
         longest = 0
         if isinstance(input, Vocabulary) and isinstance(train.inputs, Texts):

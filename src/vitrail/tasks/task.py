@@ -14,22 +14,24 @@ row in `vitrail.tasks.TASKS`. A task is given network, input and output, never a
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.data.augmentation import Augmentation
-from vitrail.data.batches import Batch, Blend
 from vitrail.data.columns import Codec
-from vitrail.data.dataset import RawDataset, Samples
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import BEGIN, END, PADDING, Vocabulary
 from vitrail.errors import UsageError
 from vitrail.nn import ImageToSequenceConfig, Search, TransformerConfig, ViTConfig, grid_of
-from vitrail.pages.run_views import Section
+
+if TYPE_CHECKING:  # who loads a model needs nothing that only a training has
+    from vitrail.data.augmentation import Augmentation
+    from vitrail.data.batches import Batch, Blend
+    from vitrail.data.dataset import RawDataset, Samples
+    from vitrail.pages.run_views import Section
 
 Input = Preprocessing | Vocabulary
 """What turns a source into what a network expects: of an image, or of a text."""
@@ -118,7 +120,7 @@ class Result:
     sentence: str
     about: tuple[str, str] = ("", "")
     interval: tuple[float, float] | None = None
-    tables: tuple[Section, ...] = ()
+    tables: "tuple[Section, ...]" = ()
     examples: tuple[Example, ...] = ()
     ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     truths: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -144,7 +146,7 @@ class Metrics(ABC):
     """Counts an evaluation batch by batch; in whole numbers and float64, each sample exactly once."""
 
     @abstractmethod
-    def update(self, network: nn.Module, batch: Batch) -> None:
+    def update(self, network: nn.Module, batch: "Batch") -> None:
         """Ask the network, which is in eval mode, about a batch that is not augmented, and count."""
 
     @abstractmethod
@@ -196,7 +198,7 @@ class Task(ABC):
     """What the objective counts, as the metrics file calls it."""
     measures: Mapping[str, str] = {}  # never changed
     """What the metrics file calls the measures of the objective, means over what is counted, behind `training_`."""
-    blend: Blend | None = None
+    blend: "Blend | None" = None
     """Makes targets of mixed samples; None where samples cannot be mixed."""
     smooths: bool = False
     """Whether the objective or `blend` smooths labels."""
@@ -209,7 +211,7 @@ class Task(ABC):
     """Whether explanations are tested with background patches, which the model then carries."""
 
     @abstractmethod
-    def codec(self, raw: RawDataset, splits: Mapping[str, Samples], separator: str = "") -> Codec:
+    def codec(self, raw: "RawDataset", splits: "Mapping[str, Samples]", separator: str = "") -> Codec:
         """What the training split decides of the column.
 
         Args:
@@ -225,7 +227,7 @@ class Task(ABC):
     def codec_from_dict(self, values: Mapping[str, Any]) -> Codec:
         """The way back from `Codec.to_dict`."""
 
-    def fit(self, network: Mapping[str, Any], output: Codec, splits: Mapping[str, Samples]) -> dict[str, Any]:
+    def fit(self, network: Mapping[str, Any], output: Codec, splits: "Mapping[str, Samples]") -> dict[str, Any]:
         """The network's configuration with what the data decides; of a ViT, the length of its output.
 
         Args:
@@ -239,7 +241,7 @@ class Task(ABC):
         return {**network, "classes": output.outputs}
 
     @abstractmethod
-    def objective(self, augmentation: Augmentation) -> Objective:
+    def objective(self, augmentation: "Augmentation") -> Objective:
         """What is minimised."""
 
     @abstractmethod
@@ -271,7 +273,7 @@ class Task(ABC):
         """The loss of a network that has learnt nothing; None where that cannot be said."""
         return None
 
-    def facts(self, input: Input, augmentation: Augmentation, train: Samples) -> dict[str, Any]:
+    def facts(self, input: Input, augmentation: "Augmentation", train: "Samples") -> dict[str, Any]:
         """What a model keeps of its training, for those who read its answers."""
         return {}
 
