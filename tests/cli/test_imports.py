@@ -2,10 +2,14 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from PIL import Image
 
+import vitrail
 from tests.cli.command import environment
+from tests.cli.planted import planted_model
 from vitrail.cli.main import VERBS
 
 HEAVY = ("torch", "torchvision", "numpy", "PIL", "safetensors", "pydantic")
@@ -21,6 +25,17 @@ for words in {lines!r}:
     heavy = [name for name in {heavy!r} if name in sys.modules]
     assert not heavy, (words, heavy)
 """
+PREDICT = """
+import sys
+from vitrail.cli import main
+try:
+    main({words!r})
+except SystemExit as stop:
+    assert stop.code == 0
+print(*sorted(name for name in sys.modules if name.partition(".")[0] == "vitrail"))
+"""
+MODULES = 51  # of the library, that answer for one image; 60 before
+ELSEWHERE = ("training.", "explain", "pages.", "data.augmentation", "data.batches")  # but for the options of trainings
 HELP = ["--help", "--version", *(f"{verb} --help" for verb in VERBS)]
 SLIPS = ["trian", "train --epoch 3", "train", "predict run", "explain run", "generate run 12"]
 
@@ -47,3 +62,17 @@ def test_the_check_can_fail() -> None:
     assert "numpy" in heavy_after("import vitrail; vitrail.Classes")
     with pytest.raises(AssertionError, match="numpy"):
         heavy_after("import numpy" + EVERY.format(lines=HELP[:1], heavy=HEAVY))
+
+
+def test_one_image_is_predicted_with_few_modules(tmp_path: Path) -> None:
+    """Nothing that trains, explains or writes pages is loaded, and no file is there by accident."""
+    vitrail.save(planted_model(background=True), tmp_path / "model")
+    Image.new("L", (32, 32)).save(tmp_path / "a.png")
+    code = PREDICT.format(words=["predict", str(tmp_path / "model"), str(tmp_path / "a.png")])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=240, check=True
+    )
+    loaded = done.stdout.splitlines()[-1].split()
+    assert len(loaded) <= MODULES, loaded
+    parts = {name.removeprefix("vitrail.") for name in loaded} - {"training.options"}
+    assert [name for name in parts if name.startswith(ELSEWHERE)] == []

@@ -101,9 +101,8 @@ def run(arguments: list[str]) -> int:
     if name not in VERBS:
         meant = REMOVED.get(name) or nearest(name, VERBS)
         gone = f", {meant} does what it did" if name in REMOVED else ""
-        raise UsageError(
-            f"unknown verb '{name}'{gone}", f"vitrail {shlex.join([meant, *words]) if meant else '--help'}"
-        )
+        again = shlex.join([meant, *words]) if meant else "--help"
+        raise UsageError(f"unknown verb '{name}'{gone}", f"vitrail {again}")
     verb = VERBS[name]
     typed = parse(verb.options, name, words)
     module = importlib.import_module(f"vitrail.cli.{verb.module}")

@@ -17,9 +17,11 @@ from vitrail.nn.cost import Config, Layer, flops, layers, parameters
 
 def run(typed: Models, command: str) -> int:
     """Print the table asked for."""
+    given = {"image_size": typed.image_size, "channels": typed.channels, "classes": typed.classes}
+    given = {name: value for name, value in given.items() if value is not None}
     if not typed.size:
         names = [f"{letter}/{14 if letter in 'Hg' else 16}" for letter in SIZES]
-        rows = [(name, _config(name, typed)) for name in names]
+        rows = [(name, ViTConfig.from_size(name, **given)) for name in names]
         if typed.json:
             print_json([_facts(name, config) for name, config in rows])
         else:
@@ -27,42 +29,24 @@ def run(typed: Models, command: str) -> int:
             say(f"{rows[0][1].classes} classes; --image-size, --channels and --classes change it")
             say("the layers of one: vitrail models S/16")
         return 0
-    config = _config_of(typed)
-    rows = layers(config)
+    if not Path(typed.size).is_dir():
+        config = ViTConfig.from_size(typed.size, **given)
+    elif given:
+        flag = f"--{next(iter(given)).replace('_', '-')}"
+        raise UsageError(f"the model in {typed.size} has its own {flag}", f"vitrail models {typed.size}")
+    else:
+        config = load(typed.size).network.config
+    rows, facts = layers(config), _facts(typed.size, config)
     if typed.json:
-        print_json({**_facts(typed.size, config), "layers": [layer._asdict() for layer in rows]})
+        print_json({**facts, "layers": [layer._asdict() for layer in rows]})
         return 0
-    columns = ("layer", "output", "parameters", "MFLOPs")
-    print_table([_cells(row) for row in _grouped(rows) if row.shape[0]], columns)
-    facts = _facts(typed.size, config)
+    print_table([_cells(row) for row in _grouped(rows) if row.shape[0]], ("layer", "output", "parameters", "MFLOPs"))
     say("")
-    say(
-        f"{typed.size}: {facts['parameters']:,} parameters, {_flops(facts['flops'])} for {_sample(config)} "
-        "(2 per multiply-add, forward; training takes about 3 times that)"
-    )
+    size = f"{facts['parameters']:,} parameters, {_flops(facts['flops'])} for {_sample(config)}"
+    say(f"{typed.size}: {size} (2 per multiply-add, forward; training takes about 3 times that)")
     if isinstance(config, ViTConfig) and (switches := _switches(config)):
         say(f"other than the paper's: {', '.join(switches)}")
     return 0
-
-
-def _config(size: str, typed: Models) -> ViTConfig:
-    """A size of the table with what was asked for."""
-    return ViTConfig.from_size(
-        size,
-        classes=1000 if typed.classes is None else typed.classes,
-        image_size=224 if typed.image_size is None else typed.image_size,
-        channels=3 if typed.channels is None else typed.channels,
-    )
-
-
-def _config_of(typed: Models) -> Config:
-    """A size of the table, or what lies in a folder."""
-    if not Path(typed.size).is_dir():
-        return _config(typed.size, typed)
-    for name, value in (("image-size", typed.image_size), ("channels", typed.channels), ("classes", typed.classes)):
-        if value is not None:
-            raise UsageError(f"the model in {typed.size} has its own --{name}", f"vitrail models {typed.size}")
-    return load(typed.size).network.config
 
 
 def _sample(config: Config) -> str:
