@@ -18,8 +18,8 @@ from vitrail.cli.sources import Shown
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS, Comparison, Method, balance_sheet, compare, cross_attention
-from vitrail.explain.trial import in_precision
 from vitrail.explain.readout import wide
+from vitrail.explain.trial import in_precision
 from vitrail.explain.verdict import Precision
 from vitrail.model import Model
 from vitrail.pages.views import AreasView, ExplainedPicture, HeatView, TrustView
