@@ -110,7 +110,6 @@ def _references(model: Model, typed: Explain) -> Tensor | None:
     """The reference pictures that were named, where the model is; None for the model's own."""
     if typed.reference is None:
         return None
-
     try:
         references = open_background(typed.reference, model.preprocessing, warn)
     except DataError as error:  # its hint may be for the model's own references
