@@ -42,7 +42,6 @@ from vitrail.nn.networks import NETWORKS, build, config_from_dict, config_to_dic
 from vitrail.tasks import TASKS, Prediction, Result, Task
 from vitrail.tasks.classify import Classification
 from vitrail.tasks.task import Input, check_fit
-from vitrail.text import percent
 from vitrail.weights import timm_keys
 from vitrail.weights.format1 import FORMAT as OLD
 from vitrail.weights.format1 import model_config
@@ -468,5 +467,5 @@ def _result(result: Result | None) -> str:
     if result is None:
         return ""
     name, value = result.headline
-    shown = percent(value, 2) if result.metric.fraction else f"{value:.4g}"
+    shown = result.metric.shown(value)
     return f" {name.capitalize()} {shown} {result.sentence}."

@@ -127,6 +127,7 @@ def test_explain_shows_where_each_token_was_read(cli: Cli, place: dict[str, Path
         ("explain {texts} {picture}", USAGE, "{texts}"),
         ("explain {pictures} {picture} --method rollout", USAGE, "rollout"),
         ("explain {pictures} {picture} --target a", USAGE, "--target a"),
+        ("explain {pictures} {picture} --precision bf16", USAGE, "--precision"),
         ("evaluate {texts} {root}/labels.csv", DATA, "{root}/labels.csv"),
         ("evaluate {texts} {root}/notes.txt", DATA, "{root}/notes.txt"),
         ("evaluate {texts} --split all", USAGE, "all train validation test"),

@@ -44,8 +44,7 @@ def _print(result: Result) -> None:
     """The metric, and the tables that a terminal can show."""
     screen, (name, value) = console(), result.headline
     name = name if result.split != "all" else result.metric.label
-    shown = percent(value, 2) if result.metric.fraction else f"{value:.4g}"
-    screen.print(f"{name} {shown}", style="bold", end="")
+    screen.print(f"{name} {result.metric.shown(value)}", style="bold", end="")
     screen.print(f" {result.sentence}, loss {result.loss:.4f}\n")
     for table in result.tables:
         match table:

@@ -45,8 +45,7 @@ def run(typed: Train | Distill, command: str) -> int:
         print_json({"run": str(finished.folder), **evaluated.to_dict(), **result})
         return 0
     name, value = evaluated.headline
-    shown = percent(value, 2) if evaluated.metric.fraction else f"{value:.4g}"
-    screen.print(f"\n{name} {shown}", style="bold", end="")
+    screen.print(f"\n{name} {evaluated.metric.shown(value)}", style="bold", end="")
     screen.print(f" {evaluated.sentence}, after {duration(finished.seconds)}")
     if finished.document:
         say(f"beside it  {finished.document}")
@@ -171,7 +170,7 @@ class TrainingProgress:
         cells = (
             f"{row['training_loss']:.4f}",
             f"{row['validation_loss']:.4f}",
-            percent(value, 2) if metric.fraction else f"{value:.4g}",
+            metric.shown(value),
             f"{row['images_per_second'] or 0.0:,.0f}",
             percent(row["waiting_share"] or 0.0, 0),
         )

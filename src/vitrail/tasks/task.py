@@ -26,6 +26,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import BEGIN, END, PADDING, Vocabulary
 from vitrail.errors import UsageError
 from vitrail.nn import ImageToSequenceConfig, Search, TransformerConfig, ViTConfig, grid_of
+from vitrail.text import percent
 
 if TYPE_CHECKING:  # who loads a model needs nothing that only a training has
     from vitrail.data.augmentation import Augmentation
@@ -61,6 +62,10 @@ class Metric:
     key: str
     label: str
     fraction: bool = True
+
+    def shown(self, value: float) -> str:
+        """A value for people: 98.70 %, or a number with four digits."""
+        return percent(value, 2) if self.fraction else f"{value:.4g}"
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def evaluation_view(result: Result, unit: str) -> EvaluationView:
         split=result.split,
         count=result.count,
         unit=unit,
-        value=percent(result.value, 2) if result.metric.fraction else f"{result.value:.4g}",
+        value=result.metric.shown(result.value),
         metric=result.metric.label,
         statement=result.about[0],
         about=result.about[1],

@@ -101,6 +101,7 @@ def _check_written(model: Model, typed: Explain) -> None:
         "--head": typed.head is not None,
         "--reference": typed.reference is not None,
         "--masks": typed.masks is not None,
+        "--precision": typed.precision != "auto",  # of a test that there is none of
     }
     for option in (option for option, is_given in given.items() if is_given):
         raise UsageError(f"{option} is for models that say classes, and this model writes", f"leave {option} out")
