@@ -11,6 +11,7 @@ from vitrail.cli.args import Explain
 from vitrail.cli.output import warn
 from vitrail.data.background import FEW, open_background
 from vitrail.data.columns import Classes
+from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, counted, nearest
 from vitrail.explain.methods import METHODS, Method, nearest_method
 from vitrail.model import Model
@@ -54,9 +55,14 @@ def check_asked(model: Model, typed: Explain) -> Asked | None:
         UsageError: If a method, class, layer or head is not there, or two options do not go together.
         DataError: If the reference pictures cannot be read or have another size than the model's.
     """
-    if not isinstance(model.output, Classes):
+    if isinstance(model.output, Vocabulary):
         _check_written(model, typed)
         return None
+    if not isinstance(model.output, Classes):
+        raise UsageError(
+            f"the model in {typed.run} learnt {model.task.name}, and pages show classes and texts",
+            "in Python: vitrail.explain.occlusion(model.network, model.tensor(images), 0)",
+        )
     tested = {"--reference": typed.reference, "--masks": typed.masks, "--precision": typed.precision != "auto"}
     for option in (option for option, given in tested.items() if given and typed.no_trust):
         raise UsageError(f"{option} is for the test that --no-trust leaves out", "one of the two")
