@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from vitrail import pages
 from vitrail.data.columns import LABEL, Classes, Codec, Labels
-from vitrail.data.dataset import TRAIN
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.nn import Search
 from vitrail.tasks.metrics import Counting, Scores
@@ -205,7 +204,7 @@ class Classification(Task):
 
     def codec(self, raw: "RawDataset", splits: "Mapping[str, Samples]", separator: str = "") -> Classes:
         """The classes of the training split, in their published order or sorted by name."""
-        labels = splits[TRAIN].column(self.column)
+        labels = splits["train"].column(self.column)
         if not isinstance(labels, Labels):
             raise DataError(f"the column {self.column} holds no class names", "Labels, one for each image")
         classes = tuple(sorted(labels.counts())) if raw.classes is None else raw.classes

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from vitrail import pages
 from vitrail.data.columns import TEXT, Codec, Texts
-from vitrail.data.dataset import TRAIN
 from vitrail.data.vocabulary import FIRST, PADDING, Vocabulary
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.nn import Greedy, Search, generate
@@ -282,7 +281,7 @@ class Sequences(Task):
 
     def codec(self, raw: "RawDataset", splits: "Mapping[str, Samples]", separator: str = "") -> Vocabulary:
         """The tokens of the training split; of a set that is made, those it is made of."""
-        texts = splits[TRAIN].column(self.column)
+        texts = splits["train"].column(self.column)
         if raw.classes is not None:
             return Vocabulary(raw.classes)
         if not isinstance(texts, Texts):
