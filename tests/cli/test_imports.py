@@ -34,8 +34,8 @@ except SystemExit as stop:
     assert stop.code == 0
 print(*sorted(name for name in sys.modules if name.partition(".")[0] == "vitrail"))
 """
-MODULES = 57  # of the library, that answer for one image; 60 before
-ELSEWHERE = ("training.", "explain", "pages.", "data.batches")  # but for the options of trainings
+MODULES = 51  # of the library, that answer for one image; 60 before
+ELSEWHERE = ("training.", "explain", "pages.", "data.loader", "data.dataset")  # but for the options of trainings
 HELP = ["--help", "--version", *(f"{verb} --help" for verb in VERBS)]
 SLIPS = ["trian", "train --epoch 3", "train", "predict run", "explain run", "generate run 12"]
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from vitrail.data.columns import Classes, Codec, Column, Labels, Match, Texts, Values
     from vitrail.data.dataset import Dataset, RawDataset, Samples, Split
     from vitrail.data.images import ArrayImages, FileImages, Images
+    from vitrail.data.loader import load_resident
     from vitrail.data.preprocessing import Preprocessing
     from vitrail.data.readers import read
     from vitrail.data.vocabulary import Vocabulary
@@ -32,6 +33,7 @@ __all__ = [
     "Texts",
     "Values",
     "Vocabulary",
+    "load_resident",
     "read",
 ]
 
@@ -40,6 +42,7 @@ _HOMES = {
     **dict.fromkeys(("Classes", "Codec", "Column", "Labels", "Match", "Texts", "Values"), "columns"),
     **dict.fromkeys(("Dataset", "RawDataset", "Samples", "Split"), "dataset"),
     "Preprocessing": "preprocessing",
+    "load_resident": "loader",
     "Vocabulary": "vocabulary",
     "read": "readers",
 }

@@ -14,6 +14,7 @@ two patches, and nothing of one shows in another. What is used is what is stored
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,15 +23,17 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
+from vitrail import data
+from vitrail.data import readers
 from vitrail.data.decode import open_picture
 from vitrail.data.format1 import REFERENCES, unpacked
-from vitrail.data.images import Images
-from vitrail.data.loader import load_resident
 from vitrail.data.plan import uniforms
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.readers.folder import picture_files
 from vitrail.data.tensor_files import read_tensors, with_checksum
 from vitrail.errors import DataError, UsageError, counted
+
+if TYPE_CHECKING:
+    from vitrail.data.images import Images
 
 BACKGROUND = "background.safetensors"
 MOST = 64
@@ -82,7 +85,7 @@ def make_background(images: UInt8[Tensor, "k c h w"], patch: Patch, seed: int) -
 
 
 def draw_background(
-    images: Images, preprocessing: Preprocessing, patch: Patch, seed: int, threads: int = 1
+    images: "Images", preprocessing: Preprocessing, patch: Patch, seed: int, threads: int = 1
 ) -> Pixels | None:
     """A background for a model, from images that it is trained on, as it sees them and without augmentation.
 
@@ -102,7 +105,7 @@ def draw_background(
         return None
     order = uniforms(np.arange(len(images), dtype=np.int64), 1, seed=seed, epoch=0, stream=_CHOICE)[:, 0]
     drawn = np.argsort(order, kind="stable")[: SOURCES * wanted]
-    (loaded,) = load_resident(images.select(drawn), preprocessing, threads).fetch([np.arange(len(drawn))])
+    (loaded,) = data.load_resident(images.select(drawn), preprocessing, threads).fetch([np.arange(len(drawn))])
     made = make_background(loaded.pixels[loaded.readable], patch, seed)
     kept = made if _fit_as_they_are(made) else made[: max(_room(made), len(_that_fit(_jpegs(made, patch))))]
     return kept.clone() if len(kept) else None
@@ -390,7 +393,7 @@ def _image_files(place: Path) -> list[Path]:
     if not place.is_dir():
         raise DataError(f"there is no folder {place} with reference images", hint)
     try:
-        files = picture_files(place)
+        files = readers.picture_files(place)
     except OSError as error:
         raise DataError(f"{error.filename or place} cannot be read ({error.strerror})", "its permissions") from error
     if not files:
