@@ -78,7 +78,7 @@ class BothHeads(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         record = Record("class_logits", "distillation_logits", gradients=True)
         self.network(images, record=record)
-        return torch.cat([record["class_logits"], record["distillation_logits"]])
+        return torch.cat([record["class_logits"], record["distillation_logits"]], dim=1)
 
 
 WRAPPED = {"recorded": Recorded, "both heads": BothHeads}
