@@ -73,8 +73,9 @@ def ours(which: str, seed: int) -> dict:
     """Seconds until the goal, from the first batch."""
     from dataclasses import replace
 
-    from vitrail.data.batches import Batches, open_inputs
+    from vitrail.data.batches import Batches
     from vitrail.data.dataset import TEST, Counts, Split
+    from vitrail.data.loader import open_loader
     from vitrail.data.preprocessing import Preprocessing
     from vitrail.model import Model
     from vitrail.nn import ViT
@@ -90,7 +91,7 @@ def ours(which: str, seed: int) -> dict:
     config, choices, look_every = OURS[which]()
     model = Model(ViT(config), preprocessing, dataset.codec, task)
     train, test = dataset.train, Split(dataset.splits[TEST], TEST)
-    feed = open_inputs(train, preprocessing, workers=1)
+    feed = open_loader(train.inputs, preprocessing, workers=1)
     data = Batches(feed, train.column(task.column), dataset.codec, preprocessing, seed=seed)
     looked_at = batches_of(model, test.samples, workers=1)
     state = start(model.network, choices)

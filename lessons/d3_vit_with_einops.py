@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lesson import largest, parameters, results, show
-from parts import LinearPatchEmbedding, Patchify, fuse, reorder, split
+from parts import LinearPatchEmbedding, Patchify, convolution_to_linear, fuse, linear_to_convolution, reorder, split
 from vitrail.nn import (
     SILENT,
     STANDARD,
@@ -39,7 +39,6 @@ from vitrail.nn import (
     ViTConfig,
     attend,
 )
-from vitrail.weights.patch_map import convolution_to_linear, linear_to_convolution
 
 RESULTS = results()
 CONFIG = ViTConfig(image_size=32, patch_size=8, channels=3, classes=10, width=192, depth=2, heads=8)

@@ -5,8 +5,18 @@
     pictures = patchify.inverse(patches, (28, 28))  # the same bits
 
 Two orders are told apart: in which order the patches stand in the sequence (`order`), and in which order the numbers of
-one patch stand (`flattening`, the table in `vitrail/weights/patch_map.py`). Networks, their positions and their
-explanations go by rows.
+one patch stand (`flattening`). Networks, their positions and their explanations go by rows.
+
+A convolution whose stride is its kernel and a linear map of each flattened patch are the same map; their weights differ
+in the order of the numbers of one patch, the slowest axis first (c channels, h rows, w columns of the patch), and their
+biases are the same numbers:
+
+    order    means                             who
+    c h w    channels first, then by rows      convolutions (timm, torchvision, `PatchEmbedding`), D0
+    h w c    by rows, channels last            D3 and vit-pytorch
+    w h c    by columns, channels last         D4
+
+D0 to D4 are the founding documents.
 
 A fused map of queries, keys and values gives 3 x heads x head_dim numbers at once. Which is which is a matter of the
 order of its rows, the slowest axis first, said as in einops:
@@ -26,11 +36,11 @@ from torch import Tensor, cat, nn
 
 from vitrail.errors import DataError, UsageError, nearest
 from vitrail.nn import SILENT, AnyRecord, Parts, PatchEmbedding, ViT, ViTConfig, grid_of
-from vitrail.weights.patch_map import Flattening
 
 Size = tuple[int, int]
 Channels = Literal["first", "last"]
 Order = Literal["rows", "columns"]
+Flattening = Literal["c h w", "h w c", "w h c"]
 QkvOrder = Literal["qkv head dim", "qkv dim head", "head qkv dim", "head dim qkv", "dim qkv head", "dim head qkv"]
 
 AXES = ("c", "h", "w")  # of one patch, as the cut below leaves them
@@ -141,7 +151,7 @@ _ONE = "picture[None] for a grey picture without a channel axis"
 class LinearPatchEmbedding(nn.Module):
     """Cuts pictures into patches, flattens each and maps it linearly: the map of `PatchEmbedding` in another form.
 
-    The weights of one become those of the other by `vitrail.weights.patch_map`.
+    The weights of one become those of the other by `convolution_to_linear` and `linear_to_convolution`.
 
     Args:
         channels: Channels of the picture, c.
@@ -169,6 +179,59 @@ class LinearPatchEmbedding(nn.Module):
     def detached(self) -> nn.Module:
         """Itself: it is linear."""
         return self
+
+
+def flattening_axes(flattening: Flattening) -> tuple[int, int, int]:
+    """The axes of a patch (c, h, w) in the order in which they are flattened, the slowest first.
+
+    Raises:
+        UsageError: If it is not one of the table above.
+    """
+    known = get_args(Flattening)
+    if flattening not in known:
+        names = ", ".join(f"'{name}'" for name in known)
+        raise UsageError(f"patches are flattened in one of {names}, got '{flattening}'", "'c h w', as a convolution")
+    first, second, third = (["c", "h", "w"].index(axis) for axis in flattening.split())
+    return first, second, third
+
+
+def convolution_to_linear(weight: Float[Tensor, "d c h w"], flattening: Flattening) -> Float[Tensor, "d x"]:
+    """The weight of the linear map of patches that are flattened in this order.
+
+    Args:
+        weight: Of the convolution.
+        flattening: Order of the numbers of one patch that the linear map reads.
+
+    Raises:
+        UsageError: If the order is not in the table above.
+    """
+    return weight.permute(0, *(1 + axis for axis in flattening_axes(flattening))).flatten(1)
+
+
+def linear_to_convolution(
+    weight: Float[Tensor, "d x"], patch_size: Size, flattening: Flattening
+) -> Float[Tensor, "d c h w"]:
+    """The weight of the convolution; the inverse of `convolution_to_linear`.
+
+    Args:
+        weight: Of the linear map.
+        patch_size: (height, width) of a patch in pixels.
+        flattening: Order of the numbers of one patch that the linear map reads.
+
+    Raises:
+        DataError: If the numbers of a patch are not channels x height x width.
+        UsageError: If the order is not in the table above.
+    """
+    axes, (height, width) = flattening_axes(flattening), patch_size
+    numbers = weight.shape[1]
+    if numbers == 0 or numbers % (height * width):
+        raise DataError(
+            f"a map of {numbers} numbers does not read patches of {height}x{width} pixels",
+            f"a patch whose height x width divides {numbers}",
+        )
+    sides = (numbers // (height * width), height, width)
+    back = [1 + axes.index(axis) for axis in range(3)]
+    return weight.unflatten(1, tuple(sides[axis] for axis in axes)).permute(0, *back).contiguous()
 
 
 class PatchReader(nn.Module):

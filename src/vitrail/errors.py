@@ -7,7 +7,7 @@ library, so that any part of it may raise them.
 
 import difflib
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -54,6 +54,11 @@ class DataError(VitrailError):
 def counted(number: int, one: str, many: str = "") -> str:
     """1 picture, 2 pictures, 1,258 pictures: for messages."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def some_of(names: Sequence[str], most: int = 8) -> str:
+    """The first names, and how many more there are: for messages."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -18,10 +18,9 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.data.background import BACKGROUND, background_file, background_in, card_words, misfit, read_background
+from vitrail.data.background import background_in, card_words, misfit, read_background, write_background
 from vitrail.data.columns import Classes, Codec
 from vitrail.data.decode import open_picture
-from vitrail.data.format1 import REFERENCES
 from vitrail.data.hugging_face import from_hugging_face, to_hugging_face
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import read_tensors, with_checksum
@@ -251,10 +250,7 @@ def save(
     folder = Path(folder)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.network.state_dict().items()}
     write_file(folder / WEIGHTS, with_checksum(tensors))
-    if model.background is not None:
-        write_file(folder / BACKGROUND, background_file(model.background, _patch(model)))
-    for file in (REFERENCES, *([BACKGROUND] if model.background is None else [])):  # of a former model
-        (folder / file).unlink(missing_ok=True)
+    write_background(folder, model.background, None if model.background is None else _patch(model))
     config: dict[str, Any] = {
         "model_type": "vitrail",
         "format": FORMAT,

@@ -12,8 +12,7 @@ from tests.explain.planted_lab import NETWORKS, load_planted
 from vitrail.cli.explain.pictures import read_pictures
 from vitrail.cli.sources import root_of, show_planted
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.readers.planted import planted_digits
-from vitrail.data.readers.planted_sets import parse_planted, planted_pictures
+from vitrail.data.readers.planted import parse_planted, planted_digits, planted_pictures
 
 RUN = NETWORKS / "mean-0"
 

@@ -17,6 +17,7 @@ from vitrail.data import background
 from vitrail.data.background import (
     BACKGROUND,
     MOST,
+    REFERENCES,
     background_file,
     card_words,
     draw_background,
@@ -26,10 +27,9 @@ from vitrail.data.background import (
     read_background,
     settle,
 )
-from vitrail.data.format1 import REFERENCES
 from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.readers.photographs import packaged_photographs
+from vitrail.data.readers.mnist_m import packaged_photographs
 from vitrail.data.tensor_files import with_checksum
 from vitrail.errors import DataError, UsageError
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from vitrail.data import loader as loader_module
 from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.loader import (
     Loader,
@@ -140,15 +141,15 @@ def test_a_bad_file_is_named_once_and_never_replaced(photo_folder: Path, tmp_pat
     assert before == {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in pictures.paths}
 
 
-def test_the_size_of_the_set_decides(photo_folder: Path) -> None:
+def test_the_size_of_the_set_decides(photo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pictures = files(photo_folder)
     size = len(pictures) * 3 * 16 * 20
     told: list[int] = []
-    assert isinstance(
-        open_loader(pictures, SHAPE, workers=2, resident_bytes=size, progress=told.append), ResidentLoader
-    )
+    monkeypatch.setattr(loader_module, "RESIDENT_BYTES", size)
+    assert isinstance(open_loader(pictures, SHAPE, workers=2, progress=told.append), ResidentLoader)
     assert told == list(range(1, len(pictures) + 1))
-    streamed = open_loader(pictures, SHAPE, workers=2, resident_bytes=size - 1)
+    monkeypatch.setattr(loader_module, "RESIDENT_BYTES", size - 1)
+    streamed = open_loader(pictures, SHAPE, workers=2)
     assert isinstance(streamed, StreamedLoader)
     assert streamed.workers == min(2, cores())
     open_loader(pictures.select(range(3)), SHAPE, workers=0)  # no worker process: one thread reads

@@ -18,8 +18,8 @@ from vitrail.data.images import ArrayImages
 from vitrail.data.loader import ResidentLoader, open_loader
 from vitrail.data.plan import BACKGROUND, uniforms
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.readers import idx, photographs
-from vitrail.data.readers.mnist_m import blend, read_mnist_m
+from vitrail.data.readers import idx, mnist_m
+from vitrail.data.readers.mnist_m import blend, packaged_photographs, read_mnist_m, read_photographs
 from vitrail.errors import DataError, UsageError
 from vitrail.training.evaluate import CHANGED, open_for
 
@@ -179,7 +179,7 @@ def test_photographs_may_be_divided_by_their_folder(tmp_path: Path) -> None:
     put_photograph(tmp_path / "test" / "0.png", 7)
     put_photograph(tmp_path / "val" / "0.png", 8)
     put_photograph(tmp_path / "train" / "small.png", 9, 5, 50)
-    found = photographs.read_photographs(tmp_path, 6)
+    found = read_photographs(tmp_path, 6)
     assert [len(found.train), len(found.test)] == [3, 1]
     np.testing.assert_array_equal(found.test[0], noise(7, 40, 30, 3))
     assert found.notes == ("Ignored 1 photograph smaller than 6 pixels.",)
@@ -188,7 +188,7 @@ def test_photographs_may_be_divided_by_their_folder(tmp_path: Path) -> None:
 def test_large_photographs_are_scaled_down(tmp_path: Path) -> None:
     Image.new("RGB", (1000, 642), (9, 8, 7)).save(tmp_path / "a.png")
     Image.new("L", (50, 60), 3).save(tmp_path / "b.png")
-    found = photographs.read_photographs(tmp_path, 28)
+    found = read_photographs(tmp_path, 28)
     shapes = sorted(each.shape for each in (*found.train, *found.test))
     assert shapes == [(60, 50, 3), (321, 500, 3)]
 
@@ -196,8 +196,8 @@ def test_large_photographs_are_scaled_down(tmp_path: Path) -> None:
 def test_the_number_of_photographs_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(12):
         put_photograph(tmp_path / f"{number}.png", number)
-    monkeypatch.setattr(photographs, "MOST", 4)
-    found = photographs.read_photographs(tmp_path, 28)
+    monkeypatch.setattr(mnist_m, "MOST", 4)
+    found = read_photographs(tmp_path, 28)
     assert [len(found.train), len(found.test)] == [4, 2]
     assert found.notes == ("Ignored 6 photographs beyond the first 4 for training and 4 for test.",)
 
@@ -230,12 +230,12 @@ def test_photographs_that_are_all_too_small(tmp_path: Path) -> None:
     for number in range(6):
         put_photograph(tmp_path / f"{number}.png", number, 5, 50)
     with pytest.raises(DataError, match=r"5 .* 6 pixels"):
-        photographs.read_photographs(tmp_path, 6)
+        read_photographs(tmp_path, 6)
     for number in range(5):
         put_photograph(tmp_path / "train" / f"{number}.png", number)
     put_photograph(tmp_path / "test" / "0.png", 9, 5, 50)
     with pytest.raises(DataError, match=r"1 .* 6 pixels"):
-        photographs.read_photographs(tmp_path, 6)
+        read_photographs(tmp_path, 6)
 
 
 def test_damaged_and_double_photographs(tmp_path: Path) -> None:
@@ -269,9 +269,9 @@ def test_without_mnist_the_error_is_that_of_mnist(tmp_path: Path, monkeypatch: p
 def test_packaged_photographs() -> None:
     pytest.importorskip("skimage")
     pytest.importorskip("sklearn")
-    found = photographs.packaged_photographs()
+    found = packaged_photographs()
     assert [len(found.train), len(found.test)] == [5, 2]
-    assert not set(photographs.PACKAGED_TRAIN) & set(photographs.PACKAGED_TEST)
+    assert not set(mnist_m.PACKAGED_TRAIN) & set(mnist_m.PACKAGED_TEST)
     every = (*found.train, *found.test)
     assert len({each.tobytes() for each in every}) == 7
     for each in every:
@@ -298,7 +298,7 @@ def test_real_mnist_m(mnist_root: Path) -> None:
     assert pixels(source, "test").shape == (10_000, 28, 28, 3)
     black = plain.test.inputs.pixels == 0
     mean = pixels(source, "test")[black].mean(axis=0)
-    backgrounds = [each.mean(axis=(0, 1)) for each in photographs.packaged_photographs().test]
+    backgrounds = [each.mean(axis=(0, 1)) for each in packaged_photographs().test]
     np.testing.assert_allclose(mean, np.mean(backgrounds, axis=0), atol=4)
 
 

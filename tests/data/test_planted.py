@@ -162,7 +162,7 @@ def test_splits_have_no_digit_in_common() -> None:
 @pytest.mark.parametrize(
     ("variant", "grid", "says", "hint"),
     [
-        ("sinlge", (4, 4), "planted pictures are single, double, empty, not 'sinlge'", "'single'"),
+        ("sinlge", (4, 4), "planted images are single, double, empty, not 'sinlge'", "'single'"),
         ("nothing like it", (4, 4), "not 'nothing like it'", "'single'"),
         ("single", (1, 1), "1 digits and shuffled ones beside them need 2 cells, got a grid of 1x1", "(4, 4)"),
         ("double", (2, 1), "need 3 cells, got a grid of 2x1", "(4, 4)"),

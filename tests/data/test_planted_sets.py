@@ -10,17 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.lab import names_of, open_set, open_split
-from vitrail.data.dataset import Samples, labels_of
-from vitrail.data.images import ArrayImages
-from vitrail.data.readers import is_named, planted_sets
+from vitrail.data.dataset import Samples, labels_of, pixels_of
+from vitrail.data.readers import is_named, planted
 from vitrail.data.readers.digits import read_digits
-from vitrail.data.readers.planted import COUNTS, GRID, PLANTED, Planted, plant, planted_digits
-from vitrail.data.readers.planted_sets import (
+from vitrail.data.readers.idx import mnist_in_three
+from vitrail.data.readers.planted import (
+    COUNTS,
+    GRID,
     MOST_BYTES,
+    PLANTED,
     SIDES,
+    Planted,
     PlantedSet,
     is_planted,
     parse_planted,
+    plant,
+    planted_digits,
     planted_pictures,
     read_planted,
 )
@@ -34,7 +39,7 @@ CLASSES = tuple("0123456789")
 def few(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Sets of few pictures, most of them to train on; the splits that were made."""
     asked: list[str] = []
-    make = planted_sets._make
+    make = planted._make
 
     def noted(chosen: PlantedSet, split: str, digits: dict[str, Samples]) -> Planted:
         asked.append(split)
@@ -42,14 +47,12 @@ def few(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     for split, count in {"train": 40, "validation": 20, "test": 30}.items():
         monkeypatch.setitem(COUNTS, split, count)
-    monkeypatch.setattr(planted_sets, "_make", noted)
+    monkeypatch.setattr(planted, "_make", noted)
     return asked
 
 
 def part_of(digits: dict[str, Samples], split: str) -> tuple[np.ndarray, np.ndarray]:
-    part = digits[split]
-    assert isinstance(part.inputs, ArrayImages)
-    return part.inputs.pixels, labels_of(part)
+    return pixels_of(digits[split]), labels_of(digits[split])
 
 
 def test_planted_itself_is_as_it_was() -> None:
@@ -124,7 +127,7 @@ def test_two_labels_or_none_cannot_be_learnt_or_counted(name: str, labels: str, 
         with pytest.raises(UsageError) as caught:
             refuse(name)
         problem, hint = str(caught.value).split("\n")
-        assert problem == f"pictures of {name} have {labels}, and here each must have one"
+        assert problem == f"images of {name} have {labels}, and here each must have one"
         assert hint.startswith(instead)
         assert f"vitrail explain and vitrail predict take {name}" in hint
 
@@ -175,7 +178,7 @@ def test_large_pictures_are_made_in_pieces(few: list[str], monkeypatch: pytest.M
     """Each piece is what `plant` makes of a seed of its own, and no picture stands twice."""
     chosen, digits = parse_planted("planted:2x3"), read_digits().splits
     whole = planted_pictures(chosen, "test")
-    monkeypatch.setattr(planted_sets, "AT_ONCE", 12 * 16 * 24 + 5)
+    monkeypatch.setattr(planted, "AT_ONCE", 12 * 16 * 24 + 5)
     made = planted_pictures(chosen, "test")
     assert made.pixels.shape == whole.pixels.shape == (30, 16, 24)
     assert made.labels.shape == made.cells.shape == (30, 1)
@@ -187,10 +190,11 @@ def test_large_pictures_are_made_in_pieces(few: list[str], monkeypatch: pytest.M
 
 def test_mnist_is_planted(few: list[str], mnist_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own test digits for testing, others for learning and validating, in cells of 28 pixels."""
-    monkeypatch.setattr(planted_sets, "plant", lambda *given, **options: plant(*given, **options, noise=0.0))
-    digits, root = planted_sets._digits("mnist", mnist_root)
+    monkeypatch.setattr(planted, "plant", lambda *given, **options: plant(*given, **options, noise=0.0))
+    found = mnist_in_three(mnist_root)
+    digits = found.splits
     source = open_set("planted:mnist,2x3", mnist_root)
-    assert source.root == root
+    assert source.root == found.root
     assert source.train.inputs.open(0).size == (84, 56)
     assert {split: len(part) for split, part in digits.items()} == {
         "train": 55_000,

@@ -6,7 +6,8 @@ import pytest
 
 from tests.photographs import make_photographs
 from vitrail.data.readers import table
-from vitrail.data.readers.table import FORMATS, MANIFESTS, NAMED, NAMED_SEQUENCES, is_named, overview, read
+from vitrail.data.readers.folder import image_files
+from vitrail.data.readers.table import FORMATS, MANIFESTS, NAMED, is_named, overview, read
 from vitrail.errors import DataError, UsageError
 
 
@@ -30,7 +31,7 @@ def test_help_and_messages_are_made_from_the_table(tmp_path: Path, monkeypatch: 
     """A row more is opened by its name and by its suffix, and is in every list, without a change anywhere else."""
     assert all(each.name in overview() for each in FORMATS if each.is_set)
     assert all(suffix in overview() for each in FORMATS for suffix in each.suffixes)
-    assert not any(name in overview(texts=False) for name in NAMED_SEQUENCES)
+    assert not any(each.name in overview(texts=False) for each in FORMATS if not each.classes)
     seen = []
     row = table.Format("shapes", "circles and crosses", lambda *given: seen.append(given), True, suffixes=(".shapes",))
     monkeypatch.setattr(table, "FORMATS", (*FORMATS, row))
@@ -43,7 +44,7 @@ def test_help_and_messages_are_made_from_the_table(tmp_path: Path, monkeypatch: 
 
 
 def test_names_are_known() -> None:
-    assert all(is_named(name) for name in (*NAMED, *NAMED_SEQUENCES, "planted:mnist,2x3"))
+    assert all(is_named(name) for name in (*NAMED, "planted:mnist,2x3"))
     assert not any(is_named(name) for name in ("./mnist", "MNIST", "photos", "labels.csv"))
 
 
@@ -69,3 +70,18 @@ def test_names_and_paths_that_are_not_there(tmp_path: Path, monkeypatch: pytest.
     Path("file.txt").write_text("x")
     with pytest.raises(DataError, match=r"file\.txt"):
         read("file.txt")
+
+
+def test_image_files_are_listed_once_and_a_folder_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    make_photographs(tmp_path / "a", ("x",), 2, 0)
+    (tmp_path / "a" / "again").symlink_to(tmp_path / "a")
+    assert len(image_files(tmp_path / "a")) == 2, "a link to the folder itself is not followed"
+    with pytest.raises(DataError, match="nowhere"):
+        image_files(tmp_path / "nowhere")
+
+
+def test_a_source_in_three_splits_is_one(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.tsv"
+    lines = [f"{source}\tx\t{split}\n" for split in ("train", "val", "test") for source in (split, "same")]
+    file.write_text("".join(lines))
+    assert read(str(file)).notes == ("In more than one split: 1 source.",)

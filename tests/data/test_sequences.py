@@ -10,8 +10,7 @@ from PIL import Image
 from tests.data.lab import open_set
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Samples
-from vitrail.data.images import ArrayImages, FileImages
-from vitrail.data.made import MadeImages
+from vitrail.data.images import ArrayImages, FileImages, MadeImages
 from vitrail.data.readers import read
 from vitrail.errors import DataError, UsageError
 

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lessons.parts import Patchify
+from lessons.parts import Flattening, Patchify
 from vitrail.errors import UsageError
-from vitrail.weights.patch_map import Flattening
 
 ORDERS = ("rows", "columns")
 FLATTENINGS = ("c h w", "h w c", "w h c")

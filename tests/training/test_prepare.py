@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
 
@@ -14,6 +15,7 @@ from tests.errors import must_raise
 from tests.photographs import make_photographs
 from tests.runs import stored
 from tests.training.tiny import AGAIN, options, photographs, stream_all, whole
+from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
 from vitrail.errors import DataError, UsageError
 from vitrail.training import setup
@@ -206,6 +208,45 @@ def test_a_run_is_the_same_however_its_images_are_fed(tmp_path: Path, monkeypatc
     assert streamed.model.preprocessing == resident.model.preprocessing
     assert streamed.weights == resident.weights
     assert streamed.evaluated.to_dict() == resident.evaluated.to_dict()
+
+
+def built(data: str, augmentation: Augmentation) -> setup.Prepared:
+    """A run on photographs that are read at 36 pixels for a network of 32."""
+    settings = settle(data, replace(ONE, image_size=32), {"augmentation": asdict(augmentation)})
+    assert settings.fetch_size == 36
+    return setup.build(settings, *opened(data))
+
+
+def test_without_augmentation_of_place_training_shows_what_evaluation_shows(photos: str) -> None:
+    prepared = built(photos, Augmentation())
+    read_by, images = prepared.model.preprocessing, prepared.dataset.train.inputs
+    assert read_by.crop_ratio == pytest.approx(32 / 36)
+    shown = torch.stack([read_by(images.open(number)) for number in range(len(images))])
+    for batch in prepared.data.batches(1, 16):
+        assert torch.equal(batch.inputs, shown[batch.ids])
+    assert shown.mean(dim=(0, 2, 3)).abs().max() < 1e-4, "mean and standard deviation are those of what is shown"
+    assert (shown.std(dim=(0, 2, 3), correction=0) - 1).abs().max() < 1e-4
+
+
+def test_random_crops_lie_in_the_image_and_reach_its_margins(tmp_path: Path) -> None:
+    """Of 3:2, white, with a red margin at the left and a blue one at the right, which evaluation never sees."""
+    values = np.full((60, 90, 3), 255, np.uint8)
+    values[:, :6], values[:, -6:] = (255, 0, 0), (0, 0, 255)
+    for number in range(40):
+        path = tmp_path / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(values).save(path)
+    prepared = built(str(tmp_path), Augmentation(crop_area=(0.35, 1.0), fill=0))
+    read_by = prepared.model.preprocessing
+    pixels = [
+        read_by.denormalise(batch.inputs).int() for epoch in range(5) for batch in prepared.data.batches(epoch, 20)
+    ]
+    red, _, blue = torch.cat(pixels).unbind(1)
+    assert torch.maximum(red, blue).min() > 240, "black fills up what is outside the image"
+    for margin in (red - blue > 120, blue - red > 120):
+        assert 0.05 < float(margin.any(dim=(1, 2)).float().mean()) < 0.95
+    (evaluated,) = prepared.validation.in_order(40)
+    assert read_by.denormalise(evaluated.inputs).min() > 240
 
 
 def test_a_short_run_warms_up_for_its_share_only(digits: str) -> None:

@@ -23,8 +23,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 from vitrail.training.distill.head import DECAY, fitted, with_new_head
 from vitrail.training.distill.teacher import Teacher, open_features, open_teacher
-from vitrail.weights.classifiers import open_classifier
-from vitrail.weights.state_dict import read_state_dict
+from vitrail.weights.classifiers import open_classifier, read_state_dict
 
 CLASSES = tuple("abc")
 RGB = Preprocessing((12, 12), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))

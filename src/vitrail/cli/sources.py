@@ -96,7 +96,7 @@ def files_of(names: Sequence[str]) -> list[tuple[Path, bool]]:
     for name in names:
         path = Path(name).expanduser()
         if path.is_dir():
-            found = readers.picture_files(path)
+            found = readers.image_files(path)
             if not found:
                 raise DataError(f"{path} holds no image", "a folder with JPEG, PNG, WebP, BMP, TIFF or GIF files")
             files += [(file, False) for file in found]

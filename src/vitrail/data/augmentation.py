@@ -28,6 +28,8 @@ from vitrail.errors import UsageError
 PLACE_OPERATIONS = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 OPERATIONS = ("identity", *PLACE_OPERATIONS, *COLOUR_OPERATIONS)
 
+Numbers = NDArray[np.float64]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
@@ -63,14 +65,11 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be done."""
-        for name in ("shift", "flip", "erase", "label_smoothing"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"augmentation.{name} must be from 0 to 1, got {getattr(self, name)}", f"{name}: 0.1")
-        for name, most in (("rotate", 180), ("mixup", 1e3), ("cutmix", 1e3), ("fill", 255)):
-            if not 0 <= getattr(self, name) <= most:
-                raise UsageError(
-                    f"augmentation.{name} must be from 0 to {most:g}, got {getattr(self, name)}", f"{name}: 0"
-                )
+        fractions = dict.fromkeys(("shift", "flip", "erase", "label_smoothing"), 1)
+        for name, most in {**fractions, "rotate": 180, "mixup": 1e3, "cutmix": 1e3, "fill": 255}.items():
+            value = getattr(self, name)
+            if not 0 <= value <= most:
+                raise UsageError(f"augmentation.{name} must be from 0 to {most:g}, got {value}", f"{name}: 0")
         for name in ("crop_area", "crop_aspect", "zoom"):
             low, high = getattr(self, name)
             if not 0 < low <= high < math.inf or (name == "crop_area" and high > 1):
@@ -125,37 +124,26 @@ def draw(
         numbers = uniforms(ids, 2, seed=seed, epoch=epoch, stream=COLOUR)
         operation = (numbers[:, 0] * len(OPERATIONS)).astype(np.int64)
         strength = numbers[:, 1] * 2 - 1
-    numbers = uniforms(ids, 4, seed=seed, epoch=epoch, stream=ERASING)
-    return Draws(
-        torch.from_numpy(_places(augmentation, ids, seed, epoch, aspect, stretch, operation, strength)),
-        torch.from_numpy(operation),
-        torch.from_numpy(strength.astype(np.float32)),
-        torch.from_numpy(_erased(augmentation.erase, numbers)),
-        torch.from_numpy(uniforms(ids, 2, seed=seed, epoch=epoch, stream=CUTTING).astype(np.float32)),
-    )
+    geometry = uniforms(ids, 9, seed=seed, epoch=epoch, stream=GEOMETRY)
+    places = _places(augmentation, geometry, aspect, stretch, operation, strength)
+    erased = _erased(augmentation.erase, uniforms(ids, 4, seed=seed, epoch=epoch, stream=ERASING))
+    pasted = uniforms(ids, 2, seed=seed, epoch=epoch, stream=CUTTING).astype(np.float32)
+    return Draws(*map(torch.from_numpy, (places, operation, strength.astype(np.float32), erased, pasted)))
 
 
 def _places(
-    augmentation: Augmentation,
-    ids: Ids,
-    seed: int,
-    epoch: int,
-    aspect: float,
-    stretch: NDArray[np.float64],
-    operation: NDArray[np.int64],
-    strength: NDArray[np.float64],
+    a: Augmentation, u: Numbers, aspect: float, stretch: Numbers, operation: NDArray[np.int64], strength: Numbers
 ) -> NDArray[np.float32]:
     """Affine maps (n, 2, 3): crop after zoom, rotation, shear and shift after flip.
 
-    `stretch` says how many times wider an image is than one of the same height and of the result's aspect.
+    `u` (n, 9) are random numbers; `stretch` says how many times wider an image is than one of the same height and of
+    the result's aspect.
     """
-    a = augmentation
-    u = uniforms(ids, 9, seed=seed, epoch=epoch, stream=GEOMETRY)
 
-    def between(column: int, low: float, high: float) -> NDArray[np.float64]:
+    def between(column: int, low: float, high: float) -> Numbers:
         return low + u[:, column] * (high - low)
 
-    def strength_of(name: str, most: float) -> NDArray[np.float64]:
+    def strength_of(name: str, most: float) -> Numbers:
         return np.where(operation == OPERATIONS.index(name), strength * most, 0.0)
 
     # the crop: its half sides and its centre; where it does not fit in, it is cut to the nearest aspect that is allowed
@@ -175,7 +163,7 @@ def _places(
     shift = shift + 2 * np.stack([strength_of("translate_x", 32 / 224), strength_of("translate_y", 32 / 224)], 1)
     shear_x, shear_y = strength_of("shear_x", 0.99), strength_of("shear_y", 0.99)
     cos, sin = np.cos(angle) / zoom, np.sin(angle) / zoom
-    linear = np.empty((len(ids), 2, 2))
+    linear = np.empty((len(u), 2, 2))
     linear[:, 0, 0], linear[:, 0, 1] = cos + sin * shear_y, (sin + cos * shear_x) / aspect
     linear[:, 1, 0], linear[:, 1, 1] = (-sin + cos * shear_y) * aspect, cos - sin * shear_x
     mirrored = np.where(u[:, 8] < a.flip, -1.0, 1.0)
@@ -185,7 +173,7 @@ def _places(
     return np.concatenate([linear, offset[:, :, None]], axis=2).astype(np.float32)
 
 
-def _erased(probability: float, numbers: NDArray[np.float64]) -> NDArray[np.float32]:
+def _erased(probability: float, numbers: Numbers) -> NDArray[np.float32]:
     """Boxes of 2 to 33 percent of the area, 0.3 to 3.3 times as wide as high."""
     area = 0.02 + 0.31 * np.where(probability > 0, numbers[:, 0] / max(probability, 1e-9), 0)
     ratio = np.exp(np.log(0.3) + numbers[:, 1] * (np.log(3.3) - np.log(0.3)))

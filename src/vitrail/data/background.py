@@ -9,6 +9,9 @@ They are stored in one file of at most 1 MB: as they are where all fit, else as 
 blocks of 8 x 8 pixels and, where the colour has the resolution of the brightness (4:4:4, as here), on each by itself.
 So a patch is first enlarged to a multiple of 8 pixels by repeating its last row and column: no block holds pixels of
 two patches, and nothing of one shows in another. What is used is what is stored: values that JPEG leaves unchanged.
+
+    background               the values as they are
+    jpeg, lengths, patch     JPEG files one behind the other, their bytes, and (height, width) of a patch
 """
 
 import io
@@ -26,16 +29,17 @@ from torch import Tensor
 from vitrail import data
 from vitrail.data import readers
 from vitrail.data.decode import open_picture
-from vitrail.data.format1 import REFERENCES, unpacked
 from vitrail.data.plan import uniforms
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import read_tensors, with_checksum
 from vitrail.errors import DataError, UsageError, counted
+from vitrail.io import write_file
 
 if TYPE_CHECKING:
     from vitrail.data.images import Images
 
 BACKGROUND = "background.safetensors"
+REFERENCES = "references.safetensors"  # its name in format 1, which is read and never written
 MOST = 64
 MOST_BYTES = 2**20 - 4096  # of the images in the file; the rest is for its header
 MOST_VALUES = 12 * 2**20  # of all images together: so much is decoded at most
@@ -50,7 +54,7 @@ LEAST_PATCHES = 4  # where an image has fewer, a patch shows too much of it
 _CHOICE, _POSITIONS = 20, 21  # streams of random numbers, see `plan.py`
 
 Patch = tuple[int, int]  # height and width in pixels
-Pixels = UInt8[Tensor, "r c h w"]
+Pixels = UInt8[Tensor, "_ c h w"]
 
 
 def make_background(images: UInt8[Tensor, "k c h w"], patch: Patch, seed: int) -> Pixels:
@@ -106,8 +110,7 @@ def draw_background(
     order = uniforms(np.arange(len(images), dtype=np.int64), 1, seed=seed, epoch=0, stream=_CHOICE)[:, 0]
     drawn = np.argsort(order, kind="stable")[: SOURCES * wanted]
     (loaded,) = data.load_resident(images.select(drawn), preprocessing, threads).fetch([np.arange(len(drawn))])
-    made = make_background(loaded.pixels[loaded.readable], patch, seed)
-    kept = made if _fit_as_they_are(made) else made[: max(_room(made), len(_that_fit(_jpegs(made, patch))))]
+    kept, _ = _that_fit(make_background(loaded.pixels[loaded.readable], patch, seed), patch)
     return kept.clone() if len(kept) else None
 
 
@@ -123,19 +126,18 @@ def settle(pixels: Pixels, patch: Patch) -> Pixels:
     Returns:
         As many of the first as fit in the file.
     """
-    if _fit_as_they_are(pixels):
-        return pixels
-    channels, size = pixels.shape[1], (pixels.shape[2], pixels.shape[3])
-    settled = []
-    for one in pixels[: len(_that_fit(_jpegs(pixels, patch)))].split(1):
+    kept, files = _that_fit(pixels, patch)
+    if not files:
+        return kept
+    size, settled = (pixels.shape[2], pixels.shape[3]), []
+    for one in kept.split(1):
         for _ in range(ROUNDS):
-            again = decompress(_jpegs(one, patch), patch, channels, size)
+            again = decompress(_jpegs(one, patch), patch, pixels.shape[1], size)
             if torch.equal(again, one):
                 break
             one = again
         settled.append(one)
-    fit = len(_that_fit([file for one in settled for file in _jpegs(one, patch)]))
-    return torch.cat(settled)[:fit] if fit > _room(pixels) else pixels[: _room(pixels)].clone()
+    return _that_fit(torch.cat(settled), patch)[0]
 
 
 def background_file(pixels: Pixels, patch: Patch) -> bytes:
@@ -145,10 +147,9 @@ def background_file(pixels: Pixels, patch: Patch) -> bytes:
         pixels: The background; what does not fit in the file is left out.
         patch: Height and width of a patch, in pixels.
     """
-    pixels = pixels.cpu()
-    files = [] if _fit_as_they_are(pixels) else _that_fit(_jpegs(pixels, patch))
-    if len(files) <= _room(pixels):
-        return with_checksum({"background": pixels[: _room(pixels)].contiguous()})
+    kept, files = _that_fit(pixels.cpu(), patch)
+    if not files:
+        return with_checksum({"background": kept.contiguous()})
     return with_checksum(
         {
             "jpeg": torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8),
@@ -156,6 +157,15 @@ def background_file(pixels: Pixels, patch: Patch) -> bytes:
             "patch": torch.tensor(patch, dtype=torch.int64),
         }
     )
+
+
+def write_background(folder: Path, pixels: Pixels | None, patch: Patch | None) -> None:
+    """Write the background into a model folder, and remove that of a former model where there is none."""
+    if pixels is not None and patch is not None:
+        write_file(folder / BACKGROUND, background_file(pixels, patch))
+    else:
+        (folder / BACKGROUND).unlink(missing_ok=True)
+    (folder / REFERENCES).unlink(missing_ok=True)
 
 
 def read_background(file: Path, preprocessing: Preprocessing) -> Pixels:
@@ -170,7 +180,9 @@ def read_background(file: Path, preprocessing: Preprocessing) -> Pixels:
     """
     hint = "delete the file (the model works without it), or the folder of another run"
     tensors = read_tensors(file, hint)
-    tensors = unpacked(tensors) if file.name == REFERENCES else tensors
+    if file.name == REFERENCES:  # called so, and their quality, which varied, is said
+        tensors.pop("quality", None)
+        tensors = {"background" if name == "references" else name: tensor for name, tensor in tensors.items()}
     try:
         if tensors.keys() == {"background"}:
             pixels = tensors["background"]
@@ -213,11 +225,15 @@ def decompress(files: Sequence[bytes], patch: Patch, channels: int, size: tuple[
     sheet = _sheet_size(channels, size, patch)
     if sheet is None or not 1 <= len(files) <= MOST or len(files) * channels * size[0] * size[1] > MOST_VALUES:
         raise ValueError(f"it says {len(files)} images of {size[0]} x {size[1]} pixels in patches of {patch}")
-    rows, columns = size[0] // patch[0], size[1] // patch[1]
+    rows, columns, mode = size[0] // patch[0], size[1] // patch[1], "L" if channels == 1 else "RGB"
     pixels = torch.empty(len(files), channels, *size, dtype=torch.uint8)
     for number, file in enumerate(files):
         try:
-            decoded = _decoded(file, sheet, channels)
+            with JpegImageFile(io.BytesIO(file)) as image:
+                found = (image.height, image.width, image.mode)
+                if found != (*sheet, mode):  # compared before anything is decoded
+                    raise ValueError(f"{found[0]} x {found[1]} pixels of mode {found[2]}, not {sheet} of mode {mode}")
+                decoded = np.array(image)
         except Exception as error:  # Pillow's readers raise nearly every kind of error on damaged files
             words = " ".join(str(error).split()) or type(error).__name__
             raise ValueError(f"image {number + 1} cannot be used: {words}") from error
@@ -278,7 +294,7 @@ def drawn_words(pixels: Pixels | None, preprocessing: Preprocessing, patch: Patc
         count: Of the training images.
     """
     if pixels is not None:
-        how = "" if _fit_as_they_are(pixels) else ", as JPEG"
+        how = ", as JPEG" if _is_large(pixels) else ""
         few = "" if len(pixels) >= FEW else "; so few say little: test explanations with a folder of images too"
         return (
             f"a background of {counted(len(pixels), 'image')}, shuffled patches of training images{how}, will travel "
@@ -296,7 +312,7 @@ def drawn_words(pixels: Pixels | None, preprocessing: Preprocessing, patch: Patc
 
 def card_words(pixels: Pixels) -> str:
     """What a model card says of the background that lies beside it, and how to leave it out."""
-    how = "" if _fit_as_they_are(pixels) else " (as JPEG, with a small loss)"
+    how = " (as JPEG, with a small loss)" if _is_large(pixels) else ""
     return (
         f"`{BACKGROUND}` holds {counted(len(pixels), 'image')}{how} put together from patches of training images, each "
         "patch from an image drawn at random, against which explanations are tested; delete the file, or train with "
@@ -311,13 +327,19 @@ def _wanted(count: int, channels: int, size: tuple[int, int], patch: Patch) -> i
     return min(MOST, MOST_VALUES // (channels * size[0] * size[1]), count // SOURCES)
 
 
-def _room(pixels: Pixels) -> int:
-    """How many of these the file holds as they are."""
-    return min(len(pixels), MOST, MOST_BYTES // max(1, pixels[:1].numel()))
+def _is_large(pixels: Pixels) -> bool:
+    """Whether these are more bytes than the file may have."""
+    return pixels.numel() > MOST_BYTES
 
 
-def _fit_as_they_are(pixels: Pixels) -> bool:
-    return _room(pixels) == len(pixels)
+def _that_fit(pixels: Pixels, patch: Patch) -> tuple[Pixels, list[bytes]]:
+    """As many of the first as the file holds, and their JPEG files; no files where they are stored as they are."""
+    room = min(MOST, MOST_BYTES // max(1, pixels[:1].numel()))
+    if len(pixels) <= room:
+        return pixels, []
+    files = _jpegs(pixels, patch)
+    fit = min(MOST, int((np.cumsum([len(file) for file in files]) <= MOST_BYTES).sum()))
+    return (pixels[:fit], files[:fit]) if fit > room else (pixels[:room], [])
 
 
 def _sheet_size(channels: int, size: tuple[int, int], patch: Patch) -> tuple[int, int] | None:
@@ -348,12 +370,6 @@ def _jpegs(pixels: Pixels, patch: Patch) -> list[bytes]:
     return files
 
 
-def _that_fit(files: Sequence[bytes]) -> list[bytes]:
-    """The first files that have no more bytes than the file of the background may have."""
-    ends = np.cumsum([len(file) for file in files])
-    return list(files[: min(MOST, int((ends <= MOST_BYTES).sum()))])
-
-
 def _files(tensors: dict[str, Tensor]) -> tuple[list[bytes], Patch]:
     """The JPEG files in the tensors of a file, and the patch.
 
@@ -364,21 +380,10 @@ def _files(tensors: dict[str, Tensor]) -> tuple[list[bytes], Patch]:
     if kinds != {"jpeg": (torch.uint8, 1), "lengths": (torch.int64, 1), "patch": (torch.int64, 1)}:
         raise ValueError(f"it holds {', '.join(' '.join(name.split()) for name in kinds) or 'nothing'}, no background")
     content, lengths, patch = tensors["jpeg"].numpy().tobytes(), tensors["lengths"].tolist(), tensors["patch"].tolist()
-    if len(content) > MOST_BYTES or len(lengths) > MOST:
-        raise ValueError(f"it holds {len(lengths)} images in {len(content)} bytes, more than a model has")
     if min(lengths, default=0) < 1 or sum(lengths) != len(content) or len(patch) != 2:
         raise ValueError(f"its {len(lengths)} images do not have the {len(content)} bytes of the file")
     ends = np.cumsum(lengths).tolist()
     return [content[end - length : end] for end, length in zip(ends, lengths, strict=True)], (patch[0], patch[1])
-
-
-def _decoded(file: bytes, size: tuple[int, int], channels: int) -> UInt8[np.ndarray, "h w *c"]:
-    """A JPEG image's values; its size is compared before anything is decoded; raises what Pillow raises."""
-    mode = "L" if channels == 1 else "RGB"
-    with JpegImageFile(io.BytesIO(file)) as image:
-        if (image.height, image.width, image.mode) != (*size, mode):
-            raise ValueError(f"{image.height} x {image.width} pixels of mode {image.mode}, not {size} of mode {mode}")
-        return np.array(image)
 
 
 def _image_files(place: Path) -> list[Path]:
@@ -392,10 +397,7 @@ def _image_files(place: Path) -> list[Path]:
         return [place]
     if not place.is_dir():
         raise DataError(f"there is no folder {place} with reference images", hint)
-    try:
-        files = readers.picture_files(place)
-    except OSError as error:
-        raise DataError(f"{error.filename or place} cannot be read ({error.strerror})", "its permissions") from error
+    files = readers.image_files(place)
     if not files:
         raise DataError(f"{place} has no reference image", hint)
     return [files[index * len(files) // MOST] for index in range(MOST)] if len(files) > MOST else files

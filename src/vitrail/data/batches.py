@@ -4,25 +4,21 @@ One kind of batch serves every task: inputs (normalised images, or ids of texts)
 the column that is learnt. Which samples, their random numbers and their partners depend on seed, epoch and ids alone.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.augmentation import Augmentation, apply, draw, mix
-from vitrail.data.columns import Codec, Column, Texts
-from vitrail.data.dataset import Samples
-from vitrail.data.images import ArrayImages, Images
-from vitrail.data.loader import Loaded, Loader, open_loader
-from vitrail.data.made import MadeImages
+from vitrail.data.columns import Codec, Column
+from vitrail.data.loader import Loaded, Loader
 from vitrail.data.plan import Slots, plan
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.vocabulary import PADDING, Vocabulary
-from vitrail.errors import DataError
+from vitrail.data.vocabulary import Vocabulary
 
 PLAIN = Augmentation()  # nothing happens
 
@@ -50,7 +46,7 @@ class Batch:
     ids: NDArray[np.int64]
     epoch: int
     number: int
-    unreadable: int
+    unreadable: int = 0
 
     def __len__(self) -> int:
         """How many samples it holds."""
@@ -120,7 +116,7 @@ class Batches:
             if isinstance(self.input, Preprocessing):
                 inputs = self.input.normalise(inputs)
             labels = self.codec.targets(self.column.take(ids, 0))
-            yield self._readable(inputs, labels, labels, ids, got.readable, 0, number)
+            yield self._on_device(Batch(inputs, labels, labels, ids, 0, number), got.readable)
 
     def _batch(self, slots: Slots, ids: NDArray[np.int64], got: Loaded, mixes: bool, epoch: int, number: int) -> Batch:
         """One batch, from the inputs with `ids`; where samples are mixed these are of both partners."""
@@ -141,91 +137,16 @@ class Batches:
         targets = labels
         if self.blend is not None:
             targets = self.blend(labels, partners, weights, a.label_smoothing, self.codec.outputs)
-        return self._readable(inputs, targets, labels, slots.ids, readable, epoch, number)
+        return self._on_device(Batch(inputs, targets, labels, slots.ids, epoch, number), readable)
 
-    def _readable(
-        self,
-        inputs: Tensor,
-        targets: Tensor,
-        labels: Tensor,
-        ids: NDArray[np.int64],
-        readable: Tensor,
-        epoch: int,
-        number: int,
-    ) -> Batch:
-        """A batch of what could be read, on its device."""
+    def _on_device(self, batch: Batch, readable: Bool[Tensor, " b"]) -> Batch:
+        """What could be read of a batch, on its device."""
         left_out = int((~readable).sum())
         if left_out:
-            inputs, targets, labels = inputs[readable.to(inputs.device)], targets[readable], labels[readable]
-            ids = ids[readable.numpy()]
-        return Batch(inputs, targets.to(self.device), labels.to(self.device), ids, epoch, number, left_out)
-
-
-class TextLoader(Loader):
-    """Texts as ids, all in memory."""
-
-    def __init__(self, texts: Texts, vocabulary: Vocabulary) -> None:
-        self.rows = torch.from_numpy(vocabulary.rows(texts.values, framed=False))
-        self.unreadable = {}
-
-    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
-        """Ids, with no more padding than the longest text of each array needs."""
-        for ids in wanted:
-            rows = self.rows[torch.from_numpy(ids)]
-            longest = int((rows != PADDING).sum(dim=1).max()) if len(ids) else 1
-            yield Loaded(rows[:, :longest], None, torch.ones(len(ids), dtype=torch.bool))
-
-
-class MadeLoader(Loader):
-    """Images made when they are asked for."""
-
-    def __init__(self, images: MadeImages, preprocessing: Preprocessing) -> None:
-        self.images, self.preprocessing = images, preprocessing
-        self.unreadable = {}
-
-    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
-        """The images of the epoch, at the model's size."""
-        for ids in wanted:
-            made, shape = ArrayImages(self.images.pixels(ids, epoch)), self.preprocessing
-            if shape.fits(made.pixels):
-                pixels = shape.as_pixels(made.pixels)
-            else:
-                pixels = torch.stack([shape.to_uint8(made.open(index)) for index in range(len(made))])
-            yield Loaded(pixels, None, torch.ones(len(ids), dtype=torch.bool))
-
-
-def open_inputs(
-    samples: Samples,
-    input: Preprocessing | Vocabulary,
-    *,
-    workers: int,
-    whole: bool = False,
-    pin: bool = False,
-    progress: Callable[[int], None] = lambda done: None,
-) -> Loader:
-    """The loader of some samples' inputs.
-
-    Args:
-        samples: Images or texts.
-        input: How one is read: its preprocessing (at the size to be fetched), or the vocabulary of its texts.
-        workers: Processes or threads that decode images.
-        whole: Whether images keep their own shape, for random crops; see `open_loader`.
-        pin: Whether batches are pinned in memory, for a GPU.
-        progress: Called with the number of images read at the start.
-
-    Raises:
-        DataError: A text has a token that the vocabulary does not know, or the inputs are of another kind.
-    """
-    inputs = samples.inputs
-    if isinstance(input, Vocabulary):
-        if not isinstance(inputs, Texts):
-            raise DataError("the data holds images, and texts are read here", "data with texts")
-        return TextLoader(inputs, input)
-    if isinstance(inputs, MadeImages):
-        return MadeLoader(inputs, input)
-    if not isinstance(inputs, Images):
-        raise DataError("the data holds texts, and images are read here", "data with images")
-    return open_loader(inputs, input, workers=workers, whole=whole, pin=pin, progress=progress)
+            kept = {"targets": batch.targets[readable], "labels": batch.labels[readable]}
+            inputs, ids = batch.inputs[readable.to(batch.inputs.device)], batch.ids[readable.numpy()]
+            batch = replace(batch, inputs=inputs, ids=ids, unreadable=left_out, **kept)
+        return replace(batch, targets=batch.targets.to(self.device), labels=batch.labels.to(self.device))
 
 
 def places_of(count: int, batch_size: int, part_size: int) -> list[slice]:

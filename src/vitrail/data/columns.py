@@ -10,7 +10,7 @@ from the column of the training split, is stored with the model, and from then o
 import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
@@ -43,6 +43,39 @@ class Column(ABC):
     @abstractmethod
     def digest(self) -> bytes:
         """A short hash that changes with the values."""
+
+
+@final
+class MadeWhenAsked(Mapping[str, Any]):
+    """Values by name, each made once, when it is asked for: splits of a set that is made, columns that may be wrong.
+
+    Args:
+        names: In their order.
+        make: Makes the value of a name.
+    """
+
+    def __init__(self, names: Iterable[str], make: Callable[[str], Any]) -> None:
+        self._names, self._make, self._made = tuple(names), make, dict[str, Any]()
+
+    def __getitem__(self, name: str) -> Any:
+        """The value; made now if it is not there yet."""
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is such a value, which is not made for that."""
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        """The names."""
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        """How many names there are."""
+        return len(self._names)
 
 
 @final

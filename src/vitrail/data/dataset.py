@@ -8,16 +8,17 @@ left out, counted and named; it is never taken for something else.
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Int64, UInt8
 
 from vitrail.data.columns import Codec, Column, Labels, Texts, texts_digest
+from vitrail.data.images import ArrayImages, Images
 from vitrail.data.vocabulary import Vocabulary
-from vitrail.errors import DataError, UsageError, counted, nearest
+from vitrail.errors import DataError, UsageError, counted, nearest, some_of
 
 TRAIN, VALIDATION, TEST, ALL = "train", "validation", "test", "all"
 
@@ -34,31 +35,6 @@ SPLIT_NAMES: Mapping[str, str] = {
 MOST_HELD_OUT = 5000  # samples without classes that are held out for validation, where a tenth would be more
 
 
-@runtime_checkable
-class Inputs(Protocol):
-    """What goes into a network: `Images` or `Texts`."""
-
-    def __len__(self) -> int:
-        """How many there are."""
-        ...
-
-    def name(self, index: int) -> str:
-        """What one is called, for messages and pages."""
-        ...
-
-    def names(self) -> Sequence[str]:
-        """What all are called."""
-        ...
-
-    def select(self, ids: Int64[np.ndarray, " m"], /) -> "Inputs":
-        """These inputs, in this order."""
-        ...
-
-    def digest(self) -> bytes:
-        """A short hash that changes with them."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Inputs with what stands beside them.
@@ -68,8 +44,8 @@ class Samples:
         columns: By name, a `Column` of n values each; one that is made when it is asked for may then say what is wrong.
     """
 
-    inputs: Inputs
-    columns: Mapping[str, Any]  # not Column: to check the type of one would ask for it
+    inputs: Images | Texts
+    columns: Mapping[str, Any]  # not Column: to check the type of one would ask for it (`MadeWhenAsked`)
 
     def __len__(self) -> int:
         """How many samples there are."""
@@ -121,7 +97,7 @@ class Counts:
                 raise UsageError(f"counts.{name} must be a whole number, at least 1, got {count!r}", f"{name}: 2000")
 
 
-def labelled(inputs: Inputs, values: Int64[np.ndarray, " n"], names: tuple[str, ...]) -> Samples:
+def labelled(inputs: Images | Texts, values: Int64[np.ndarray, " n"], names: tuple[str, ...]) -> Samples:
     """Inputs with a class each; see `Labels`."""
     return Samples(inputs, {"label": Labels(values, names)})
 
@@ -131,6 +107,12 @@ def labels_of(samples: Samples) -> Int64[np.ndarray, " n"]:
     labels = samples.column("label")
     assert isinstance(labels, Labels)
     return labels.values
+
+
+def pixels_of(samples: Samples) -> UInt8[np.ndarray, "n h w *c"]:
+    """The values 0..255 of images in memory."""
+    assert isinstance(samples.inputs, ArrayImages)
+    return samples.inputs.pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,18 +248,9 @@ def make_dataset(
                 f"the {part} split of {name} has no class of the training split",
                 f"name its classes as in training: {codec.describe()[1]}",
             )
+    fingerprint, notes = _fingerprint(column, splits), tuple(notes)
     return Dataset(
-        name,
-        raw.root,
-        column,
-        codec,
-        splits,
-        tuple(notes),
-        seed_used,
-        _fingerprint(column, splits),
-        unknown,
-        raw.classes,
-        raw.facts,
+        name, raw.root, column, codec, splits, notes, seed_used, fingerprint, unknown, raw.classes, raw.facts
     )
 
 
@@ -336,7 +309,7 @@ def match_split(
     samples, unknown = _matched(parts[split], column, codec, name)
     if not len(samples):
         found = parts[split].column(column)
-        has = f": it has {_list_some(tuple(found.counts()))}" if isinstance(found, Labels) else ""
+        has = f": it has {some_of(list(found.counts()))}" if isinstance(found, Labels) else ""
         raise DataError(
             f"{name} has no class of the model{has}", f"name its classes as the model does: {codec.describe()[1]}"
         )
@@ -444,10 +417,5 @@ def _fingerprint(column: str, splits: Mapping[str, Samples]) -> str:
 
 
 def _list_counts(counts: Mapping[str, int]) -> str:
-    named = _list_some(tuple(f"{name} ({count})" for name, count in counts.items()))
+    named = some_of([f"{name} ({count})" for name, count in counts.items()])
     return f"{counted(sum(counts.values()), 'sample')} of {named}"
-
-
-def _list_some(names: tuple[str, ...], most: int = 8) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

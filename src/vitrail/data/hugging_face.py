@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from vitrail.data.preprocessing import Preprocessing, require
+from vitrail.data.preprocessing import RESAMPLING, Preprocessing, require
 from vitrail.errors import DataError, UsageError
-
-RESAMPLE = {"nearest": 0, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
 
 
 def to_hugging_face(preprocessing: Preprocessing) -> dict[str, Any]:
@@ -26,7 +24,7 @@ def to_hugging_face(preprocessing: Preprocessing) -> dict[str, Any]:
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
         "size": {"height": height, "width": width},
-        "resample": RESAMPLE[preprocessing.interpolation],
+        "resample": int(RESAMPLING[preprocessing.interpolation]),
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
@@ -76,7 +74,7 @@ def _from_foreign_keys(keys: Mapping[str, Any]) -> Preprocessing:
     require(bool(keys.get("do_resize", True)), "do_resize", False, "true")
     factor = keys.get("rescale_factor", 1 / 255) if keys.get("do_rescale", True) else 1
     require(isinstance(factor, float) and abs(factor * 255 - 1) < 1e-6, "rescale_factor", factor, "1/255")
-    names = {number: name for name, number in RESAMPLE.items()}
+    names = {int(number): name for name, number in RESAMPLING.items()}
     resample = keys.get("resample", 2)
     require(resample in names, "resample", resample, "0 (nearest), 2 (bilinear) or 3 (bicubic)")
     normalised = keys.get("do_normalize", True)

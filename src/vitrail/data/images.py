@@ -1,4 +1,4 @@
-"""Where the images of a split are: in memory or in files.
+"""Where the images of a split are: in memory, in files, or nowhere yet, being made anew in every epoch.
 
 Everything that reads images (training, evaluation, explanation, pages) asks these few questions and nothing else: how
 many are there, what is the name of one, what does it look like. Labels live beside the images, not in them.
@@ -8,14 +8,16 @@ import abc
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Protocol, final, runtime_checkable
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Int64, UInt8
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitrail.data.columns import Column
 from vitrail.data.decode import open_picture
 from vitrail.errors import DataError
 
@@ -34,9 +36,9 @@ class Images(abc.ABC):
         A name does not depend on where the data lies on this machine, and stays the same when images are selected.
         """
 
-    @abc.abstractmethod
     def names(self) -> list[str]:
         """The names of all."""
+        return [self.name(index) for index in range(len(self))]
 
     @abc.abstractmethod
     def open(self, index: int) -> Image.Image:
@@ -66,10 +68,7 @@ class ArrayImages(Images):
     """
 
     def __init__(
-        self,
-        pixels: UInt8[np.ndarray, "n h w"] | UInt8[np.ndarray, "n h w c"],
-        label: str = "image",
-        numbers: Sequence[int] | None = None,
+        self, pixels: UInt8[np.ndarray, "n h w *c"], label: str = "image", numbers: Sequence[int] | None = None
     ) -> None:
         grey = pixels.ndim == 3
         coloured = pixels.ndim == 4 and pixels.shape[3] in (1, 3)
@@ -90,10 +89,6 @@ class ArrayImages(Images):
     def name(self, index: int) -> str:
         """The set's label and the image's number in it, such as `digits/17`."""
         return f"{self.label}/{self.numbers[index]}"
-
-    def names(self) -> list[str]:
-        """The names of all."""
-        return [f"{self.label}/{number}" for number in self.numbers]
 
     def open(self, index: int) -> Image.Image:
         """The image with mode L or RGB."""
@@ -137,10 +132,6 @@ class FileImages(Images):
             path = path.relative_to(self.root)
         return path.as_posix()
 
-    def names(self) -> list[str]:
-        """The names of all."""
-        return [self.name(index) for index in range(len(self))]
-
     def open(self, index: int) -> Image.Image:
         """The decoded file; see `vitrail.data.decode.open_picture`."""
         return open_picture(self.paths[index])
@@ -161,3 +152,98 @@ class FileImages(Images):
                 ) from error
             state.update(os.fsencode(f"{self.name(index)}\0{size}\0"))
         return state.digest()
+
+
+@runtime_checkable
+class Made(Protocol):
+    """Some samples: pixels (n, h, w) or (n, h, w, c), and what stands on them."""
+
+    @property
+    def pixels(self) -> UInt8[np.ndarray, "n h w *c"]:
+        """The images."""
+        ...
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts."""
+        ...
+
+
+@runtime_checkable
+class Maker(Protocol):
+    """Makes samples by a hash of their number and the epoch."""
+
+    def make(self, ids: Int64[np.ndarray, " n"], epoch: int = 0) -> Made:
+        """The samples with these numbers, in an epoch."""
+        ...
+
+    def content(self) -> bytes:
+        """All that decides what it makes, as bytes."""
+        ...
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MadeImages(Images):
+    """Images that a maker makes.
+
+    Args:
+        maker: Makes them.
+        label: What the set is called.
+        count: Of an epoch.
+    """
+
+    maker: Maker
+    label: str
+    count: int
+
+    def __len__(self) -> int:
+        """How many there are in an epoch."""
+        return self.count
+
+    def name(self, index: int) -> str:
+        """The set's label and the image's number."""
+        return f"{self.label}/{index}"
+
+    def open(self, index: int) -> Image.Image:
+        """The image as it is in epoch 0."""
+        return self.made(np.array([index], np.int64), 0).open(0)
+
+    def made(self, ids: Int64[np.ndarray, " n"], epoch: int) -> ArrayImages:
+        """The images of an epoch."""
+        return ArrayImages(self.maker.make(ids, epoch).pixels)
+
+    def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "MadeImages":
+        """The first of them; others cannot be chosen, since they are new in every epoch."""
+        chosen = [int(index) for index in indices]
+        assert chosen == list(range(len(chosen)))
+        return MadeImages(self.maker, self.label, len(chosen))
+
+    def digest(self) -> bytes:
+        """A hash of what they are made of, and of their number."""
+        return hashlib.blake2b(f"{self.count} ".encode() + self.maker.content(), digest_size=16).digest()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MadeTexts(Column):
+    """The texts on images that a maker makes; see `MadeImages`."""
+
+    maker: Maker
+    count: int
+
+    def __len__(self) -> int:
+        """How many there are in an epoch."""
+        return self.count
+
+    def take(self, ids: Int64[np.ndarray, " m"], epoch: int = 0) -> list[str]:
+        """The texts of an epoch."""
+        return list(self.maker.make(ids, epoch).texts)
+
+    def select(self, ids: Int64[np.ndarray, " m"]) -> "MadeTexts":
+        """The first of them."""
+        return MadeTexts(self.maker, len(ids))
+
+    def digest(self) -> bytes:
+        """Empty: the images' hash says all."""
+        return b""

@@ -22,8 +22,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitrail.data.augmentation import frames_of
-from vitrail.data.images import ArrayImages, Images
+from vitrail.data.columns import Texts
+from vitrail.data.images import ArrayImages, Images, MadeImages
 from vitrail.data.preprocessing import LONGEST, Preprocessing
+from vitrail.data.vocabulary import PADDING, Vocabulary
 from vitrail.errors import DataError
 from vitrail.runtime import cores
 
@@ -112,10 +114,11 @@ class StreamedLoader(Loader):
         self.images, self.preprocessing, self.whole = images, preprocessing, whole
         self.workers = min(workers, cores())
         self.unreadable = {}
-        self._pass = _Pass()
+        self._passes = 0
+        self._wanted: list[NDArray[np.int64]] = []  # of the pass under way; torch asks at the start of each
         self._decoded = DataLoader(
             _Decoding(images, preprocessing, whole),
-            sampler=self._pass,
+            sampler=self._wanted,
             batch_size=None,
             num_workers=self.workers,
             worker_init_fn=_one_thread if self.workers else None,
@@ -126,28 +129,17 @@ class StreamedLoader(Loader):
 
     def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
         """Decode each array of ids, in the order asked for."""
-        mine = self._pass.wanted = list(wanted)
+        self._passes += 1
+        mine, self._wanted[:] = self._passes, wanted
         decoded = iter(self._decoded)
-        for _ in mine:
-            assert self._pass.wanted is mine, "one pass at a time"
+        for _ in range(len(self._wanted)):
+            assert self._passes == mine, "one pass at a time"
             pixels, extents, problems = next(decoded)
             readable = torch.ones(len(pixels), dtype=torch.bool)
             for row, index, problem in problems:
                 readable[row] = False
                 self.unreadable[index] = problem
             yield Loaded(pixels, extents, readable)
-
-
-class _Pass:
-    """What is wanted of the workers now: torch asks for it at the start of each pass."""
-
-    wanted: Sequence[NDArray[np.int64]] = ()
-
-    def __iter__(self) -> Iterator[NDArray[np.int64]]:
-        return iter(self.wanted)
-
-    def __len__(self) -> int:
-        return len(self.wanted)
 
 
 class _Decoding(Dataset):
@@ -212,47 +204,84 @@ def load_resident(
     if isinstance(images, ArrayImages) and preprocessing.fits(images.pixels):
         pixels = preprocessing.as_pixels(images.pixels)
         return ResidentLoader(list(pixels) if whole else pixels, pin=pin)
-    room = torch.zeros(0 if whole else count, preprocessing.channels, *preprocessing.size, dtype=torch.uint8)
-    kept, unreadable = list[Image](), dict[int, str]()
+    pixels: Tensor | list[Image] = [torch.empty(0)] * count
+    if not whole:  # of one size, in one piece from the start: never twice in memory
+        pixels = torch.empty(count, preprocessing.channels, *preprocessing.size, dtype=torch.uint8)
+    unreadable = dict[int, str]()
     with ThreadPoolExecutor(max_workers=threads) as pool:
         decoded = pool.map(lambda index: _decode(images, index, preprocessing, whole), range(count))
         for index, (one, problem) in enumerate(decoded):
-            if whole:
-                kept.append(one)
-            else:
-                room[index] = one
+            pixels[index] = one
             if problem:
                 unreadable[index] = problem
             progress(index + 1)
-    return ResidentLoader(kept if whole else room, unreadable, pin)
+    return ResidentLoader(pixels, unreadable, pin)
+
+
+class TextLoader(Loader):
+    """Texts as ids, all in memory."""
+
+    def __init__(self, texts: Texts, vocabulary: Vocabulary) -> None:
+        self.rows = torch.from_numpy(vocabulary.rows(texts.values, framed=False))
+        self.unreadable = {}
+
+    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
+        """Ids, with no more padding than the longest text of each array needs."""
+        for ids in wanted:
+            rows = self.rows[torch.from_numpy(ids)]
+            longest = int((rows != PADDING).sum(dim=1).max()) if len(ids) else 1
+            yield Loaded(rows[:, :longest], None, torch.ones(len(ids), dtype=torch.bool))
+
+
+class MadeLoader(Loader):
+    """Images made when they are asked for."""
+
+    def __init__(self, images: MadeImages, preprocessing: Preprocessing) -> None:
+        self.images, self.preprocessing = images, preprocessing
+        self.unreadable = {}
+
+    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
+        """The images of the epoch, at the model's size."""
+        for ids in wanted:
+            made = load_resident(self.images.made(ids, epoch), self.preprocessing, threads=1)
+            yield from made.fetch([np.arange(len(ids))])
 
 
 def open_loader(
-    images: Images,
-    preprocessing: Preprocessing,
+    inputs: Images | Texts,
+    input: Preprocessing | Vocabulary,
     *,
     workers: int,
     whole: bool = False,
     pin: bool = False,
-    resident_bytes: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Loader:
-    """The loader that fits: resident when all pixels take at most `resident_bytes`, streamed otherwise.
+    """The loader that fits: files are resident when all pixels take at most `RESIDENT_BYTES`, streamed otherwise.
 
     Args:
-        images: The set.
-        preprocessing: How an image becomes pixels.
-        workers: Worker processes (streamed) or threads at the start (resident).
+        inputs: Images or texts.
+        input: How one is read: its preprocessing (at the size to be fetched), or the vocabulary of its texts.
+        workers: Worker processes (streamed) or threads at the start (resident) that decode images.
         whole: Whether images keep their own shape, for random crops; see `Preprocessing.to_uint8`. Else each is brought
             to the size.
         pin: Whether batches are pinned in memory, for a GPU.
-        resident_bytes: Limit of memory for resident pixels, in bytes; `RESIDENT_BYTES` when None.
         progress: Called with the number of images read at the start (resident only).
+
+    Raises:
+        DataError: A text has a token that the vocabulary does not know, or the inputs are of another kind.
     """
-    size = len(images) * preprocessing.channels * preprocessing.size[0] * preprocessing.size[1]
-    if size * (LONGEST if whole else 1) <= (RESIDENT_BYTES if resident_bytes is None else resident_bytes):
-        return load_resident(images, preprocessing, max(1, workers), progress, whole=whole, pin=pin)
-    return StreamedLoader(images, preprocessing, workers, whole, pin)
+    if isinstance(input, Vocabulary):
+        if not isinstance(inputs, Texts):
+            raise DataError("the data holds images, and texts are read here", "data with texts")
+        return TextLoader(inputs, input)
+    if isinstance(inputs, Texts):
+        raise DataError("the data holds texts, and images are read here", "data with images")
+    if isinstance(inputs, MadeImages):
+        return MadeLoader(inputs, input)
+    size = len(inputs) * input.channels * input.size[0] * input.size[1]
+    if size * (LONGEST if whole else 1) <= RESIDENT_BYTES:
+        return load_resident(inputs, input, max(1, workers), progress, whole=whole, pin=pin)
+    return StreamedLoader(inputs, input, workers, whole, pin)
 
 
 def check_readable(loader: Loader, count: int, most: float = 0.01) -> None:

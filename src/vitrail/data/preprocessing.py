@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -26,11 +26,7 @@ LONGEST = 2  # times the size: a whole image that is longer is cut
 Resize = Literal["crop", "squash", "pad"]
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 
-_RESAMPLING = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-}
+RESAMPLING = {name: Image.Resampling[name.upper()] for name in get_args(Interpolation)}
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,7 @@ class Preprocessing:
         require(0 < self.crop_ratio <= 1, "crop_ratio", self.crop_ratio, "a number above 0, at most 1")
         whole = self.resize == "crop" or self.crop_ratio == 1
         require(whole, "crop_ratio", self.crop_ratio, f"1, since {self.resize} crops nothing")
-        require(self.interpolation in _RESAMPLING, "interpolation", self.interpolation, ", ".join(_RESAMPLING))
+        require(self.interpolation in RESAMPLING, "interpolation", self.interpolation, ", ".join(RESAMPLING))
         require(self.channels in (1, 3), "channels", self.channels, "1 (grey) or 3 (colour)")
         numbers = f"{self.channels} numbers, one per channel"
         require(_finite(self.mean, self.channels), "mean", self.mean, numbers)
@@ -230,7 +226,7 @@ class Preprocessing:
 
     def _resized(self, picture: Image.Image, whole: bool) -> Image.Image:
         height, width = self.size
-        resampling = _RESAMPLING[self.interpolation]
+        resampling = RESAMPLING[self.interpolation]
         if self.resize == "squash":
             return picture.resize((width, height), resampling)
         if self.resize == "crop":

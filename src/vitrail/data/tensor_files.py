@@ -12,7 +12,11 @@ from vitrail.errors import DataError
 
 
 def with_checksum(tensors: dict[str, Tensor]) -> bytes:
-    """A safetensors file that carries the SHA-256 of its numbers, since the format itself has none."""
+    """A safetensors file that carries the SHA-256 of its numbers, since the format itself has none.
+
+    It is put into the header here: safetensors itself writes two entries of metadata in an order that changes from call
+    to call, and the same tensors are to give the same bytes.
+    """
     plain = safetensors.torch.save(tensors, metadata={"format": "pt"})
     start = 8 + int.from_bytes(plain[:8], "little")
     header = json.loads(plain[8:start])
@@ -34,21 +38,12 @@ def read_tensors(file: Path, hint: str) -> dict[str, Tensor]:
     """
     try:
         tensors = safetensors.torch.load_file(file)
-        _check_sum(file)
+        with open(file, "rb") as handle:
+            header = json.loads(handle.read(int.from_bytes(handle.read(8), "little")))
+            wanted = header.get("__metadata__", {}).get("sha256")  # a file of another program has none and passes
+            if wanted is not None and hashlib.file_digest(handle, "sha256").hexdigest() != wanted:
+                raise ValueError("its numbers do not have the checksum they were saved with")
     except (OSError, ValueError, SafetensorError) as error:
         what = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged ({error})"
         raise DataError(f"{file} {what}", hint) from error
     return tensors
-
-
-def _check_sum(file: Path) -> None:
-    """Compare a file's numbers with its checksum; a file of another program has none and passes.
-
-    Raises:
-        ValueError: If they differ.
-    """
-    with open(file, "rb") as handle:
-        header = json.loads(handle.read(int.from_bytes(handle.read(8), "little")))
-        wanted = header.get("__metadata__", {}).get("sha256")
-        if wanted is not None and hashlib.file_digest(handle, "sha256").hexdigest() != wanted:
-            raise ValueError("its numbers do not have the checksum they were saved with")

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrail.data.batches import Batches, open_inputs
+from vitrail.data.batches import Batches
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Samples, Split, make_dataset, match_split
+from vitrail.data.loader import open_loader
 from vitrail.data.readers import Reader, is_named, read
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
@@ -103,7 +104,7 @@ def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Ba
         samples: With a column that is matched to its codec.
         workers: Processes or threads that decode images; all processors but one when None.
     """
-    loader = open_inputs(samples, model.input, workers=max(1, processors() - 1) if workers is None else workers)
+    loader = open_loader(samples.inputs, model.input, workers=max(1, processors() - 1) if workers is None else workers)
     return Batches(loader, samples.column(model.task.column), model.output, model.input, device=model.device)
 
 

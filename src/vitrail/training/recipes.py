@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
-from vitrail.data.readers.planted_sets import NAME, SIDES, is_planted, parse_planted
+from vitrail.data.readers.planted import NAME, SIDES, is_planted, parse_planted
 from vitrail.errors import UsageError, counted, nearest
 from vitrail.training.settings import Optimization, Settings
 

@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 from vitrail.data.background import Pixels, draw_background, drawn_words
-from vitrail.data.batches import Batch, Batches, open_inputs
+from vitrail.data.batches import Batch, Batches
 from vitrail.data.columns import Codec, Texts
 from vitrail.data.dataset import TRAIN, VALIDATION, Counts, Dataset, RawDataset, Samples, make_dataset, read_vocabulary
 from vitrail.data.images import Images
-from vitrail.data.loader import Loader, check_readable
+from vitrail.data.loader import Loader, check_readable, open_loader
 from vitrail.data.preprocessing import Preprocessing, measure_statistics
 from vitrail.data.readers import is_named, read
 from vitrail.errors import DataError, UsageError, counted
@@ -321,7 +321,8 @@ def build(
         read_by, train, validation = _images(settings, dataset, progress)
     else:
         read_by = vocabulary
-        train, validation = (open_inputs(dataset.splits[name], vocabulary, workers=0) for name in (TRAIN, VALIDATION))
+        splits = (dataset.splits[name] for name in (TRAIN, VALIDATION))
+        train, validation = (open_loader(split.inputs, vocabulary, workers=0) for split in splits)
     background, notes = _background(settings, dataset, task, read_by)
     torch.manual_seed(settings.seed)
     network = network_of(settings.network, own)
@@ -374,7 +375,8 @@ def _images(settings: Settings, dataset: Dataset, progress: Progress) -> tuple[P
     )
     larger = settings.fetch_size / network.image[0] if settings.fetch_size else 1.0
     fetched = (round(network.image[0] * larger), round(network.image[1] * larger))
-    as_fetched, whole = replace(shape, size=fetched, crop_ratio=1.0), settings.augmentation.crops
+    whole = settings.augmentation.crops  # else training shows what evaluation shows
+    as_fetched = replace(shape, size=fetched, crop_ratio=1.0) if whole else shape
     train = _loader(dataset, TRAIN, as_fetched, settings, progress, whole)
     validation = _loader(dataset, VALIDATION, shape, settings, progress)
     some = np.linspace(0, len(dataset.train) - 1, min(MEASURED, len(dataset.train))).astype(np.int64)
@@ -386,16 +388,16 @@ def _images(settings: Settings, dataset: Dataset, progress: Progress) -> tuple[P
 def _loader(
     dataset: Dataset, name: str, shape: Preprocessing, settings: Settings, progress: Progress, whole: bool = False
 ) -> Loader:
-    samples = dataset.splits[name]
-    loader = open_inputs(
-        samples,
+    inputs = dataset.splits[name].inputs
+    loader = open_loader(
+        inputs,
         shape,
         workers=settings.execution.workers,
         whole=whole,
         pin=settings.execution.device.startswith("cuda"),
-        progress=lambda done: progress(f"reading {name}", done, len(samples)),
+        progress=lambda done: progress(f"reading {name}", done, len(inputs)),
     )
-    check_readable(loader, len(samples))
+    check_readable(loader, len(inputs))
     return loader
 
 

@@ -27,7 +27,6 @@ from vitrail.errors import DataError
 from vitrail.nn import STANDARD, Parts, ViT, ViTConfig, grid_of
 from vitrail.nn.embedding import Size
 from vitrail.nn.parts import NormedPatchEmbedding
-from vitrail.weights.patch_map import linear_to_convolution
 
 EPSILON = 1e-5  # of its LayerNorm, torch's own
 FIRST = {
@@ -94,8 +93,9 @@ def convert(state: Mapping[str, Tensor], *, image_size: int | Size, patch_size: 
     config = _config(tensors, _depth(state), _sides(image_size), _sides(patch_size), heads)
     if _has_patch_norms(state):
         return Converted(config, PARTS, tensors)
-    patch_map = "patch_embed.proj.weight"
-    tensors[patch_map] = linear_to_convolution(tensors[patch_map], config.patch, "h w c")
+    patch_map = tensors["patch_embed.proj.weight"]  # of patches flattened by rows, channels last
+    as_kernel = patch_map.unflatten(1, (*config.patch, config.channels)).permute(0, 3, 1, 2)
+    tensors["patch_embed.proj.weight"] = as_kernel.contiguous()
     return Converted(config, STANDARD, tensors)
 
 

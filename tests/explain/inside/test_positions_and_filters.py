@@ -9,12 +9,11 @@ import torch
 from sklearn.decomposition import PCA
 from torch import nn
 
-from lessons.parts import LinearPatchEmbedding
+from lessons.parts import LinearPatchEmbedding, convolution_to_linear
 from tests.explain.reference import PLAIN, VARIANTS, make_network
 from tests.explain.refused import must_refuse
 from vitrail.explain.inside import patch_filters, position_similarity
 from vitrail.nn import STANDARD, Parts, PatchEmbedding, ViT, ViTConfig
-from vitrail.weights.patch_map import convolution_to_linear
 
 
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)

@@ -15,7 +15,7 @@ from vitrail.data.columns import Classes, Labels
 from vitrail.data.decode import open_picture
 from vitrail.data.images import Images
 from vitrail.data.readers import MANIFESTS, is_named
-from vitrail.data.readers.planted_sets import SIDES, PlantedSet, is_planted, parse_planted, planted_pictures
+from vitrail.data.readers.planted import SIDES, PlantedSet, is_planted, parse_planted, planted_pictures
 from vitrail.errors import DataError, UsageError
 from vitrail.model import Model
 from vitrail.training.evaluate import is_own_data, open_for

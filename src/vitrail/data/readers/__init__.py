@@ -6,46 +6,32 @@ What single readers offer besides is imported when it is first used, so that the
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from vitrail.data.readers.table import (
-    FORMATS,
-    MANIFESTS,
-    NAMED,
-    NAMED_SEQUENCES,
-    PAIRS,
-    Format,
-    Reader,
-    format_of,
-    is_named,
-    overview,
-    read,
-)
+from vitrail.data.readers.table import FORMATS, MANIFESTS, NAMED, Format, Reader, format_of, is_named, overview, read
 
 if TYPE_CHECKING:
-    from vitrail.data.readers.folder import EXTENSIONS, picture_files
-    from vitrail.data.readers.planted_sets import is_planted, parse_planted, planted_pictures
+    from vitrail.data.readers.folder import EXTENSIONS, image_files
+    from vitrail.data.readers.planted import is_planted, parse_planted, planted_pictures
 
 __all__ = [
     "EXTENSIONS",
     "FORMATS",
     "MANIFESTS",
     "NAMED",
-    "NAMED_SEQUENCES",
-    "PAIRS",
     "Format",
     "Reader",
     "format_of",
+    "image_files",
     "is_named",
     "is_planted",
     "overview",
     "parse_planted",
-    "picture_files",
     "planted_pictures",
     "read",
 ]
 
 _HOMES = {
-    **dict.fromkeys(("EXTENSIONS", "picture_files"), "folder"),
-    **dict.fromkeys(("is_planted", "parse_planted", "planted_pictures"), "planted_sets"),
+    **dict.fromkeys(("EXTENSIONS", "image_files"), "folder"),
+    **dict.fromkeys(("is_planted", "parse_planted", "planted_pictures"), "planted"),
 }
 
 

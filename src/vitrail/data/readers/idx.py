@@ -11,13 +11,14 @@ import hashlib
 import os
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
 
-from vitrail.data.dataset import TEST, TRAIN, RawDataset, Samples, labelled
+from vitrail.data.dataset import TEST, TRAIN, VALIDATION, RawDataset, Samples, hold_out, labelled, pixels_of
 from vitrail.data.images import ArrayImages
 from vitrail.errors import DataError, nearest
 
@@ -78,9 +79,9 @@ def read_idx(name: str, data_root: Path | None = None) -> RawDataset:
     """
     folder = _locate(name, data_root)
     contents, sums = zip(*(_read_file(folder, file) for file in FILES), strict=True)
-    unknown = [file for file, found in zip(FILES, sums, strict=True) if not _belongs(name, file, found)]
+    unknown = _not_of(name, sums)
     for other in CLASSES:
-        if other != name and any(_belongs(other, file, found) for file, found in zip(FILES, sums, strict=True)):
+        if other != name and len(_not_of(other, sums)) < len(FILES):
             raise DataError(
                 f"the files in {folder} are those of {other}, not of {name}",
                 f"{other} instead of {name}, or another --data-root",
@@ -90,10 +91,23 @@ def read_idx(name: str, data_root: Path | None = None) -> RawDataset:
         TRAIN: _part(name, "train", contents[0], contents[1], folder),
         TEST: _part(name, "test", contents[2], contents[3], folder),
     }
-    sizes = {part.inputs.pixels.shape[1:] for part in parts.values() if isinstance(part.inputs, ArrayImages)}
-    if len(sizes) > 1:
+    if len({pixels_of(part).shape[1:] for part in parts.values()}) > 1:
         raise DataError(f"training and test pictures in {folder} differ in size", "put the four files of one set there")
     return RawDataset(str(folder.resolve()), parts, notes, CLASSES[name], most_held_out=HELD_OUT)
+
+
+def mnist_in_three(data_root: Path | None = None) -> RawDataset:
+    """MNIST with digits held out for validation, always the same, so that sets made of its digits share none.
+
+    Args:
+        data_root: The folder to look in.
+
+    Raises:
+        DataError: As for `read_idx`.
+    """
+    found = read_idx("mnist", data_root)
+    train, validation = hold_out(found.splits[TRAIN], HELD_OUT, 0)
+    return replace(found, splits={TRAIN: train, VALIDATION: validation, TEST: found.splits[TEST]})
 
 
 def parse_idx(content: bytes, dimensions: int, name: str) -> UInt8[np.ndarray, "..."]:
@@ -125,9 +139,8 @@ def download(name: str, folder: Path) -> None:
     """Fetch the four files with torchvision, into its own subfolders of `folder`; what it prints goes to stderr."""
     from torchvision import datasets
 
-    maker = {"mnist": datasets.MNIST, "fashion-mnist": datasets.FashionMNIST}[name]
     with contextlib.redirect_stdout(sys.stderr):
-        maker(str(folder), download=True)
+        getattr(datasets, _TORCHVISION[name])(str(folder), download=True)
 
 
 def data_folder(name: str, data_root: Path | None = None) -> tuple[Path, bool]:
@@ -136,30 +149,25 @@ def data_folder(name: str, data_root: Path | None = None) -> tuple[Path, bool]:
     return (Path(chosen).expanduser(), True) if chosen else (Path.home() / ".cache" / "vitrail" / name, False)
 
 
-def _holds(name: str, root: Path) -> bool:
-    """Whether the four files lie below a root."""
-    return any(all(_file(place, file) for file in FILES) for place in _places(name, root))
-
-
 def _locate(name: str, data_root: Path | None) -> Path:
     """The folder that holds the four files; downloads them when there is none."""
     root, chosen = data_folder(name, data_root)
     if chosen and not root.is_dir():
-        siblings = [each.name for each in root.parent.iterdir() if each.is_dir()] if root.parent.is_dir() else []
-        siblings = [each for each in siblings if _holds(name, root.with_name(each))]
-        close = nearest(root.name, siblings)
+        siblings = list(root.parent.iterdir()) if root.parent.is_dir() else []
+        close = nearest(root.name, [each.name for each in siblings if any(map(_is_whole, _places(name, each)))])
         raise DataError(
             f"the data root {root} does not exist",
             f"--data-root {root.with_name(close)}" if close else f"mkdir -p {root}, to have {name} downloaded there",
         )
     places = _places(name, root)
+    whole = next(filter(_is_whole, places), None)
+    if whole is not None:
+        return whole
     for place in places:
-        if all(_file(place, file) for file in FILES):
-            return place
-    some = [place for place in places if any(_file(place, file) for file in FILES)]
-    if some:
-        missing = ", ".join(file for file in FILES if not _file(some[0], file))
-        raise DataError(f"{some[0]} lacks {missing} (.gz or unpacked)", f"put the missing files of {name} there")
+        missing = [file for file in FILES if not _file(place, file)]
+        if len(missing) < len(FILES):
+            lacks = f"{place} lacks {', '.join(missing)} (.gz or unpacked)"
+            raise DataError(lacks, f"put the missing files of {name} there")
     try:
         download(name, root)
     except (RuntimeError, OSError) as error:
@@ -175,6 +183,11 @@ def _places(name: str, root: Path) -> list[Path]:
     named = _TORCHVISION[name]
     below = (f"{name}/{named}/raw", f"{name}/raw", name, f"{named}/raw", named, f"raw/{name}", ".", "raw")
     return [root / each for each in below]
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the four files lie in a folder."""
+    return all(_file(folder, file) for file in FILES)
 
 
 def _file(folder: Path, file: str) -> Path | None:
@@ -194,8 +207,9 @@ def _read_file(folder: Path, file: str) -> tuple[bytes, set[str]]:
     return content, {hashlib.md5(each, usedforsecurity=False).hexdigest() for each in (packed, content)}
 
 
-def _belongs(name: str, file: str, sums: set[str]) -> bool:
-    return not sums.isdisjoint(_KNOWN[name][FILES.index(file)])
+def _not_of(name: str, sums: Sequence[set[str]]) -> list[str]:
+    """Those of the four files, with these checksums, that are not the published ones of a set."""
+    return [file for file, known, own in zip(FILES, _KNOWN[name], sums, strict=True) if own.isdisjoint(known)]
 
 
 def _part(name: str, split: str, pictures: bytes, labels: bytes, folder: Path) -> Samples:

@@ -10,19 +10,17 @@ import json
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
 
-from vitrail.data.columns import LABEL, TEXT, Column, Labels, Texts
+from vitrail.data.columns import LABEL, TEXT, Column, Labels, MadeWhenAsked, Texts
 from vitrail.data.dataset import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, RawDataset, Samples
 from vitrail.data.images import FileImages
-from vitrail.errors import DataError, counted
+from vitrail.errors import DataError, counted, some_of
 
 PATH, SPLIT = "path", "split"
 _OURS = (PATH, SPLIT, LABEL, TEXT)
-_NAMED_AT_MOST = 5
 
 
 @dataclass(frozen=True)
@@ -54,39 +52,29 @@ def read_manifest(what: str, data_root: Path | None = None) -> RawDataset:
     rows = [_row(cells, f"{path}, line {number}", path.parent) for number, cells in lines]
     if not rows:
         raise DataError(f"{path} lists no images", "one line per image: path,label")
-    if len({row.split == ALL for row in rows}) > 1:
-        raise DataError(f"{path} has a split in some lines only", "give every line a split, or none")
+    parts = [row.split for row in rows]
+    by_split = in_splits(parts, path)
     _check_files(rows, path)
     splits = {}
-    for name in (TRAIN, VALIDATION, TEST, ALL):
-        chosen = [row for row in rows if row.split == name]
-        if chosen:
-            splits[name] = Samples(FileImages([row.path for row in chosen], path.parent), _Columns(chosen))
-    return RawDataset(str(path.resolve()), splits, _notes(rows))
+    for name, numbers in by_split.items():
+        chosen = [rows[number] for number in numbers]
+        splits[name] = Samples(FileImages([row.path for row in chosen], path.parent), _columns(chosen))
+    files = [row.path for row in rows]
+    repeated = sum(count > 1 for count in Counter(files).values())
+    notes = (f"Listed more than once: {counted(repeated, 'file')}.",) if repeated else ()
+    return RawDataset(str(path.resolve()), splits, (*notes, *shared_note(files, parts, "file")))
 
 
-@final
-class _Columns(Mapping[str, Column]):
+def _columns(rows: Sequence[Row]) -> MadeWhenAsked:
     """The columns of some lines, each made and checked when it is asked for."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows, self._made = rows, dict[str, Column]()
-        self._names = tuple(dict.fromkeys(name for row in rows for name in row.cells if name not in (PATH, SPLIT)))
+    def make(name: str) -> Column:
+        cells = [_text(row.cells.get(name), name, row.where) for row in rows]
+        values = [unicodedata.normalize("NFC", cell) for cell in cells]
+        return Labels.of(values) if name == LABEL else Texts(tuple(values))
 
-    def __getitem__(self, name: str) -> Column:
-        if name not in self._names:
-            raise KeyError(name)
-        if name not in self._made:
-            cells = [_text(row.cells.get(name), name, row.where) for row in self._rows]
-            values = [unicodedata.normalize("NFC", cell) for cell in cells]
-            self._made[name] = Labels.of(values) if name == LABEL else Texts(tuple(values))
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+    names = dict.fromkeys(name for row in rows for name in row.cells if name not in (PATH, SPLIT))
+    return MadeWhenAsked(names, make)
 
 
 def read_text(path: Path) -> str:
@@ -110,6 +98,25 @@ def part_named(split: str, where: str) -> str:
     if split.lower() not in SPLIT_NAMES:
         raise DataError(f"{where}: the split is {split}", f"one of {', '.join(SPLIT_NAMES)}")
     return SPLIT_NAMES[split.lower()]
+
+
+def in_splits(parts: Sequence[str], path: Path) -> dict[str, list[int]]:
+    """The numbers of the lines of each split; all lines, in one split `all`, where none is named.
+
+    Raises:
+        DataError: Only some lines name a split.
+    """
+    if len({part == ALL for part in parts}) > 1:
+        raise DataError(f"{path} has a split in some lines only", "give every line a split, or none")
+    order = [name for name in (TRAIN, VALIDATION, TEST, ALL) if name in parts]
+    return {name: [number for number, part in enumerate(parts) if part == name] for name in order}
+
+
+def shared_note(things: Sequence[Hashable], parts: Sequence[str], what: str) -> tuple[str, ...]:
+    """A sentence where some things stand in lines of more than one split."""
+    splits_of = Counter(thing for thing, _ in set(zip(things, parts, strict=True)))
+    shared = sum(count > 1 for count in splits_of.values())
+    return (f"In more than one split: {counted(shared, what)}.",) if shared else ()
 
 
 def _csv_lines(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
@@ -172,21 +179,8 @@ def _text(value: object, column: str, where: str) -> str:
 def _check_files(rows: Sequence[Row], path: Path) -> None:
     missing = [row.path for row in rows if not row.path.is_file()]
     if missing:
-        named = ", ".join(os.path.relpath(each, path.parent) for each in missing[:_NAMED_AT_MOST])
-        more = f" and {len(missing) - _NAMED_AT_MOST} more" if len(missing) > _NAMED_AT_MOST else ""
+        named = some_of([os.path.relpath(each, path.parent) for each in missing], 5)
         raise DataError(
-            f"{path}: {len(missing)} of {len(rows)} files are missing: {named}{more}",
+            f"{path}: {len(missing)} of {len(rows)} files are missing: {named}",
             "write paths relative to the folder of the manifest",
         )
-
-
-def _notes(rows: Sequence[Row]) -> tuple[str, ...]:
-    """What is odd: files listed more than once, and files in more than one split."""
-    listed = Counter(row.path for row in rows)
-    splits: dict[Path, set[str]] = {}
-    for row in rows:
-        splits.setdefault(row.path, set()).add(row.split)
-    repeated = sum(count > 1 for count in listed.values())
-    shared = sum(len(names) > 1 for names in splits.values())
-    notes = [f"Listed more than once: {counted(repeated, 'file')}."] if repeated else []
-    return (*notes, f"In more than one split: {counted(shared, 'file')}.") if shared else tuple(notes)

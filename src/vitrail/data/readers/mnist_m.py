@@ -2,28 +2,71 @@
 
 The rule is that of Ganin and Lempitsky, "Unsupervised domain adaptation by backpropagation" (2015), section 4: a digit
 and a random cut-out of a photograph become |photograph - digit|, for each pixel and channel. The published files hold
-32 x 32 pictures made from the photographs of BSDS500; what is made here has MNIST's 28 x 28 pixels.
+32 x 32 images made from the photographs of BSDS500; what is made here has MNIST's 28 x 28 pixels.
+
+Photographs are those in a folder, or those that scikit-learn and scikit-image carry. Training and test never share one.
+Larger ones are scaled down until their shorter side has 321 pixels, as those of BSDS500 (481 x 321) have, so that a
+small cut-out shows about as much of a scene as in MNIST-M.
 """
 
+import hashlib
+import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
 from numpy.lib.stride_tricks import sliding_window_view
+from PIL import Image
 
-from vitrail.data.dataset import TEST, TRAIN, RawDataset, Samples, labelled, labels_of
+from vitrail.data.dataset import TEST, TRAIN, RawDataset, Samples, labelled, labels_of, pixels_of
+from vitrail.data.decode import convert, open_picture
 from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.plan import BACKGROUND, uniforms
+from vitrail.data.readers.folder import image_files
 from vitrail.data.readers.idx import HELD_OUT, data_folder, read_idx
-from vitrail.data.readers.photographs import Photograph, packaged_photographs, read_photographs
-from vitrail.errors import DataError, counted
+from vitrail.errors import DataError, UsageError, counted
 
 CLASSES = tuple("0123456789")
 SEED = 0  # of the set that has the name mnist-m: the same for every training
 PHOTOGRAPHS = "photographs"  # the folder in the root where a person puts photographs
 BELOW = ("", "mnist_m")  # where in the root the published files may lie
+SIDE = 321
+TEST_PART = 5  # of a folder that is not divided, one in five photographs is for test
+TWO_OR_MORE = "two photographs or more there, or take the folder away for those of scikit-learn and scikit-image"
+MOST = 500  # photographs that are read for one side, as many as BSDS500 has in all
+
+# Package, file in it. By their packages' notes: astronaut and rocket are in the public domain (NASA, SpaceX), coffee,
+# chelsea (CC0: R. Michetti, S. van der Walt) and ihc (CMMI) have no restrictions, china (danielbuechele) and flower
+# (vultilion) are CC BY 2.0. They stay where they are: vitrail brings no photographs.
+PACKAGED_TRAIN = (
+    ("skimage", "data/astronaut.png"),
+    ("sklearn", "datasets/images/china.jpg"),
+    ("skimage", "data/coffee.png"),
+    ("sklearn", "datasets/images/flower.jpg"),
+    ("skimage", "data/ihc.png"),
+)
+PACKAGED_TEST = (("skimage", "data/chelsea.png"), ("skimage", "data/rocket.jpg"))
+
+Photograph = UInt8[np.ndarray, "_ _ 3"]  # each of its own size
+
+
+class Photographs(NamedTuple):
+    """Photographs for training and others for test.
+
+    Args:
+        train: Each (h, w, 3), values 0..255; sizes may differ.
+        test: The same; none of them is in `train`.
+        says: What they are, to be put behind "made from MNIST and".
+        notes: What was ignored, one sentence each.
+    """
+
+    train: tuple[Photograph, ...]
+    test: tuple[Photograph, ...]
+    says: str
+    notes: tuple[str, ...] = ()
 
 
 def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int = SEED) -> RawDataset:
@@ -56,7 +99,7 @@ def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int
         if there:
             return _read_published(root, place, there)
     digits = read_idx("mnist", data_root)
-    train, test = _pixels(digits.splits[TRAIN]), _pixels(digits.splits[TEST])
+    train, test = pixels_of(digits.splits[TRAIN]), pixels_of(digits.splits[TEST])
     folder = root / PHOTOGRAPHS
     photographs = read_photographs(folder, max(train.shape[1:])) if folder.is_dir() else packaged_photographs()
     made = {
@@ -104,11 +147,6 @@ def blend(
     return blended
 
 
-def _pixels(part: Samples) -> UInt8[np.ndarray, "n h w"]:
-    assert isinstance(part.inputs, ArrayImages)
-    return part.inputs.pixels
-
-
 def _published_names() -> tuple[str, ...]:
     return tuple(f"mnist_m_{split}{ending}" for split in ("train", "test") for ending in ("", "_labels.txt"))
 
@@ -143,11 +181,15 @@ def _published_part(root: Path, place: Path, name: str) -> tuple[Samples, int]:
     labels: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
         words = line.split()
-        if words:
-            picture, label = _labelled(words, f"{file} line {number}")
-            if picture in labels:
-                raise DataError(f"{file} line {number} names {picture} again", "unpack MNIST-M again")
-            labels[picture] = label
+        if not words:
+            continue
+        if len(words) != 2 or words[1] not in CLASSES:
+            raise DataError(
+                f"{file} line {number} is {' '.join(words)!r}, wanted such as '00000000.png 5'", "unpack MNIST-M again"
+            )
+        if words[0] in labels:
+            raise DataError(f"{file} line {number} names {words[0]} again", "unpack MNIST-M again")
+        labels[words[0]] = int(words[1])
     if not labels:
         raise DataError(f"{file} has no line such as '00000000.png 5'", "unpack MNIST-M again")
     absent = [picture for picture in labels if picture not in present]
@@ -158,7 +200,106 @@ def _published_part(root: Path, place: Path, name: str) -> tuple[Samples, int]:
     return labelled(pictures, np.array(list(labels.values()), dtype=np.int64), CLASSES), len(present) - len(labels)
 
 
-def _labelled(words: Sequence[str], where: str) -> tuple[str, int]:
-    if len(words) != 2 or words[1] not in CLASSES:
-        raise DataError(f"{where} is {' '.join(words)!r}, wanted such as '00000000.png 5'", "unpack MNIST-M again")
-    return words[0], int(words[1])
+def read_photographs(folder: Path, least: int) -> Photographs:
+    """The photographs in a folder, at any depth.
+
+    Where the folder has folders `train` and `test`, these say what is for which; else one in five, chosen by a hash of
+    its path in the folder, is for test.
+
+    Args:
+        folder: Where they lie.
+        least: Photographs whose shorter side has fewer pixels are ignored.
+
+    Returns:
+        The photographs, scaled down where they are large; at most 500 for training and 500 for test.
+
+    Raises:
+        DataError: There are no photographs, too few or too small ones, one cannot be read, or one is on both sides.
+    """
+    sides = _divided(folder)
+    if not any(sides):
+        raise DataError(f"{folder} is a folder of photographs without any picture", TWO_OR_MORE)
+    kept, small = list[dict[Path, Photograph]](), 0
+    for name, files in zip(("training", "test"), sides, strict=True):
+        opened = {path: _open(path) for path in files[:MOST]}
+        kept.append({path: pixels for path, pixels in opened.items() if min(pixels.shape[:2]) >= least})
+        if not kept[-1]:
+            has = f"{folder} has no photograph for {name}: training and test need different ones"
+            if opened:
+                many = counted(len(opened), "photograph")
+                has = f"{folder} has {many} for {name}, and none of {least} pixels or more on both sides"
+            raise DataError(has, TWO_OR_MORE)
+        small += len(opened) - len(kept[-1])
+    train, test = kept
+    known = {(pixels.shape, pixels.tobytes()): path for path, pixels in train.items()}
+    for path, pixels in test.items():
+        twin = known.get((pixels.shape, pixels.tobytes()))
+        if twin is not None:  # under whatever name
+            raise DataError(f"{twin} and {path} are the same photograph, for training and for test", f"remove {path}")
+    notes = []
+    if left := sum(max(0, len(side) - MOST) for side in sides):
+        notes.append(f"Ignored {counted(left, 'photograph')} beyond the first {MOST} for training and {MOST} for test.")
+    if small:
+        notes.append(f"Ignored {counted(small, 'photograph')} smaller than {least} pixels.")
+    says = f"the photographs in {folder}: {len(train)} for training and validation, {len(test)} others for test"
+    return Photographs(tuple(train.values()), tuple(test.values()), says, tuple(notes))
+
+
+def packaged_photographs() -> Photographs:
+    """The photographs that scikit-learn and scikit-image carry.
+
+    Returns:
+        Five for training, two others for test.
+
+    Raises:
+        UsageError: A package is missing, or carries a photograph no more.
+    """
+    sides = []
+    for files in (PACKAGED_TRAIN, PACKAGED_TEST):
+        sides.append(tuple(_open(_packaged(package, file)) for package, file in files))
+    train, test = (", ".join(Path(file).stem for _, file in files) for files in (PACKAGED_TRAIN, PACKAGED_TEST))
+    says = (
+        f"the photographs that scikit-learn and scikit-image carry: {train} for training and validation, "
+        f"{test} for test"
+    )
+    return Photographs(sides[0], sides[1], says)
+
+
+def _divided(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The files for training and those for test."""
+    train, test = folder / "train", folder / "test"
+    if train.is_dir() and test.is_dir():
+        return image_files(train), image_files(test)
+    files = sorted(image_files(folder), key=lambda path: _rank(path.relative_to(folder)))
+    for_test = max(1, len(files) // TEST_PART)
+    return files[for_test:], files[:for_test]
+
+
+def _rank(path: Path) -> bytes:
+    return hashlib.blake2b(os.fsencode(path.as_posix()), digest_size=8).digest()
+
+
+def _open(path: Path) -> Photograph:
+    try:
+        picture = convert(open_picture(path), 3)
+    except DataError as error:
+        raise DataError(f"a photograph cannot be read: {error.problem}", error.hint) from error
+    scale = SIDE / min(picture.size)
+    if scale < 1:
+        size = (round(picture.width * scale), round(picture.height * scale))
+        picture = picture.resize(size, Image.Resampling.BICUBIC)
+    return np.asarray(picture)
+
+
+def _packaged(package: str, file: str) -> Path:
+    """Where a package has a file, found without importing the package."""
+    found = importlib.util.find_spec(package)
+    places = (found.submodule_search_locations or []) if found is not None else []
+    path = next((Path(place, file) for place in places if Path(place, file).is_file()), None)
+    if path is None:
+        name = {"skimage": "scikit-image", "sklearn": "scikit-learn"}[package]
+        raise UsageError(
+            f"MNIST-M is made with photographs that come with {name}, and {file} is missing",
+            'pip install "vitrail[photos]", or --data-root DIR with photographs in DIR/photographs',
+        )
+    return path

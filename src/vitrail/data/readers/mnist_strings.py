@@ -14,16 +14,14 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from vitrail.data.columns import TEXT, Texts
-from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Counts, RawDataset, Samples, hold_out, labels_of
-from vitrail.data.images import ArrayImages
-from vitrail.data.made import MadeImages, MadeTexts
+from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Counts, RawDataset, Samples, labels_of, pixels_of
+from vitrail.data.images import ArrayImages, MadeImages, MadeTexts
 from vitrail.data.plan import uniforms
-from vitrail.data.readers.idx import HELD_OUT, read_idx
+from vitrail.data.readers.idx import mnist_in_three
 from vitrail.errors import DataError
 
 MNIST_STRINGS = "mnist-strings"
 DIGITS = tuple("0123456789")
-USUAL = Counts()
 HEIGHT, WIDTH = 32, 160
 LONGEST = 5
 GAP = 4  # pixels between two boxes, from minus this to this
@@ -119,31 +117,31 @@ def string_makers(data_root: Path | None, seed: int) -> tuple[dict[str, StringMa
     Raises:
         DataError: MNIST is missing, damaged, or of another size.
     """
-    found = read_idx("mnist", data_root)
-    kept, held = hold_out(found.splits[TRAIN], HELD_OUT, 0)
+    found = mnist_in_three(data_root)
     makers = {}
-    for number, (name, part) in enumerate(((TRAIN, kept), (VALIDATION, held), (TEST, found.splits[TEST]))):
-        pictures = part.inputs
-        assert isinstance(pictures, ArrayImages)
-        makers[name] = StringMaker(pictures.pixels, labels_of(part), seed if name == TRAIN else 0, number)
+    for number, (name, part) in enumerate(found.splits.items()):
+        makers[name] = StringMaker(pixels_of(part), labels_of(part), seed if name == TRAIN else 0, number)
     sides = makers[TRAIN].pixels.shape[1:]
     if sides != (SIDE, SIDE):
         raise DataError(f"the pictures in {found.root} have {sides} pixels", "MNIST's files, of 28 x 28")
     return makers, found.root, found.notes
 
 
-def read_mnist_strings(what: str, data_root: Path | None, split_seed: int = 0, counts: Counts = USUAL) -> RawDataset:
+def read_mnist_strings(
+    what: str, data_root: Path | None, split_seed: int = 0, counts: Counts | None = None
+) -> RawDataset:
     """Strings of MNIST's digits: new ones in every epoch for training, the same ones always for the rest.
 
     Args:
         what: `mnist-strings`.
         data_root: Where MNIST lies.
         split_seed: Of the training strings.
-        counts: How many are made.
+        counts: How many are made; the usual numbers when None.
 
     Raises:
         DataError: MNIST is missing, damaged, or of another size.
     """
+    counts = counts or Counts()
     makers, root, notes = string_makers(data_root, split_seed)
     made = MadeImages(makers[TRAIN], MNIST_STRINGS, counts.train)
     splits = {TRAIN: Samples(made, {TEXT: MadeTexts(makers[TRAIN], counts.train)})}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vitrail.data.columns import TEXT, Texts
 from vitrail.data.dataset import ALL, RawDataset, Samples
-from vitrail.data.readers.manifest import part_named, read_text
+from vitrail.data.readers.manifest import in_splits, part_named, read_text, shared_note
 from vitrail.errors import DataError, counted
 
 _COLUMNS = ("source", "target", "split")
@@ -28,7 +28,7 @@ def read_pairs(what: str, data_root: Path | None = None) -> RawDataset:
         DataError: The file is damaged, or a line is.
     """
     path = Path(what).expanduser()
-    rows: list[tuple[str, str, str]] = []
+    pairs, parts = [], []
     lines = enumerate(read_text(path).split("\n"), start=1)
     filled = [(number, line.rstrip("\r")) for number, line in lines if line.strip() or "\t" in line]
     header = bool(filled) and _is_header(filled[0][1])
@@ -42,19 +42,15 @@ def read_pairs(what: str, data_root: Path | None = None) -> RawDataset:
         for name, cell in zip(_COLUMNS, cells, strict=False):
             if not cell:
                 raise DataError(f"{where}: the {name} is empty", f"give it a {name} or remove the line")
-        rows.append((cells[0], cells[1], part_named(cells[2], where) if len(cells) == 3 else ALL))
-    if not rows:
+        pairs.append(cells[:2])
+        parts.append(part_named(cells[2], where) if len(cells) == 3 else ALL)
+    if not pairs:
         raise DataError(f"{path} holds no pairs", "one pair a line: source<TAB>target")
-    if len({part == ALL for _, _, part in rows}) > 1:
-        raise DataError(f"{path} has a split in some lines only", "give every line a split, or none")
-    splits: dict[str, Samples] = {}
-    for part in dict.fromkeys(part for _, _, part in rows):
-        some = [row for row in rows if row[2] == part]
-        sources, targets = Texts(tuple(row[0] for row in some)), Texts(tuple(row[1] for row in some))
+    splits = {}
+    for part, numbers in in_splits(parts, path).items():
+        sources, targets = (Texts(tuple(pairs[number][side] for number in numbers)) for side in (0, 1))
         splits[part] = Samples(sources, {TEXT: targets})
-    sources = [set(part.inputs.values) for part in splits.values() if isinstance(part.inputs, Texts)]
-    shared = sum(len(sources[a] & sources[b]) for a in range(len(sources)) for b in range(a))
-    notes = (f"In more than one split: {counted(shared, 'source')}.",) if shared else ()
+    notes = shared_note([source for source, _ in pairs], parts, "source")
     return RawDataset(str(path.resolve()), splits, notes)
 
 

@@ -1,37 +1,64 @@
 """Images in which it is known where the evidence lies: one cell holds a digit, the others hold shuffled digits.
 
-A picture is a grid of cells, each as large as one digit. A *planted* cell shows a digit as it is; every other cell
+An image is a grid of cells, each as large as one digit. A *planted* cell shows a digit as it is; every other cell
 shows a digit whose pixels are shuffled: the same grey values, and nothing to tell a class by. So only the arrangement
-of pixels in the planted cell is evidence, and where it lies is known to the pixel. Variants:
+of pixels in the planted cell is evidence, and where it lies is known to the pixel.
 
-    single      one digit; its class is the label
-    double      two digits of different classes; both are labels
-    empty       no digit: there is nothing to find
+The sets are called `planted`, and more may stand behind that name: `planted:mnist`, `planted:empty`, `planted:2x3`.
 
-The set that has the name `planted` is `single`, of scikit-learn's digits, 4 x 4 cells of 8 x 8 pixels. Its test
-pictures are made of digits that training does not see. The others that have a name are in `planted_sets.py`.
+    digits, mnist    whose digits: scikit-learn's of 8 x 8 pixels, or MNIST's of 28 x 28
+    single           one digit; its class is the label
+    double           two digits of different classes; both are labels
+    empty            no digit: there is nothing to find
+    2x3              rows and columns of cells, any two numbers
+
+Commas join them, in any order: `planted:mnist,empty,2x3`. What is left out is as in `planted` itself, which is
+`planted:digits,single,4x4`. Test images are made of digits that training does not see. Only `single` images have one
+label each, so only they can be trained on; the others are there to be looked at.
 """
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from pathlib import Path
+from typing import Literal, cast, get_args
 
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8
 
-from vitrail.data.dataset import TEST, TRAIN, VALIDATION, labels_of
+from vitrail.data.columns import MadeWhenAsked
+from vitrail.data.dataset import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    RawDataset,
+    Samples,
+    labelled,
+    labels_of,
+    pixels_of,
+)
 from vitrail.data.images import ArrayImages
 from vitrail.data.readers.digits import read_digits
+from vitrail.data.readers.idx import mnist_in_three
 from vitrail.errors import UsageError, nearest
 
 Variant = Literal["single", "double", "empty"]
 Digits = UInt8[np.ndarray, "m side side"]
 
+NAME = "planted"
 CLASSES = tuple("0123456789")
-GRID = (4, 4)  # cells of the set that has the name `planted`
+SIDES = {"digits": 8, "mnist": 28}  # pixels along the side of a digit, which is that of a cell
+PLANTED: dict[Variant, int] = {"single": 1, "double": 2, "empty": 0}
+GRID = (4, 4)  # cells of `planted` itself
+MOST_CELLS = 256
 NOISE = 25.5  # grey values: standard deviation of the noise on every pixel, a tenth of the range
 SEED = 0
 COUNTS = {TRAIN: 120_000, VALIDATION: 1_000, TEST: 2_000}
-PLANTED: dict[Variant, int] = {"single": 1, "double": 2, "empty": 0}
+MOST_BYTES = 2**29  # of a split; images are fewer where they are large
+AT_ONCE = 2**27  # bytes that are made in one piece; more than all images of `planted` have
+
+_GRID = re.compile(r"(\d{1,4})x(\d{1,4})")
+_LABELS = {"double": "two labels", "empty": "no label"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +66,7 @@ class Planted:
     """Images with their truth.
 
     Attributes:
-        pixels: (n, h, w) grey pictures.
+        pixels: (n, h, w) grey images.
         labels: (n, p), the classes of the planted digits: p is 1 for `single`, 2 for `double`, 0 for `empty`.
         cells: (n, p), in which cell each stands, counted along the rows.
         grid: (rows, columns) of cells.
@@ -84,23 +111,23 @@ def plant(
     noise: float = NOISE,
     seed: int = SEED,
 ) -> Planted:
-    """Make pictures.
+    """Make images.
 
     Args:
         digits: (m, side, side), what is planted and shuffled; of at least two classes for `double`.
         labels: (m,), their classes.
-        count: How many pictures.
+        count: How many images.
         variant: What is planted: see above.
         grid: (rows, columns) of cells, of any shape.
         noise: Standard deviation, in grey values, of Gaussian noise on every pixel.
-        seed: The same seed gives the same pictures.
+        seed: The same seed gives the same images.
 
     Raises:
         UsageError: If the variant is unknown, or the grid has too few cells for it.
     """
     if variant not in PLANTED:
         guess = nearest(variant, PLANTED) or "single"
-        raise UsageError(f"planted pictures are {', '.join(get_args(Variant))}, not '{variant}'", f"'{guess}'")
+        raise UsageError(f"planted images are {', '.join(get_args(Variant))}, not '{variant}'", f"'{guess}'")
     planted, cells = PLANTED[variant], grid[0] * grid[1]
     if min(grid) < 1 or cells < planted + 1:
         raise UsageError(
@@ -120,7 +147,7 @@ def plant(
     shuffled = random.permuted(pixels, axis=2)
     shuffled[rows, places] = pixels[rows, places]
     whole = shuffled.reshape(count, *grid, side, side).swapaxes(2, 3).reshape(count, grid[0] * side, grid[1] * side)
-    for some in np.array_split(whole, max(1, count // 4096)):  # views: little memory beside the pictures themselves
+    for some in np.array_split(whole, max(1, count // 4096)):  # views: little memory beside the images themselves
         noisy = some + noise * random.standard_normal(some.shape, dtype=np.float32)
         some[...] = np.clip(np.rint(noisy), 0, 255).astype(np.uint8)
     return Planted(whole, labels[chosen[rows, places]].astype(np.int64), places.astype(np.int64), grid, side)
@@ -131,14 +158,158 @@ def planted_digits(split: str, count: int, variant: Variant = "single", seed: in
 
     Args:
         split: Whose digits; training never sees those of the others.
-        count: How many pictures.
+        count: How many images.
         variant: What is planted.
-        seed: The same seed, split and variant give the same pictures.
+        seed: The same seed, split and variant give the same images.
 
     Raises:
         UsageError: If scikit-learn is missing.
     """
-    part = read_digits().splits[split]
-    assert isinstance(part.inputs, ArrayImages)
-    number = list(COUNTS).index(split)
-    return plant(part.inputs.pixels, labels_of(part), count, variant=variant, seed=seed * len(COUNTS) + number)
+    part, number = read_digits().splits[split], list(COUNTS).index(split)
+    return plant(pixels_of(part), labels_of(part), count, variant=variant, seed=seed * len(COUNTS) + number)
+
+
+@dataclass(frozen=True)
+class PlantedSet:
+    """One of the sets.
+
+    Attributes:
+        name: As it was given.
+        digits: Whose digits, a key of `SIDES`.
+        variant: What is planted.
+        grid: (rows, columns) of cells.
+    """
+
+    name: str = NAME
+    digits: str = "digits"
+    variant: Variant = "single"
+    grid: tuple[int, int] = GRID
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of an image in pixels."""
+        side = SIDES[self.digits]
+        return self.grid[0] * side, self.grid[1] * side
+
+    @property
+    def label(self) -> str:
+        """What its images are called after: the name, fit for a file."""
+        return re.sub("[:,]+", "-", self.name)
+
+    def count(self, split: str) -> int:
+        """How many images a split has."""
+        return min(COUNTS[split], MOST_BYTES // (self.size[0] * self.size[1]))
+
+    def require_one_label(self) -> None:
+        """Refuse to be trained on, or to be counted on, where images have not one label each.
+
+        Raises:
+            UsageError: Says what takes them.
+        """
+        if self.variant != "single":
+            one = ",".join(word for word in _words(self.name) if word != self.variant)
+            raise UsageError(
+                f"images of {self.name} have {_LABELS[self.variant]}, and here each must have one",
+                f"{NAME + ':' * bool(one) + one}; vitrail explain and vitrail predict take {self.name}",
+            )
+
+
+def is_planted(name: str) -> bool:
+    """Whether this names one of the sets, rightly or wrongly."""
+    return name == NAME or name.startswith(f"{NAME}:")
+
+
+def parse_planted(name: str) -> PlantedSet:
+    """The set of this name.
+
+    Raises:
+        UsageError: If an option is unknown or stands twice, or the grid is too small or too large.
+    """
+    found: dict[str, str] = {}
+    for word in _words(name):
+        kind = "digits" if word in SIDES else "variant" if word in PLANTED else "grid" if _GRID.fullmatch(word) else ""
+        if not kind:
+            guess = nearest(word.lower(), (*SIDES, *PLANTED)) or "2x3"
+            there = ", ".join((*SIDES, *PLANTED))
+            raise UsageError(
+                f"{NAME} has no option '{word}', only {there}, or rows and columns such as 2x3", f"{NAME}:{guess}"
+            )
+        if kind in found:
+            what = {"digits": "whose digits", "variant": "what is planted", "grid": "the grid"}[kind]
+            raise UsageError(f"{name} says twice {what}: {found[kind]} and {word}", f"{NAME}:{word}")
+        found[kind] = word
+    rows, columns = (int(each) for each in found["grid"].split("x")) if "grid" in found else GRID
+    variant = cast(Variant, found.get("variant", "single"))
+    least = PLANTED[variant] + 1
+    if not least <= rows * columns <= MOST_CELLS:
+        raise UsageError(
+            f"{variant} images have {least} to {MOST_CELLS} cells, and {rows}x{columns} has {rows * columns}",
+            f"{NAME}:{','.join((*(each for kind, each in found.items() if kind != 'grid'), '2x3'))}",
+        )
+    return PlantedSet(name, found.get("digits", "digits"), variant, (rows, columns))
+
+
+def planted_pictures(chosen: PlantedSet, split: str, data_root: Path | None = None) -> Planted:
+    """The images of a split with their truth; always the same.
+
+    Args:
+        chosen: From `parse_planted`.
+        split: `train`, `validation` or `test`.
+        data_root: Where MNIST lies.
+
+    Raises:
+        UsageError: If scikit-learn is missing.
+        DataError: If MNIST is missing or damaged.
+    """
+    return _make(chosen, split, _digits(chosen, data_root).splits)
+
+
+def read_planted(name: str = NAME, data_root: Path | None = None) -> RawDataset:
+    """A set to train on: up to 120,000 images to learn from, 1,000 to validate on, 2,000 to test on.
+
+    Each split is made when it is asked for.
+
+    Raises:
+        UsageError: If the name is wrong, images have not one label each, or scikit-learn is missing.
+        DataError: If MNIST is missing or damaged.
+    """
+    chosen = parse_planted(name)
+    chosen.require_one_label()
+    digits = _digits(chosen, data_root)  # missing now rather than when a split is asked for
+    whose = {"digits": "scikit-learn's digits", "mnist": "MNIST's digits"}[chosen.digits]
+    cells = chosen.grid[0] * chosen.grid[1]
+    note = f"Made from {whose}: one cell of {cells} shows a digit, the others show digits with shuffled pixels."
+
+    def make(split: str) -> Samples:
+        made = _make(chosen, split, digits.splits)
+        return labelled(ArrayImages(made.pixels, f"{chosen.label}/{split}"), made.labels[:, 0], CLASSES)
+
+    smallest_first = sorted(COUNTS, key=lambda split: COUNTS[split])  # who only wants to see one sees a small one
+    splits = MadeWhenAsked(smallest_first, make)  # 2,000 to test on should not cost the making of 120,000 others
+    return RawDataset(digits.root, splits, (note,), classes=CLASSES, split_seed=SEED)
+
+
+def _words(name: str) -> list[str]:
+    """The options behind the name."""
+    return name.removeprefix(NAME).removeprefix(":").split(",") if name != NAME else []
+
+
+def _digits(chosen: PlantedSet, data_root: Path | None) -> RawDataset:
+    """What is planted, by split."""
+    return read_digits() if chosen.digits == "digits" else mnist_in_three(data_root)
+
+
+def _make(chosen: PlantedSet, split: str, digits: Mapping[str, Samples]) -> Planted:
+    """All images of a split, a piece at a time where they are large."""
+    pool, labels, count = pixels_of(digits[split]), labels_of(digits[split]), chosen.count(split)
+    number, piece = list(COUNTS).index(split), AT_ONCE // (chosen.size[0] * chosen.size[1])
+    pixels = np.empty((count, *chosen.size), dtype=np.uint8)
+    planted, cells = [], []
+    for index, first in enumerate(range(0, count, piece)):
+        seed = SEED * len(COUNTS) + number + 1000 * len(COUNTS) * index
+        some = slice(first, min(first + piece, count))
+        made = plant(pool, labels, some.stop - first, variant=chosen.variant, grid=chosen.grid, seed=seed)
+        pixels[some] = made.pixels
+        planted.append(made.labels)
+        cells.append(made.cells)
+    return Planted(pixels, np.concatenate(planted), np.concatenate(cells), chosen.grid, SIDES[chosen.digits])

@@ -19,7 +19,6 @@ from vitrail.errors import DataError
 
 SORT_DIGITS = "sort-digits"
 DIGITS = tuple("0123456789")
-USUAL = Counts()
 LONGEST = 10  # digits of a string; each length is drawn equally often
 SHORT = 2  # strings of so few digits are all trained on: there are only 110, too few to hold some out
 SPLITS = (TRAIN, VALIDATION, TEST)
@@ -85,19 +84,21 @@ def in_order(strings: Sequence[str]) -> tuple[str, ...]:
     return tuple("".join(sorted(string)) for string in strings)
 
 
-def read_sort_digits(what: str, data_root: Path | None, split_seed: int = 0, counts: Counts = USUAL) -> RawDataset:
+def read_sort_digits(
+    what: str, data_root: Path | None, split_seed: int = 0, counts: Counts | None = None
+) -> RawDataset:
     """Strings of digits and the same in order, made of nothing.
 
     Args:
         what: `sort-digits`.
         data_root: Not looked at.
         split_seed: Of the strings.
-        counts: How many are made.
+        counts: How many are made; the usual numbers when None.
 
     Raises:
         DataError: There are not so many different strings.
     """
-    splits = {}
+    splits, counts = {}, counts or Counts()
     for name, number in ((TRAIN, counts.train), (VALIDATION, counts.validation), (TEST, counts.test)):
         strings = make_strings(number, name, split_seed)
         splits[name] = Samples(Texts(strings), {TEXT: Texts(in_order(strings))})

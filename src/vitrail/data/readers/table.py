@@ -35,8 +35,8 @@ class Format:
         rooted: Whether it reads files of its own, which may lie anywhere.
         suffixes: Of a file that it reads, in small letters.
         made: Whether it is made, of a seed and as many samples as are asked for.
-        classes: Whether it gives images with classes.
-        texts: Whether it gives sequences: something to be read, and a text to be written.
+        classes: Whether it may give images with classes; else it gives sequences only: something to be read, and a
+            text to be written.
     """
 
     name: str
@@ -48,93 +48,69 @@ class Format:
     suffixes: tuple[str, ...] = ()
     made: bool = False
     classes: bool = True
-    texts: bool = False
 
     def names(self, what: str) -> bool:
         """Whether these words are its name, with options or without."""
         return what == self.name or (self.options and what.startswith(f"{self.name}:"))
 
 
-def _reader(module: str, function: str) -> Callable[..., "RawDataset"]:
-    """A function in one of the files here, which is imported when it is called."""
+def _reader(module: str) -> Callable[..., "RawDataset"]:
+    """The function `read_NAME` of the file NAME here, which is imported when it is called."""
 
     def read(what: str, data_root: Path | None, *made: Any) -> "RawDataset":
-        return getattr(importlib.import_module(f"vitrail.data.readers.{module}"), function)(what, data_root, *made)
+        home = importlib.import_module(f"vitrail.data.readers.{module}")
+        return getattr(home, f"read_{module}")(what, data_root, *made)
 
     return read
 
 
+_PLANTED_HELP = (
+    "one digit among shuffled ones; planted:mnist, planted:2x3, planted:mnist,2x3 say whose and how many cells"
+)
+
 FORMATS = (
-    Format("digits", "1,797 handwritten digits of 8 x 8 pixels", _reader("digits", "read_digits"), is_set=True),
-    Format(
-        "mnist", "70,000 handwritten digits of 28 x 28 pixels", _reader("idx", "read_idx"), is_set=True, rooted=True
-    ),
-    Format("fashion-mnist", "70,000 images of clothing", _reader("idx", "read_idx"), is_set=True, rooted=True),
-    Format("mnist-m", "MNIST's digits on photographs", _reader("mnist_m", "read_mnist_m"), is_set=True, rooted=True),
-    Format(
-        "planted",
-        "one digit among shuffled ones; planted:mnist, planted:2x3, planted:mnist,2x3 say whose and how many cells",
-        _reader("planted_sets", "read_planted"),
-        is_set=True,
-        rooted=True,
-        options=True,
-    ),
-    Format("folder", "a folder of class folders", _reader("folder", "read_folder")),
+    Format("digits", "1,797 handwritten digits of 8 x 8 pixels", _reader("digits"), is_set=True),
+    Format("mnist", "70,000 handwritten digits of 28 x 28 pixels", _reader("idx"), is_set=True, rooted=True),
+    Format("fashion-mnist", "70,000 images of clothing", _reader("idx"), is_set=True, rooted=True),
+    Format("mnist-m", "MNIST's digits on photographs", _reader("mnist_m"), is_set=True, rooted=True),
+    Format("planted", _PLANTED_HELP, _reader("planted"), is_set=True, rooted=True, options=True),
+    Format("folder", "a folder of class folders", _reader("folder")),
     Format(
         "manifest",
         "images with path,label[,split] or path,text[,split]",
-        _reader("manifest", "read_manifest"),
+        _reader("manifest"),
         suffixes=(".csv", ".jsonl"),
-        texts=True,
     ),
     Format(
-        "sort-digits",
-        "strings of digits, to be sorted",
-        _reader("sort_digits", "read_sort_digits"),
-        is_set=True,
-        made=True,
-        classes=False,
-        texts=True,
+        "sort-digits", "strings of digits, to be sorted", _reader("sort_digits"), is_set=True, made=True, classes=False
     ),
     Format(
         "mnist-strings",
         "images of one to five digits, to be read",
-        _reader("mnist_strings", "read_mnist_strings"),
+        _reader("mnist_strings"),
         is_set=True,
         rooted=True,
         made=True,
         classes=False,
-        texts=True,
     ),
-    Format(
-        "pairs",
-        "source<TAB>target[<TAB>split]",
-        _reader("pairs", "read_pairs"),
-        suffixes=(".tsv",),
-        classes=False,
-        texts=True,
-    ),
+    Format("pairs", "source<TAB>target[<TAB>split]", _reader("pairs"), suffixes=(".tsv",), classes=False),
 )
 """Everything that can be opened. A file is known by its suffix; what is learnt from it, by its columns."""
 
-NAMED = tuple(each.name for each in FORMATS if each.is_set and each.classes)
-"""The sets of images with classes that are known by name."""
+NAMED = tuple(each.name for each in FORMATS if each.is_set)
+"""The sets that are known by name."""
 
-NAMED_SEQUENCES = tuple(each.name for each in FORMATS if each.is_set and not each.classes)
-"""The sets of sequences that are known by name."""
-
-MANIFESTS, PAIRS = (next(each.suffixes for each in FORMATS if each.name == row) for row in ("manifest", "pairs"))
-"""The suffixes of lists of image files, and of files of pairs of texts."""
+MANIFESTS = next(each.suffixes for each in FORMATS if each.name == "manifest")
+"""The suffixes of lists of image files."""
 
 
-def overview(*, classes: bool = True, texts: bool = True) -> str:
+def overview(*, texts: bool = True) -> str:
     """What can be opened, for a help text.
 
     Args:
-        classes: With what gives images with classes.
-        texts: With what gives sequences.
+        texts: With what gives sequences only.
     """
-    fit = [each for each in FORMATS if (each.classes and classes) or (each.texts and texts)]
+    fit = [each for each in FORMATS if each.classes or texts]
     sets = [each.name + (f" ({each.help})" if each.options else "") for each in fit if each.is_set]
     files = [f"{' or '.join(each.suffixes)}{': ' * bool(each.suffixes)}{each.help}" for each in fit if not each.is_set]
     return f"{', '.join(sets)}; {'; '.join(files)}"
@@ -142,14 +118,13 @@ def overview(*, classes: bool = True, texts: bool = True) -> str:
 
 def format_of(what: str) -> Format | None:
     """The row for these words: a set of that name, a folder, a file with one of the suffixes; None where none fits."""
-    found = next((each for each in FORMATS if each.is_set and each.names(what)), None)
-    if found is not None:
-        return found
     path = Path(what).expanduser()
-    if path.is_dir():
-        return next(each for each in FORMATS if each.name == "folder")
-    suffix = path.suffix.lower()
-    return next((each for each in FORMATS if path.is_file() and suffix in each.suffixes), None)
+    for each in FORMATS:
+        if each.is_set and each.names(what):
+            return each
+    name = "folder" if path.is_dir() else ""
+    suffix = path.suffix.lower() if path.is_file() else ""
+    return next((each for each in FORMATS if each.name == name or suffix in each.suffixes), None)
 
 
 def is_named(what: str) -> bool:
@@ -166,7 +141,7 @@ def read(
         what: The name of a known set, or a path; see `FORMATS`.
         data_root: Where the files of a named set are.
         split_seed: Of samples that are made.
-        counts: How many samples are made, of a set that is made.
+        counts: How many samples are made, of a set that is made; the usual numbers when None.
 
     Returns:
         What the reader brings back: splits with columns that are not yet matched to any codec.
@@ -179,7 +154,7 @@ def read(
     if chosen is None:
         raise _missing(what)
     if chosen.made:
-        return chosen.read(what, data_root, split_seed, *([] if counts is None else [counts]))
+        return chosen.read(what, data_root, split_seed, counts)
     return chosen.read(what, data_root)
 
 
@@ -194,11 +169,11 @@ def _missing(what: str) -> UsageError | DataError:
     if path.parent.is_dir():
         siblings = [each.name for each in path.parent.iterdir() if each.is_dir() or each.suffix.lower() in suffixes]
     bare = Path(what).name == what and path.suffix.lower() not in suffixes
-    known = nearest(what.lower(), (*NAMED, *NAMED_SEQUENCES)) if bare else None
+    known = nearest(what.lower(), NAMED) if bare else None
     sibling = nearest(path.name, siblings)
     if known is not None or (bare and sibling is None):
-        names = ", ".join((*NAMED, *NAMED_SEQUENCES))
-        return UsageError(f"there is no data set or folder {what}", known or f"one of {names}, or the path of a folder")
+        hint = f"one of {', '.join(NAMED)}, or the path of a folder"
+        return UsageError(f"there is no data set or folder {what}", known or hint)
     if not path.parent.is_dir():
         return DataError(f"{what} does not exist, nor does {path.parent}", "check the path")
     there = ", ".join(sorted(siblings)[:4])

@@ -9,11 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lessons.parts import LinearPatchEmbedding, Patchify, PatchReader
+from lessons.parts import (
+    Flattening,
+    LinearPatchEmbedding,
+    Patchify,
+    PatchReader,
+    convolution_to_linear,
+    linear_to_convolution,
+)
 from tests.nn.reference import pictures
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import Parts, PatchEmbedding, ViT, ViTConfig
-from vitrail.weights.patch_map import Flattening, convolution_to_linear, linear_to_convolution
 
 FLATTENINGS = get_args(Flattening)
 SIDES = st.tuples(st.integers(1, 5), st.integers(1, 5))
