@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from vitrail.pages.colour import heat_colours, value_range
-from vitrail.pages.overlay import STRENGTH, grey, heat_picture
+from vitrail.pages.colour import STRENGTH, grey, heat_colours, heat_picture, value_range
 
 
 @pytest.mark.parametrize("signed", [False, True])

@@ -9,16 +9,8 @@ import pytest
 
 from tests.pages import samples
 from tests.pages.structure import Structure
-from vitrail.pages.score_line import (
-    MARGIN,
-    WIDTH,
-    key_list,
-    marks_words,
-    middle,
-    score_axis,
-    score_line,
-    scored_words,
-)
+from vitrail.pages.trust import MARGIN, WIDTH, key_list, score_axis, score_line
+from vitrail.pages.words import marks_words, scored_words
 
 
 def drawn(block: str, kind: str, name: str) -> list[float]:
@@ -101,9 +93,3 @@ def test_the_marks_are_named_once_for_several_lines() -> None:
     assert [kind for kind, _ in marks_words([other, one])] == ["map", "random", "oracle"]
     assert [kind for kind, _ in marks_words([other])] == ["map", "random"]
     assert key_list(marks_words([one])).count("<li>") == 3
-
-
-def test_the_middle_is_the_median() -> None:
-    for count in (1, 2, 5, 38, 39):
-        values = np.random.default_rng(count).normal(size=count).tolist()
-        assert middle(values) == pytest.approx(np.median(values))

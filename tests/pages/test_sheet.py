@@ -9,13 +9,11 @@ from PIL import Image
 from tests.pages import samples
 from tests.pages.structure import PAYLOADS
 from vitrail.pages import ExplainedPicture, ExplanationPage, HeatView
-from vitrail.pages.colour import SEQUENTIAL
+from vitrail.pages.colour import SEQUENTIAL, heat_picture
 from vitrail.pages.lettering import _without_middle, drawable, font, shorten, wrap
-from vitrail.pages.overlay import heat_picture
-from vitrail.pages.score_line import score_axis
-from vitrail.pages.sheet import ACROSS, ALONE, BESIDE, _below, draw_sheet
+from vitrail.pages.sheet import ACROSS, ALONE, BESIDE, MAP, MARGIN, _below, draw_map, draw_map_file, draw_sheet
 from vitrail.pages.sheet_column import BLUE, FRAME, SOFT, SUNK, TONES, Column
-from vitrail.pages.sheet_map import MAP, MARGIN, draw_map, draw_map_file
+from vitrail.pages.trust import score_axis
 from vitrail.pages.words import STEP_TOLD, TWO_SCORES
 
 VERDICTS = ("supported", "weak", "no better than random", "cannot tell")
@@ -53,12 +51,14 @@ def test_a_map_without_evidence_is_pale_and_framed() -> None:
     explained = ExplainedPicture("a", samples.picture(), None, [], [HEAT])
     plain = heat_picture(explained.picture, np.zeros((4, 4)), False)
     distances = [
-        np.abs(draw_map(dataclasses.replace(HEAT, trust=samples.trust(verdict)), explained, False) - 1.0 * plain).mean()
+        np.abs(
+            draw_map(dataclasses.replace(HEAT, trust=samples.trust(verdict)), explained, False)[0] - 1.0 * plain
+        ).mean()
         for verdict in VERDICTS
     ]
     assert distances[0] == distances[1] > 2.5 * distances[2] == 2.5 * distances[3] > 0
     untested = dataclasses.replace(HEAT, trust=None)
-    assert np.abs(draw_map(untested, explained, False) - 1.0 * plain).mean() == distances[0]
+    assert np.abs(draw_map(untested, explained, False)[0] - 1.0 * plain).mean() == distances[0]
     pale, bold = (sheet_of(dataclasses.replace(HEAT, trust=samples.trust(v))) for v in ("cannot tell", "supported"))
     assert pale.tobytes() != bold.tobytes()
 
@@ -78,7 +78,7 @@ def test_a_map_in_a_file_of_its_own_has_its_verdict_below_it(verdict: str | None
         assert (footer == TONES[verdict]).all(axis=2).any()
     hatched = (pixels[MARGIN : MARGIN + FRAME, MARGIN:-MARGIN] == SOFT).all(axis=2).mean() > 0.1
     assert hatched == heat.pale
-    inside = draw_map(heat, explained, False)[0, 0]  # as pale as on the sheet
+    inside = draw_map(heat, explained, False)[0][0, 0]  # as pale as on the sheet
     edge = MARGIN + (FRAME if heat.pale else 0)
     np.testing.assert_array_equal(pixels[edge + 4, edge + 4], inside)
 
@@ -103,7 +103,7 @@ def test_one_scale_gives_the_same_share_the_same_colour() -> None:
     one, other = np.array([[1.0, 3.0]]), np.array([[50.0, 150.0]])
     heats = [dataclasses.replace(HEAT, values=values) for values in (one, other, np.array([[0.0, 1.0]]))]
     explained = ExplainedPicture("a", samples.picture(), None, [], heats)
-    same = [draw_map(heat, explained, True).tobytes() for heat in heats]
+    same = [draw_map(heat, explained, True)[0].tobytes() for heat in heats]
     assert same[0] == same[1] != same[2]
 
 

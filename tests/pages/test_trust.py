@@ -13,8 +13,8 @@ from tests.pages.structure import Structure
 from vitrail.explain import METHODS, verdict
 from vitrail.explain.trial import LEAST
 from vitrail.pages import HeatView
-from vitrail.pages.about_methods import ABOUT
-from vitrail.pages.glance import at_a_glance, shared_block
+from vitrail.pages.explanation_page import about_methods
+from vitrail.pages.maps import at_a_glance, shared_block
 from vitrail.pages.trust import FILLS, brief_block, how_tested, trust_block, verdict_icon
 from vitrail.pages.views import AreasView
 from vitrail.pages.words import STEP_TOLD, TWO_SCORES, told_words
@@ -93,13 +93,14 @@ def test_every_fill_has_words() -> None:
 
 
 def test_every_method_is_described() -> None:
-    assert set(METHODS) <= set(ABOUT)
-    for name, says in ABOUT.items():
+    about = about_methods()
+    assert set(METHODS) <= set(about)
+    for name, says in about.items():
         assert says.endswith("."), name
         assert 80 < len(says) < 600, name
     for name in ("occlusion", "rise", "kernel_shap"):  # a covered square is no absence of evidence
         assert inspect.signature(METHODS[name].function).parameters["fill"].default == "mean"
-        assert "mean colour" in ABOUT[name]
+        assert "mean colour" in about[name]
 
 
 def test_a_row_for_each_tested_map_with_a_line() -> None:

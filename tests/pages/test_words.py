@@ -90,7 +90,6 @@ def test_the_parts_add_up_as_they_are_printed_or_are_called_rounded(values: list
 def test_a_map_without_signal_has_no_rank() -> None:
     trust = dataclasses.replace(samples.trust("cannot tell"), faithful=None)
     assert rank_words(trust) == ""
-    assert rank_words(dataclasses.replace(samples.trust(), random=())) == ""
 
 
 def test_which_step_the_sentences_speak_of_is_told_where_one_does() -> None:
@@ -143,7 +142,7 @@ def test_falls_that_stand_together_have_as_many_decimals() -> None:
 def test_the_reach_is_that_of_all_falls_that_are_told() -> None:
     trust = dataclasses.replace(samples.trust(), random=(-7.0, 1.0))
     assert reach_of([samples.trust(), trust]) == 7.0
-    assert reach_of([dataclasses.replace(samples.trust(), paired=math.nan, random=(), oracle=None)]) == 2.5
+    assert reach_of([dataclasses.replace(samples.trust(), paired=math.nan, random=(math.nan,), oracle=None)]) == 2.5
     assert reach_of([]) == 0
 
 

@@ -7,7 +7,7 @@ from vitrail.cli.args import Evaluate
 from vitrail.cli.output import console, print_json, print_table, warn
 from vitrail.cli.sources import load_on
 from vitrail.errors import DataError, counted
-from vitrail.pages.run_views import ClassTable, Table
+from vitrail.pages.views import ClassTable, Table
 from vitrail.tasks import Result
 from vitrail.text import percent
 from vitrail.training.evaluate import CHANGED, evaluate

@@ -9,12 +9,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitrail.pages.colour import heat_picture
     from vitrail.pages.explanation_page import write_explanation_page
-    from vitrail.pages.overlay import heat_picture
     from vitrail.pages.run_page import write_run_page
-    from vitrail.pages.run_views import ClassTable, Confusion, EvaluationView, Example, RunView, Table
     from vitrail.pages.sheet import draw_sheet
-    from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView, TrustView
+    from vitrail.pages.views import (
+        ClassTable,
+        Confusion,
+        EvaluationView,
+        Example,
+        ExplainedPicture,
+        ExplanationPage,
+        HeatView,
+        RunView,
+        Table,
+        TrustView,
+    )
 
 __all__ = [
     "ClassTable",
@@ -33,11 +43,9 @@ __all__ = [
     "write_run_page",
 ]
 
-_HOMES = {
-    **dict.fromkeys(("ClassTable", "Confusion", "EvaluationView", "Example", "RunView", "Table"), "run_views"),
-    **dict.fromkeys(("ExplainedPicture", "ExplanationPage", "HeatView", "TrustView"), "views"),
+_HOMES = {  # of all others: `views`
     "draw_sheet": "sheet",
-    "heat_picture": "overlay",
+    "heat_picture": "colour",
     "write_explanation_page": "explanation_page",
     "write_run_page": "run_page",
 }
@@ -47,7 +55,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name from its home (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"vitrail.pages has no '{name}'; it has {', '.join(__all__)}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'views')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -40,7 +40,7 @@ class Axis:
 
     low: float
     high: float
-    ticks: tuple[float, ...]
+    ticks: tuple[float, ...] = ()
     log: bool = False
 
     def share(self, value: float | int) -> float:

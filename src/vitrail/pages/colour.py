@@ -1,4 +1,4 @@
-"""From the values of a heat to colours, and back to a range that a legend can state.
+"""From the values of a heat to colours and over its picture, and back to a range that a legend can state.
 
 Two scales. A map without signs runs from dark to light, so that it also reads in grey and without colour vision. A map
 with signs runs from blue (against) over white (zero) to red (for), and both ends lie equally far from zero.
@@ -27,6 +27,7 @@ MISSING = (128, 128, 128)
 ROUNDING = 1024  # units in the last place within which a map counts as constant
 EVEN = 3  # times the mean: squares that have less are never shown in the last colour
 TICKS = (0.01, 0.05, 0.25)  # shares that a legend names between its ends
+STRENGTH, PALE = 0.65, 0.35  # of the colours over a picture; of these, in a map that the evidence does not support
 APART, FROM_END = 0.085, 0.2  # how near two names on a legend may stand, and one to an end, as shares of its width
 
 
@@ -134,6 +135,15 @@ def share_range(values: Float[np.ndarray, "rows columns"], signed: bool, common:
     return dataclasses.replace(own, low=low, high=common.top, flat=flat, rooted=True, more=common.more)
 
 
+def scaled(
+    values: Float[np.ndarray, "rows columns"], signed: bool, common: Common | None
+) -> tuple[Range, Float[np.ndarray, "rows columns"]]:
+    """What the colours of a map stand for, and the values that have them: shares, where maps have a common scale."""
+    if common is None:
+        return value_range(values, signed), values
+    return share_range(values, signed, common), shares(values)
+
+
 def heat_colours(
     values: Float[np.ndarray, "rows columns"], signed: bool, shown: Range | None = None
 ) -> UInt8[np.ndarray, "rows columns 3"]:
@@ -151,13 +161,55 @@ def heat_colours(
     shown = value_range(values, signed) if shown is None else shown
     if shown.flat:
         return np.broadcast_to(np.array(MISSING, np.uint8), (*values.shape, 3)).copy()
-    scale = np.array(DIVERGING if signed else SEQUENTIAL, np.float64)
     finite = np.isfinite(values)
-    position = shown.place(np.where(finite, values, shown.low).astype(np.float64))
+    places = shown.place(np.where(finite, values, shown.low).astype(np.float64))
+    return np.where(finite[..., None], colours_at(places, signed).round(), MISSING).astype(np.uint8)
+
+
+def colours_at(places: Float[np.ndarray, "*shape"], signed: bool) -> Float[np.ndarray, "*shape 3"]:
+    """The colours at places of a scale, from 0 at its first to 1 at its last."""
+    scale = np.array(DIVERGING if signed else SEQUENTIAL, np.float64)
     stops = np.linspace(0, 1, len(scale))
-    colours = np.stack([np.interp(position, stops, scale[:, channel]) for channel in range(3)], axis=-1)
-    return np.where(finite[..., None], colours.round(), MISSING).astype(np.uint8)
+    return np.stack([np.interp(places, stops, scale[:, channel]) for channel in range(3)], axis=-1)
 
 
 def _rooted(values: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     return np.sign(values) * np.sqrt(np.abs(values))
+
+
+def grey(picture: UInt8[np.ndarray, "h w *channels"]) -> UInt8[np.ndarray, "h w"]:
+    """The luminance of a picture (weights of ITU-R BT.601)."""
+    if picture.ndim == 2:
+        return picture
+    return (picture[..., :3] @ np.array([0.299, 0.587, 0.114])).round().astype(np.uint8)
+
+
+def heat_picture(
+    picture: UInt8[np.ndarray, "h w *channels"],
+    values: Float[np.ndarray, "rows columns"],
+    signed: bool,
+    shown: Range | None = None,
+    strength: float = STRENGTH,
+) -> UInt8[np.ndarray, "h w 3"]:
+    """Lay a heat over its picture, in squares as the model saw them.
+
+    The picture is turned grey first, so that every colour in the result means heat. A map without signal leaves the
+    grey picture as it is.
+
+    Args:
+        picture: (h, w) or (h, w, 3), as the model saw it.
+        values: One number per patch, any grid.
+        signed: Whether the sign means for and against.
+        shown: What the colours stand for, as in `heat_colours`.
+        strength: How much of the heat is seen, from 0 to 1; the rest is the picture.
+
+    Returns:
+        The overlay in the size of the picture.
+    """
+    base = np.repeat(grey(picture)[..., None], 3, axis=2)
+    if (value_range(values, signed) if shown is None else shown).flat:
+        return base
+    (height, width), (rows, columns) = base.shape[:2], values.shape
+    row, column = np.arange(height) * rows // height, np.arange(width) * columns // width
+    squares = heat_colours(values, signed, shown)[row[:, None], column]
+    return (strength * squares + (1 - strength) * base).round().astype(np.uint8)

@@ -3,22 +3,19 @@
 What a method cannot tell, and how far to trust its map, is said beside the map, not in a footnote.
 """
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 from vitrail.io import write_file
-from vitrail.pages.about_methods import ABOUT
-from vitrail.pages.colour import DIVERGING, EVEN, SEQUENTIAL, common_scale
-from vitrail.pages.explanation_map import map_figure
-from vitrail.pages.glance import at_a_glance, shared_block
-from vitrail.pages.html import data_uri, document, escape, plural
-from vitrail.pages.overlay import grey
-from vitrail.pages.trust import how_tested
-from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView
+from vitrail.pages.colour import DIVERGING, EVEN, SEQUENTIAL, common_scale, grey
+from vitrail.pages.html import asset, bar, data_uri, document, escape, plural, small
+from vitrail.pages.maps import at_a_glance, map_figure
+from vitrail.pages.trust import how_tested, shared_block
+from vitrail.pages.views import ExplainedPicture, ExplanationPage
 from vitrail.text import percent, percent_in_words
-
-__all__ = ["ExplainedPicture", "ExplanationPage", "HeatView", "explanation_page", "write_explanation_page"]
 
 KIND = "explanation"  # by which the page is known again
 NO_BREAK = "&nbsp;"
@@ -40,7 +37,6 @@ def _defs() -> str:
 def _picture(picture: np.ndarray, index: int, said: str) -> str:
     """The picture as the model saw it, and once more in grey if it has colours; the maps refer to the grey one."""
     height, width = picture.shape[:2]
-    small = " small" if max(height, width) <= 96 else ""
     own_name, in_grey = f' id="grey-{index}"', ""
     if picture.ndim > 2:
         own_name = ""
@@ -50,7 +46,7 @@ def _picture(picture: np.ndarray, index: int, said: str) -> str:
             "</svg>"
         )
     return (
-        f'<svg class="stage{small}" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(said)}">'
+        f'<svg class="stage{small(picture)}" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(said)}">'
         f'<image class="photo"{own_name} width="{width}" height="{height}" href="{data_uri(picture)}"/></svg>{in_grey}'
     )
 
@@ -66,9 +62,7 @@ def _answer(explained: ExplainedPicture) -> str:
         mark = "✓ That is its label." if right else f"✗ Its label is <b>{escape(explained.true_label)}</b>."
         verdict += f' <span class="{"right" if right else "wrong"}">{mark}</span>'
     bars = "".join(
-        f'<tr><th scope="row">{escape(label)}<svg class="bar" aria-hidden="true"><rect class="track" width="100%" '
-        f'height="6" rx="3"/><rect class="fill" width="{100 * min(1, max(0, share)):.2f}%" height="6" rx="3"/></svg>'
-        f'</th><td class="figure">{percent(share)}</td></tr>'
+        f'<tr><th scope="row">{escape(label)}{bar(share)}</th><td class="figure">{percent(share)}</td></tr>'
         for label, share in explained.top
     )
     return f'<p class="verdict">{verdict}</p><table class="top"><tbody>{bars}</tbody></table>'
@@ -93,16 +87,22 @@ def _case(explained: ExplainedPicture, index: int, one_scale: bool) -> str:
     )
 
 
+@cache
+def about_methods() -> dict[str, str]:
+    """What each method shows, and what it leaves out, by the method's name."""
+    return yaml.safe_load(asset("methods.yaml"))
+
+
 def _trust(page: ExplanationPage) -> str:
     """What a reader may conclude, and what not."""
     heats = [heat for explained in page.pictures for heat in explained.heats]
     methods = {heat.method: heat for heat in heats}
-    about = "".join(f"<li>{escape(ABOUT[name])}</li>" for name in methods if name in ABOUT)
-    some_blind = any(not heat.class_specific for heat in methods.values())
+    told = about_methods()
+    about = "".join(f"<li>{escape(told[name])}</li>" for name in methods if name in told)
     blind = (
         "<li>A map by a method that cannot tell classes apart would look the same for every class. It is no reason "
         "for the answer.</li>"
-        if some_blind
+        if any(not heat.class_specific for heat in methods.values())
         else ""
     )
     shares = f"<li>{escape(page.about_probabilities)}</li>" if page.about_probabilities else ""

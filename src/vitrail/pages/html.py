@@ -76,6 +76,19 @@ def data_uri(picture: UInt8[np.ndarray, "h w *channels"]) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
+def bar(share: float) -> str:
+    """A bar that is filled as far as a share says."""
+    return (
+        '<svg class="bar" aria-hidden="true"><rect class="track" width="100%" height="6" rx="3"/>'
+        f'<rect class="fill" width="{100 * min(1, max(0, share)):.2f}%" height="6" rx="3"/></svg>'
+    )
+
+
+def small(picture: np.ndarray) -> str:
+    """The style of a picture whose pixels stay squares, beside another style; nothing for a larger one."""
+    return " small" if max(picture.shape[:2]) <= 96 else ""
+
+
 def content_hash(text: str) -> str:
     """The source expression by which a Content-Security-Policy names an inline style or script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from vitrail.io import write_file
 from vitrail.pages.chart import Series, line_chart
-from vitrail.pages.html import data_uri, document, escape, number, plural
-from vitrail.pages.run_views import ClassTable, Confusion, EvaluationView, Example, RunView, Section, Table
+from vitrail.pages.html import data_uri, document, escape, number, plural, small
 from vitrail.pages.tables import (
     class_table,
     confusion_table,
@@ -19,9 +18,8 @@ from vitrail.pages.tables import (
     plain_table,
     settings_table,
 )
+from vitrail.pages.views import ClassTable, Confusion, EvaluationView, Example, RunView, Section, Table
 from vitrail.text import percent
-
-__all__ = ["run_page", "write_run_page"]
 
 _STATES = {
     "running": "Still running. This page is written anew after every epoch; reload it to see more.",
@@ -126,13 +124,13 @@ def _section(section: Section) -> str:
 def _example(example: Example) -> str:
     """A picture with its true class and the model's answer."""
     right = example.truth == example.answer
-    small = " small" if max(example.picture.shape[:2]) <= 96 else ""
     answer = f"{escape(example.answer)} <small>{percent(example.probability)}</small>"
     truth = "" if right else f'<span class="truth">is {escape(example.truth)}</span>'
     said = escape(f"{example.name}: is {example.truth}, model says {example.answer}")
     return (
-        f'<figure class="example {"right" if right else "wrong"}"><img class="picture{small}" alt="{said}" '
-        f'src="{data_uri(example.picture)}"><figcaption><span class="answer">{"✓" if right else "✗"} {answer}</span>'
+        f'<figure class="example {"right" if right else "wrong"}">'
+        f'<img class="picture{small(example.picture)}" alt="{said}" src="{data_uri(example.picture)}">'
+        f'<figcaption><span class="answer">{"✓" if right else "✗"} {answer}</span>'
         f'{truth}<span class="name" title="{escape(example.name)}">{escape(example.name)}</span></figcaption></figure>'
     )
 

@@ -1,29 +1,37 @@
-"""The sheet of one picture as a picture: what one shows to others.
+"""The sheet of one picture as a picture, and each map in a file of its own: what one shows to others.
 
 The picture, its maps in squares, what the colours mean, and for each map the verdict (a sign and words, never colour
 alone), the sentence, and the score on one line with random maps and, where it is known, the true place. All is drawn at
 about twice its size, so that it is sharp on any screen and on paper.
 """
 
+import math
 from collections.abc import Sequence
+from statistics import median
 
-from PIL import Image, ImageDraw
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image, ImageDraw, ImageOps
 
+from vitrail.pages.chart import Axis
+from vitrail.pages.colour import PALE, STRENGTH, Range, common_scale, heat_picture, scaled
 from vitrail.pages.html import number
 from vitrail.pages.lettering import shorten, wrap, write
-from vitrail.pages.score_line import Axis, marks_words, middle, score_axis, scored_words
 from vitrail.pages.sheet_column import CARD, GREEN, INK, ORANGE, RULE, SMALL, SOFT, TEXT, TITLE, Column
-from vitrail.pages.sheet_map import draw_map_file, map_part
+from vitrail.pages.trust import score_axis
 from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView, TrustView
 from vitrail.pages.words import (
     SCORE_TITLE,
     TWO_SCORES,
     cover_words,
+    ends_words,
     fall_words,
+    marks_words,
     one_verdict,
     parts_words,
     rank_words,
     reach_of,
+    scored_words,
     several_words,
     shared_words,
     short_words,
@@ -40,6 +48,7 @@ EDGE, GAP, PADDING = 56, 52, 44
 ALONE, BESIDE = 540, 420  # width of a column: with one map, with several
 ACROSS = 5  # columns in a row, at most
 HEADLINE = 42
+MAP, MARGIN = 448, 12  # width of a map in a file of its own, and what is left free around it
 NO_BREAK = "\u00a0"
 BLIND = "This method cannot tell classes apart."
 
@@ -64,7 +73,7 @@ def draw_sheet(explained: ExplainedPicture, page: ExplanationPage) -> Image.Imag
     axis, shared = score_axis(_tests(explained.heats)), shared_words(explained.heats)
     for heat in explained.heats:
         column = Column(width)
-        map_part(column, heat, explained, page.one_scale)
+        _map_part(column, heat, explained, page.one_scale)
         if several:
             _told_in_short(column, heat, axis, shared)
         else:
@@ -96,6 +105,30 @@ def _subject(column: Column, explained: ExplainedPicture) -> None:
     column.space(12)
     for label, share in explained.top[:4]:
         column.share(label, share, percent(share))
+
+
+def _map_part(column: Column, heat: HeatView, explained: ExplainedPicture, one_scale: bool) -> None:
+    """The map in squares, and what its colours mean."""
+    drawn, shown = draw_map(heat, explained, one_scale)
+    column.line(heat.title, TITLE, bold=True)
+    column.space(8)
+    column.picture(drawn, hatched=heat.pale)
+    column.space(14)
+    _legend(column, heat, shown)
+    if heat.pale and heat.trust and len(explained.heats) == 1:  # else the verdict stands just below
+        column.text(f"Drawn pale: {heat.trust.verdict}.", SMALL, SOFT)
+    column.space(18)
+
+
+def _legend(column: Column, heat: HeatView, shown: Range) -> None:
+    """What the colours mean."""
+    if shown.flat:
+        column.text("No signal: the map prefers no square.", SMALL, ORANGE)
+        return
+    column.scale(heat.signed, heat.pale)
+    if shown.rooted:
+        column.ticks([(percent(share, 0), place) for share, place in shown.ticks()])
+    column.ends(*ends_words(shown, heat.signed))
 
 
 def _tests(heats: Sequence[HeatView]) -> list[TrustView]:
@@ -172,9 +205,8 @@ def _told_in_short(column: Column, heat: HeatView, axis: Axis | None, shared: Se
 def _score_words(trust: TrustView) -> str:
     """The line of a score in words: `this map 2.50 (24th of 40), random middle 2.56; under every cover ...`."""
     reach, rank = reach_of([trust]), rank_words(trust)
-    own = f"this map {fall_words(trust.paired, reach)}{f' ({rank})' if rank else ''}"
-    random = f", random middle {fall_words(middle(trust.random), reach)}" if trust.random else ""
-    return f"{own}{random}; {cover_words(trust)}"
+    own, half = fall_words(trust.paired, reach), fall_words(median(trust.random), reach)
+    return f"this map {own}{f' ({rank})' if rank else ''}, random middle {half}; {cover_words(trust)}"
 
 
 def _notes(column: Column, heat: HeatView) -> None:
@@ -186,9 +218,7 @@ def _notes(column: Column, heat: HeatView) -> None:
 
 def _assembled(columns: list[Image.Image], explained: ExplainedPicture, page: ExplanationPage) -> Image.Image:
     """Columns in rows on a card, with a headline above and a footnote below."""
-    across = min(len(columns), ACROSS)
-    if len(columns) > ACROSS:  # rows as even as they can be
-        across = -(-len(columns) // -(-len(columns) // ACROSS))
+    across = math.ceil(len(columns) / math.ceil(len(columns) / ACROSS))  # rows as even as they can be
     rows = [columns[first : first + across] for first in range(0, len(columns), across)]
     heights = [max(column.height for column in row) for row in rows]
     inside = across * columns[0].width + (across - 1) * GAP
@@ -219,3 +249,51 @@ def _below(explained: ExplainedPicture, page: ExplanationPage) -> list[str]:
     if page.one_scale:
         made += " · one colour scale for all maps: the square root of each square's share of its map's total"
     return [*(each for each in words if each), made]
+
+
+def draw_map(heat: HeatView, explained: ExplainedPicture, one_scale: bool) -> tuple[UInt8[np.ndarray, "h w 3"], Range]:
+    """A map over its picture, pale where the evidence does not support it, and what its colours stand for.
+
+    Args:
+        heat: One of the maps of the picture.
+        explained: The picture with all its maps.
+        one_scale: Whether they have one colour scale, of shares.
+    """
+    common = common_scale([each.values for each in explained.heats]) if one_scale else None
+    shown, values = scaled(heat.values, heat.signed, common)
+    strength = STRENGTH * (PALE if heat.pale else 1.0)
+    return heat_picture(explained.picture, values, heat.signed, shown, strength), shown
+
+
+def draw_map_file(heat: HeatView, explained: ExplainedPicture, one_scale: bool) -> Image.Image:
+    """A map by itself, with its scale, its method, its class and its verdict, which it never goes without.
+
+    Args:
+        heat: One of the maps of the picture.
+        explained: The picture with all its maps.
+        one_scale: Whether they have one colour scale, of shares.
+
+    Returns:
+        An RGB picture, hatched around a map that the evidence does not support.
+    """
+    column, (drawn, shown) = Column(MAP), draw_map(heat, explained, one_scale)
+    column.picture(drawn, hatched=heat.pale)
+    column.space(10)
+    _legend(column, heat, shown)
+    column.space(6)
+    column.line(heat.title, SMALL, bold=True)
+    column.text(_class_words(heat), SMALL, SOFT)
+    if heat.trust is None:
+        column.text("Not tested.", SMALL, SOFT)
+    else:
+        column.space(4)
+        column.verdict(heat.trust.verdict)
+    return ImageOps.expand(column.finished(), MARGIN, CARD)
+
+
+def _class_words(heat: HeatView) -> str:
+    """What a map explains, in few words."""
+    if not heat.class_specific:
+        return "Cannot tell classes apart" + (f"; tested on {heat.target}." if heat.trust else ".")
+    against = "" if heat.rather_than is None else f" rather than {heat.rather_than}"
+    return f"Explains {heat.target}{against}."

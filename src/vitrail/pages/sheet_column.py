@@ -6,16 +6,18 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
-from vitrail.pages.colour import DIVERGING, SEQUENTIAL
+from vitrail.pages.chart import Axis
+from vitrail.pages.colour import PALE, colours_at
+from vitrail.pages.html import small
 from vitrail.pages.lettering import shorten, wrap, write
-from vitrail.pages.overlay import PALE
-from vitrail.pages.score_line import Axis, score_axis
+from vitrail.pages.trust import score_axis
 from vitrail.pages.views import TrustView
 
 Colour = tuple[int, int, int]
 Number = float | int
 
 CARD, INK, SOFT, RULE, SUNK = (255, 255, 255), (28, 34, 48), (89, 96, 113), (212, 207, 196), (232, 228, 218)
+FAINT = (150, 154, 164)  # random maps on the line of a score
 GREEN, BLUE, ORANGE = (29, 107, 75), (33, 88, 168), (163, 72, 12)
 TONES = {"supported": GREEN, "weak": BLUE, "no better than random": ORANGE}
 TITLE, TEXT, SMALL = 29, 25, 21
@@ -69,7 +71,7 @@ class Column:
         left = FRAME if hatched else 0
         wide = self.width - 2 * left
         high = max(1, min(TALLEST // 2, round(wide * pixels.shape[0] / pixels.shape[1])))
-        way = Image.Resampling.NEAREST if max(pixels.shape[:2]) <= 96 else Image.Resampling.BICUBIC
+        way = Image.Resampling.NEAREST if small(pixels) else Image.Resampling.BICUBIC
         shown = Image.fromarray(np.ascontiguousarray(pixels)).convert("RGB").resize((wide, high), way)
         if hatched:
             self._paste(_hatching(self.width, high + 2 * left), 0)
@@ -78,9 +80,7 @@ class Column:
 
     def scale(self, signed: bool, pale: bool) -> None:
         """The colours from one end of their scale to the other."""
-        stops = np.array(DIVERGING if signed else SEQUENTIAL, np.float64)
-        at = np.linspace(0, 1, self.width)
-        row = np.stack([np.interp(at, np.linspace(0, 1, len(stops)), stops[:, channel]) for channel in range(3)], -1)
+        row = colours_at(np.linspace(0, 1, self.width), signed)
         row = PALE * row + (1 - PALE) * np.array(CARD) if pale else row
         self._paste(Image.fromarray(np.repeat(row[None].round().astype(np.uint8), 14, axis=0)), 0)
         self.bottom += 20
@@ -132,11 +132,10 @@ class Column:
         draw.line((FINE * margin, centre, FINE * (self.width - margin), centre), RULE, 2 * FINE)
         for y in range(0, high, 8):
             draw.line((at(0.0), FINE * y, at(0.0), FINE * (y + 4)), SOFT, 2 * FINE)
-        if trust.random:
-            ends = at(min(trust.random)) - FINE, at(max(trust.random)) + FINE
-            draw.rectangle((ends[0], centre - 15 * FINE, ends[1], centre + 15 * FINE), SUNK, RULE, FINE)
-            for value in trust.random:
-                draw.line((at(value), centre - 11 * FINE, at(value), centre + 11 * FINE), (150, 154, 164), FINE)
+        ends = at(min(trust.random)) - FINE, at(max(trust.random)) + FINE
+        draw.rectangle((ends[0], centre - 15 * FINE, ends[1], centre + 15 * FINE), SUNK, RULE, FINE)
+        for value in trust.random:
+            draw.line((at(value), centre - 11 * FINE, at(value), centre + 11 * FINE), FAINT, FINE)
         if trust.oracle is not None:
             draw.polygon(_diamond(at(trust.oracle), centre, 14 * FINE), CARD, INK, 3 * FINE)
         draw.ellipse(_round(at(trust.paired), centre, 10 * FINE), INK, CARD, 2 * FINE)
@@ -155,7 +154,7 @@ class Column:
         elif kind == "random":
             draw.rectangle((2 * FINE, 2 * FINE, 26 * FINE, 22 * FINE), SUNK, RULE, FINE)
             for place in (8, 14, 18):
-                draw.line((place * FINE, 5 * FINE, place * FINE, 19 * FINE), (150, 154, 164), FINE)
+                draw.line((place * FINE, 5 * FINE, place * FINE, 19 * FINE), FAINT, FINE)
         self._paste(fine.resize((28, 24), Image.Resampling.LANCZOS), 0, 1)
         self.text(words, SMALL, left=40)
 

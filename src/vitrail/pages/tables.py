@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from jaxtyping import Int64
 
-from vitrail.pages.html import escape, number
+from vitrail.pages.html import bar, escape, number
 from vitrail.text import percent
 
 MOST_CLASSES = 30
@@ -20,7 +20,7 @@ _HISTORY = {
     "validation_accuracy": ("Validation accuracy", lambda share: percent(share, 2)),
     "learning_rate": ("Learning rate", number),
     "seconds": ("Seconds", lambda seconds: number(seconds, 3)),
-    "images_per_second": ("{unit} per second", lambda rate: number(round(rate) if rate >= 10 else rate, 3)),
+    "images_per_second": ("{unit} per second", lambda rate: number(round(rate) if rate and rate >= 10 else rate, 3)),
     "waiting_share": ("Waiting for data", percent),
 }
 
@@ -40,17 +40,8 @@ def history_table(history: Sequence[Mapping], unit: str = "image") -> str:
     others = [key for key in there if key.startswith(("training_", "validation_")) and key not in _HISTORY]
     columns = [key for key in (*_HISTORY, *others) if key in there]
     writers = _HISTORY | {key: (key.replace("_", " ").capitalize(), number) for key in others}
-    names = [writers[key][0].format(unit=escape(f"{unit}s".capitalize())) for key in columns]
-    head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    body = []
-    for row in history:
-        shown = {key: finite(row.get(key)) for key in columns}
-        cells = "".join(f"<td>{'–' if shown[key] is None else writers[key][1](shown[key])}</td>" for key in columns)
-        body.append(f"<tr>{cells}</tr>")
-    return (
-        f'<div class="scroll"><table class="numbers"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
-    )
+    names = [writers[key][0].format(unit=f"{unit}s".capitalize()) for key in columns]
+    return plain_table(names, [[writers[key][1](finite(row.get(key))) for key in columns] for row in history])
 
 
 def most_confused(confusion: Int64[np.ndarray, "k k"], most: int = MOST_CLASSES) -> np.ndarray:
@@ -136,11 +127,7 @@ def _bar(share: float | None) -> str:
     """A share as a figure with a bar behind it."""
     if share is None:
         return '<td data-value="-1">–</td>'
-    return (
-        f'<td data-value="{share:.6g}"><span class="figure">{percent(share)}</span><svg class="bar" '
-        f'aria-hidden="true"><rect class="track" width="100%" height="6" rx="3"/>'
-        f'<rect class="fill" width="{100 * min(1, max(0, share)):.2f}%" height="6" rx="3"/></svg></td>'
-    )
+    return f'<td data-value="{share:.6g}"><span class="figure">{percent(share)}</span>{bar(share)}</td>'
 
 
 def class_table(per_class: Sequence[Mapping]) -> str:

@@ -1,15 +1,22 @@
-"""How far to trust a map, as HTML: the verdict by sign and word, what it rests on, and how all maps were tested."""
+"""How far to trust a map, as HTML: the verdict by sign and word, what it rests on, and how all maps were tested.
 
+The score of a map stands on one line with what it is compared with: random maps and, where it is known, the true place.
+"""
+
+import math
 from collections.abc import Sequence
 
+from vitrail.pages.chart import Axis
 from vitrail.pages.html import escape, number, plural
-from vitrail.pages.score_line import key_list, score_line, scored_words
-from vitrail.pages.views import TrustView
+from vitrail.pages.views import HeatView, TrustView
 from vitrail.pages.words import (
     SCORE_TITLE,
     TWO_SCORES,
     fall_words,
+    one_verdict,
     reach_of,
+    scored_words,
+    shared_words,
     short_words,
     step_words,
     told_words,
@@ -17,6 +24,14 @@ from vitrail.pages.words import (
     upper,
 )
 
+WIDTH, HEIGHT, MARGIN = 320, 46, 10  # of the line of a score
+_MARKS = {
+    "map": '<circle class="own" cx="8" cy="6" r="4.5"/>',
+    "random": '<rect class="band" x="1" y="1" width="14" height="10" rx="2"/>'
+    '<path class="random" d="M5 2v8M9 2v8M11 2v8"/>',
+    "oracle": '<path class="oracle" d="M8 1l4.5 5-4.5 5-4.5-5z"/>',
+    "other": "",
+}
 # What covered squares, in words.
 FILLS = {
     "donor": "what stands in the same place in reference pictures",
@@ -30,7 +45,6 @@ PRECISIONS = {
     "fp32": "in single precision (fp32)",
     "bf16": "in bfloat16 (bf16), which keeps about three digits and takes less time",
 }
-_WHY = ' class="why"'
 # A verdict is never told by colour alone: each has a shape of its own.
 _ICONS = {
     "supported": '<path d="M4.5 8.5l2.5 2.5 4.5-5.5"/>',
@@ -38,6 +52,59 @@ _ICONS = {
     "no better than random": '<path d="M5.2 5.2l5.6 5.6M10.8 5.2l-5.6 5.6"/>',
     "cannot tell": '<path d="M6.1 6.4c0-2.5 3.8-2.4 3.8-.1 0 1.5-1.9 1.5-1.9 3M8 11.5v.1"/>',
 }
+
+
+def score_axis(trusts: Sequence[TrustView]) -> Axis | None:
+    """An axis that holds zero, the scores and what they are compared with; None where no score is a number."""
+    lines = [[trust.paired, *trust.random, *(() if trust.oracle is None else (trust.oracle,))] for trust in trusts]
+    values = [value for line in lines if all(map(math.isfinite, line)) for value in line]
+    if not values:
+        return None
+    low, high = min(0.0, *values), max(0.0, *values)
+    return Axis(low, high) if high > low else Axis(low - 0.5, high + 0.5)
+
+
+def score_line(trust: TrustView, axis: Axis | None = None) -> str:
+    """The score, the random maps and the true mask on one line, as SVG; nothing where the score is no number.
+
+    Args:
+        trust: What the test of the map said.
+        axis: The axis that several lines have in common, whose zero has no name; the line's own when None.
+    """
+    own = score_axis([trust])
+    if own is None:
+        return ""
+    within = axis or own
+
+    def at(value: float) -> str:
+        return f"{MARGIN + within.share(value) * (WIDTH - 2 * MARGIN):.1f}"
+
+    left, right = at(min(trust.random)), at(max(trust.random))
+    parts = [
+        f'<line class="base" x1="{MARGIN}" x2="{WIDTH - MARGIN}" y1="18" y2="18"/>',
+        f'<line class="zero" x1="{at(0.0)}" x2="{at(0.0)}" y1="4" y2="32"/>',
+        f'<rect class="band" x="{left}" y="10" width="{max(2.0, float(right) - float(left)):.1f}" height="16" rx="2"/>',
+        *(f'<line class="random" x1="{at(v)}" x2="{at(v)}" y1="12" y2="24"/>' for v in trust.random),
+    ]
+    if trust.oracle is not None:
+        parts.append(f'<path class="oracle" d="M{at(trust.oracle)} 11l6 7-6 7-6-7z"/>')
+    parts.append(f'<circle class="own" cx="{at(trust.paired)}" cy="18" r="5"/>')
+    height = 36
+    if axis is None:
+        height, zero = HEIGHT, within.share(0.0)
+        anchor = "start" if zero < 0.05 else "end" if zero > 0.95 else "middle"
+        parts.append(f'<text x="{at(0.0)}" y="43" text-anchor="{anchor}">0</text>')
+    said = escape(f"Fall of the explained number: {'; '.join(words for _, words in scored_words(trust))}")
+    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{said}">{"".join(parts)}</svg>'
+
+
+def key_list(named: Sequence[tuple[str, str]]) -> str:
+    """The legend of a line, or of several: a mark and what it says."""
+    items = "".join(
+        f'<li><svg viewBox="0 0 16 12" aria-hidden="true">{_MARKS[kind]}</svg>{escape(words)}</li>'
+        for kind, words in named
+    )
+    return f'<ul class="key">{items}</ul>'
 
 
 def verdict_icon(verdict: str) -> str:
@@ -49,11 +116,6 @@ def verdict_icon(verdict: str) -> str:
 def verdict_class(verdict: str) -> str:
     """The verdict as the name of a style."""
     return verdict.replace(" ", "-") if verdict in _ICONS else "cannot-tell"
-
-
-def p_words(p: float | None) -> str:
-    """A p-value for people."""
-    return "not known" if p is None else f"p = {number(p, 2)}"
 
 
 def _numbers(trust: TrustView, key: str = "") -> str:
@@ -70,13 +132,14 @@ def _numbers(trust: TrustView, key: str = "") -> str:
         ),
         (
             "Is there evidence?",
-            f"{p_words(trust.evidence)}: how often pictures without evidence reach as much, of {_without([trust])}"
+            f"p = {number(trust.evidence, 2)}: how often pictures without evidence reach as much, of "
+            f"{_without([trust])}"
             if trust.evidence is not None
             else "not known: it takes reference pictures to ask, and there are none or too few",
         ),
         (
             "Is the map faithful?",
-            f"{p_words(trust.faithful)}: how often random maps, as smooth as this one, do as well"
+            f"p = {number(trust.faithful, 2)}: how often random maps, as smooth as this one, do as well"
             if trust.faithful is not None
             else f"not asked: {escape(trust.reason)}",
         ),
@@ -117,8 +180,21 @@ def verdict_line(verdict: str) -> str:
 
 
 def _block(trust: TrustView, told: Sequence[str], below: str) -> str:
-    said = "".join(f"<p{_WHY if place else ''}>{escape(words)}</p>" for place, words in enumerate(told))
+    said = "".join(
+        f'<p class="why">{escape(words)}</p>' if place else f"<p>{escape(words)}</p>"
+        for place, words in enumerate(told)
+    )
     return f'<div class="trusted {verdict_class(trust.verdict)}">{verdict_line(trust.verdict)}{said}{below}</div>'
+
+
+def shared_block(heats: Sequence[HeatView]) -> str:
+    """What is the same for all tested maps of a picture, such as that there is no evidence; else nothing."""
+    told = shared_words(heats)
+    if not told:
+        return ""
+    verdict = one_verdict(heats)
+    said = "".join(f"<p>{escape(words)}</p>" for words in told)
+    return f'<div class="trusted {verdict_class(verdict)}">{verdict_line(verdict) if verdict else ""}{said}</div>'
 
 
 def how_tested(trusts: Sequence[TrustView]) -> str:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from decimal import Decimal
+from statistics import median
 
 from vitrail.pages.colour import Range
 from vitrail.pages.html import number
@@ -50,7 +51,7 @@ def rank_of(trust: TrustView) -> int:
 
 def rank_words(trust: TrustView) -> str:
     """The same in words: `1st of 40`; empty for a map without signal, whose order is drawn by lot."""
-    if trust.faithful is None or not trust.random:
+    if trust.faithful is None:
         return ""
     return f"{_ordinal(rank_of(trust))} of {len(trust.random) + 1}"
 
@@ -59,6 +60,25 @@ def cover_words(trust: TrustView) -> str:
     """The score and its interval: `under every cover 2.25 (2.00 to 2.50)`."""
     score, low, high = (fall_words(value, reach_of([trust])) for value in (trust.score, *trust.interval))
     return f"under every cover {score} ({low} to {high})"
+
+
+def scored_words(trust: TrustView) -> list[tuple[str, str]]:
+    """What stands on the line of the score, in words: (kind of mark, what it says)."""
+    rank, (low, high, half) = rank_words(trust), (min(trust.random), max(trust.random), median(trust.random))
+    own, low, high, half = (fall_words(value, reach_of([trust])) for value in (trust.paired, low, high, half))
+    words = [
+        ("map", f"this map {own}{f': {rank}' if rank else ''}"),
+        ("random", f"{len(trust.random)} random maps {low} to {high}, middle {half}"),
+    ]
+    if trust.oracle is not None:
+        words.append(("oracle", f"the true place {fall_words(trust.oracle, reach_of([trust]))}"))
+    return [*words, ("other", cover_words(trust))]
+
+
+def marks_words(trusts: Sequence[TrustView]) -> list[tuple[str, str]]:
+    """What the marks on the lines of several maps are: (kind of mark, what it says)."""
+    words = [("map", "the map"), ("random", f"{max(len(trust.random) for trust in trusts)} random maps as smooth")]
+    return [*words, ("oracle", "the true place")] if any(trust.oracle is not None for trust in trusts) else words
 
 
 def step_words(trusts: Sequence[TrustView]) -> str:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # who loads a model needs nothing that only a training has
     from vitrail.data.augmentation import Augmentation
     from vitrail.data.batches import Batch, Blend
     from vitrail.data.dataset import RawDataset, Samples
-    from vitrail.pages.run_views import Section
+    from vitrail.pages.views import Section
 
 Input = Preprocessing | Vocabulary
 """What turns a source into what a network expects: of an image, or of a text."""

@@ -4,7 +4,7 @@ import json
 
 from vitrail.data.images import Images
 from vitrail.pages.run_page import write_run_page
-from vitrail.pages.run_views import EvaluationView, Example, RunView, Table
+from vitrail.pages.views import EvaluationView, Example, RunView, Table
 from vitrail.tasks import Result
 from vitrail.text import percent
 from vitrail.training.events import Reported

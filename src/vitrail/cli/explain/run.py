@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from vitrail.cli.args import Explain
@@ -14,7 +15,6 @@ from vitrail.cli.sources import leave_out, load_on
 from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
 from vitrail.model import Model
 from vitrail.pages.explanation_page import write_explanation_page
-from vitrail.pages.score_line import middle
 from vitrail.pages.views import ExplainedPicture, ExplanationPage
 from vitrail.pages.words import fall_words, parts_words, reach_of, several_words, shared_words
 from vitrail.tasks import ClassPrediction, TextPrediction
@@ -118,7 +118,7 @@ def _tell_comparison(one: ExplainedPicture) -> None:
     first = one.heats[0]
     if first.trust is not None and first.areas is not None:
         curves = (f"{first.areas.random_deletion:.2f}", f"{first.areas.random_insertion:.2f}")
-        rows.append(("A random order", "", "", fall_words(middle(first.trust.random), reach), *curves, ""))
+        rows.append(("A random order", "", "", fall_words(median(first.trust.random), reach), *curves, ""))
     if first.trust is None:
         rows, head = [(title, blind, seconds) for title, blind, *_, seconds in rows], ("", "", "time")
     say("")

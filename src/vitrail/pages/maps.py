@@ -1,17 +1,39 @@
-"""One map of an explanation: the squares over the picture, what their colours mean, and how far to trust them.
+"""The maps of an explanation: the squares over the picture, what their colours mean, and how far to trust them.
 
 A map is shown as the model saw the picture: one colour per square, not blurred, with its range in the legend. A map
 that the evidence does not support is drawn pale, in a hatched frame. The values stand in the page once, as a table; the
-page's script reads them from there.
+page's script reads them from there. Of several maps, a table shows verdicts and scores at a glance, on one axis.
 """
+
+from collections.abc import Sequence
+from statistics import median
 
 import numpy as np
 
-from vitrail.pages.colour import EVEN, Common, Range, heat_colours, share_range, shares, value_range
-from vitrail.pages.html import data_uri, escape, number, plural
-from vitrail.pages.trust import brief_block, trust_block
+from vitrail.pages.colour import EVEN, Common, Range, heat_colours, scaled, value_range
+from vitrail.pages.html import data_uri, escape, number, plural, small
+from vitrail.pages.trust import (
+    brief_block,
+    key_list,
+    score_axis,
+    score_line,
+    trust_block,
+    verdict_class,
+    verdict_icon,
+)
 from vitrail.pages.views import ExplainedPicture, HeatView
-from vitrail.pages.words import ends_words, parts_words, shared_words
+from vitrail.pages.words import (
+    AREAS_TOLD,
+    SCORE_TITLE,
+    ends_words,
+    fall_words,
+    marks_words,
+    parts_words,
+    reach_of,
+    several_words,
+    shared_words,
+    unit_words,
+)
 from vitrail.text import percent
 
 
@@ -26,10 +48,7 @@ def map_figure(heat: HeatView, explained: ExplainedPicture, index: int, common: 
     """
     height, width = explained.picture.shape[:2]
     rows, columns = heat.values.shape
-    shown, values = value_range(heat.values, heat.signed), heat.values
-    if common is not None:
-        shown, values = share_range(heat.values, heat.signed, common), shares(heat.values)
-    small = " small" if max(height, width) <= 96 else ""
+    shown, values = scaled(heat.values, heat.signed, common)
     layer = ""
     if not shown.flat:
         squares = data_uri(heat_colours(values, heat.signed, shown))
@@ -40,11 +59,12 @@ def map_figure(heat: HeatView, explained: ExplainedPicture, index: int, common: 
     notes = f'<ul class="notes">{notes}</ul>' if notes else ""
     parts = f'<p class="parts">{escape(parts_words(heat))}</p>' if heat.parts else ""
     said = escape(f"{heat.title} of {explained.name}: {rows} rows by {columns} columns of squares")
+    stage = f'class="stage{small(explained.picture)}" data-rows="{rows}" data-columns="{columns}"'
     return (
         f'<figure class="map"><figcaption>{escape(heat.title)}</figcaption><div class="look">'
         f'<div class="frame{" hatched" if heat.pale else ""}">'
-        f'<svg class="stage{small}" data-rows="{rows}" data-columns="{columns}" viewBox="0 0 {width} {height}" '
-        f'role="img" aria-label="{said}"><use class="photo" href="#grey-{index}"/>'
+        f'<svg {stage} viewBox="0 0 {width} {height}" role="img" aria-label="{said}">'
+        f'<use class="photo" href="#grey-{index}"/>'
         f"{layer}{_grid(height, width, rows, columns)}</svg></div>"
         '<p class="readout" data-hint="Point at a square or use arrow keys." hidden></p>'
         f"{_legend(heat, shown, len(explained.heats) > 1)}</div>"
@@ -150,3 +170,37 @@ def _sentence(heat: HeatView, answer: str | None) -> str:
 def _within(title: str) -> str:
     """A title inside a sentence: `generic attention`, but `Grad-CAM`."""
     return title[:1].lower() + title[1:] if title[1:] == title[1:].lower() else title
+
+
+def at_a_glance(heats: Sequence[HeatView]) -> str:
+    """A table of the maps that were tested, below the warning against choosing one; nothing where there is none."""
+    tested = [(heat, heat.trust) for heat in heats if heat.trust is not None]
+    if not tested:
+        return ""
+    trusts = [trust for _, trust in tested]
+    axis, reach = score_axis(trusts), reach_of(trusts)
+    rows = "".join(
+        f'<tr class="trusted-row {verdict_class(trust.verdict)}"><th scope="row">{escape(heat.title)}</th>'
+        f"<td>{verdict_icon(trust.verdict)}{escape(trust.verdict)}</td><td>{score_line(trust, axis)}</td>"
+        f"<td>{fall_words(trust.paired, reach)}</td><td>{fall_words(median(trust.random), reach)}</td>"
+        + ("" if heat.areas is None else f"<td>{heat.areas.deletion:.2f}</td><td>{heat.areas.insertion:.2f}</td>")
+        + "</tr>"
+        for heat, trust in tested
+    )
+    curves = meant = ""
+    areas = next((heat.areas for heat, _ in tested if heat.areas is not None), None)
+    if areas is not None:
+        curves = '<th scope="col">Deletion</th><th scope="col">Insertion</th>'
+        meant = f'<p class="curves why">{AREAS_TOLD}</p>'
+        rows += (
+            f'<tr class="curves"><th scope="row">A random order</th>{"<td></td>" * 4}'
+            f"<td>{areas.random_deletion:.2f}</td><td>{areas.random_insertion:.2f}</td></tr>"
+        )
+    contrast = any(heat.rather_than is not None for heat in heats)
+    return (
+        f'<div class="glance"><p class="several">{escape(several_words(heats))}</p><div class="scroll">'
+        f'<table class="numbers"><caption>{SCORE_TITLE} in the order of each map, {unit_words(contrast)}'
+        f'{key_list(marks_words(trusts))}</caption><thead><tr><th scope="col">Map</th><th scope="col">Verdict</th>'
+        '<th scope="col"><span class="aside">Fall on a line from 0</span></th><th scope="col">Fall</th>'
+        f'<th scope="col">Random</th>{curves}</tr></thead><tbody>{rows}</tbody></table></div>{meant}</div>'
+    )
