@@ -14,8 +14,8 @@ from vitrail.explain import METHODS, verdict
 from vitrail.explain.trial import LEAST
 from vitrail.pages import HeatView
 from vitrail.pages.explanation_page import about_methods
-from vitrail.pages.maps import at_a_glance, shared_block
-from vitrail.pages.trust import FILLS, brief_block, how_tested, trust_block, verdict_icon
+from vitrail.pages.maps import at_a_glance
+from vitrail.pages.trust import FILLS, brief_block, how_tested, shared_block, trust_block, verdict_icon
 from vitrail.pages.views import AreasView
 from vitrail.pages.words import STEP_TOLD, TWO_SCORES, told_words
 

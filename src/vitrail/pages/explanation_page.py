@@ -15,6 +15,7 @@ from vitrail.pages.html import asset, bar, data_uri, document, escape, plural, s
 from vitrail.pages.maps import at_a_glance, map_figure
 from vitrail.pages.trust import how_tested, shared_block
 from vitrail.pages.views import ExplainedPicture, ExplanationPage
+from vitrail.pages.words import tests_of
 from vitrail.text import percent, percent_in_words
 
 KIND = "explanation"  # by which the page is known again
@@ -106,7 +107,7 @@ def _trust(page: ExplanationPage) -> str:
         else ""
     )
     shares = f"<li>{escape(page.about_probabilities)}</li>" if page.about_probabilities else ""
-    trusts = [heat.trust for heat in heats if heat.trust is not None]
+    trusts = tests_of(heats)
     tested = (
         how_tested(trusts)
         if trusts

@@ -12,6 +12,7 @@ import io
 import math
 import re
 from importlib import resources
+from string import Template
 
 import numpy as np
 from jaxtyping import UInt8
@@ -20,13 +21,6 @@ from PIL import Image
 # Control characters are not allowed in HTML; a lone surrogate (an undecodable file name) cannot be written as UTF-8;
 # direction marks can make `exe.gpj` read as `jpg.exe`.
 _UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
-
-# Four panes of coloured glass.
-_MARK = (
-    '<svg class="mark" viewBox="0 0 20 20" aria-hidden="true"><rect x="1" y="1" width="8" height="11" rx="1"/>'
-    '<rect x="11" y="1" width="8" height="6" rx="1"/><rect x="1" y="14" width="8" height="5" rx="1"/>'
-    '<rect x="11" y="9" width="8" height="10" rx="1"/></svg>'
-)
 
 
 def escape(text: object) -> str:
@@ -95,7 +89,7 @@ def content_hash(text: str) -> str:
 
 
 def asset(name: str) -> str:
-    """The text of a file that lies beside this one in the package (`page.css`, `page.js`)."""
+    """The text of a file that lies beside this one in the package (`page.html`, `page.css`, `page.js`)."""
     return resources.files("vitrail.pages").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -124,11 +118,6 @@ def document(title: str, body: str, kind: str) -> str:
         f"default-src 'none'; img-src data:; style-src '{content_hash(style)}'; "
         f"script-src '{content_hash(script)}'; base-uri 'none'; form-action 'none'"
     )
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta name="color-scheme" content="light dark">\n{_generator(kind)}\n'
-        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        f'<p class="brand">{_MARK} vitrail</p>\n{body}\n<script>{script}</script>\n</body>\n</html>\n'
+    return Template(asset("page.html")).substitute(
+        policy=policy, generator=_generator(kind), title=escape(title), style=style, body=body, script=script
     )

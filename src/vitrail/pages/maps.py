@@ -32,6 +32,7 @@ from vitrail.pages.words import (
     reach_of,
     several_words,
     shared_words,
+    tests_of,
     unit_words,
 )
 from vitrail.text import percent
@@ -174,10 +175,9 @@ def _within(title: str) -> str:
 
 def at_a_glance(heats: Sequence[HeatView]) -> str:
     """A table of the maps that were tested, below the warning against choosing one; nothing where there is none."""
-    tested = [(heat, heat.trust) for heat in heats if heat.trust is not None]
-    if not tested:
+    trusts, tested = tests_of(heats), [heat for heat in heats if heat.trust is not None]
+    if not trusts:
         return ""
-    trusts = [trust for _, trust in tested]
     axis, reach = score_axis(trusts), reach_of(trusts)
     rows = "".join(
         f'<tr class="trusted-row {verdict_class(trust.verdict)}"><th scope="row">{escape(heat.title)}</th>'
@@ -185,10 +185,10 @@ def at_a_glance(heats: Sequence[HeatView]) -> str:
         f"<td>{fall_words(trust.paired, reach)}</td><td>{fall_words(median(trust.random), reach)}</td>"
         + ("" if heat.areas is None else f"<td>{heat.areas.deletion:.2f}</td><td>{heat.areas.insertion:.2f}</td>")
         + "</tr>"
-        for heat, trust in tested
+        for heat, trust in zip(tested, trusts, strict=True)
     )
     curves = meant = ""
-    areas = next((heat.areas for heat, _ in tested if heat.areas is not None), None)
+    areas = next((heat.areas for heat in tested if heat.areas is not None), None)
     if areas is not None:
         curves = '<th scope="col">Deletion</th><th scope="col">Insertion</th>'
         meant = f'<p class="curves why">{AREAS_TOLD}</p>'

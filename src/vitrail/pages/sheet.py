@@ -36,6 +36,7 @@ from vitrail.pages.words import (
     shared_words,
     short_words,
     step_words,
+    tests_of,
     told_words,
     unit_words,
 )
@@ -70,7 +71,7 @@ def draw_sheet(explained: ExplainedPicture, page: ExplanationPage) -> Image.Imag
     if several:
         _of_all(column, explained.heats)
     columns = [column.finished()]
-    axis, shared = score_axis(_tests(explained.heats)), shared_words(explained.heats)
+    axis, shared = score_axis(tests_of(explained.heats)), shared_words(explained.heats)
     for heat in explained.heats:
         column = Column(width)
         _map_part(column, heat, explained, page.one_scale)
@@ -131,17 +132,13 @@ def _legend(column: Column, heat: HeatView, shown: Range) -> None:
     column.ends(*ends_words(shown, heat.signed))
 
 
-def _tests(heats: Sequence[HeatView]) -> list[TrustView]:
-    return [heat.trust for heat in heats if heat.trust is not None]
-
-
 def _of_all(column: Column, heats: Sequence[HeatView]) -> None:
     """What is the same for several maps: what they explain, what they are told alike, and how to read their lines."""
     column.space(18)
     explains = {_explains(heat) for heat in heats if heat.class_specific}
     if len(explains) == 1:
         column.text(explains.pop(), SMALL, SOFT)
-    tests = _tests(heats)
+    tests = tests_of(heats)
     if not tests:
         return
     shared, verdict = shared_words(heats), one_verdict(heats)
@@ -243,7 +240,7 @@ def _assembled(columns: list[Image.Image], explained: ExplainedPicture, page: Ex
 
 def _below(explained: ExplainedPicture, page: ExplanationPage) -> list[str]:
     """What is to be known of all maps of a sheet, and where they come from."""
-    tests = _tests(explained.heats)
+    tests = tests_of(explained.heats)
     words = [several_words(explained.heats), TWO_SCORES if tests else "", step_words(tests)]
     made = f"vitrail · model {page.model}"
     if page.one_scale:

@@ -90,8 +90,13 @@ def fall_words(value: float, reach: float) -> str:
     """A fall of the score: as many decimals for all numbers that stand together, whose largest is `reach`."""
     if not math.isfinite(value):
         return number(value)
-    decimals = 2 if reach >= 1 or reach <= 0 else min(4, 2 - math.floor(math.log10(reach)))
-    return _fixed(value, decimals).replace("-", "−")
+    decimals = _enough(reach, 4)
+    return _fixed(value, decimals)
+
+
+def tests_of(heats: Sequence[HeatView]) -> list[TrustView]:
+    """How far to trust each of the maps that were tested."""
+    return [heat.trust for heat in heats if heat.trust is not None]
 
 
 def reach_of(trusts: Sequence[TrustView]) -> float:
@@ -115,19 +120,19 @@ def short_words(trust: TrustView) -> list[str]:
 
 def shared_words(heats: Sequence[HeatView]) -> list[str]:
     """What is told alike of all tested maps of a picture, so that once is enough; nothing where there are no two."""
-    told = [short_words(heat.trust) for heat in heats if heat.trust is not None]
+    told = [short_words(trust) for trust in tests_of(heats)]
     return [words for words in told[0] if all(words in others for others in told)] if len(told) > 1 else []
 
 
 def one_verdict(heats: Sequence[HeatView]) -> str:
     """The verdict, where all tested maps of a picture have the same; else empty."""
-    verdicts = {heat.trust.verdict for heat in heats if heat.trust is not None}
+    verdicts = {trust.verdict for trust in tests_of(heats)}
     return verdicts.pop() if len(verdicts) == 1 else ""
 
 
 def several_words(heats: Sequence[HeatView]) -> str:
     """Why one may not choose among several maps by their verdicts; empty where no two were tested."""
-    tested = sum(heat.trust is not None for heat in heats)
+    tested = len(tests_of(heats))
     if tested < 2:
         return ""
     return (
@@ -146,29 +151,30 @@ def parts_words(heat: HeatView) -> str:
     biases = [value for name, value in heat.parts if name.startswith(BIASES)]
     named = [*plain, ("biases", sum(biases))] if biases else plain
     decimals, rounded = _decimals(heat.logit, [value for _, value in named])
-    told = ", ".join(f"{name} {_part(value, decimals)}" for name, value in named)
-    return f"Of the {what} {_part(heat.logit, decimals)}: {told}{' (rounded)' if rounded else ''}."
+    told = ", ".join(f"{name} {_fixed(value, decimals)}" for name, value in named)
+    return f"Of the {what} {_fixed(heat.logit, decimals)}: {told}{' (rounded)' if rounded else ''}."
 
 
 def _decimals(total: float, parts: Sequence[float]) -> tuple[int, bool]:
     """How many decimals the parts of a sum get, and whether they still do not add up as they are printed."""
-    if not all(math.isfinite(value) for value in (total, *parts)):
+    values = (total, *parts)
+    if not all(map(math.isfinite, values)):
         return 2, False
-    largest = max(abs(value) for value in (total, *parts))
-    fewest = 2 if largest >= 1 or largest <= 0 else min(6, 2 - math.floor(math.log10(largest)))
+    fewest = _enough(max(map(abs, values)), 6)
     for decimals in range(fewest, fewest + 3):
-        printed = [Decimal(_fixed(part, decimals)) for part in parts]
-        if sum(printed) == Decimal(_fixed(total, decimals)):
+        whole, *printed = (Decimal(f"{value:.{decimals}f}") for value in values)
+        if sum(printed) == whole:
             return decimals, False
     return fewest, True
 
 
-def _part(value: float, decimals: int) -> str:
-    return _fixed(value, decimals).replace("-", "−")
+def _enough(largest: float, most: int) -> int:
+    """How many decimals tell numbers of this size apart: two, and more where all are below 1."""
+    return 2 if largest >= 1 or largest <= 0 else min(most, 2 - math.floor(math.log10(largest)))
 
 
 def _fixed(value: float, decimals: int) -> str:
-    return f"{round(value, decimals) + 0.0:.{decimals}f}"  # + 0.0 for zero without a sign
+    return f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")  # + 0.0 for zero without a sign
 
 
 def _ordinal(place: int) -> str:

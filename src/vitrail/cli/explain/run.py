@@ -16,7 +16,7 @@ from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
 from vitrail.model import Model
 from vitrail.pages.explanation_page import write_explanation_page
 from vitrail.pages.views import ExplainedPicture, ExplanationPage
-from vitrail.pages.words import fall_words, parts_words, reach_of, several_words, shared_words
+from vitrail.pages.words import fall_words, parts_words, reach_of, several_words, shared_words, tests_of
 from vitrail.tasks import ClassPrediction, TextPrediction
 from vitrail.text import percent
 
@@ -108,7 +108,7 @@ def _tell(typed: Explain, results: Sequence[Result]) -> None:
 
 def _tell_comparison(one: ExplainedPicture) -> None:
     """The maps of one picture in a table, with what random orders of squares have, and what is told of all of them."""
-    reach = reach_of([view.trust for view in one.heats if view.trust is not None])
+    reach = reach_of(tests_of(one.heats))
     rows, head = [], ("", "", "verdict", "fall", "deletion", "insertion", "time")
     for view in one.heats:
         tested = ("", "") if view.trust is None else (view.trust.verdict, fall_words(view.trust.paired, reach))
