@@ -34,6 +34,7 @@ from torch import Tensor
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import Fill, donor, keys_of, logits_in_chunks, seed_of, stream
+from vitrail.explain.scores.random_maps import in_order_of, turned
 from vitrail.explain.target import Aim
 from vitrail.explain.verdict import EVIDENCE
 from vitrail.nn import ViT
@@ -247,12 +248,7 @@ def surrogates(image: Float[Tensor, "c h w"], count: int, seed: int, key: int) -
     """
     random, full = stream(seed, "surrogates", key), wide(image)  # no Fourier transform is made in half precision
     noise = torch.randn((count, 1, *image.shape[1:]), generator=random, device="cpu").to(full)
-    turn = torch.fft.fft2(noise).sgn()  # phases of real numbers: opposite frequencies turn oppositely
-    turn[..., 0, 0] = 1.0
-    mixed = torch.fft.ifft2(torch.fft.fft2(full) * turn).real.flatten(2)
-    own = image.flatten(1).sort(dim=1).values.expand(count, -1, -1)
-    order = mixed.argsort(dim=2)
-    return own.new_empty(own.shape).scatter_(2, order, own).unflatten(2, image.shape[1:])
+    return in_order_of(turned(full, noise), image.flatten(1).sort(dim=1).values.expand(count, -1, -1))
 
 
 def without_evidence(

@@ -258,15 +258,6 @@ def layer_among(depth: int, layer: int, hint: str, option: str = "layer") -> int
     return layer % depth
 
 
-def head_of(network: ViT, head: int) -> int:
-    """The number of a head, counted from 0.
-
-    Raises:
-        UsageError: If there is no such head; names those that there are.
-    """
-    return head_among(network.config.heads, head, "head=0 for the first")
-
-
 def head_among(heads: int, head: int, hint: str) -> int:
     """The number of one of `heads` heads, counted from 0; `hint` is what to try where there is no such head.
 
@@ -279,6 +270,6 @@ def head_among(heads: int, head: int, hint: str) -> int:
 
 
 def heads_of(network: ViT, head: int | None) -> list[int]:
-    """One head, or all when None; refuses what `head_of` refuses."""
+    """One head, or all when None; refuses what `head_among` refuses."""
     heads = network.config.heads
     return list(range(heads)) if head is None else [head_among(heads, head, "head=None for the mean over all heads")]

@@ -118,16 +118,13 @@ def refuse_constant(numbers: Float[Tensor, "*n"]) -> None:
 
 def _classes(logits: Float[Tensor, "b v"], given: Classes) -> Int[Tensor, "b"]:
     pictures, classes = logits.shape
+    wanted, hint = f"target must be a class index of 0..{classes - 1}", "target=None for the top class"
     try:
         chosen = torch.as_tensor(given, device=logits.device)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"target must be a class index of 0..{classes - 1}, got {given!r}", "target=None for the top class"
-        ) from error
+        raise UsageError(f"{wanted}, got {given!r}", hint) from error
     if chosen.dtype == torch.bool or chosen.is_floating_point() or chosen.is_complex():
-        raise UsageError(
-            f"target must be a class index of 0..{classes - 1}, got {chosen.dtype}", "target=None for the top class"
-        )
+        raise UsageError(f"{wanted}, got {chosen.dtype}", hint)
     if chosen.shape not in ((), (pictures,)):
         raise UsageError(
             f"target must be one index or one for each of {pictures} pictures (each of 0..{classes - 1}), "
@@ -136,10 +133,7 @@ def _classes(logits: Float[Tensor, "b v"], given: Classes) -> Int[Tensor, "b"]:
         )
     outside = (chosen < 0) | (chosen >= classes)
     if outside.any():
-        wrong = chosen[outside].flatten()[0].item()
-        raise UsageError(
-            f"target must be a class index of 0..{classes - 1}, got {wrong}", "target=None for the top class"
-        )
+        raise UsageError(f"{wanted}, got {chosen[outside].flatten()[0].item()}", hint)
     return chosen.long().expand(pictures).clone()
 
 

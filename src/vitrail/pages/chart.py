@@ -50,30 +50,28 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
 
-def linear_axis(values: Sequence[float | int], count: int = 5, whole: bool = False, tight: bool = False) -> Axis:
+def linear_axis(values: Sequence[float | int], whole: bool = False) -> Axis:
     """An axis over finite values with ticks of 1, 2 or 5 times a power of ten.
 
     Args:
         values: At least one finite value.
-        count: About how many ticks.
-        whole: Whether only whole numbers are marked.
-        tight: Whether the axis ends at the values themselves instead of at the next ticks.
+        whole: Whether they are whole numbers, such as epochs: then only such are marked, and the axis ends at the
+            values themselves instead of at the next ticks.
     """
     low, high = float(min(values)), float(max(values))
     if not high - low > 1e-9 * max(abs(low), abs(high)):
-        margin = abs(low) / 2 or 0.5
-        low, high = (low - 0.5, high + 0.5) if whole else (low - margin, high + margin)
-    rough = (high - low) / count
+        margin = 0.5 if whole else abs(low) / 2 or 0.5
+        low, high = low - margin, high + margin
+    rough = (high - low) / (6 if whole else 5)  # about so many ticks
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
-    step = max(1.0, step) if whole else step
-    first, last = (
-        (math.ceil(low / step), math.floor(high / step))
-        if tight
-        else (math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9))
-    )
+    if whole:
+        step = max(1.0, step)
+        first, last = math.ceil(low / step), math.floor(high / step)
+    else:
+        first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     ticks = tuple(float(f"{i * step:.12g}") for i in range(first, last + 1))
-    return Axis(low, high, ticks) if tight else Axis(ticks[0], ticks[-1], ticks)
+    return Axis(low, high, ticks) if whole else Axis(ticks[0], ticks[-1], ticks)
 
 
 def log_axis(values: Sequence[float | int]) -> Axis:
@@ -91,8 +89,8 @@ def _drawable(value: float | int | None, log: bool) -> bool:
     return value is not None and math.isfinite(value) and (value > 0 or not log)
 
 
-def _frame(x: Axis, y: Axis, x_label: str, write: Callable[[float], str]) -> str:
-    """Grid lines, ticks with their labels, and the name of the x axis."""
+def _frame(x: Axis, y: Axis, write: Callable[[float], str]) -> str:
+    """Grid lines, ticks with their labels, and what the x axis is."""
     parts = []
     for tick in y.ticks:
         at = HEIGHT - BOTTOM - y.share(tick) * (HEIGHT - TOP - BOTTOM)
@@ -105,10 +103,8 @@ def _frame(x: Axis, y: Axis, x_label: str, write: Callable[[float], str]) -> str
         parts.append(
             f'<text class="tick" x="{at:.1f}" y="{HEIGHT - BOTTOM + 17}" text-anchor="middle">{number(tick)}</text>'
         )
-    parts.append(
-        f'<text class="axis" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 5}" text-anchor="middle">'
-        f"{escape(x_label)}</text>"
-    )
+    centre = (LEFT + WIDTH - RIGHT) / 2
+    parts.append(f'<text class="axis" x="{centre}" y="{HEIGHT - 5}" text-anchor="middle">epoch</text>')
     return "".join(parts)
 
 
@@ -131,20 +127,18 @@ def _line(index: int, points: Sequence[tuple[int, float, float, str] | None]) ->
 
 def line_chart(
     title: str,
-    x: Sequence[float | int],
+    epochs: Sequence[float | int],
     series: Sequence[Series],
     *,
-    x_label: str = "epoch",
     log: bool = False,
     write: Callable[[float], str] = number,
 ) -> str:
-    """Draw lines over a common x.
+    """Draw lines over epochs.
 
     Args:
         title: What is drawn; heading of the figure and its name for screen readers.
-        x: Position of each value, such as epochs.
-        series: The lines; each has as many values as `x`. Lines without any value are left out.
-        x_label: Name of the x axis.
+        epochs: Of each value.
+        series: The lines; each has as many values as there are epochs. Lines without any value are left out.
         log: Whether the y axis is logarithmic; values that are not positive are then gaps.
         write: How a y value is written.
 
@@ -152,32 +146,32 @@ def line_chart(
         A `<figure>`; where there is nothing to draw it says so.
     """
     for line in series:
-        assert len(line.values) == len(x), f"{line.label}: {len(line.values)} values over {len(x)} positions"
+        assert len(line.values) == len(epochs), f"{line.label}: {len(line.values)} values over {len(epochs)} epochs"
     shown = [line for line in series if any(_drawable(value, log) for value in line.values)]
     heading = f"<figcaption>{escape(title)}{' <small>log scale</small>' if log else ''}</figcaption>"
     if not shown:
         return f'<figure class="chart">{heading}<p class="empty">Nothing measured yet.</p></figure>'
     heights = [value for line in shown for value in line.values if value is not None and _drawable(value, log)]
-    across = linear_axis(x, count=6, whole=all(float(v).is_integer() for v in x), tight=True)
+    across = linear_axis(epochs, whole=True)
     up = log_axis(heights) if log else linear_axis(heights)
     lines, legend = [], []
     for index, line in enumerate(shown):
         points: list[tuple[int, float, float, str] | None] = []
-        for position, (at, value) in enumerate(zip(x, line.values, strict=True)):
+        for position, (at, value) in enumerate(zip(epochs, line.values, strict=True)):
             if value is None or not _drawable(value, log):
                 points.append(None)
                 continue
             px = LEFT + across.share(at) * (WIDTH - LEFT - RIGHT)
             py = HEIGHT - BOTTOM - up.share(value) * (HEIGHT - TOP - BOTTOM)
-            told = f"{escape(x_label)} {number(at)}, {escape(line.label)}: {escape(write(value))}"
+            told = f"epoch {number(at)}, {escape(line.label)}: {escape(write(value))}"
             points.append((position, px, py, told))
         lines.append(_line(index, points))
         swatch = f'<svg class="swatch series-{index % 6}" viewBox="0 0 26 8" aria-hidden="true">'
         legend.append(f'<li>{swatch}<path class="line" d="M1 4H25"/></svg>{escape(line.label)}</li>')
-    names = escape(f"{title}: {', '.join(line.label for line in shown)} over {x_label}")
+    names = escape(f"{title}: {', '.join(line.label for line in shown)} over epoch")
     return (
         f'<figure class="chart">{heading}<ul class="legend">{"".join(legend)}</ul>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{names}">'
-        f"{_frame(across, up, x_label, write)}{''.join(lines)}</svg>"
+        f"{_frame(across, up, write)}{''.join(lines)}</svg>"
         '<p class="readout" data-hint="Point or use arrow keys to read values." hidden></p></figure>'
     )

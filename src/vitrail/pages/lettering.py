@@ -88,10 +88,11 @@ def _has(letter: str) -> bool:
     return letter == " " or (letter.isprintable() and _shape(letter) != _shape("\uffff"))
 
 
-def _shape(letter: str) -> tuple[tuple[int, int], bytes]:
+def _shape(letter: str) -> bytes:
     """What is drawn of a letter; that of one which is in no font is an empty box."""
-    mask = font(16).getmask(letter)
-    return mask.size, bytes(mask)
+    small = Image.new("L", (32, 32))
+    ImageDraw.Draw(small).text((4, 4), letter, fill=255, font=font(16))
+    return small.tobytes()
 
 
 @cache

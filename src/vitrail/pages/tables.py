@@ -65,19 +65,18 @@ def _confusion_cell(count: int, of: int, true: str, predicted: str, right: bool)
     return f'<td class="{kind} step-{step}" tabindex="-1" data-told="{told}" title="{told}">{body}</td>'
 
 
-def confusion_table(confusion: Int64[np.ndarray, "k k"], classes: Sequence[str], most: int = MOST_CLASSES) -> str:
+def confusion_table(confusion: Int64[np.ndarray, "k k"], classes: Sequence[str]) -> str:
     """The confusion matrix as a table of counts with row percentages, coloured by the share of the row.
 
     Args:
         confusion: Counts; rows are the true classes.
-        classes: Their names.
-        most: With more classes than this only the most confused are shown, and the page says so; the answers that fall
-            outside stand in a column of their own, so that every row still adds up.
+        classes: Their names. Of more than `MOST_CLASSES` only the most confused are shown, and the page says so; the
+            answers that fall outside stand in a column of their own, so that every row still adds up.
     """
     assert confusion.shape == (len(classes), len(classes)), f"{confusion.shape} counts for {len(classes)} classes"
     if not classes:
         return '<p class="empty">No classes.</p>'
-    kept = most_confused(confusion, most)
+    kept = most_confused(confusion)
     some = len(kept) < len(classes)
     upright = " upright" if len(kept) > 6 and max(len(classes[k]) for k in kept) > 4 else ""
     head = "".join(f'<th scope="col"><span title="{escape(classes[k])}">{escape(classes[k])}</span></th>' for k in kept)
@@ -108,10 +107,10 @@ def confusion_table(confusion: Int64[np.ndarray, "k k"], classes: Sequence[str],
     )
 
 
-def confusions_list(confusion: Int64[np.ndarray, "k k"], classes: Sequence[str], most: int = 8) -> str:
-    """The most frequent mistakes in words, most frequent first."""
+def confusions_list(confusion: Int64[np.ndarray, "k k"], classes: Sequence[str]) -> str:
+    """The eight most frequent mistakes in words, most frequent first."""
     wrong = confusion - np.diag(np.diag(confusion))
-    order = np.argsort(-wrong, axis=None, kind="stable")[:most]
+    order = np.argsort(-wrong, axis=None, kind="stable")[:8]
     items = [
         f"<li><b>{escape(classes[true])}</b> taken for <b>{escape(classes[answer])}</b>: "
         f"{number(int(wrong[true, answer]))} of {number(int(confusion[true].sum()))}</li>"

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.explain.inside.reading import Place, attention_at, names_of, output_map, read, token_of, written
-from vitrail.explain.layers import block_of, head_of
+from vitrail.explain.layers import block_of, head_among
 from vitrail.explain.readout import wide, without_autocast
 from vitrail.explain.target import Target, choose_target
 from vitrail.nn import SILENT, AnyRecord, Record, ViT
@@ -153,7 +153,8 @@ def head_ablation(
     """
     config = network.config
     blocks = tuple(block_of(network, layer) for layer in (range(config.depth) if layers is None else layers))
-    chosen = tuple(head_of(network, head) for head in (range(config.heads) if heads is None else heads))
+    heads = range(config.heads) if heads is None else heads
+    chosen = tuple(head_among(config.heads, head, "head=0 for the first") for head in heads)
     for block in blocks:
         attention_at(network, block)
     if len(references) == 0 or references.shape[1:] != images.shape[1:]:

@@ -67,15 +67,13 @@ def random_maps(
         for key in ([0] if keys is None else keys)
     ]
     noise = torch.stack(drawn, dim=1)  # (count, b or 1, rows, columns)
-    turn = torch.fft.fft2(noise).sgn()  # phases of a real map: opposite frequencies turn oppositely
-    turn[..., 0, 0] = 1.0
     own = values.flatten(1).sort(dim=1).values.expand(count, -1, -1)
     map_, ranks = exact(values), _gaussian_of_ranks(exact(values).flatten(1)).unflatten(1, grid)
     power = torch.fft.fft2(map_).abs()
-    found = _in_order_of(torch.fft.ifft2(torch.fft.fft2(ranks) * turn).real, own)
+    found = in_order_of(turned(ranks, noise), own)
     for _ in range(REFINEMENTS):
         phases = torch.fft.fft2(found.double()).sgn()
-        found = _in_order_of(torch.fft.ifft2(power * phases).real, own)
+        found = in_order_of(torch.fft.ifft2(power * phases).real, own)
     return _swapped(found, values, stream(seed, "swaps")).to(given.device)
 
 
@@ -117,7 +115,16 @@ def _alike(values: Float[Tensor, "*m p"], beside: Int[Tensor, "4 p"]) -> Float[T
     return torch.stack([(values * values[..., beside[axis]]).sum(dim=-1) for axis in (0, 2)], dim=-1)
 
 
-def _in_order_of(maps: Float[Tensor, "m b rows columns"], own: Float[Tensor, "m b p"]) -> Float[Tensor, "m b r c"]:
+def turned(
+    whole: Float[Tensor, "*some rows columns"], noise: Float[Tensor, "*more rows columns"]
+) -> Float[Tensor, "*all rows columns"]:
+    """What has the amplitudes of `whole` at each frequency, and its phases turned by those of noise."""
+    turn = torch.fft.fft2(noise).sgn()  # phases of real numbers: opposite frequencies turn oppositely
+    turn[..., 0, 0] = 1.0
+    return torch.fft.ifft2(torch.fft.fft2(whole) * turn).real
+
+
+def in_order_of(maps: Float[Tensor, "m b rows columns"], own: Float[Tensor, "m b p"]) -> Float[Tensor, "m b r c"]:
     """The values `own`, given from the least to the largest, put where `maps` has its least to its largest."""
     order = maps.flatten(2).argsort(dim=2)
     return torch.empty_like(own, memory_format=torch.contiguous_format).scatter_(2, order, own).view(maps.shape)
