@@ -1,4 +1,5 @@
 import base64
+import dataclasses
 import hashlib
 import io
 import re
@@ -11,6 +12,7 @@ from PIL import Image
 
 from tests.pages import samples
 from tests.pages.structure import PAYLOADS, Structure, without_data
+from vitrail.pages import Confusion, EvaluationView
 from vitrail.pages.explanation_page import explanation_page
 from vitrail.pages.html import asset, data_uri, document, escape, is_page, number, plural
 from vitrail.pages.run_page import run_page, write_run_page
@@ -146,6 +148,21 @@ def test_numbers():
 
 def test_plural():
     assert [plural(n, "picture") for n in (0, 1, 2)] == ["0 pictures", "1 picture", "2 pictures"]
+
+
+def test_a_share_that_reads_less_than_is_text() -> None:
+    """`< 0.1 %`, of a probability, of a cell and of an epoch."""
+    run, explained = samples.run(), samples.explanation()
+    rare = np.array([[2000, 1], [0, 5]])
+    evaluation = EvaluationView("test", 2006, "99 %", sections=(Confusion("c", rare, ("a", "b")),))
+    history = [{"epoch": 1, "waiting_share": 1e-4}]
+    example = dataclasses.replace(run.examples[0], probability=1e-4)
+    run = dataclasses.replace(run, history=history, evaluation=evaluation, examples=(example,))
+    pictures = [dataclasses.replace(explained.pictures[0], top=[("a", 0.9999), ("b", 0.0001)])]
+    for page in (run_page(run), explanation_page(dataclasses.replace(explained, pictures=pictures))):
+        body = page[page.index("<main>") : page.index("<script>")]
+        assert "&lt; 0.1 %" in body
+        assert not re.search("<(?![a-z/])", body)
 
 
 def test_document_is_well_formed_and_has_a_language():

@@ -31,6 +31,8 @@ from vitrail.explain.verdict import Precision, Trust, Verdict, verdict
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
+LEAST = {"random_maps": 39, "draws": 10}
+
 
 @runtime_checkable
 class Explainable(Protocol):
@@ -59,9 +61,6 @@ def in_precision(network: ViT, precision: Precision) -> ViT:
     if precision not in get_args(Precision):
         raise UsageError(f"precision is {' or '.join(get_args(Precision))}, not '{precision}'", "precision='bf16'")
     return network if precision == "fp32" else copy.deepcopy(network).bfloat16()
-
-
-LEAST = {"random_maps": 39, "draws": 10}
 
 
 @torch.inference_mode(False)

@@ -63,7 +63,7 @@ def _answer(explained: ExplainedPicture) -> str:
         mark = "✓ That is its label." if right else f"✗ Its label is <b>{escape(explained.true_label)}</b>."
         verdict += f' <span class="{"right" if right else "wrong"}">{mark}</span>'
     bars = "".join(
-        f'<tr><th scope="row">{escape(label)}{bar(share)}</th><td class="figure">{percent(share)}</td></tr>'
+        f'<tr><th scope="row">{escape(label)}{bar(share)}</th><td class="figure">{escape(percent(share))}</td></tr>'
         for label, share in explained.top
     )
     return f'<p class="verdict">{verdict}</p><table class="top"><tbody>{bars}</tbody></table>'

@@ -124,7 +124,7 @@ def _section(section: Section) -> str:
 def _example(example: Example) -> str:
     """A picture with its true class and the model's answer."""
     right = example.truth == example.answer
-    answer = f"{escape(example.answer)} <small>{percent(example.probability)}</small>"
+    answer = f"{escape(example.answer)} <small>{escape(percent(example.probability))}</small>"
     truth = "" if right else f'<span class="truth">is {escape(example.truth)}</span>'
     said = escape(f"{example.name}: is {example.truth}, model says {example.answer}")
     return (

@@ -61,7 +61,7 @@ def _confusion_cell(count: int, of: int, true: str, predicted: str, right: bool)
     step = 0 if count == 0 else 1 + min(8, math.floor(9 * math.sqrt(share)))
     kind = "right" if right else "wrong"
     told = escape(f"{true} was taken for {predicted} {number(count)} of {number(of)} times ({percent(share)})")
-    body = f"{number(count)}<small>{percent(share)}</small>" if count else "0"
+    body = f"{number(count)}<small>{escape(percent(share))}</small>" if count else "0"
     return f'<td class="{kind} step-{step}" tabindex="-1" data-told="{told}" title="{told}">{body}</td>'
 
 
@@ -126,7 +126,7 @@ def _bar(share: float | None) -> str:
     """A share as a figure with a bar behind it."""
     if share is None:
         return '<td data-value="-1">–</td>'
-    return f'<td data-value="{share:.6g}"><span class="figure">{percent(share)}</span>{bar(share)}</td>'
+    return f'<td data-value="{share:.6g}"><span class="figure">{escape(percent(share))}</span>{bar(share)}</td>'
 
 
 def class_table(per_class: Sequence[Mapping]) -> str:
