@@ -5,7 +5,6 @@ small, static HTML without a script. The full page, with the picture below the m
 `vitrail explain`.
 """
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.target import FUNCTION, Aim, OfLogits
 from vitrail.pages.colour import ROUNDING, heat_colours, value_range
+from vitrail.pages.html import escape
 
 NO_SIGNAL = "no signal"
 NOT_FINITE = "not finite"
@@ -140,7 +140,7 @@ def heat_html(heading: str, maps: Sequence[Shown], signed: bool, class_specific:
     more = f"<p>{len(maps) - most} more are not shown.</p>" if len(maps) > most else ""
     blind = "" if class_specific else "<p>This method cannot tell classes apart.</p>"
     return (
-        f'<div class="vitrail-heat"><p><b>{html.escape(heading)}</b></p>{blind}'
+        f'<div class="vitrail-heat"><p><b>{escape(heading)}</b></p>{blind}'
         f'<div style="display:flex;flex-wrap:wrap;gap:1.2em">{figures}</div>{more}</div>'
     )
 
@@ -163,13 +163,13 @@ def _figure(one: Shown, signed: bool) -> str:
         for column, (value, (red, green, blue)) in enumerate(zip(line, colours[row], strict=True))
     )
     side = SIDE / max(rows, columns)
-    notes = "".join(f"<br>{html.escape(note)}" for note in one.notes)
-    title = html.escape(one.title)
+    notes = "".join(f"<br>{escape(note)}" for note in one.notes)
+    title = escape(one.title)
     return (
         f'<figure style="margin:0;max-width:{SIDE + 60}px"><figcaption>{title}</figcaption>'
         f'<svg width="{columns * side:.0f}" height="{rows * side:.0f}" viewBox="0 0 {columns} {rows}" role="img" '
         f'aria-label="{title}" shape-rendering="crispEdges">{drawn}</svg>'
-        f"<div><small>{html.escape(legend)}{notes}</small></div></figure>"
+        f"<div><small>{escape(legend)}{notes}</small></div></figure>"
     )
 
 

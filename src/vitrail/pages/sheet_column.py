@@ -12,6 +12,7 @@ from vitrail.pages.html import small
 from vitrail.pages.lettering import shorten, wrap, write
 from vitrail.pages.trust import score_axis
 from vitrail.pages.views import TrustView
+from vitrail.pages.words import upper
 
 Colour = tuple[int, int, int]
 Number = float | int
@@ -106,8 +107,7 @@ class Column:
         """The verdict: a sign of its own shape, and the word."""
         tone = TONES.get(verdict, SOFT)
         self._paste(_sign(verdict, tone, 38), 0)
-        words = verdict[:1].upper() + verdict[1:]
-        write(self.canvas, (52, self.bottom + 19), words, 29, tone, bold=True, anchor="lm")
+        write(self.canvas, (52, self.bottom + 19), upper(verdict), 29, tone, bold=True, anchor="lm")
         self.bottom += 52
 
     def score(self, trust: TrustView, axis: Axis | None = None) -> None:
