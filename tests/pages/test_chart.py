@@ -61,7 +61,7 @@ def test_one_point():
 
 
 def test_lines_of_different_length_are_our_own_fault():
-    with pytest.raises(AssertionError, match="2 values over 1 positions"):
+    with pytest.raises(AssertionError, match="2 values over 1 epochs"):
         line_chart("Loss", [1], [Series("a", [1, 2])])
 
 

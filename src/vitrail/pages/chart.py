@@ -108,23 +108,6 @@ def _frame(x: Axis, y: Axis, write: Callable[[float], str]) -> str:
     return "".join(parts)
 
 
-def _line(index: int, points: Sequence[tuple[int, float, float, str] | None]) -> str:
-    """One line, broken where a point is missing, with a mark and a title at every point."""
-    path, pen_up = [], True
-    for point in points:
-        if point is not None:
-            path.append(f"{'M' if pen_up else 'L'}{point[1]:.1f} {point[2]:.1f}")
-        pen_up = point is None
-    found = [point for point in points if point is not None]
-    dense = " dense" if len(found) > 30 else ""
-    marks = "".join(
-        f'<circle class="mark{dense}" data-index="{position}" cx="{px:.1f}" cy="{py:.1f}" r="3.2">'
-        f"<title>{title}</title></circle>"
-        for position, px, py, title in found
-    )
-    return f'<g class="series-{index % 6}"><path class="line" d="{"".join(path)}"/>{marks}</g>'
-
-
 def line_chart(
     title: str,
     epochs: Sequence[float | int],
@@ -156,16 +139,22 @@ def line_chart(
     up = log_axis(heights) if log else linear_axis(heights)
     lines, legend = [], []
     for index, line in enumerate(shown):
-        points: list[tuple[int, float, float, str] | None] = []
-        for position, (at, value) in enumerate(zip(epochs, line.values, strict=True)):
+        path, marks, pen = list[str](), list[str](), "M"  # which begins a line, where L goes on
+        dense = " dense" if sum(_drawable(value, log) for value in line.values) > 30 else ""
+        for position, (epoch, value) in enumerate(zip(epochs, line.values, strict=True)):
             if value is None or not _drawable(value, log):
-                points.append(None)
+                pen = "M"
                 continue
-            px = LEFT + across.share(at) * (WIDTH - LEFT - RIGHT)
+            px = LEFT + across.share(epoch) * (WIDTH - LEFT - RIGHT)
             py = HEIGHT - BOTTOM - up.share(value) * (HEIGHT - TOP - BOTTOM)
-            told = f"epoch {number(at)}, {escape(line.label)}: {escape(write(value))}"
-            points.append((position, px, py, told))
-        lines.append(_line(index, points))
+            path.append(f"{pen}{px:.1f} {py:.1f}")
+            pen = "L"
+            told = f"epoch {number(epoch)}, {escape(line.label)}: {escape(write(value))}"
+            marks.append(
+                f'<circle class="mark{dense}" data-index="{position}" cx="{px:.1f}" cy="{py:.1f}" r="3.2">'
+                f"<title>{told}</title></circle>"
+            )
+        lines.append(f'<g class="series-{index % 6}"><path class="line" d="{"".join(path)}"/>{"".join(marks)}</g>')
         swatch = f'<svg class="swatch series-{index % 6}" viewBox="0 0 26 8" aria-hidden="true">'
         legend.append(f'<li>{swatch}<path class="line" d="M1 4H25"/></svg>{escape(line.label)}</li>')
     names = escape(f"{title}: {', '.join(line.label for line in shown)} over epoch")
