@@ -58,7 +58,7 @@ def test_what_is_known_of_a_map_changes_what_is_said_of_it():
 def test_a_long_class_name_has_the_width_of_its_bar():
     page = page_of(HEAT, top=(("immunohistochemistry", 0.99999), ("1", 1e-5)))
     cell = r'<th scope="row">immunohistochemistry<svg class="bar".*?</svg></th><td class="figure">(.*?)</td>'
-    assert re.findall(cell, page) == ["> 99.9 %"]
+    assert re.findall(cell, page) == ["&gt; 99.9 %"]
 
 
 def test_what_to_know_of_the_probabilities_stands_there_once():
