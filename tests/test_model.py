@@ -24,6 +24,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, load, save
 from vitrail.nn import Parts, ViT, ViTConfig, names_of, parts_of
+from vitrail.tasks import Classification
 
 CONFIG_TINY = ViTConfig(image_size=(16, 24), patch_size=8, classes=3, width=16, depth=2, heads=2, dropout=0.3)
 FORMS = {
@@ -223,6 +224,15 @@ def test_a_configuration_that_does_not_fit(folder: Path) -> None:
         change(folder / CONFIG, **changes)
         with must_raise(UsageError if "task" in changes else DataError, named):
             load(folder)
+
+
+def test_an_exception_of_many_lines_is_told_in_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wordy(*_: object) -> None:
+        raise ValueError("these are no classes\nbut many lines\nof something else")
+
+    monkeypatch.setattr(Classification, "codec_from_dict", wordy)
+    with must_raise(DataError, "these are no classes"):
+        load(folder)
 
 
 def test_json_of_another_kind(folder: Path) -> None:

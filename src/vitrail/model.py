@@ -303,8 +303,7 @@ def load(
         reads = Vocabulary.from_dict(text) if text else from_hugging_face(read_json(folder / PREPROCESSOR, SAVED_AGAIN))
         model = Model(network, reads, learnt.codec_from_dict(config["output"]), learnt, facts=dict(config["facts"]))
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        problem = error.problem if isinstance(error, VitrailError) else f"{type(error).__name__}: {error}"
-        raise DataError(f"{folder}: the configuration is damaged ({problem})", SAVED_AGAIN) from error
+        raise _damaged(folder, error) from error
     _fill(network, folder / WEIGHTS)
     network.to(device)
     file = background_in(folder)
@@ -340,8 +339,13 @@ def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
     try:
         return folder, model_config(config)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        problem = f"{type(error).__name__}: {error}"
-        raise DataError(f"{folder}: the configuration is damaged ({problem})", SAVED_AGAIN) from error
+        raise _damaged(folder, error) from error
+
+
+def _damaged(folder: Path, error: Exception) -> DataError:
+    """What is said of a configuration that cannot be used: one line, however many the exception has."""
+    problem = error.problem if isinstance(error, VitrailError) else f"{type(error).__name__}: {error}"
+    return DataError(f"{folder}: the configuration is damaged ({problem.partition(chr(10))[0]})", SAVED_AGAIN)
 
 
 def _task_of(config: Mapping[str, Any], given: Task | None) -> Task:

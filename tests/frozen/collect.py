@@ -29,7 +29,7 @@ CONFIGS = {
     "digits": "optimization: {epochs: 2, batch_size: 84, warmup_epochs: 0.5}",
     "planted": "optimization: {epochs: 2, batch_size: 16, warmup_epochs: 0.5, average: 0.9}",
     "sort-digits": "optimization: {epochs: 2, batch_size: 32, warmup_epochs: 0.5, average: 0.9}\n"
-    "network: {dropout: 0.1}\nlabel_smoothing: 0.1\ncounts: {train: 480, validation: 40, test: 60}",
+    "network: {dropout: 0.1}\naugmentation: {label_smoothing: 0.1}\ncounts: {train: 480, validation: 40, test: 60}",
     "mnist-strings": "optimization: {epochs: 2, batch_size: 8, warmup_epochs: 0.5, average: 0.9}\n"
     "counts: {train: 120, validation: 16, test: 24}",
     "student": "optimization: {epochs: 2, batch_size: 84, warmup_epochs: 0.5}\n"

@@ -139,6 +139,7 @@ def put(path: str, value: object) -> dict:
         ("execution.precison", "execution.precision"),
         ("epochs", "optimization.epochs"),
         ("rotate", "augmentation.rotate"),
+        ("label_smoothing", "augmentation.label_smoothing"),
     ],
 )
 def test_an_unknown_key_at_any_depth_offers_the_nearest(path: str, hint: str) -> None:
@@ -227,6 +228,17 @@ def test_a_part_may_be_small(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
     with must_raise(UsageError, r"part\.yaml"):
         read_given(file)
+
+
+@pytest.mark.parametrize("others", ["", "task: classify\n", "task: sequences\naugmentation: {}\n"])
+def test_label_smoothing_stands_at_the_top_in_format_1_only(others: str, tmp_path: Path) -> None:
+    file = tmp_path / "part.yaml"
+    file.write_text("task: sequences\nlabel_smoothing: 0.2\n")
+    assert read_given(file) == {"task": "sequences", "augmentation": {"label_smoothing": 0.2}}
+    file.write_text(f"{others}label_smoothing: 0.2\n")
+    with must_raise(UsageError, "'label_smoothing'") as caught:
+        read_given(file)
+    assert caught.value.hint == "augmentation.label_smoothing"
 
 
 def test_settings_hold_plain_values_only() -> None:

@@ -40,10 +40,8 @@ def run_settings(values: Mapping[str, Any]) -> dict[str, Any]:
         new["pad_value"] = new.pop("background")
     if "references" in new:
         new["background"] = new.pop("references")
-    if "label_smoothing" in new:
-        others = new.get("augmentation")
-        new["augmentation"] = {**(others if isinstance(others, dict) else {})}
-        new["augmentation"]["label_smoothing"] = new.pop("label_smoothing")
+    if new.get("task") == "sequences" and "label_smoothing" in new and "augmentation" not in new:
+        new["augmentation"] = {"label_smoothing": new.pop("label_smoothing")}
     network = new.get("network")
     if isinstance(network, dict) and "kind" not in network and (kind := _kind(network)):
         new["network"] = {"kind": kind, **network}
