@@ -36,8 +36,7 @@ def ours(compiled: bool, threads: int | None) -> tuple[float, int]:
     from vitrail.data.dataset import Counts
     from vitrail.training.loop import StepDone, start, train_loop
     from vitrail.training.options import TrainOptions
-    from vitrail.training.own import NOTHING_OWN
-    from vitrail.training.resolve import resolve
+    from vitrail.training.resolve import NOTHING_OWN, resolve
     from vitrail.training.setup import build, open_data
 
     root = Path(mnist_root())

@@ -24,8 +24,7 @@ from vitrail.data import Images, Samples
 from vitrail.data.dataset import Counts, labels_of
 from vitrail.training.distill.teacher import Teacher
 from vitrail.training.loop import EpochDone, start, train_loop
-from vitrail.training.own import NOTHING_OWN
-from vitrail.training.resolve import resolve
+from vitrail.training.resolve import NOTHING_OWN, resolve
 from vitrail.training.settings import Execution, Optimization
 from vitrail.training.setup import Prepared, build, open_data
 

@@ -40,8 +40,7 @@ from vitrail.model import Model
 from vitrail.tasks import TASKS
 from vitrail.tasks.task import Network
 from vitrail.training.loop import EpochDone, start, train_loop
-from vitrail.training.own import NOTHING_OWN
-from vitrail.training.resolve import resolve
+from vitrail.training.resolve import NOTHING_OWN, resolve
 from vitrail.training.setup import build, open_data
 
 PLACE = Path(__file__).parent.parent / "tests" / "explain" / "networks"

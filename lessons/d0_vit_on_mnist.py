@@ -34,9 +34,10 @@ from torch import Tensor, nn
 
 from lesson import largest, parameters, pictures, results, seconds, show
 from parts import Patchify
+from vitrail.data.columns import Classes
 from vitrail.errors import UsageError
 from vitrail.nn import SILENT, Attention, Parts, ViT, ViTConfig, sinusoids
-from vitrail.tasks.metrics import Counting
+from vitrail.tasks.classify import ClassMetrics
 
 RESULTS = results()
 images, labels, source = pictures("train", 16_000)
@@ -357,14 +358,14 @@ def mean_of_means(losses: Tensor, batch: int = 128) -> float:
 
 def counted(losses: Tensor, batch: int = 128) -> float:
     """vitrail's way: sums and counts. Two classes whose logits give each picture the loss wanted."""
-    counting = Counting(2)
+    metrics = ClassMetrics(Classes(("right", "wrong")))
     start = 0
     for part in losses.split(batch):
         right = (-part).exp().clamp(1e-7, 1 - 1e-7)
         logits = torch.stack([right.log(), (1 - right).log()], dim=1)
-        counting.add(logits, torch.zeros(len(part), dtype=torch.long), torch.arange(start, start + len(part)))
+        metrics.count(logits, torch.zeros(len(part), dtype=torch.long), torch.arange(start, start + len(part)))
         start += len(part)
-    return counting.scores().loss
+    return metrics.result(str).loss
 
 
 per_picture = torch.zeros(10_000)

@@ -59,42 +59,38 @@ __all__ = [
     "training",
 ]
 
-_HOMES = {
-    "Classes": "vitrail.data.columns",
-    "Vocabulary": "vitrail.data.vocabulary",
-    "DistillOptions": "vitrail.training.options",
-    "ImageToSequence": "vitrail.nn",
-    "ImageToSequenceConfig": "vitrail.nn",
-    "Model": "vitrail.model",
-    "Record": "vitrail.nn",
-    "Teacher": "vitrail.training.distill.teacher",
-    "TrainOptions": "vitrail.training.options",
-    "Transformer": "vitrail.nn",
-    "TransformerConfig": "vitrail.nn",
-    "ViT": "vitrail.nn",
-    "ViTConfig": "vitrail.nn",
-    "distill": "vitrail.training.job",
-    "evaluate": "vitrail.training.evaluate",
-    "load": "vitrail.model",
-    "run_with_record": "vitrail.nn",
-    "save": "vitrail.model",
-    "train": "vitrail.training.job",
-    "train_loop": "vitrail.training.loop",
-}
-
-
 _FOLDERS = ("data", "explain", "nn", "tasks", "training")
+_HOMES = {  # which names stand where
+    "vitrail.data.columns": ("Classes",),
+    "vitrail.data.vocabulary": ("Vocabulary",),
+    "vitrail.model": ("Model", "load", "save"),
+    "vitrail.nn": (
+        "ImageToSequence",
+        "ImageToSequenceConfig",
+        "Record",
+        "Transformer",
+        "TransformerConfig",
+        "ViT",
+        "ViTConfig",
+        "run_with_record",
+    ),
+    "vitrail.training.distill.teacher": ("Teacher",),
+    "vitrail.training.evaluate": ("evaluate",),
+    "vitrail.training.job": ("distill", "train"),
+    "vitrail.training.loop": ("train_loop",),
+    "vitrail.training.options": ("DistillOptions", "TrainOptions"),
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its home (PEP 562)."""
     if name in _FOLDERS:
         return importlib.import_module(f"vitrail.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"vitrail has no '{name}'; it has {', '.join(__all__)}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    for home, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(importlib.import_module(home), name)
+            return value
+    raise AttributeError(f"vitrail has no '{name}'; it has {', '.join(__all__)}")
 
 
 def __dir__() -> list[str]:

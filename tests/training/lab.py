@@ -25,7 +25,7 @@ from vitrail.tasks import Classification
 from vitrail.tasks.classify import cross_entropy
 from vitrail.tasks.distill import Kind, distillation, teacher_loss
 from vitrail.tasks.sequences import teacher_forcing
-from vitrail.training.distill.request import live_answers, stored_answers
+from vitrail.training.distill.objective import live_answers, stored_answers
 from vitrail.training.loop import (
     EpochDone,
     State,

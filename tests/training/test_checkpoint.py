@@ -15,8 +15,8 @@ import torch
 
 from tests.errors import must_raise
 from tests.training.lab import CHOICES, NOISY, TINY, bits, fresh, run, same, tiny_set
+from vitrail import io
 from vitrail.errors import DataError
-from vitrail.training import checkpoint
 from vitrail.training.checkpoint import KEEP, MANIFEST, load_state, save_state, states, weights_hash
 from vitrail.training.loop import State
 
@@ -97,7 +97,7 @@ class Crashes:
         self.number, self.made, self.remove = number, 0, shutil.rmtree
         for name in ("rename", "replace", "fsync", "open", "mkdir"):
             monkeypatch.setattr(os, name, self.breaking(getattr(os, name)))
-        monkeypatch.setattr(checkpoint, "open", lambda *named: HalfWritten(self, *named), raising=False)
+        monkeypatch.setattr(io, "open", lambda *named: HalfWritten(self, *named), raising=False)
         monkeypatch.setattr(shutil, "rmtree", self.half_removed)
 
     def due(self) -> bool:

@@ -19,7 +19,7 @@ from tests.photographs import make_photographs
 from tests.training.lab import PLAIN, PatchyLoader, batch_of_images, fresh, image_set, pictures, split_of
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.tasks import Classification, Result
-from vitrail.tasks.metrics import wilson_interval
+from vitrail.tasks.task import wilson_interval
 from vitrail.training.evaluate import evaluate_split
 
 TASK = Classification()

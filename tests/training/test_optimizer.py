@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.training.lab import CHOICES, NOISY, fresh, weights
 from vitrail.nn import ViT
-from vitrail.training.optimizer import Average, decay_groups, gradient_norms, learning_rate, make_optimizer
+from vitrail.training.loop import Average, decay_groups, gradient_norms, learning_rate, make_optimizer
 from vitrail.training.settings import Optimization
 
 FULL = replace(NOISY, distillation_token=True, registers=2)

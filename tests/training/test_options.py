@@ -4,6 +4,7 @@ The options are walked, not listed: a new one must be given a value here, or thi
 """
 
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,7 @@ from vitrail.data.dataset import Counts
 from vitrail.errors import UsageError, VitrailError
 from vitrail.training.distill.request import Request
 from vitrail.training.options import DistillOptions, TrainOptions
-from vitrail.training.own import NOTHING_OWN
-from vitrail.training.resolve import refuse_idle_data, resolve
+from vitrail.training.resolve import NOTHING_OWN, refuse_idle_data, resolve
 from vitrail.training.settings import Settings
 from vitrail.training.setup import open_data
 
@@ -62,9 +62,12 @@ def manifest(folder: Path, column: str) -> str:
     return str(folder / f"{column}.csv")
 
 
+opened = cache(open_data)  # the same for nearly every option
+
+
 def settled(data: str, options: TrainOptions) -> Settings:
     """The settings that a new run would have."""
-    dataset, task = open_data(data, options.task, None, options.split_seed or 0, Counts(40, 10, 10))
+    dataset, task = opened(data, options.task, None, options.split_seed or 0, Counts(40, 10, 10))
     refuse_idle_data(data, options, dataset, NOTHING_OWN)
     return resolve(data, options, {}, dataset, task, NOTHING_OWN)[0]
 

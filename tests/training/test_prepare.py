@@ -21,9 +21,8 @@ from vitrail.errors import DataError, UsageError
 from vitrail.training import setup
 from vitrail.training.events import Event
 from vitrail.training.options import TrainOptions
-from vitrail.training.own import NOTHING_OWN
 from vitrail.training.recipes import RECIPES
-from vitrail.training.resolve import resolve
+from vitrail.training.resolve import NOTHING_OWN, resolve
 from vitrail.training.settings import Settings, settings_to_yaml
 
 ONE = TrainOptions(threads=1, device="cpu")
@@ -150,7 +149,7 @@ CHANGES = {
     "threads": (2, "threads: 1 -> 2"),
     "precision": ("bf16", "precision: fp32 -> bf16"),
     "compile": ("on", "compile: off -> on"),
-    "background": (False, "background: yes -> no"),
+    "background": (False, "background: True -> False"),
     "task": ("sequences", "task: classify -> sequences"),
 }
 

@@ -168,7 +168,7 @@ def test_damaged_memory_of_the_data_is_named(tmp_path: Path, content: str | None
     if content is not None:
         (tmp_path / "data.json").write_text(content)
     with pytest.raises(DataError, match=r"data\.json is missing or damaged"):
-        RunFolder(tmp_path).read_data()
+        RunFolder(tmp_path).read_data("another --out")
 
 
 def test_the_environment_names_versions() -> None:

@@ -180,7 +180,7 @@ def test_own_pairs_are_counted_as_by_hand(tmp_path: Path) -> None:
     strings = digit_strings(72)
     lines = [f"{text}\t{''.join(sorted(text))}\t{('train', 'val', 'test')[n % 3]}" for n, text in enumerate(strings)]
     (tmp_path / "pairs.tsv").write_text("\n".join(lines))
-    asked = replace(options(SORT, epochs=20, batch_size=8, lr=0.02), config=own_config(tmp_path))
+    asked = replace(options(SORT, epochs=8, batch_size=8, lr=0.02), config=own_config(tmp_path))
     run = vitrail.train(str(tmp_path / "pairs.tsv"), tmp_path / "run", asked).folder
     sources = strings[2::3]
     wanted, written = ["".join(sorted(text)) for text in sources], answers(run, sources)
@@ -271,7 +271,7 @@ def test_going_on_differently_is_refused() -> None:
 )
 def test_options_that_make_no_sense_are_refused(asked: dict, tmp_path: Path) -> None:
     with must_raise(UsageError, str(next(iter(asked.values())))):
-        vitrail.train(SORT, tmp_path / "run", vitrail.TrainOptions(**asked))
+        vitrail.train(SORT, tmp_path / "run", options(SORT, **asked))
     assert not (tmp_path / "run").exists()
 
 
@@ -291,7 +291,7 @@ def test_options_that_make_no_sense_are_refused(asked: dict, tmp_path: Path) -> 
 )
 def test_a_wrong_configuration_names_its_key(text: str, key: str, tmp_path: Path) -> None:
     path = tmp_path / "wrong.yaml"
-    path.write_text(text)
+    path.write_text(text if "counts" in text else f"{text}\ncounts: {{train: 120, validation: 30, test: 40}}\n")
     with must_raise(VitrailError, key) as caught:
         vitrail.train(SORT, tmp_path / "run", vitrail.TrainOptions(config=path))
     assert caught.value.exit_code in (2, 3)

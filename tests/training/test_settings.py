@@ -96,7 +96,7 @@ everything = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(everything)
 def test_equal_after_a_way_through_yaml(made: Settings) -> None:
     text = settings_to_yaml(made)

@@ -21,8 +21,8 @@ from tests.training.tiny import Killed, ended_at, student_options
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
-from vitrail.training.distill.head import DECAY, fitted, with_new_head
-from vitrail.training.distill.teacher import Teacher, open_features, open_teacher
+from vitrail.training.distill.objective import DECAY, fitted, with_new_head
+from vitrail.training.distill.teacher import Teacher, open_teacher
 from vitrail.weights.classifiers import open_classifier, read_state_dict
 
 CLASSES = tuple("abc")
@@ -264,7 +264,7 @@ def test_the_features_of_a_run(token: bool, tmp_path: Path) -> None:
     record = vitrail.Record()
     answer = network(images, record=record).detach()
     torch.testing.assert_close(open_teacher(tmp_path).answer(images, PLAIN), answer)
-    found = open_features(tmp_path).answer(images, PLAIN)
+    found = open_teacher(tmp_path, head=False).answer(images, PLAIN)
     assert found.shape == (2, 16)
     if not token:
         torch.testing.assert_close(found, record["pooled"])
@@ -346,7 +346,9 @@ def test_weights_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None
 # ---- files of weights
 
 
-@pytest.mark.parametrize("kind", ["weights.safetensors", "weights.pth", "checkpoint.pth"])
+@pytest.mark.parametrize(
+    "kind", ["weights.safetensors", pytest.param("weights.pth", marks=pytest.mark.soak), "checkpoint.pth"]
+)
 def test_weights_from_a_file(kind: str, tmp_path: Path) -> None:
     network = open_classifier("torchvision", "squeezenet1_1", "random").network
     with torch.no_grad():

@@ -12,8 +12,7 @@ from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.cost import flops
 from vitrail.training import execution, setup
 from vitrail.training.distill import HANDED, Request
-from vitrail.training.distill.cost import teacher_cost
-from vitrail.training.distill.teacher import Teacher
+from vitrail.training.distill.teacher import Teacher, teacher_cost
 from vitrail.training.execution import ALONE, Work
 from vitrail.training.options import DistillOptions
 from vitrail.training.settings import Optimization

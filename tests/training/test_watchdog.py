@@ -23,7 +23,7 @@ from tests.training.lab import (
     weights,
 )
 from vitrail.errors import RunError
-from vitrail.training.watchdog import PATIENCE, FiniteGuard, stuck
+from vitrail.training.loop import PATIENCE, FiniteGuard, stuck
 
 BAD = [math.nan, math.inf, -math.inf]
 AT = 4

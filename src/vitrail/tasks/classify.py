@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int64
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail import pages
 from vitrail.data.columns import LABEL, Classes, Codec, Labels
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.nn import Search
-from vitrail.tasks.metrics import Counting, Scores
 from vitrail.tasks.task import (
     NO_FACTS,
     Example,
@@ -27,6 +27,7 @@ from vitrail.tasks.task import (
     Result,
     Task,
     interval_words,
+    wilson_interval,
 )
 from vitrail.text import percent
 
@@ -123,68 +124,103 @@ class ClassMetrics(Metrics):
     """
 
     classes: Classes
-    _counting: Counting = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._counting = Counting(len(self.classes.names))
+    _loss: float = 0.0
+    _rows: list[tuple[NDArray, ...]] = field(default_factory=list)
 
     def update(self, network: nn.Module, batch: "Batch") -> None:
         """Count one batch."""
-        self._counting.add(network(batch.inputs).float(), batch.labels, batch.ids)
+        self.count(network(batch.inputs).float(), batch.labels, batch.ids)
+
+    def count(self, logits: Float[Tensor, "b v"], labels: Int[Tensor, " b"], ids: NDArray[np.int64]) -> None:
+        """Count the answers to some images."""
+        logs, labels = logits.detach().to("cpu", torch.float64).log_softmax(dim=1), labels.cpu()
+        best, own = logs.max(dim=1), logs.gather(1, labels[:, None])[:, 0]
+        self._loss -= float(own.sum())
+        self._rows.append((ids, labels.numpy(), best.indices.numpy(), best.values.exp().numpy(), own.exp().numpy()))
 
     def result(self, name: Callable[[int], str]) -> Result:
         """Accuracy, a row for each class, the confusion, and the images to look at."""
-        scores, names = self._counting.scores(), self.classes.names
-        low, high = scores.interval
-        images = counted(scores.images, "image")
-        per_class = scores.per_class(names)
-        be = "is" if scores.images == 1 else "are"
+        nothing = (np.zeros(0, np.int64),) * 3 + (np.zeros(0),) * 2
+        ids, true, predicted, probability, own = map(np.concatenate, zip(*self._rows or [nothing], strict=True))
+        names, images = self.classes.names, len(ids)
+        confusion = np.zeros((len(names), len(names)), np.int64)
+        np.add.at(confusion, (true, predicted), 1)
+        correct = int(np.trace(confusion))
+        accuracy, loss = correct / max(1, images), self._loss / max(1, images)
+        low, high = interval = wilson_interval(correct, images)
+        per_class = _per_class(confusion, names)
         return Result(
             metric=ACCURACY,
-            value=scores.accuracy,
-            count=scores.images,
-            loss=scores.loss,
-            interval=scores.interval,
+            value=accuracy,
+            count=images,
+            loss=loss,
+            interval=interval,
             details={
-                "images": scores.images,
-                "accuracy": scores.accuracy,
-                "interval": list(scores.interval),
-                "loss": scores.loss,
+                "images": images,
+                "accuracy": accuracy,
+                "interval": list(interval),
+                "loss": loss,
                 "per_class": per_class,
             },
-            sentence=f"of {images} ({interval_words(scores.interval)})",
+            sentence=f"of {counted(images, 'image')} ({interval_words(interval)})",
             about=(
-                f"{be} classified correctly",
+                f"{'is' if images == 1 else 'are'} classified correctly",
                 f"With 95 % confidence the accuracy on images like these lies between {percent(low, 2)} and "
                 f"{percent(high, 2)} (Wilson interval).",
             ),
             tables=(
-                pages.Confusion("What is taken for what", scores.confusion, names),
+                pages.Confusion("What is taken for what", confusion, names),
                 pages.ClassTable("Class by class", tuple(per_class)),
             ),
-            examples=self._examples(scores, name),
-            ids=scores.ids,
-            truths=scores.true,
-            answers=scores.predicted,
+            examples=tuple(
+                Example(
+                    int(ids[row]),
+                    name(int(ids[row])),
+                    names[true[row]],
+                    names[predicted[row]],
+                    float(probability[row]),
+                )
+                for row in _worth_a_look(own, predicted == true)
+            ),
+            ids=ids,
+            truths=true,
+            answers=predicted,
             unknown={},
         )
 
-    def _examples(self, scores: Scores, name: Callable[[int], str]) -> tuple[Example, ...]:
-        """The images that the model was most wrong about, then those it was surest of and right."""
-        order = np.argsort(scores.own_probability, kind="stable")
-        wrong = [row for row in order if scores.predicted[row] != scores.true[row]][:SHOWN]
-        right = [row for row in order[::-1] if scores.predicted[row] == scores.true[row]][:SHOWN]
-        names = self.classes.names
-        return tuple(
-            Example(
-                int(scores.ids[row]),
-                name(int(scores.ids[row])),
-                names[scores.true[row]],
-                names[scores.predicted[row]],
-                float(scores.probability[row]),
-            )
-            for row in (*wrong, *right)
+
+def _per_class(confusion: Int64[np.ndarray, "k k"], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Images, precision, recall and F1 of each class; None where they are undefined (nothing to divide by).
+
+    Args:
+        confusion: Counts; rows are the true classes, columns the predicted ones.
+        names: Of the classes.
+    """
+    rows = []
+    for index, name in enumerate(names):
+        hit, true, said = (int(n) for n in (confusion[index, index], confusion[index].sum(), confusion[:, index].sum()))
+        rows.append(
+            {
+                "class": name,
+                "images": true,
+                "precision": hit / said if said else None,
+                "recall": hit / true if true else None,
+                "f1": 2 * hit / (true + said) if true + said else None,
+            }
         )
+    return rows
+
+
+def _worth_a_look(own: NDArray[np.float64], right: NDArray[np.bool_]) -> list[int]:
+    """The images that a model was most wrong about, then those it was surest of and right.
+
+    Args:
+        own: (n,) the probability that each image's true class was given.
+        right: (n,) whether it was the top class.
+    """
+    order = np.argsort(own, kind="stable").tolist()
+    mistakes = [row for row in order if not right[row]][:SHOWN]
+    return mistakes + [row for row in reversed(order) if right[row]][:SHOWN]
 
 
 @final

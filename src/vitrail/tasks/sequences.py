@@ -6,7 +6,7 @@ the next one.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -20,7 +20,6 @@ from vitrail.data.columns import TEXT, Codec, Texts
 from vitrail.data.vocabulary import FIRST, PADDING, Vocabulary
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.nn import Greedy, Search, generate
-from vitrail.tasks.metrics import edits, wilson_interval
 from vitrail.tasks.task import (
     NO_FACTS,
     Example,
@@ -33,6 +32,7 @@ from vitrail.tasks.task import (
     Result,
     Task,
     interval_words,
+    wilson_interval,
 )
 from vitrail.text import percent
 
@@ -79,9 +79,6 @@ def teacher_forcing(label_smoothing: float = 0.0) -> Objective:
         return loss, int(asked.sum()), {"correct_tokens": correct}
 
     return objective
-
-
-LIKELIHOOD = teacher_forcing()
 
 
 @dataclass(frozen=True)
@@ -132,23 +129,23 @@ class TextPrediction:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One sample of an evaluation: its id and name, what is right, what was written, and the edits between the two."""
+class Written:
+    """One sample of an evaluation: its id, what is right, what was written, and the edits between the two."""
 
     id: int
     wanted: str
-    written: TextPrediction
+    answer: TextPrediction
     edits: int
 
     @property
     def right(self) -> bool:
         """Whether every token is right."""
-        return self.wanted == self.written.text
+        return self.wanted == self.answer.text
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        found = self.written
-        return {"source": found.name, "wanted": self.wanted, "written": found.text, "probability": found.probability}
+    def to_dict(self, source: str) -> dict[str, Any]:
+        """Plain values; `source` is what the sample is called."""
+        found = self.answer
+        return {"source": source, "wanted": self.wanted, "written": found.text, "probability": found.probability}
 
 
 @dataclass(eq=False)
@@ -165,11 +162,11 @@ class SequenceMetrics(Metrics):
     loss: float = 0.0
     asked: int = 0
     tokens: int = 0
-    readings: list[tuple[int, str, TextPrediction, int]] = field(default_factory=list)
+    written: list[Written] = field(default_factory=list)
 
     def update(self, network: nn.Module, batch: "Batch") -> None:
         """Count one batch."""
-        loss, count, _ = LIKELIHOOD(network, batch)
+        loss, count, _ = teacher_forcing()(network, batch)
         self.loss, self.asked = self.loss + float(loss), self.asked + count
         self.tokens += int((batch.targets != PADDING).sum()) - 2 * len(batch)
         found = write(network, self.vocabulary, batch.inputs, [""] * len(batch), self.search)
@@ -177,21 +174,17 @@ class SequenceMetrics(Metrics):
         for index, one, row in zip(batch.ids.tolist(), found, batch.targets[:, 1:].tolist(), strict=True):
             wanted = self.vocabulary.decode(row)
             wrong = 0 if one.text == wanted else edits(split(one.text) if one.text else [], split(wanted))
-            self.readings.append((index, wanted, one, wrong))
+            self.written.append(Written(index, wanted, one, wrong))
 
     def result(self, name: Callable[[int], str]) -> Result:
         """The fraction of texts that are exactly right, the token error rate, both by length."""
-        readings = [
-            Reading(index, wanted, TextPrediction(name(index), one.text, one.probability), wrong)
-            for index, wanted, one, wrong in self.readings
-        ]
-        count, exact = len(readings), sum(one.right for one in readings)
-        wrong, interval = sum(one.edits for one in readings), wilson_interval(exact, count)
-        rate, accuracy = wrong / max(1, self.tokens), exact / max(1, count)
-        surest = sorted(readings, key=lambda one: -one.written.probability)
+        count, exact = len(self.written), sum(one.right for one in self.written)
+        wrong, interval = sum(one.edits for one in self.written), wilson_interval(exact, count)
+        rate, accuracy, loss = wrong / max(1, self.tokens), exact / max(1, count), self.loss / max(1, self.asked)
+        surest = sorted(self.written, key=lambda one: -one.answer.probability)
         mistakes = [one for one in surest if not one.right][:SHOWN]
         answers = [one for one in surest if one.right][:SHOWN]
-        lengths = _by_length(readings)
+        lengths = _by_length(self.written)
         rows = [(f"{n['length']:,}", f"{n['sequences']:,}", percent(n["exact"] / n["sequences"], 1)) for n in lengths]
         low, high = interval
         errors = f"{percent(rate, 2)} (edit distance / length: {wrong:,} / {self.tokens:,})"
@@ -199,7 +192,7 @@ class SequenceMetrics(Metrics):
             metric=EXACT,
             value=accuracy,
             count=count,
-            loss=self.loss / max(1, self.asked),
+            loss=loss,
             interval=interval,
             details={
                 "sequences": count,
@@ -209,10 +202,10 @@ class SequenceMetrics(Metrics):
                 "tokens": self.tokens,
                 "edit_distance": wrong,
                 "token_error_rate": rate,
-                "loss": self.loss / max(1, self.asked),
+                "loss": loss,
                 "by_length": lengths,
-                "mistakes": [one.to_dict() for one in mistakes],
-                "right_answers": [one.to_dict() for one in answers],
+                "mistakes": [one.to_dict(name(one.id)) for one in mistakes],
+                "right_answers": [one.to_dict(name(one.id)) for one in answers],
             },
             sentence=(
                 f"of {counted(count, 'sequence')} ({interval_words(interval)}), token error rate "
@@ -225,22 +218,33 @@ class SequenceMetrics(Metrics):
             ),
             tables=(pages.Table("Length by length", ("length", "sequences", "exact"), tuple(rows)),),
             examples=tuple(
-                Example(one.id, one.written.name, one.wanted, one.written.shown, one.written.probability)
+                Example(one.id, name(one.id), one.wanted, one.answer.shown, one.answer.probability)
                 for one in (*mistakes, *answers)
             ),
-            ids=np.array([one.id for one in readings], dtype=np.int64),
-            truths=np.array([one.wanted for one in readings], dtype=object),
-            answers=np.array([one.written.text for one in readings], dtype=object),
+            ids=np.array([one.id for one in self.written], dtype=np.int64),
+            truths=np.array([one.wanted for one in self.written], dtype=object),
+            answers=np.array([one.answer.text for one in self.written], dtype=object),
         )
 
 
-def _by_length(readings: Sequence[Reading]) -> list[dict[str, int]]:
+def _by_length(written: Sequence[Written]) -> list[dict[str, int]]:
     """Samples and exact ones for each length of the right text, in characters."""
     rows = []
-    for length in sorted({len(one.wanted) for one in readings}):
-        some = [one for one in readings if len(one.wanted) == length]
+    for length in sorted({len(one.wanted) for one in written}):
+        some = [one for one in written if len(one.wanted) == length]
         rows.append({"length": length, "sequences": len(some), "exact": sum(one.right for one in some)})
     return rows
+
+
+def edits(written: Sequence[str], wanted: Sequence[str]) -> int:
+    """Fewest tokens to insert, remove or replace until `written` is `wanted` (Levenshtein, 1966)."""
+    before = list(range(len(wanted) + 1))
+    for row, one in enumerate(written, start=1):
+        here = [row]
+        for column, other in enumerate(wanted, start=1):
+            here.append(min(before[column] + 1, here[-1] + 1, before[column - 1] + (one != other)))
+        before = here
+    return before[-1]
 
 
 @torch.no_grad()
@@ -295,12 +299,9 @@ class Sequences(Task):
     def fit(self, network: Mapping[str, Any], output: Codec, splits: "Mapping[str, Samples]") -> dict[str, Any]:
         """The lengths of vocabularies, and of the longest text to be written."""
         vocabulary = _vocabulary(output)
-        texts = {name: samples.column(self.column) for name, samples in splits.items()}
-        lengths = {
-            name: [len(vocabulary.split(text)) for text in column.values]
-            for name, column in texts.items()
-            if isinstance(column, Texts)
-        }
+        columns = {name: samples.column(self.column) for name, samples in splits.items()}
+        texts = {name: column.values for name, column in columns.items() if isinstance(column, Texts)}
+        lengths = {name: [len(vocabulary.split(text)) for text in some] for name, some in texts.items()}
         longest = max((length for some in lengths.values() for length in some), default=0)
         fitted = {"max_length": min(longest, MOST_TOKENS) + 1, **network}
         for name, some in lengths.items():
@@ -333,22 +334,17 @@ class Sequences(Task):
         facts: Mapping[str, Any] = NO_FACTS,
     ) -> list[TextPrediction]:
         """What the network writes for each source."""
-        found = write(network, _vocabulary(output), inputs, names, search or GREEDY)
         longest, about = facts.get("longest_source", 0), self.about(output, facts)
         lengths = (inputs != PADDING).sum(dim=1).tolist() if inputs.ndim == 2 else [0] * len(inputs)
-        note = f"longer than the longest of training ({counted(longest, 'token')}): expect errors"
-        return [
-            TextPrediction(
-                one.name,
-                one.text,
-                one.probability,
-                one.ids,
-                one.ended,
-                (*[note] * bool(longest and length > longest), *[_cut(one)] * (not one.ended)),
-                about,
-            )
-            for one, length in zip(found, lengths, strict=True)
-        ]
+        found, answers = write(network, _vocabulary(output), inputs, names, search or GREEDY), []
+        for one, length in zip(found, lengths, strict=True):
+            notes = []
+            if longest and length > longest:
+                notes.append(f"longer than the longest of training ({counted(longest, 'token')}): expect errors")
+            if not one.ended:
+                notes.append(f"cut after {counted(len(one.ids), 'token')}, the most that this model writes")
+            answers.append(replace(one, notes=tuple(notes), about=about))
+        return answers
 
     def chance_loss(self, output: Codec) -> float:
         """Of a network that finds every token, and the end, as likely as the others."""
@@ -371,10 +367,6 @@ class Sequences(Task):
             f"Trained with label smoothing {smoothing:g}, so even a certain token gets at most about "
             f"{100 * certain:.3g} %; the probability of a text is the product over its tokens and its end."
         )
-
-
-def _cut(one: TextPrediction) -> str:
-    return f"cut after {counted(len(one.ids), 'token')}, the most that this model writes"
 
 
 def _vocabulary(output: Codec) -> Vocabulary:

@@ -1,4 +1,14 @@
-"""Training: objectives, the one loop, optimizer and schedule, recipes, run folder and resume, metrics.
+"""Training, in the order of what happens.
+
+    options      what a person may ask for; `recipes` are named sets of choices
+    job          `train` and `distill`: the whole run in one call, from here to `Finished`
+    resolve      options, a configuration file and own objects become `settings`, with what `execution` picks by size
+    setup        settings and data become what is trained (`Prepared`), anew or where a run stopped
+    distill/     the same with a teacher
+    loop         batches and an objective move the weights, and yield events
+    checkpoint   the state on disk; `run` is the folder it lies in
+    events       what listeners and the page are told
+    evaluate     how well the model does, once at the end, and whenever it is asked
 
 Names are imported when they are first used.
 """

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import DataError
-from vitrail.io import write_file
+from vitrail.io import WRITING, write_file
 from vitrail.training.loop import State
 
 MANIFEST = "state.json"
@@ -41,7 +41,7 @@ def save_state(state: State, folder: Path, extra: dict[str, Any]) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     place = _free(folder, state.step)
-    writing = folder / f"{place.name}.writing"
+    writing = folder / f"{place.name}{WRITING}"
     shutil.rmtree(writing, ignore_errors=True)
     writing.mkdir()
     files = {}
@@ -83,7 +83,7 @@ def _tidy(folder: Path, newest: Path) -> None:
     before = [place for place in states(folder) if _age(place) < _age(newest)]
     kept = {newest, *before[-(KEEP - 1) :]}
     for other in folder.iterdir():
-        if other not in kept and (_NAME.fullmatch(other.name) or other.name.endswith(".writing")):
+        if other not in kept and (_NAME.fullmatch(other.name) or other.name.endswith(WRITING)):
             shutil.rmtree(other, ignore_errors=True)
 
 

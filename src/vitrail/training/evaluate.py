@@ -1,6 +1,5 @@
 """How well a model does on data: each sample once, in order, by the model's own preprocessing and task."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from vitrail.nn import Parts
 from vitrail.nn.twin import evaluating
 from vitrail.runtime import processors
 from vitrail.tasks import Result, Task, check_column
+from vitrail.training.run import RunFolder
 from vitrail.training.settings import read_yaml, settings_from_dict
 
 CHANGED = "The data has changed since the training: what is held out now may be among what was learnt."
@@ -109,19 +109,14 @@ def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Ba
 
 
 def remembered_data(run: str | Path | None) -> dict[str, Any]:
-    """What a run remembers of its data: `name`, `root`, `images`, `split_seed`, `fingerprint`; empty without a run.
+    """What a run remembers of its data, as `data.json` holds it; empty without a run.
 
     Raises:
         DataError: If the run's `data.json` is damaged.
     """
-    if run is None or not (file := Path(run) / "data.json").is_file():
+    if run is None or not (Path(run) / "data.json").is_file():
         return {}
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        return {key: content[key] for key in ("name", "root", "images", "split_seed", "fingerprint")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        hint = f"name the data behind the model: {Path(run) / 'model'} DATA"
-        raise DataError(f"{file} is damaged ({type(error).__name__}: {error})", hint) from error
+    return RunFolder(Path(run)).read_data(f"name the data behind the model: {Path(run) / 'model'} DATA")
 
 
 def is_own_data(run: str | Path | None, data: str) -> bool:
@@ -154,55 +149,34 @@ def open_for(
         UsageError: If there is no data given and none remembered, or no such split.
         DataError: If the data cannot be used.
     """
-    own = data is None or is_own_data(run, data)
-    remembered = remembered_data(run) if own else {}
-    if not own:
-        assert data is not None
-        found = _matched(model, data, data, data_root, split, 0, reader)
-    elif not remembered:
-        if run is None:
-            raise UsageError("this model does not remember any data", "a named set, a folder or a manifest")
+    remembered = remembered_data(run) if data is None or is_own_data(run, data) else {}
+    if not remembered and data is None:
+        kinds = "a named set, a folder or a manifest"
         raise UsageError(
-            f"{run} does not remember any data",
-            f"vitrail evaluate {run} DATA, where DATA is a named set, a folder or a manifest",
+            f"{'this model' if run is None else run} does not remember any data",
+            kinds if run is None else f"vitrail evaluate {run} DATA, where DATA is {kinds}",
         )
-    else:
-        found = _remembered(model, Path(run or "."), remembered, data_root, split, reader)
-    _check_inputs(model, found)
-    return found
-
-
-def _remembered(
-    model: Model,
-    run: Path,
-    remembered: dict[str, Any],
-    data_root: Path | None,
-    split: str | None,
-    reader: Reader | None,
-) -> Split:
-    """A split of the data that a run was trained on, as it was divided then; a note where it has changed since."""
-    name, root = remembered["name"], Path(remembered["root"])
-    what = name if is_named(name) or reader is not None else str(root)
-    where = data_root or (root if root.exists() else None)
-    seed, column = remembered["split_seed"] or 0, model.task.column
-    settings = settings_from_dict(read_yaml(run / "config.yaml")) if (run / "config.yaml").is_file() else None
-    counts = settings.counts if settings is not None else None
-    raw = reader(what, where) if reader else read(what, where, split_seed=seed, counts=counts)
-    chosen = split or ("test" if "test" in remembered["images"] else "validation")
+    what, seed, counts = str(data), 0, None
+    if remembered:
+        what, root, seed = remembered["name"], Path(remembered["root"]), remembered["split_seed"] or 0
+        if reader is None and not is_named(what):
+            what = str(root)
+        if data_root is None and root.exists():
+            data_root = root
+        if run is not None and (config := RunFolder(Path(run)).config).is_file():
+            counts = settings_from_dict(read_yaml(config)).counts
+        split = split or ("test" if "test" in remembered["images"] else "validation")
+    raw = reader(what, data_root) if reader else read(what, data_root, split_seed=seed, counts=counts)
     check_column(what, raw.columns(), model.task)
-    found = match_split(what, raw, column, model.output, chosen, seed)
-    if is_named(what) and what != "mnist-m":  # published once and for all; MNIST-M may be made with other photographs
-        return found
-    now = make_dataset(what, raw, column, lambda raw, parts: model.task.codec(raw, parts), seed).fingerprint
-    return found if now == remembered["fingerprint"] else replace(found, notes=(*found.notes, CHANGED))
-
-
-def _matched(
-    model: Model, what: str, name: str, root: Path | None, split: str | None, seed: int, reader: Reader | None
-) -> Split:
-    raw = reader(what, root) if reader is not None else read(what, root, split_seed=seed)
-    check_column(name, raw.columns(), model.task)
-    return match_split(name, raw, model.task.column, model.output, split, seed)
+    column = model.task.column
+    found = match_split(what, raw, column, model.output, split, seed)
+    _check_inputs(model, found)
+    if remembered and (not is_named(what) or what == "mnist-m"):
+        # other named sets are published once and for all; MNIST-M may be made with other photographs
+        now = make_dataset(what, raw, column, lambda raw, parts: model.task.codec(raw, parts), seed).fingerprint
+        if now != remembered["fingerprint"]:
+            found = replace(found, notes=(*found.notes, CHANGED))
+    return found
 
 
 def _check_inputs(model: Model, found: Split) -> None:

@@ -1,5 +1,6 @@
-"""What a training tells whoever listens, and how it is asked to stop."""
+"""What a training tells: events to whoever listens, and the page of its run; and how it is asked to stop."""
 
+import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -8,11 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitrail.errors import VitrailError
+from vitrail.data.images import Images
+from vitrail.errors import VitrailError, counted
 from vitrail.model import Model
+from vitrail.pages.run_page import write_run_page
+from vitrail.pages.views import EvaluationView, Example, RunView, Table
 from vitrail.tasks import Metric, Result
+from vitrail.text import percent
 from vitrail.training.loop import StepDone
+from vitrail.training.recipes import document_figure
 from vitrail.training.run import RunFolder
+from vitrail.training.settings import Settings, image_config, settings_to_dict
 
 if TYPE_CHECKING:
     from vitrail.training.setup import Prepared
@@ -69,24 +76,7 @@ class Finished:
     document: str = ""  # what a founding document states of this recipe, where the two can be compared
 
 
-@dataclass(frozen=True, eq=False)
-class Reported:
-    """The run folder has new content that is worth a new page.
-
-    Attributes:
-        folder: The run.
-        prepared: Its settings and data.
-        state: Whether it goes on, came to its end, or was stopped before.
-        evaluated: The final evaluation, once there is one.
-    """
-
-    folder: RunFolder
-    prepared: "Prepared"
-    state: RunState
-    evaluated: Result | None
-
-
-Event = str | Reading | Started | StepDone | EpochScored | Reported | Finished
+Event = str | Reading | Started | StepDone | EpochScored | Finished
 Listen = Callable[[Event], None]
 
 
@@ -116,3 +106,101 @@ def stop_signals() -> Iterator[StopRequest]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def write_page(folder: RunFolder, prepared: "Prepared", state: RunState, result: Result | None) -> None:
+    """Write `run.html`.
+
+    Args:
+        folder: The run.
+        prepared: Its settings, data and model.
+        state: Whether it goes on, came to its end, or was stopped before.
+        result: The final evaluation, once there is one.
+    """
+    task, model = prepared.model.task, prepared.model
+    curves = [
+        ("training" if name == task.metric.key else f"training, {name.replace('_', ' ')}", f"training_{name}")
+        for name in task.measures.values()
+    ]
+    view = RunView(
+        title=prepared.settings.data,
+        state=state,
+        facts=_facts(prepared),
+        history=folder.history(),
+        metric=task.metric.label,
+        fraction=task.metric.fraction,
+        curves=[*curves, ("validation", f"validation_{task.metric.key}")],
+        evaluation=None if result is None else _evaluation(result, prepared.unit),
+        settings=settings_to_dict(prepared.settings),
+        environment=json.loads((folder.path / "env.json").read_text(encoding="utf-8")),
+        notes=list(prepared.notes),
+        command=(folder.path / "command.txt").read_text(encoding="utf-8").strip(),
+        examples=() if result is None or prepared.dataset.reads_text else _examples(result, prepared),
+        unit=prepared.unit,
+        document=document_figure(prepared.settings),
+        about_probabilities=model.about,
+    )
+    write_run_page(folder.page, view)
+
+
+def _facts(prepared: "Prepared") -> list[tuple[str, str]]:
+    """Sizes of data and network, as name and value."""
+    count, settings = sum(parameter.numel() for parameter in prepared.network.parameters()), prepared.settings
+    name, holds = prepared.model.output.describe()
+    sizes = ", ".join(f"{len(samples):,} {part}" for part, samples in prepared.dataset.splits.items())
+    facts = [
+        (f"{prepared.unit}s", sizes),
+        (name, str(prepared.model.output.outputs) if name == "classes" else holds),
+        ("recipe", settings.recipe),
+        ("network", f"{count:,} parameters, {_shape(settings)}"),
+    ]
+    if (reads := image_config(settings.network)) is not None:
+        (height, width), (down, across) = reads.image, reads.patch
+        facts.append(("image size", f"{height} x {width}, patches of {down} x {across}"))
+    return [*facts, *settings.taught().items()]
+
+
+def _shape(settings: Settings) -> str:
+    """The shape of a network in words."""
+    if "network" in settings.own:
+        return settings.own["network"]
+    reads, writes = vars(image_config(settings.network) or settings.network), vars(settings.network)
+    width, depth = reads["width"], reads.get("depth", writes.get("encoder_depth"))
+    if "decoder_depth" not in writes:
+        return f"{counted(depth, 'block')} of width {width}"
+    reading = counted(depth, "block that reads", "blocks that read")
+    return f"{reading} and {counted(writes['decoder_depth'], 'that writes', 'that write')}, width {width}"
+
+
+def _evaluation(result: Result, unit: str) -> EvaluationView:
+    """An evaluation as values of a page; what are no images is shown as tables."""
+    tables = list(result.tables)
+    if unit != "image":
+        for title, right in (("Mistakes, the surest first", False), ("Right answers, the surest first", True)):
+            some = [one for one in result.examples if one.right == right]
+            rows = [(one.name, one.truth, one.answer, percent(one.probability, 1)) for one in some]
+            if rows:
+                tables.append(Table(title, ("Source", "Right", "Written", "Probability"), tuple(rows)))
+    return EvaluationView(
+        split=result.split,
+        count=result.count,
+        unit=unit,
+        value=result.metric.shown(result.value),
+        metric=result.metric.label,
+        statement=result.about[0],
+        about=result.about[1],
+        loss=result.loss,
+        sections=tuple(tables),
+        unknown=dict(result.unknown or {}),
+        unreadable=list(result.unreadable),
+    )
+
+
+def _examples(result: Result, prepared: "Prepared") -> tuple[Example, ...]:
+    """The images that an evaluation names as worth a look."""
+    inputs, shape = prepared.dataset.splits[result.split].inputs, prepared.model.preprocessing
+    assert isinstance(inputs, Images)
+    return tuple(
+        Example(shape.to_array(inputs.open(one.id)), one.name, one.truth, one.answer, one.probability)
+        for one in result.examples
+    )

@@ -4,7 +4,7 @@ Whoever wants to watch passes `listen`, which gets every event of `events.py`: b
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ from torch import nn
 from vitrail.data.background import settle
 from vitrail.data.batches import Batches
 from vitrail.data.dataset import TEST, VALIDATION, Split
-from vitrail.data.loader import Loader, check_readable
+from vitrail.data.loader import check_readable
 from vitrail.data.readers import Reader
 from vitrail.errors import RunError, UsageError, VitrailError
 from vitrail.explain.evidence import without_evidence
 from vitrail.io import write_file
 from vitrail.model import CARD, Model, card_of, save
 from vitrail.nn import Parts, ViT
+from vitrail.nn.networks import NETWORKS
 from vitrail.runtime import threads_set
 from vitrail.tasks import Result, Task
 from vitrail.tasks.task import Objective
@@ -33,18 +34,17 @@ from vitrail.training.events import (
     EpochScored,
     Finished,
     Listen,
-    Reported,
     RunState,
     Started,
     Stopped,
     StopRequest,
     stop_signals,
+    write_page,
 )
-from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, train_loop
+from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck, train_loop
 from vitrail.training.options import DistillOptions, TrainOptions
-from vitrail.training.own import NOTHING_OWN, Own, own_name
 from vitrail.training.recipes import document_figure
-from vitrail.training.report import write_report
+from vitrail.training.resolve import NOTHING_OWN, Own
 from vitrail.training.run import RunFolder, default_folder, environment, open_folder, owned, point_latest
 from vitrail.training.settings import read_given, settings_to_yaml
 from vitrail.training.setup import (
@@ -53,10 +53,8 @@ from vitrail.training.setup import (
     new_run,
     resume_run,
     shortened,
-    time_micro_batch,
     unreadable_notes,
 )
-from vitrail.training.watchdog import stuck
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
 SAVE_WITHIN_EPOCH_SECONDS = 300.0
@@ -135,22 +133,18 @@ def distill(
         RunError: If the training fails (a loss that is not finite).
         Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
     """
-    handed = None
-    match teacher:
-        case Teacher():
-            handed = teacher
-        case Model():
-            handed = of_model(teacher, "model")
-        case str() | Path():
-            pass
-        case _:
-            raise UsageError(
-                f"a teacher must be a run, a name or a Teacher, got {type(teacher).__name__}",
-                "vitrail.Teacher(network, preprocessing, classes), which says what its images and answers are",
-            )
-    name = f"{HANDED}{handed.name}" if handed is not None else str(teacher)
-    request = Request(teacher=name, options=options, handed=handed)
-    command = command or f"vitrail.distill({data!r}, {name!r}, {None if out is None else str(out)!r}, {options!r})"
+    handed = of_model(teacher, "model") if isinstance(teacher, Model) else teacher
+    if isinstance(handed, Teacher):
+        request = Request(teacher=f"{HANDED}{handed.name}", options=options, handed=handed)
+    elif isinstance(handed, str | Path):
+        request = Request(teacher=str(handed), options=options)
+    else:
+        raise UsageError(
+            f"a teacher must be a run, a name or a Teacher, got {type(teacher).__name__}",
+            "vitrail.Teacher(network, preprocessing, classes), which says what its images and answers are",
+        )
+    name, place = request.teacher, None if out is None else str(out)
+    command = command or f"vitrail.distill({data!r}, {name!r}, {place!r}, {options!r})"
     return _run(data, out, options, listen, command, request)
 
 
@@ -213,14 +207,13 @@ class _Job:
             self.folder.cut_metrics(0)
             self._write_beginning()
         point_latest(self.folder.path)
-        per_epoch = steps_per_epoch(len(prepared.data), settings.optimization)
-        self._announce(state, per_epoch)
+        self._announce(state)
         with stop_signals() as asked:
             loop = train_loop(state, prepared.data, prepared.objective, settings.optimization, settings.execution)
             try:
                 self._follow(loop, state, asked)
             except VitrailError:
-                self._report(state="stopped")
+                self._write_page("stopped")
                 raise
         return self._finish(state)
 
@@ -248,28 +241,35 @@ class _Job:
         facts = self.prepared.data_facts()
         self.folder.write_json("data.json", {**facts, "skipped": skipped, "notes": list(notes)})
 
-    def _name_unreadable(self, loaders: Sequence[tuple[Loader, int]]) -> None:
-        """Say of each picture that could not be read that it is left out, once; too many of them end the run."""
-        new = [note for note in unreadable_notes(*(loader for loader, _ in loaders)) if note not in self.prepared.notes]
+    def _name_unreadable(self, *sets: Batches) -> None:
+        """Say of each sample that could not be read that it is left out, once; too many of them end the run."""
+        new = [note for note in unreadable_notes(*(each.loader for each in sets)) if note not in self.prepared.notes]
         if new:
             self.prepared = replace(self.prepared, notes=(*self.prepared.notes, *new))
             self._write_data()
             for note in shortened(new):
                 self._say(note)
-        for loader, count in loaders:
-            check_readable(loader, count)
+        for each in sets:
+            check_readable(each.loader, len(each))
 
-    def _announce(self, state: State, per_epoch: int) -> None:
-        """Time a few steps on a copy, and say how long the rest will take."""
-        choices = self.prepared.settings.optimization
-        left = per_epoch * choices.epochs - state.step
-        seconds = 0.0
-        if left > 0:
-            part = self.prepared.micro_batch_seconds or time_micro_batch(self.prepared, state.network)
-            seconds = left * part * choices.accumulate * 1.15  # augmentation, optimizer and validation
-        images, unit = len(self.prepared.data), self.prepared.unit
-        metric = self.prepared.task.metric
-        self.listen(Started(self.folder.path, images, per_epoch, choices.epochs, state.step, seconds, unit, metric))
+    def _announce(self, state: State) -> None:
+        """Say how long the rest will take, from timed steps."""
+        prepared, choices = self.prepared, self.prepared.settings.optimization
+        per_epoch = steps_per_epoch(len(prepared.data), choices)
+        left = max(0, per_epoch * choices.epochs - state.step)
+        # augmentation, optimizer and validation come on top of forward and backward
+        seconds = left * prepared.micro_batch_seconds * choices.accumulate * 1.15
+        started = Started(
+            folder=self.folder.path,
+            images=len(prepared.data),
+            steps_per_epoch=per_epoch,
+            epochs=choices.epochs,
+            step=state.step,
+            seconds=seconds,
+            unit=prepared.unit,
+            metric=prepared.model.task.metric,
+        )
+        self.listen(started)
 
     def _follow(self, loop: Iterator[StepDone | EpochDone], state: State, asked: StopRequest) -> None:
         seconds, waiting, images = 0.0, 0.0, 0
@@ -286,7 +286,7 @@ class _Job:
                     self._save(state)
             else:
                 row = self._score(event, state, seconds, waiting, images)
-                self._name_unreadable(self.prepared.loaders())
+                self._name_unreadable(self.prepared.data, self.prepared.validation)
                 seconds, waiting, images = 0.0, 0.0, 0
                 self.folder.append_metrics(row)
                 self.listen(EpochScored(row))
@@ -294,17 +294,19 @@ class _Job:
                 last = state.epoch >= self.prepared.settings.optimization.epochs
                 if last or time.perf_counter() - self.saved > SAVE_SECONDS:
                     self._save(state)
-                    self._report()
+                    self._write_page("running")
             if asked.stop:
                 self._save(state)
-                self._report(state="stopped")
+                self._write_page("stopped")
                 raise Stopped(
                     f"stopped at step {state.step}; everything is saved in {self.folder.path}",
                     f"the same command with --out {self.folder.path} --resume auto",
                 )
 
     def _score(self, done: EpochDone, state: State, seconds: float, waiting: float, images: int) -> dict[str, Any]:
-        task, result = self.prepared.task, self._validate(state.best_network)
+        prepared, task = self.prepared, self.prepared.model.task
+        model = replace(prepared.model, network=state.best_network)
+        result = evaluate_split(model, Split(prepared.dataset.validation, VALIDATION), prepared.validation)
         return {
             "kind": "epoch",
             "epoch": done.epoch + 1,
@@ -322,18 +324,11 @@ class _Job:
             "waiting_share": waiting / seconds if seconds else None,
         }
 
-    def _validate(self, network: nn.Module) -> Result:
-        """Loss and metric of a network on the validation samples, each counted once."""
-        prepared = self.prepared
-        model, split = replace(prepared.model, network=network), Split(prepared.dataset.validation, VALIDATION)
-        return evaluate_split(model, split, prepared.validation)
-
     def _watch(self, done: EpochDone) -> None:
-        choices, chance = (
-            self.prepared.settings.optimization,
-            self.prepared.task.chance_loss(self.prepared.model.output),
-        )
-        if chance is None:
+        """Warn once of a loss that is still that of guessing."""
+        model, choices = self.prepared.model, self.prepared.settings.optimization
+        chance = model.task.chance_loss(model.output)
+        if chance is None or done.step < PATIENT_STEPS or self.warned:
             return
         sentence = stuck(
             done.measures.get("label_loss", done.loss),  # what a teacher adds is on another scale
@@ -342,7 +337,7 @@ class _Job:
             choices.learning_rate,
             done.gradient_norm,
         )
-        if sentence and done.step >= PATIENT_STEPS and not self.warned:
+        if sentence:
             self.warned = True
             self._say(f"warning: {sentence}")
 
@@ -351,8 +346,13 @@ class _Job:
         self.listen(sentence)
 
     def _save(self, state: State) -> None:
+        extra = {
+            "metrics_bytes": self.folder.metrics_bytes(),
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+        }
         try:
-            save_state(state, self.folder.resume, {"metrics_bytes": self.folder.metrics_bytes(), **self._versions()})
+            save_state(state, self.folder.resume, extra)
         except OSError as error:
             raise RunError(
                 f"step {state.step} cannot be saved in {self.folder.resume} ({error.strerror or error})",
@@ -360,30 +360,27 @@ class _Job:
             ) from error
         self.saved = time.perf_counter()
 
-    def _versions(self) -> dict[str, Any]:
-        return {"torch": torch.__version__, "threads": torch.get_num_threads()}
-
-    def _report(self, state: RunState = "running", evaluated: Result | None = None) -> None:
-        report = Reported(self.folder, self.prepared, state, evaluated)
-        write_report(report)
-        self.listen(report)
+    def _write_page(self, state: RunState, result: Result | None = None) -> None:
+        write_page(self.folder, self.prepared, state, result)
 
     def _finish(self, state: State) -> Finished:
         """Model, evaluation, card, page; `evaluation.json` comes last: with it the run is finished."""
         prepared = self.prepared
         model = self._model(state.best_network.eval())
-        save(model, self.folder.model, network=own_name(model.network, prepared.settings.own))
+        own = type(model.network) not in [known for _, known in NETWORKS.values()]
+        save(model, self.folder.model, network=prepared.settings.own["network"] if own else "")
         split, batches = self._last_split(model)  # an evaluation that fails loses no training
         result = evaluate_split(model, split, batches)
-        self._name_unreadable([(batches.loader, len(batches))])
+        self._name_unreadable(batches)
         seconds, weights = time.perf_counter() - self.began, weights_hash(model.network)
         write_file(self.folder.model / CARD, card_of(model, result))
-        self._report("finished", result)
+        self._write_page("finished", result)
         name, value = result.headline
         self.folder.append_log(f"finished: {name} {value:.4f}, weights {weights}")
         self.folder.write_json("evaluation.json", {**result.to_dict(), "weights": weights})
-        recipe, document = prepared.settings.recipe, document_figure(prepared.settings)
-        finished = Finished(self.folder.path, model, result, seconds, weights, recipe, document)
+        settings = prepared.settings
+        document = document_figure(settings)
+        finished = Finished(self.folder.path, model, result, seconds, weights, settings.recipe, document)
         self.listen(finished)
         return finished
 

@@ -1,12 +1,17 @@
 """The loop: it takes batches and an objective, moves the weights, and yields events.
 
+Before it stand what moves the weights (optimizer, schedule, moving average) and the guard that lets no number into them
+that is not finite. `stuck` says of a training that it learns nothing.
+
 It knows nothing of labels, teachers, logs or pages; whoever iterates over it evaluates, saves and prints between
 two events. Every step is a pure function of the state before it: order and augmentation come from (seed, epoch, id),
 dropout is seeded by the step. So a loop that starts from a saved state goes on with the same bits.
 """
 
+import copy
+import math
 import time
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -16,23 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data.plan import uniforms
+from vitrail.errors import RunError
 from vitrail.tasks.task import Network, Objective
 from vitrail.training.execution import compiled
-from vitrail.training.optimizer import Average, gradient_norms, learning_rate, make_optimizer
 from vitrail.training.settings import Execution, Optimization
-from vitrail.training.watchdog import FiniteGuard
 
+NO_DECAY = ("cls_token", "dist_token", "reg_token", "pos_embed")
+PATIENCE = 10  # steps within which a run stops after the first bad number, on devices where looking costs a wait
 DROPOUT = 100  # the stream of random numbers that seeds dropout
-
-
-@runtime_checkable
-class AnyBatch(Sized, Protocol):
-    """Some samples, as an objective wants them; the length is their number. `vitrail.data.batches.Batch` is one."""
-
-    @property
-    def unreadable(self) -> int:
-        """Samples that were left out because they could not be read."""
-        ...
 
 
 @runtime_checkable
@@ -50,8 +46,155 @@ class TrainingData(Sized, Protocol):
         ...
 
     def batches(self, epoch: int, batch_size: int, start: int = 0, part_size: int | None = None) -> Iterator[Any]:
-        """The batches of an epoch, from batch (or micro-batch) `start` on."""
+        """The batches of an epoch, from batch (or micro-batch) `start` on, as the objective wants them.
+
+        The length of a batch is the number of its samples, its `unreadable` that of those that were left out.
+        """
         ...
+
+
+def decay_groups(network: nn.Module, weight_decay: float) -> list[dict]:
+    """Parameter groups: matrices decay; biases, norms, LayerScale, tokens and positions do not."""
+    decayed, kept = [], []
+    for name, parameter in network.named_parameters():
+        if parameter.requires_grad:
+            plain = parameter.ndim > 1 and name.rpartition(".")[2] not in NO_DECAY
+            (decayed if plain else kept).append(parameter)
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
+
+
+def make_optimizer(network: nn.Module, choices: Optimization) -> torch.optim.AdamW:
+    """AdamW ("Decoupled weight decay regularization", 2017) in one fused kernel; without decay it is Adam."""
+    groups = [group for group in decay_groups(network, choices.weight_decay) if group["params"]]
+    return torch.optim.AdamW(groups, lr=choices.learning_rate, betas=choices.betas, fused=True)
+
+
+def learning_rate(choices: Optimization, step: int, steps_per_epoch: int) -> float:
+    """The rate of a step: a linear warm-up, then constant or half a cosine that would be 0 one step after the last.
+
+    Args:
+        choices: The schedule.
+        step: Counted from 0.
+        steps_per_epoch: Optimizer steps in one epoch.
+    """
+    warmup = round(choices.warmup_epochs * steps_per_epoch)
+    if step < warmup:
+        return choices.learning_rate * (step + 1) / (warmup + 1)
+    if choices.schedule == "constant":
+        return choices.learning_rate
+    total = max(1, choices.epochs * steps_per_epoch - warmup)
+    return choices.learning_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / total)))
+
+
+class Average:
+    """An exponential moving average of a network's parameters, which is what is evaluated and saved.
+
+    average <- d * average + (1 - d) * weights, with d = min(decay, (1 + step) / (10 + step)), so that the first
+    steps do not weigh down the rest.
+
+    Attributes:
+        network: A network like the one that is trained, with the averaged parameters.
+    """
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.network = copy.deepcopy(network).requires_grad_(False).eval()
+        self._averaged: list[Tensor] = list(self.network.parameters())
+        self._current: list[Tensor] = list(network.parameters())
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take the weights of step `step` (counted from 0) into the average."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(self._averaged, self._current, 1 - decay)
+
+
+def gradient_norms(parameters: Sequence[Tensor]) -> Tensor:
+    """(len(parameters),) the norm of each gradient; 0 where there is none."""
+    gradients = [torch.zeros((), device=p.device) if p.grad is None else p.grad for p in parameters]
+    return torch.stack(torch._foreach_norm(gradients))
+
+
+class FiniteGuard:
+    """Lets a step pass only when loss and gradients are finite.
+
+    On a processor every step is looked at before it is applied. On an accelerator looking means waiting, so the bad
+    step and all behind it are skipped by the optimizer's own kernel (`found_inf`) until the next look, within ten steps
+    and at the end of an epoch at the latest; that look stops the run.
+
+    Args:
+        names: One name for each gradient.
+        device: Where the gradients are.
+    """
+
+    def __init__(self, names: Sequence[str], device: torch.device) -> None:
+        self.names = names
+        self.every = 1 if device.type == "cpu" else PATIENCE
+        self._step = torch.full((), -1, dtype=torch.int64, device=device)
+        self._loss = torch.zeros((), device=device)
+        self._norms = torch.zeros(len(names), device=device)
+
+    def judge(self, step: int, loss: Tensor, norms: Tensor) -> Tensor:
+        """1.0 when this step must be skipped, else 0.0; remembers the first bad step, after which none passes.
+
+        Args:
+            step: Counted from 0.
+            loss: Of the step.
+            norms: (len(names),) the norm of each gradient.
+        """
+        bad = ~(loss.isfinite() & norms.isfinite().all())
+        first = bad & (self._step < 0)
+        self._step = torch.where(first, step, self._step)
+        self._loss = torch.where(first, loss, self._loss)
+        self._norms = torch.where(first, norms, self._norms)
+        return (self._step >= 0).float()
+
+    def check(self, step: int) -> None:
+        """Look, if it is time: at every step on a processor, at every tenth elsewhere.
+
+        Raises:
+            RunError: If a bad step was seen.
+        """
+        if (step + 1) % self.every == 0:
+            self.look()
+
+    def look(self) -> None:
+        """Stop the run if a bad step was seen.
+
+        Raises:
+            RunError: Names the step and the first tensor that is not finite.
+        """
+        if int(self._step) >= 0:
+            wrong = [n for n, norm in zip(self.names, self._norms.tolist(), strict=True) if not math.isfinite(norm)]
+            loss = float(self._loss)
+            what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient of {wrong[0]} is not finite"
+            if not math.isfinite(loss) and wrong:
+                what += f", and with it the gradient of {wrong[0]}"
+            raise RunError(
+                f"step {int(self._step)}: {what}; the weights are still those of the step before",
+                "a lower --lr; or --precision fp32; if it is step 0, look at the images and the start weights",
+            )
+
+
+def stuck(loss: float, chance: float, done: float, learning_rate: float, gradient: float) -> str | None:
+    """A sentence on a training whose loss is still that of guessing, or None when it learns.
+
+    Args:
+        loss: Mean training loss of the last epoch in nats.
+        chance: Loss of a network that has learnt nothing.
+        done: Fraction of the schedule that is over, 0..1.
+        learning_rate: The highest one of the schedule.
+        gradient: Norm of the last gradient.
+    """
+    if done < 0.5 or loss < 0.97 * chance:
+        return None
+    if learning_rate > 3e-3:
+        cause = f"the learning rate {learning_rate:g} is high for AdamW; try --lr {learning_rate / 10:g}"
+    elif learning_rate < 1e-5 or gradient < 1e-4:
+        cause = f"the weights hardly move; try --lr {max(1e-3, learning_rate * 10):g}"
+    else:
+        cause = "the labels may not belong to the images, or patches are too large for what they show; try smaller"
+    return f"the loss is still {loss:.3f}, that of guessing is {chance:.3f}, at {done:.0%} of the schedule: {cause}"
 
 
 @dataclass
@@ -190,7 +333,7 @@ def dropout_seed(seed: int, step: int) -> int:
     return int(number * 2**53)
 
 
-def _grouped(batches: Iterator[AnyBatch], size: int) -> Iterator[tuple[list[AnyBatch], float, float]]:
+def _grouped(batches: Iterator[Any], size: int) -> Iterator[tuple[list[Any], float, float]]:
     """Lists of `size` batches, the seconds spent waiting for them, and when the wait began."""
     began, group = time.perf_counter(), []
     for batch in batches:
@@ -204,7 +347,7 @@ def _grouped(batches: Iterator[AnyBatch], size: int) -> Iterator[tuple[list[AnyB
 
 def _gradients(
     network: Network,
-    group: list[AnyBatch],
+    group: list[Any],
     objective: Objective,
     execution: Execution,
     device: str,

@@ -58,19 +58,12 @@ class Recipe:
         return size if isinstance(size, int) else size[0]
 
 
+_MEAN: dict[str, Any] = {"pooling": "mean", "class_token": False}  # as small networks do best
+
+
 def _vit(image: int, patch: int, width: int, depth: int, heads: int, **others: Any) -> dict[str, Any]:
-    """A ViT that reads the mean of its patch tokens, as small networks do best."""
     sizes = {"width": width, "depth": depth, "heads": heads, "mlp_dim": 2 * width}
-    mean = {"pooling": "mean", "class_token": False}
-    return {"kind": "ViT", "image_size": image, "patch_size": patch, **sizes, **mean, **others}
-
-
-def _reader(image: tuple[int, int], patch: tuple[int, int], width: int, depth: int, heads: int) -> dict[str, Any]:
-    """A ViT without prefix and head, which reads lines of text."""
-    others = {"channels": 1, "classes": 0, "positions": "sinusoidal-2d"}
-    encoder = _vit(0, 0, width, depth, heads, **others) | {"image_size": image, "patch_size": patch}
-    del encoder["kind"]
-    return encoder
+    return {"kind": "ViT", "image_size": image, "patch_size": patch, **sizes, **others}
 
 
 def _adam(epochs: int, batch_size: int, learning_rate: float, average: float = 0.0) -> Optimization:
@@ -98,7 +91,18 @@ _SMALL = {
 }
 _LINES = {
     "kind": "ImageToSequence",
-    "encoder": _reader((32, 160), (16, 8), 128, 4, 4),
+    "encoder": {
+        "image_size": (32, 160),
+        "patch_size": (16, 8),
+        "channels": 1,
+        "classes": 0,
+        "width": 128,
+        "depth": 4,
+        "heads": 4,
+        "mlp_dim": 256,
+        "positions": "sinusoidal-2d",
+        **_MEAN,
+    },
     "decoder_depth": 2,
     "mlp_dim": 256,
 }
@@ -108,21 +112,21 @@ RECIPES: dict[str, Recipe] = {
     "digits": Recipe(
         help="scikit-learn's 8x8 digits",
         reached="98.55 % of the test, mean of 5 seeds (98.05 to 99.16); one thread, about 55 s",
-        network=_vit(8, 2, 64, 4, 4),
+        network=_vit(8, 2, 64, 4, 4, **_MEAN),
         optimization=Optimization(epochs=150, batch_size=64, learning_rate=2e-3, warmup_epochs=5.0, average=0.99),
         augmentation=Augmentation(shift=0.08, rotate=7.0, zoom=(0.93, 1.07), mixup=0.3, fill=0),
     ),
     "mnist": Recipe(
         help="28x28 grey images, tens of thousands: MNIST, Fashion-MNIST",
         reached="MNIST 98.61 %, mean of 3 seeds (98.54 to 98.71); `vitrail train mnist`, two threads, 150 s under load",
-        network=_vit(28, 7, 96, 4, 4),
+        network=_vit(28, 7, 96, 4, 4, **_MEAN),
         optimization=Optimization(epochs=6, batch_size=256, learning_rate=3e-3, warmup_epochs=1.0, average=0.998),
         augmentation=Augmentation(shift=0.06, rotate=8.0, zoom=(0.92, 1.08), fill=0),
     ),
     "planted": Recipe(
         help="the lab with known truth: 4x4 cells, one of which shows a digit",
         reached="96.77 % of the test, mean of 3 seeds (96.55 to 97.10); one thread, 7 to 13 min under load",
-        network={"kind": "ViT", "image_size": 32, "patch_size": 4, "width": 64, "depth": 4, "heads": 4, "mlp_dim": 128},
+        network=_vit(32, 4, 64, 4, 4),
         optimization=Optimization(
             epochs=2, batch_size=64, learning_rate=2e-3, warmup_epochs=0.5, weight_decay=0.05, average=0.998
         ),
@@ -130,23 +134,13 @@ RECIPES: dict[str, Recipe] = {
     "d0-mnist": Recipe(
         help="the network and schedule of the founding document D0: a 7x7 grid of 4x4 patches, 2 blocks of width 8",
         reached="MNIST 82.90 %, mean of 3 seeds (80.23 to 84.54); one thread, 40 s",
-        network={
-            "kind": "ViT",
-            "image_size": 28,
-            "patch_size": 4,
-            "width": 8,
-            "depth": 2,
-            "heads": 2,
-            "mlp_dim": 32,
-            "positions": "sinusoidal",
-            "norm_eps": 1e-5,
-        },
+        network=_vit(28, 4, 8, 2, 2, mlp_dim=32, positions="sinusoidal", norm_eps=1e-5),
         optimization=_adam(epochs=5, batch_size=128, learning_rate=5e-3),
     ),
     "mnist-m": Recipe(
         help="28x28 coloured digits on photographs: MNIST-M",
         reached="96.33 % of the test, mean of 3 seeds (96.02 to 96.89); made of the packaged photographs, one thread",
-        network=_vit(28, 4, 64, 4, 4),
+        network=_vit(28, 4, 64, 4, 4, **_MEAN),
         optimization=Optimization(epochs=10, batch_size=128, learning_rate=3e-3, warmup_epochs=0.5, average=0.999),
         augmentation=Augmentation(shift=0.06, rotate=8.0, zoom=(0.92, 1.08)),
     ),
@@ -158,7 +152,7 @@ RECIPES: dict[str, Recipe] = {
         help="the founding document D2's lab put right: one block of width 20, 2 heads; learnt positions, mean read",
         reached="93.73 % of the test, mean of 3 seeds (93.39 to 94.16); one thread, 77 to 144 s under load",
         document="document D2 states 91.45 % of MNIST's test pictures after these 5 epochs",
-        network=_vit(28, 4, 20, 1, 2, mlp_dim=80, norm_eps=1e-5),
+        network=_vit(28, 4, 20, 1, 2, mlp_dim=80, norm_eps=1e-5, **_MEAN),
         optimization=_adam(epochs=5, batch_size=16, learning_rate=1e-2, average=0.998),
     ),
     # D4's network with four layers of their own (not one, four times), on shuffled pictures, normalised by what is
@@ -166,42 +160,33 @@ RECIPES: dict[str, Recipe] = {
     "d4-mnist-m": Recipe(
         help="the set-up of the founding document D4: a 4x4 grid of 7x7 patches, 4 blocks of width 24, 6 heads of 7",
         reached="84.28 % of the test, one seed (validation 90.28 %); made of the packaged photographs, one thread",
-        network={
-            "kind": "ViT",
-            "image_size": 28,
-            "patch_size": 7,
-            "width": 24,
-            "depth": 4,
-            "heads": 6,
-            "head_dim": 7,
-            "mlp_dim": 512,
-        },
+        network=_vit(28, 7, 24, 4, 6, head_dim=7, mlp_dim=512),
         optimization=_adam(epochs=10, batch_size=128, learning_rate=1e-3),
     ),
     "small-pictures": Recipe(
         help="images up to 40 pixels, such as CIFAR",
-        network=_vit(32, 4, 192, 6, 3),
+        network=_vit(32, 4, 192, 6, 3, **_MEAN),
         optimization=Optimization(epochs=100, batch_size=128, learning_rate=1e-3, warmup_epochs=5.0, average=0.999),
         augmentation=Augmentation(crop_area=(0.6, 1.0), **_PHOTOS),
     ),
     "few-photos": Recipe(
         help="up to 5,000 photographs, from scratch",
         fetch_size=72,
-        network=_vit(64, 8, 128, 6, 4, stochastic_depth=0.1),
+        network=_vit(64, 8, 128, 6, 4, stochastic_depth=0.1, **_MEAN),
         optimization=Optimization(epochs=100, batch_size=64, learning_rate=1e-3, warmup_epochs=5.0, average=0.99),
         augmentation=Augmentation(crop_area=(0.35, 1.0), **_PHOTOS),
     ),
     "photos": Recipe(
         help="5,000 to 100,000 photographs, from scratch",
         fetch_size=144,
-        network=_vit(128, 16, 192, 12, 3, mlp_dim=768, stochastic_depth=0.1),
+        network=_vit(128, 16, 192, 12, 3, mlp_dim=768, stochastic_depth=0.1, **_MEAN),
         optimization=Optimization(epochs=100, batch_size=256, learning_rate=1e-3, warmup_epochs=5.0, average=0.999),
         augmentation=Augmentation(crop_area=(0.25, 1.0), mixup=0.2, **_PHOTOS),
     ),
     "many-photos": Recipe(
         help="more than 100,000 photographs: S/16 as in 'Better plain ViT baselines for ImageNet-1k' (2022)",
         fetch_size=256,
-        network=_vit(224, 16, 384, 12, 6, mlp_dim=1536),
+        network=_vit(224, 16, 384, 12, 6, mlp_dim=1536, **_MEAN),
         optimization=Optimization(
             epochs=90, batch_size=1024, learning_rate=1e-3, warmup_epochs=7.0, weight_decay=0.1, average=0.9999
         ),

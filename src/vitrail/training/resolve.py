@@ -1,34 +1,72 @@
 """From what a person asked for to the settings of a run: options before a configuration file, that before a recipe.
 
+What a person passes as an object instead of a name is an `Own`; of it the settings hold the names.
 A run that goes on accepts no other choice than its own: `differences` lists what is asked for otherwise.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Dataset, read_vocabulary
 from vitrail.data.images import Images
-from vitrail.data.readers import format_of
+from vitrail.data.readers import Reader, format_of
 from vitrail.errors import DataError, UsageError
-from vitrail.nn import ViTConfig
-from vitrail.nn.networks import NETWORKS, config_to_dict
+from vitrail.nn import Parts, ViTConfig, names_of
+from vitrail.nn.networks import NETWORKS, NetworkConfig, config_to_dict
 from vitrail.tasks import Task
+from vitrail.tasks.task import Objective
 from vitrail.training.execution import pick_execution
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.options import TrainOptions
-from vitrail.training.own import Own
 from vitrail.training.recipes import OWN_SETS, Recipe, announced, choose
 from vitrail.training.settings import Execution, Settings, settings_from_dict, settings_to_dict
 
 SAMPLED = 64  # images opened to see their size and channels
 LINE_HEIGHT, LEAST_WIDTH, MOST_WIDTH = 32, 32, 512  # pixels of a line of text in images of one's own
 READS_TEXT = ("Transformer",)  # kinds of networks whose input is text; the others read images
+
+
+@dataclass(frozen=True)
+class Own:
+    """What was passed to `train` as an object instead of a name; see there."""
+
+    task: Task | None = None
+    network: nn.Module | None = None
+    parts: Parts | None = None
+    objective: Objective | None = None
+    reader: Reader | None = None
+
+    @property
+    def config(self) -> NetworkConfig | None:
+        """The configuration of an own network, where it has one of the library's kind."""
+        found = getattr(self.network, "config", None)
+        return found if isinstance(found, NetworkConfig) else None
+
+    def names(self) -> dict[str, str]:
+        """What the run stores of them."""
+        given = {name: getattr(self, name) for name in ("task", "network", "parts", "objective", "reader")}
+        return {name: _name(value) for name, value in given.items() if value is not None}
+
+
+def _name(value: object) -> str:
+    match value:
+        case Task():
+            return value.name
+        case Parts():
+            return ", ".join(f"{slot}={name}" for slot, name in names_of(value).items())
+        case nn.Module():
+            return type(value).__name__
+    return str(getattr(value, "__qualname__", type(value).__name__))
+
+
+NOTHING_OWN = Own()
 
 
 def resolve(
@@ -79,16 +117,13 @@ def resolve(
     values["network"] = task.fit(values["network"], dataset.codec, dataset.splits)
     if (reads := read_vocabulary(dataset, values.get("separator", ""))) is not None:
         values["network"]["source_vocabulary"] = reads.outputs
-    if not options.background:
-        values["background"] = False
     if options.data_root is not None:
         values["data_root"] = str(options.data_root.resolve())
     settings = settings_from_dict(values, str(options.config or "the options"))
     _refuse_mixing(settings, task)
     steps = steps_per_epoch(len(dataset.train), settings.optimization) * settings.optimization.epochs
-    longest = max(map(len, inputs.values), default=1) if isinstance(inputs, Texts) else 1
     asked = replayed(options, settings.execution, given)
-    execution, notes = pick_execution(asked, settings.network, settings.optimization, steps, longest)
+    execution, notes = pick_execution(asked, settings.network, settings.optimization, steps, longest_read(dataset))
     if "attention_kernel" in given.get("execution", {}):
         execution = replace(execution, attention_kernel=settings.execution.attention_kernel)
     return replace(settings, execution=execution), [announced(name, reason, recipe.reached), *notes]
@@ -100,20 +135,21 @@ def refuse_idle(options: TrainOptions, task: Task, kind: str) -> None:
     Raises:
         UsageError: Names the option.
     """
-    idle: list[tuple[str, bool, str]] = []
-    if kind != "ViT":
-        why = "is for one class or value for each image; this network has the size of its recipe"
-        idle += [(f"--size {options.size}", options.size is not None, why)]
-        idle += [(f"--image-size {options.image_size}", options.image_size is not None, why)]
-    if kind in READS_TEXT:
-        idle += [(f"--workers {options.workers}", options.workers is not None, "is for images, and texts are read")]
-    if not task.background:
-        idle += [("--no-background", not options.background, f"is for explanations, which {task.name} has none of")]
-    for name, asked, why in idle:
+    fixed, reads_text = kind != "ViT", kind in READS_TEXT
+    why = "is for one class or value for each image; this network has the size of its recipe"
+    idle = [
+        (fixed and options.size is not None, f"--size {options.size} {why}"),
+        (fixed and options.image_size is not None, f"--image-size {options.image_size} {why}"),
+        (reads_text and options.workers is not None, f"--workers {options.workers} is for images, and texts are read"),
+        (
+            not task.background and not options.background,
+            f"--no-background is for explanations, which {task.name} has none of",
+        ),
+    ]
+    for asked, problem in idle:
         if asked:
-            raise UsageError(
-                f"{name} {why}", f"leave {name.partition(' ')[0]} out; config.yaml of a former run shows what there is"
-            )
+            hint = f"leave {problem.partition(' ')[0]} out; config.yaml of a former run shows what there is"
+            raise UsageError(problem, hint)
 
 
 def refuse_idle_data(data: str, options: TrainOptions, dataset: Dataset, own: Own) -> None:
@@ -148,11 +184,11 @@ def _refuse_mixing(settings: Settings, task: Task) -> None:
             f"the task {task.name} has no labels to be smoothed (augmentation.label_smoothing {a.label_smoothing:g})",
             "augmentation: {label_smoothing: 0}",
         )
-    if vars(settings.network).keys() & {"source_vocabulary"}:
-        changed = [name for name, value in asdict(a).items() if value != vars(Augmentation()).get(name)]
-        image_only = [name for name in changed if name != "label_smoothing"]
-        if image_only:
-            raise UsageError(f"augmentation.{image_only[0]} is for images, and texts are read", "leave it out")
+    if "source_vocabulary" in vars(settings.network):
+        still = vars(Augmentation(label_smoothing=a.label_smoothing))
+        for name, value in vars(a).items():
+            if value != still[name]:
+                raise UsageError(f"augmentation.{name} is for images, and texts are read", "leave it out")
 
 
 def _choose(
@@ -207,6 +243,12 @@ def _of_size(size: str, network: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": "ViT", **found, "stochastic_depth": network.get("stochastic_depth", 0.0)}
 
 
+def longest_read(dataset: Dataset) -> int:
+    """Characters of the longest training text that is read; 1 where images are."""
+    inputs = dataset.train.inputs
+    return max(map(len, inputs.values), default=1) if isinstance(inputs, Texts) else 1
+
+
 def look(images: Images) -> tuple[int, int]:
     """Typical shorter side in pixels, and channels (1 when every image looked at is grey, else 3)."""
     opened = _some(images)
@@ -246,7 +288,8 @@ def asked_for(options: TrainOptions) -> dict[str, Any]:
     chosen = {key: getattr(options, option) for option, key in names.items() if getattr(options, option) is not None}
     network = {} if options.image_size is None else {"image_size": options.image_size}
     seeds = {key: getattr(options, key) for key in ("seed", "split_seed") if getattr(options, key) is not None}
-    return {"optimization": chosen, "network": network, **seeds}
+    background = {} if options.background else {"background": False}
+    return {"optimization": chosen, "network": network, **seeds, **background}
 
 
 def laid_over(values: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -266,11 +309,6 @@ def replayed(options: TrainOptions, stored: Execution, given: Mapping[str, Any])
     return replace(options, **{name: values[name] for name in left})
 
 
-def precision_is_open(options: TrainOptions, given: Mapping[str, Any]) -> bool:
-    """Whether neither the options nor a configuration file decide the precision."""
-    return options.precision == "auto" and "precision" not in given.get("execution", {})
-
-
 def differences(settings: Settings, data: str, options: TrainOptions, root: str, own: Mapping[str, str]) -> list[str]:
     """What the options ask for that a run which exists was not started with, as `name: old -> new`.
 
@@ -288,26 +326,20 @@ def differences(settings: Settings, data: str, options: TrainOptions, root: str,
         old, new = (which.get(name, "the library's") for which in (settings.own, own))
         if old != new:
             changed.append(f"{name}: {old} -> {new}")
-    for name in ("task", "recipe"):
-        if getattr(options, name) not in ("auto", getattr(settings, name)):
-            changed.append(f"{name}: {getattr(settings, name)} -> {getattr(options, name)}")
     stored = settings_to_dict(settings)
-    for section, wanted in asked_for(options).items():
-        pairs = wanted.items() if isinstance(wanted, dict) else [(section, wanted)]
-        for key, new in pairs:
-            old = stored[section].get(key) if isinstance(wanted, dict) else stored[section]
-            if key == "image_size" and not isinstance(new, tuple):
+    stored["execution"]["compile"] = "on" if settings.execution.compile else "off"
+    wanted = {"task": options.task, "recipe": options.recipe, **asked_for(options)}
+    wanted["execution"] = {name: getattr(options, name) for name in ("device", "threads", "precision", "compile")}
+    for section, values in wanted.items():
+        inner = isinstance(values, dict)
+        for key, new in values.items() if inner else [(section, values)]:
+            old = stored[section].get(key) if inner else stored[key]
+            if key == "image_size":
                 new = (new, new)
-            if old != new:
+            if new not in (None, "auto", old):
                 changed.append(f"{key}: {old} -> {new}")
-    execution: dict[str, Any] = {**asdict(settings.execution), "compile": "on" if settings.execution.compile else "off"}
-    for name in ("device", "threads", "precision", "compile"):
-        if getattr(options, name) not in (None, "auto", execution[name]):
-            changed.append(f"{name}: {execution[name]} -> {getattr(options, name)}")
     if options.size is not None:
         changed += _other_size(settings, options.size)
-    if settings.background and not options.background:
-        changed.append("background: yes -> no")
     return changed
 
 
@@ -318,16 +350,3 @@ def _other_size(settings: Settings, asked: str) -> list[str]:
     size = ViTConfig.from_size(asked, image_size=network.image)
     shapes = [(n.patch, n.width, n.depth, n.heads, n.mlp_width) for n in (size, network)]
     return [] if shapes[0] == shapes[1] else [f"size: another network -> {asked}"]
-
-
-def check_same(changed: Sequence[str], folder: Path) -> None:
-    """Refuse to go on with a run that was started differently.
-
-    Raises:
-        UsageError: If anything differs; lists old -> new.
-    """
-    if changed:
-        raise UsageError(
-            f"{folder} was started with other options: {'; '.join(changed)}",
-            f"leave these out to go on as before, or another --out than {folder}",
-        )

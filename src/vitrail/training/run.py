@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.errors import DataError, RunError, UsageError
-from vitrail.io import to_json, write_file
+from vitrail.io import read_json, to_json, write_file
 
 BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "config.yaml"}  # the last makes it a run
+REMEMBERED = ("name", "root", "images", "split_seed", "fingerprint")  # what data.json holds at least
 PACKAGES = ("vitrail", "torch", "torchvision", "numpy", "pillow", "safetensors")
 
 
@@ -77,18 +78,20 @@ class RunFolder:
         """Write a file whole, or leave the former one."""
         write_file(self.path / name, content)
 
-    def read_data(self) -> dict[str, Any]:
+    def read_data(self, hint: str) -> dict[str, Any]:
         """What the run remembers of its data.
+
+        Args:
+            hint: What to try where that cannot be read.
 
         Raises:
             DataError: If `data.json` is missing or damaged.
         """
-        file = self.path / "data.json"
-        try:
-            content = dict(json.loads(file.read_text(encoding="utf-8")))
-            return {**content, "root": str(content["root"])}
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise DataError(f"{file} is missing or damaged ({error!r})", "another --out, to start again") from error
+        content = read_json(self.path / "data.json", hint)
+        missing = [key for key in REMEMBERED if key not in content]
+        if missing or not isinstance(content["root"], str):
+            raise DataError(f"{self.path / 'data.json'} is damaged (no {(missing or ['root'])[0]})", hint)
+        return content
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """One more line of metrics."""

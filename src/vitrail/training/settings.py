@@ -3,6 +3,7 @@
 `config.yaml` is read strictly: an unknown key or a value of the wrong type is an error that names the key.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -184,6 +185,16 @@ class Settings:
                 f"fetch_size: {image.image[0]}",
             )
 
+    def taught(self) -> dict[str, str]:
+        """Who taught, and how; empty where only the labels did."""
+        how = self.distillation
+        if how is None:
+            return {}
+        soft = f", temperature {how.temperature:g}" if how.kind == "soft" else ""
+        token = isinstance(self.network, ViTConfig) and self.network.distillation_token
+        where = "by a distillation token" if token else "on the class head"
+        return {"teacher": how.teacher, "distillation": f"{how.kind}{soft}, weight {how.weight:g}, {where}"}
+
 
 def image_config(network: NetworkConfig) -> ViTConfig | None:
     """The part of a network's configuration that reads images; None where texts are read."""
@@ -202,18 +213,13 @@ def _at_least(name: str, value: int, least: int) -> None:
 
 def settings_to_yaml(settings: Settings) -> str:
     """Text that reads back into equal settings by `settings_from_dict(yaml.safe_load(text))`."""
-    return yaml.safe_dump(_plain(settings_to_dict(settings)), sort_keys=False, allow_unicode=True)
+    plain = json.loads(json.dumps(settings_to_dict(settings)))  # tuples as lists
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
 def settings_to_dict(settings: Settings) -> dict[str, Any]:
     """Nested plain values."""
     return {**asdict(settings), "network": config_to_dict(settings.network)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, tuple) else value
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -239,7 +245,9 @@ def read_given(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: If the file cannot be read, or a key is unknown or a value impossible; names the key.
     """
-    return _checked(run_settings(read_yaml(path)), str(path))
+    values = run_settings(read_yaml(path))
+    _checked(values, str(path))
+    return values
 
 
 def settings_from_dict(values: Mapping[str, Any], where: str = "the configuration") -> Settings:
@@ -249,11 +257,8 @@ def settings_from_dict(values: Mapping[str, Any], where: str = "the configuratio
         UsageError: Names the first key that is unknown, missing or of the wrong type.
     """
     checked = _checked(run_settings(values), where)
-    kinds = get_type_hints(Settings)
     try:
-        network = config_from_dict(checked.pop("network"))
-        others = {name: validated(TypeAdapter(kinds[name]), value, where, name) for name, value in checked.items()}
-        return Settings(**others, network=network)
+        return Settings(**checked | {"network": config_from_dict(checked["network"])})
     except VitrailError as error:
         raise UsageError(f"{where}: {error.problem.removeprefix(f'{where}: ')}", error.hint) from error
     except (TypeError, KeyError) as error:
@@ -263,19 +268,17 @@ def settings_from_dict(values: Mapping[str, Any], where: str = "the configuratio
 
 
 def _checked(values: dict[str, Any], where: str) -> dict[str, Any]:
-    """The values, every key and value of which is possible on its own."""
+    """The values as fields of `Settings`, each possible on its own; the network as it was given."""
     network = values.get("network", {})
     kind = network.get("kind") if isinstance(network, dict) else None
     fitting = [example for name, example in _EXAMPLES.items() if name == (kind or name)]
-    known = _plain_keys(fitting or list(_EXAMPLES.values()))
-    refuse_unknown(values, known, where, "")
+    refuse_unknown(values, _plain_keys(fitting or list(_EXAMPLES.values())), where, "")
     kinds = get_type_hints(Settings) | {"network": dict[str, Any]}
-    for name, value in values.items():
-        validated(TypeAdapter(kinds[name]), value, where, name)
+    checked = {name: validated(TypeAdapter(kinds[name]), value, where, name) for name, value in values.items()}
     hints = {"kind": str, **get_type_hints(ViTConfig)} if kind == "ViT" else {}
     for name in network.keys() & hints.keys():
         validated(TypeAdapter(hints[name]), network[name], where, f"network.{name}")
-    return dict(values)
+    return checked
 
 
 def _plain_keys(examples: list[NetworkConfig]) -> dict[str, Any]:

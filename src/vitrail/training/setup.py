@@ -7,8 +7,8 @@ Both go through `build`, which makes the same start weights from the same settin
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import nn
 
 from vitrail.data.background import Pixels, draw_background, drawn_words
 from vitrail.data.batches import Batch, Batches
-from vitrail.data.columns import Codec, Texts
+from vitrail.data.columns import Codec
 from vitrail.data.dataset import TRAIN, VALIDATION, Counts, Dataset, RawDataset, Samples, make_dataset, read_vocabulary
 from vitrail.data.images import Images
 from vitrail.data.loader import Loader, check_readable, open_loader
@@ -26,17 +26,19 @@ from vitrail.data.preprocessing import Preprocessing, measure_statistics
 from vitrail.data.readers import is_named, read
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.model import Model
+from vitrail.nn import ViT, check_parts
+from vitrail.nn.networks import build as build_network
 from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.tasks import Task, check_column, choose_task
-from vitrail.tasks.task import Input, Objective, unit_of
-from vitrail.training.distill.request import Request, hired, teacher_facts, with_teacher
+from vitrail.tasks.task import Input, Objective, check_metrics, check_objective, unit_of
+from vitrail.training.distill.objective import with_teacher
+from vitrail.training.distill.request import Request, hired
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import ALONE, Work, pick_micro_batches, pick_precision, step_seconds, work_of
 from vitrail.training.loop import part_size
 from vitrail.training.options import TrainOptions
-from vitrail.training.own import NOTHING_OWN, Own, check_metrics, check_objective, check_raw, network_of
 from vitrail.training.recipes import counts_of
-from vitrail.training.resolve import check_same, differences, precision_is_open, refuse_idle_data, resolve
+from vitrail.training.resolve import NOTHING_OWN, Own, differences, longest_read, refuse_idle_data, replayed, resolve
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import Settings, image_config, read_yaml, settings_from_dict
 
@@ -45,8 +47,6 @@ MEASURED = 2048  # images that mean and standard deviation are measured on
 TRIAL_FLOPS = 2e11  # most work of a timed step: a second or two on one thread
 LEFT_OUT = "left out: "
 
-Progress = Callable[[str, int, int], None]  # what, done, of how many
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Prepared:
@@ -54,26 +54,24 @@ class Prepared:
 
     Attributes:
         settings: Of the run.
-        task: What is learnt.
         dataset: Where the samples come from.
-        model: What is trained, and its interface.
+        model: What is trained, its task, and its interface.
         data: The training batches.
         validation: The batches that choices are made on.
         objective: What is minimised.
         beside: What a teacher takes in every step.
         notes: What was said of the data and the choices.
-        micro_batch_seconds: As timed; 0 when it was not.
+        micro_batch_seconds: Of forward and backward, as timed.
     """
 
     settings: Settings
-    task: Task
     dataset: Dataset
     model: Model
     data: Batches
     validation: Batches
     objective: Objective
     beside: Work = ALONE
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     micro_batch_seconds: float = 0.0
 
     @property
@@ -93,33 +91,13 @@ class Prepared:
         few = max(1, min(part, max(8, int(TRIAL_FLOPS / work))))
         return next(self.data.batches(0, few)), part / few
 
-    def loaders(self) -> list[tuple[Loader, int]]:
-        """The loaders of training and validation, with how many samples each should hold."""
-        return [(each.loader, len(each)) for each in (self.data, self.validation)]
-
-    def page_facts(self) -> list[tuple[str, str]]:
-        """Sizes of data and network, as name and value."""
-        count, settings = sum(parameter.numel() for parameter in self.network.parameters()), self.settings
-        name, holds = self.model.output.describe()
-        sizes = ", ".join(f"{len(samples):,} {part}" for part, samples in self.dataset.splits.items())
-        facts = [
-            (f"{self.unit}s", sizes),
-            (name, str(self.model.output.outputs) if name == "classes" else holds),
-            ("recipe", settings.recipe),
-            ("network", f"{count:,} parameters, {network_words(settings)}"),
-        ]
-        if (reads := image_config(settings.network)) is not None:
-            (height, width), (down, across) = reads.image, reads.patch
-            facts.append(("image size", f"{height} x {width}, patches of {down} x {across}"))
-        return [*facts, *teacher_facts(settings).items()]
-
     def data_facts(self) -> dict[str, Any]:
         """What `data.json` holds."""
         dataset = self.dataset
         return {
             "name": dataset.name,
             "root": dataset.root,
-            "task": self.task.name,
+            "task": self.model.task.name,
             "column": dataset.column,
             **self.model.output.to_dict(),
             "images": {name: len(samples) for name, samples in dataset.splits.items()},
@@ -128,26 +106,6 @@ class Prepared:
             "fingerprint": dataset.fingerprint,
             **dataset.facts,
         }
-
-
-def network_words(settings: Settings) -> str:
-    """The shape of a network in words."""
-    if "network" in settings.own:
-        return settings.own["network"]
-    values = vars(settings.network)
-    reads = image_config(settings.network)
-    width = reads.width if reads is not None else values["width"]
-    depth = reads.depth if reads is not None else values["encoder_depth"]
-    if "decoder_depth" not in values:
-        return f"{counted(depth, 'block')} of width {width}"
-    reading = counted(depth, "block that reads", "blocks that read")
-    return f"{reading} and {counted(values['decoder_depth'], 'that writes', 'that write')}, width {width}"
-
-
-def longest_read(dataset: Dataset) -> int:
-    """Characters of the longest training text that is read; 1 where images are."""
-    inputs = dataset.train.inputs
-    return max(map(len, inputs.values), default=1) if isinstance(inputs, Texts) else 1
 
 
 def open_data(
@@ -174,9 +132,11 @@ def open_data(
         UsageError: More than one task could be learnt, or there is none of that name.
         DataError: The data cannot be used.
     """
-    raw = own.reader(data, root) if own.reader is not None else read(data, root, split_seed=seed, counts=counts)
-    if own.reader is not None:
-        check_raw(raw, data)
+    if own.reader is None:
+        raw = read(data, root, split_seed=seed, counts=counts)
+    else:
+        raw = own.reader(data, root)
+        _check_raw(raw, data)
     if own.task is not None:
         learnt = check_column(data, raw.columns(), own.task)
     else:
@@ -186,6 +146,22 @@ def open_data(
         return learnt.codec(raw, splits, separator)
 
     return make_dataset(data, raw, learnt.column, learn, seed), learnt
+
+
+def _check_raw(raw: object, data: str) -> None:
+    """Hold what an own reader gave against its contract.
+
+    Raises:
+        DataError: Says what it breaks.
+    """
+    if not isinstance(raw, RawDataset):
+        raise DataError(
+            f"the reader gave {type(raw).__name__} for {data}, which breaks its contract", "a vitrail.data.RawDataset"
+        )
+    for name, samples in raw.splits.items():
+        for column in samples.columns:
+            if len(samples.column(column)) != len(samples):
+                raise DataError(f"the reader's split {name} has a column {column} of another length", "one value each")
 
 
 def new_run(
@@ -208,25 +184,30 @@ def new_run(
     dataset, learnt = open_data(data, task, root, seed, counts, str(given.get("separator", "")), own)
     refuse_idle_data(data, options, dataset, own)
     settings, notes = resolve(data, options, given, dataset, learnt, own)
+    asked = replayed(options, settings.execution, given)
     settings = settings if request is None else request.applied(settings)
     memory = free_memory(torch.device(settings.execution.device))
-    teacher = hired(settings, request, dataset, new=True)
+    settings, teacher = hired(settings, request, dataset, new=True)
     for sentence in (*dataset.notes, *notes):
         listen(sentence)
-    prepared = build(settings, dataset, learnt, _progress(listen), own)
-    asked = "auto" if precision_is_open(options, given) else settings.execution.precision
+    prepared = build(settings, dataset, learnt, listen, own)
     with threads_set(settings.execution.threads):
-        prepared = with_teacher(prepared, request, teacher, True, _progress(listen))
-        prepared, parts = _in_micro_batches(prepared, options, given, memory)
+        prepared = with_teacher(prepared, request, teacher, True, listen)
+        more: list[str] = []
+        if options.accumulate is None and "accumulate" not in given.get("optimization", {}):
+            prepared, more = _in_micro_batches(prepared, memory)
         listen("timing a few steps")
         batch, whole = prepared.trial()
-        check_objective(prepared.objective, prepared.network, batch, settings.own)
+        if settings.own:
+            whose = ", ".join(f"{kind} {name}" for kind, name in settings.own.items())
+            check_objective(prepared.objective, prepared.network, batch, whose)
         if own.task is not None:
             check_metrics(learnt, prepared.model.input, dataset.codec, prepared.network, batch)
-        execution, more, seconds = pick_precision(
-            settings.execution, asked, width_of(settings), prepared.network, batch, prepared.objective
+        width = vars(image_config(settings.network) or settings.network)["width"]
+        execution, said, seconds = pick_precision(
+            settings.execution, asked.precision, width, prepared.network, batch, prepared.objective
         )
-    more = [*parts, *more]
+    more = [*more, *said]
     for sentence in (*more, *shortened(prepared.notes)):
         listen(sentence)
     settings = replace(prepared.settings, execution=execution)
@@ -249,9 +230,14 @@ def resume_run(
         DataError: If the data has changed.
     """
     settings = settings_from_dict(read_yaml(folder.config), str(folder.config))
-    stored = folder.read_data()
+    stored = folder.read_data("another --out, to start again")
     changed = differences(settings, data, options, stored["root"], own.names())
-    check_same(changed if request is None else [*changed, *request.differences(settings)], folder.path)
+    changed += [] if request is None else request.differences(settings)
+    if changed:
+        raise UsageError(
+            f"{folder.path} was started with other options: {'; '.join(changed)}",
+            f"leave these out to go on as before, or another --out than {folder.path}",
+        )
     pick_device(settings.execution.device)
     if options.workers is not None:  # the one choice that cannot change a bit of the result
         settings = replace(settings, execution=replace(settings.execution, workers=options.workers))
@@ -265,30 +251,19 @@ def resume_run(
         raise DataError(
             f"{settings.data} has changed since {folder.path} was started", "the data as it was, or another --out"
         )
-    teacher = hired(settings, request, dataset, new=False)
-    prepared = build(settings, dataset, learnt, _progress(listen), own)
+    settings, teacher = hired(settings, request, dataset, new=False)
+    prepared = build(settings, dataset, learnt, listen, own)
     with threads_set(settings.execution.threads):
-        prepared = with_teacher(prepared, request, teacher, False, _progress(listen))
-    return replace(prepared, notes=tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())])))
+        prepared = with_teacher(prepared, request, teacher, False, listen)
+        batch, whole = prepared.trial()
+        network, precision = copy.deepcopy(prepared.network), settings.execution.precision
+        seconds = step_seconds(network, batch, prepared.objective, precision)
+    notes = tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())]))
+    return replace(prepared, notes=notes, micro_batch_seconds=seconds * whole)
 
 
-def _progress(listen: Listen) -> Progress:
-    """What reports on reading, to a listener."""
-    return lambda what, done, whole: listen(Reading(what, done, whole))
-
-
-def width_of(settings: Settings) -> int:
-    """Numbers per token of what is trained."""
-    reads = image_config(settings.network)
-    return reads.width if reads is not None else vars(settings.network)["width"]
-
-
-def _in_micro_batches(
-    prepared: Prepared, options: TrainOptions, given: dict[str, Any], memory: int
-) -> tuple[Prepared, list[str]]:
-    """The same with each batch in as many micro-batches as the memory asks for, unless their number is given."""
-    if options.accumulate is not None or "accumulate" in given.get("optimization", {}):
-        return prepared, []
+def _in_micro_batches(prepared: Prepared, memory: int) -> tuple[Prepared, list[str]]:
+    """The same with each batch in as many micro-batches as the memory asks for, and a sentence where that is many."""
     settings = prepared.settings
     work = work_of(settings.network, longest_read(prepared.dataset))
     parts, notes = pick_micro_batches(work, settings.optimization, memory, prepared.beside)
@@ -296,43 +271,39 @@ def _in_micro_batches(
     return replace(prepared, settings=settings), notes
 
 
-def time_micro_batch(prepared: Prepared, network: nn.Module) -> float:
-    """Seconds of forward and backward of one micro-batch, from a timed trial; no weight moves."""
-    batch, whole = prepared.trial()
-    precision = prepared.settings.execution.precision
-    return whole * step_seconds(copy.deepcopy(network), batch, prepared.objective, precision)
-
-
 def build(
     settings: Settings,
     dataset: Dataset,
     task: Task,
-    progress: Progress = lambda what, done, whole: None,
+    listen: Listen = lambda event: None,
     own: Own = NOTHING_OWN,
 ) -> Prepared:
     """Everything that the settings and the data decide; the same call gives the same start weights.
 
     Raises:
         DataError: If too many samples cannot be read.
+        UsageError: A part of one's own breaks its contract; says which.
     """
     device = torch.device(settings.execution.device)
     vocabulary = read_vocabulary(dataset, settings.separator)
     if vocabulary is None:
-        read_by, train, validation = _images(settings, dataset, progress)
+        read_by, train, validation = _images(settings, dataset, listen)
     else:
         read_by = vocabulary
         splits = (dataset.splits[name] for name in (TRAIN, VALIDATION))
         train, validation = (open_loader(split.inputs, vocabulary, workers=0) for split in splits)
     background, notes = _background(settings, dataset, task, read_by)
     torch.manual_seed(settings.seed)
-    network = network_of(settings.network, own)
+    network = build_network(settings.network, own.parts) if own.network is None else own.network
+    if own.network is None and own.parts is not None and isinstance(network, ViT):
+        check_parts(network)
     facts = {
         "data": settings.data,
         f"training_{unit_of(read_by)}s": len(dataset.train),
         "recipe": settings.recipe,
         "epochs": settings.optimization.epochs,
         "seed": settings.seed,
-        **teacher_facts(settings),
+        **settings.taught(),
         **task.facts(read_by, settings.augmentation, dataset.train),
     }
     model = Model(network.to(device), read_by, dataset.codec, task, background, facts)
@@ -349,7 +320,6 @@ def build(
     held_out = dataset.validation.column(task.column)
     return Prepared(
         settings=settings,
-        task=task,
         dataset=dataset,
         model=model,
         data=data,
@@ -359,7 +329,7 @@ def build(
     )
 
 
-def _images(settings: Settings, dataset: Dataset, progress: Progress) -> tuple[Preprocessing, Loader, Loader]:
+def _images(settings: Settings, dataset: Dataset, listen: Listen) -> tuple[Preprocessing, Loader, Loader]:
     """The preprocessing, with measured mean and standard deviation, and the images of training and validation."""
     network = image_config(settings.network)
     assert network is not None
@@ -377,8 +347,8 @@ def _images(settings: Settings, dataset: Dataset, progress: Progress) -> tuple[P
     fetched = (round(network.image[0] * larger), round(network.image[1] * larger))
     whole = settings.augmentation.crops  # else training shows what evaluation shows
     as_fetched = replace(shape, size=fetched, crop_ratio=1.0) if whole else shape
-    train = _loader(dataset, TRAIN, as_fetched, settings, progress, whole)
-    validation = _loader(dataset, VALIDATION, shape, settings, progress)
+    train = _loader(dataset, TRAIN, as_fetched, settings, listen, whole)
+    validation = _loader(dataset, VALIDATION, shape, settings, listen)
     some = np.linspace(0, len(dataset.train) - 1, min(MEASURED, len(dataset.train))).astype(np.int64)
     sample = list(train.fetch(np.array_split(some, -(-len(some) // SAMPLED))))
     mean, std = measure_statistics(image for part in sample for image in part.images())
@@ -386,7 +356,7 @@ def _images(settings: Settings, dataset: Dataset, progress: Progress) -> tuple[P
 
 
 def _loader(
-    dataset: Dataset, name: str, shape: Preprocessing, settings: Settings, progress: Progress, whole: bool = False
+    dataset: Dataset, name: str, shape: Preprocessing, settings: Settings, listen: Listen, whole: bool = False
 ) -> Loader:
     inputs = dataset.splits[name].inputs
     loader = open_loader(
@@ -395,7 +365,7 @@ def _loader(
         workers=settings.execution.workers,
         whole=whole,
         pin=settings.execution.device.startswith("cuda"),
-        progress=lambda done: progress(f"reading {name}", done, len(inputs)),
+        progress=lambda done: listen(Reading(f"reading {name}", done, len(inputs))),
     )
     check_readable(loader, len(inputs))
     return loader

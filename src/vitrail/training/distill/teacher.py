@@ -5,18 +5,21 @@
 
 It is no part of the student: no parameter, no buffer and no file of the student holds any of it. Whoever calls
 `train()` on what, it answers in eval mode and outside the graph, so that no statistic of it drifts. Its classes are
-matched to the student's by name.
+matched to the student's by name. What it takes at every step is measured by asking it, since it may be anything.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.data.columns import Classes
 from vitrail.data.preprocessing import Preprocessing
@@ -25,8 +28,11 @@ from vitrail.model import Model, load
 from vitrail.nn import ViT
 from vitrail.nn.twin import evaluating
 from vitrail.training.checkpoint import weights_hash
-from vitrail.weights.classifiers import Classifier, open_classifier
+from vitrail.training.execution import Work
+from vitrail.weights.classifiers import open_classifier
 
+FOREIGN = ("torchvision:", "timm:")  # before the name of a network of another library
+ASKED = 2  # pictures that a teacher's cost is taken of; a network may take a single one for none
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, as Pillow turns colour into grey
 
 
@@ -91,7 +97,7 @@ class Teacher:
             found: object = self.network(self.view(images.float(), student))
         if not isinstance(found, Tensor):
             raise UsageError(
-                f"{self.name} gives {_kind(found)}, which is no tensor of logits",
+                f"{self.name} gives {type(found).__name__}, which is no tensor of logits",
                 "lambda x: model(x).logits as the teacher's network, with model in eval mode; "
                 'model(x)["logits"] where it gives a dict',
             )
@@ -148,35 +154,31 @@ class Teacher:
         return replace(self, network=nn.Sequential(self.module, Columns(columns)), classes=tuple(classes))
 
 
-def open_teacher(what: str | Path, weights: str = "pretrained", size: int = 0) -> Teacher:
+def open_teacher(what: str | Path, weights: str = "pretrained", size: int = 0, head: bool = True) -> Teacher:
     """A teacher by what it is called.
 
     Args:
         what: A run or model folder, `torchvision:NAME` or `timm:NAME`.
         weights: Of a torchvision or timm network: pretrained, random, or a file with its state dict.
         size: Side in pixels of the pictures that it is shown; 0 for its own.
+        head: False for a teacher that answers with features, for a new head to read, and has no class names.
 
     Raises:
         UsageError: If there is no network of that name, or it is no classifier of pictures.
         DataError: If the folder or the weights are missing or damaged, or do not fit.
     """
     kind, colon, name = str(what).partition(":")
-    if colon and kind in ("torchvision", "timm"):
-        found = open_classifier(kind, name, weights)
-        return resized(_of_classifier(found, str(what)), size)
-    if colon and len(kind) > 1 and not Path(what).exists():
+    if str(what).startswith(FOREIGN):
+        found = open_classifier(kind, name, weights, head=head)
+        teacher = Teacher(found.network, found.preprocessing, found.classes, str(what))
+    elif colon and len(kind) > 1 and not Path(what).exists():
         raise UsageError(f"there is no kind of teacher '{kind}:'", "a run folder, torchvision:NAME or timm:NAME")
-    return resized(of_model(_loaded(Path(what)), str(what)), size)
-
-
-def open_features(what: str | Path, weights: str = "pretrained", size: int = 0) -> Teacher:
-    """The same without its head: what it answers are features, for a new head to read; it has no class names."""
-    kind, colon, name = str(what).partition(":")
-    if colon and kind in ("torchvision", "timm"):
-        found = open_classifier(kind, name, weights, head=False)
-        return resized(_of_classifier(found, str(what)), size)
-    model = _loaded(Path(what))
-    return resized(replace(of_model(model, str(what)), network=headless(model.network), classes=()), size)
+    else:
+        model = _loaded(Path(what))
+        teacher = of_model(model, str(what))
+        if not head:
+            teacher = replace(teacher, network=headless(model.network), classes=())
+    return replace(teacher, preprocessing=replace(teacher.preprocessing, size=(size, size))) if size else teacher
 
 
 def of_model(model: Model, name: str = "model") -> Teacher:
@@ -192,13 +194,59 @@ def headless(network: ViT) -> ViT:
     return network
 
 
-def resized(teacher: Teacher, size: int) -> Teacher:
-    """The teacher, shown pictures of another size; as it is when 0."""
-    return replace(teacher, preprocessing=replace(teacher.preprocessing, size=(size, size))) if size else teacher
+def teacher_cost(teacher: Teacher, student: Preprocessing, device: torch.device) -> Work:
+    """Bytes and FLOPs of a teacher that answers in every step.
+
+    Nothing is kept of an answer for the backward pass, so that its activations are about what the widest step of the
+    network reads and writes. The weights of a function are unseen.
+
+    Args:
+        teacher: What is asked.
+        student: The preprocessing of the pictures that it is shown.
+        device: Where it lies.
+    """
+    images = torch.zeros(ASKED, student.channels, *student.size, device=device)
+    weights = [*teacher.module.parameters(), *teacher.module.buffers()]
+    with FlopCounterMode(display=False) as counter, Widest(weights) as widest:
+        teacher.answer(images, student)
+    return Work(
+        weights=sum(tensor.nbytes for tensor in weights),
+        activations=widest.bytes // ASKED,
+        flops=counter.get_total_flops() // ASKED,
+    )
 
 
-def _of_classifier(found: Classifier, name: str) -> Teacher:
-    return Teacher(found.network, found.preprocessing, found.classes, name)
+class Widest(TorchFunctionMode):
+    """Sees every function of torch that is called within, and keeps the most bytes that one reads and writes.
+
+    Args:
+        weights: Tensors that do not count.
+    """
+
+    def __init__(self, weights: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.weights = {tensor.untyped_storage().data_ptr() for tensor in weights}
+        self.bytes = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, and look at what went in and came out."""
+        found = func(*args, **(kwargs or {}))
+        storages = [tensor.untyped_storage() for tensor in _tensors([*args, *(kwargs or {}).values(), found])]
+        together = {storage.data_ptr(): storage.nbytes() for storage in storages}
+        self.bytes = max(self.bytes, sum(size for place, size in together.items() if place not in self.weights))
+        return found
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among values, and in lists and tuples of them."""
+    for value in values:
+        match value:
+            case Tensor():
+                yield value
+            case list() | tuple():
+                yield from _tensors(value)
 
 
 def _loaded(folder: Path) -> Model:
@@ -211,12 +259,6 @@ def _loaded(folder: Path) -> Model:
     if not isinstance(model.output, Classes):
         raise UsageError(f"{folder} is no classifier of pictures, so it cannot teach one", "the run of a classifier")
     return model
-
-
-def _kind(found: object) -> str:
-    """What an object is, in two words."""
-    name = type(found).__name__
-    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 def _column(values: Sequence[float], like: Tensor) -> Tensor:

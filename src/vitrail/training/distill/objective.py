@@ -1,0 +1,236 @@
+"""The objective of a student: its teacher asked, live or once and stored, and given a new head where it needs one.
+
+A new head is multinomial logistic regression on the teacher's frozen features: they are taken from unchanged training
+images and standardised, and one linear map is fitted to them by L-BFGS, a convex problem, so there is nothing to tune
+and the same data give the same head.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.data.augmentation import Augmentation
+from vitrail.data.batches import Batch, Batches
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.tasks.distill import Ask, distillation
+from vitrail.training.distill.request import Request
+from vitrail.training.distill.teacher import FOREIGN, Teacher, teacher_cost
+from vitrail.training.events import Listen, Reading
+from vitrail.training.execution import ALONE
+from vitrail.training.settings import Distillation
+
+if TYPE_CHECKING:
+    from vitrail.training.setup import Prepared
+
+CACHED_BYTES = 2**30  # larger tables of answers are not kept unless that was asked for
+SCORED = 2048  # validation images that the teacher's accuracy is counted on
+STEADY = 1e-3  # how far an answer may differ between two batches, as a fraction of the largest logit
+TOGETHER = 256  # images that are asked about at a time
+FITTED = 10_000  # most images that a head is fitted on
+STEPS = 100  # of L-BFGS, each with its line search
+DECAY = 1e-4  # on the squares of the weights, for standardised features
+
+
+def with_teacher(
+    prepared: "Prepared", request: Request | None, teacher: Teacher | None, new: bool, listen: Listen
+) -> "Prepared":
+    """The same run with a teacher, where there is one.
+
+    Args:
+        prepared: A classifier, prepared by its settings.
+        request: What was asked for; None when only the settings say it.
+        teacher: From `hired`.
+        new: Whether the run begins; then the teacher is scored and the choices that were left open are made.
+        listen: Gets what is done of the teacher's answers.
+
+    Raises:
+        DataError: If its answers are not finite.
+        UsageError: If it cannot teach this student.
+    """
+    how, data = prepared.settings.distillation, prepared.data
+    if teacher is None or how is None:
+        return prepared
+    teacher = teacher.to(data.device)
+    _check_answers(teacher, data)
+    classes = prepared.model.classes
+    teacher = with_new_head(teacher, data, classes) if how.fit_head else teacher.matched(classes)
+    asked = request.options.cache if request is not None and new else ("on" if how.cache else "off")
+    how = replace(how, cache=_keeps(asked, data))
+    notes = _said(how, teacher, prepared) if new else []
+    ask = stored_answers(teacher, data, listen) if how.cache else live_answers(teacher, data)
+    token = vars(prepared.settings.network)["distillation_token"]
+    return replace(
+        prepared,
+        settings=replace(prepared.settings, distillation=how),
+        objective=distillation(ask, how.kind, how.temperature, how.weight, token),
+        beside=ALONE if how.cache else teacher_cost(teacher, _shown(data), data.device),
+        notes=(*prepared.notes, *notes),
+    )
+
+
+def live_answers(teacher: Teacher, data: Batches) -> Ask:
+    """The teacher sees each image of a batch as the student does, with the same augmentation."""
+    return lambda batch: teacher.answer(batch.inputs, _shown(data))
+
+
+def stored_answers(teacher: Teacher, data: Batches, listen: Listen = lambda event: None) -> Ask:
+    """The teacher is asked once for each training image, unchanged; later its answers are looked up by id.
+
+    They are computed in one fixed order, so that a run that goes on has the same ones.
+    """
+    table = torch.zeros(len(data), len(teacher.classes), device=data.device)
+    done = 0
+    for batch in unchanged(data).batches(0, TOGETHER):
+        table[torch.from_numpy(batch.ids).to(data.device)] = teacher.answer(batch.inputs, _shown(data))
+        done += len(batch)
+        listen(Reading("asking the teacher", done, len(data)))
+
+    def looked_up(batch: Batch) -> Float[Tensor, "b v"]:
+        return table[torch.from_numpy(batch.ids).to(table.device)]
+
+    return looked_up
+
+
+def with_new_head(features: Teacher, data: Batches, classes: tuple[str, ...], most: int = FITTED) -> Teacher:
+    """A teacher of these classes: what it had before its head, and a linear map fitted on top.
+
+    Args:
+        features: Its answers are features, or logits of other classes.
+        data: The student's training images and labels.
+        classes: Of the labels.
+        most: Pictures that the head is fitted on.
+    """
+    answers, labels, count = [], [], 0
+    for batch in unchanged(data).batches(0, TOGETHER):
+        answers.append(features.answer(batch.inputs, _shown(data)).flatten(1))
+        labels.append(batch.labels)
+        count += len(batch)
+        if count >= most:
+            break
+    head = fitted(torch.cat(answers), torch.cat(labels), len(classes))
+    return replace(features, network=nn.Sequential(features.module, nn.Flatten(), head), classes=classes)
+
+
+def unchanged(data: Batches) -> Batches:
+    """The same images without augmentation."""
+    return replace(data, augmentation=Augmentation(), blend=None)
+
+
+def fitted(features: Float[Tensor, "n f"], labels: Int[Tensor, " n"], classes: int) -> nn.Linear:
+    """The linear map whose softmax fits the labels best, with a little weight decay."""
+    mean, std = features.mean(dim=0), features.std(dim=0, correction=0).clamp_min(1e-6)
+    standard = (features - mean) / std
+    weight = torch.zeros(classes, features.shape[1], device=features.device, requires_grad=True)
+    bias = torch.zeros(classes, device=features.device, requires_grad=True)
+    solver = torch.optim.LBFGS([weight, bias], max_iter=STEPS, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        solver.zero_grad()
+        value = F.cross_entropy(F.linear(standard, weight, bias), labels) + DECAY * weight.square().sum()
+        value.backward()
+        return value
+
+    with torch.enable_grad():
+        solver.step(loss)
+    head = nn.Linear(features.shape[1], classes, device="meta")  # no random numbers for what is known
+    head.weight = nn.Parameter((weight / std).detach(), requires_grad=False)
+    head.bias = nn.Parameter((bias - (weight / std) @ mean).detach(), requires_grad=False)
+    return head
+
+
+def teacher_accuracy(teacher: Teacher, prepared: "Prepared") -> tuple[float, int]:
+    """Fraction of validation images whose first choice is right, and of how many."""
+    held_out, count = prepared.validation, len(prepared.validation)
+    everyone = np.linspace(0, count - 1, min(SCORED, count)).astype(np.int64)
+    labels = held_out.codec.targets(held_out.column.take(np.arange(count)))
+    groups = np.array_split(everyone, -(-len(everyone) // TOGETHER))
+    right = count = 0
+    student = prepared.model.preprocessing
+    for ids, got in zip(groups, held_out.loader.fetch(groups), strict=True):
+        images = student.normalise(got.pixels.to(prepared.data.device))
+        chosen = teacher.answer(images, student).argmax(dim=1).cpu()
+        right += int(((chosen == labels[ids]) & got.readable).sum())
+        count += int(got.readable.sum())
+    return right / max(1, count), count
+
+
+def _check_answers(teacher: Teacher, data: Batches) -> None:
+    """Refuse a teacher that cannot answer, or whose answer to an image depends on what else is in the batch."""
+    images = next(unchanged(data).batches(0, 8)).inputs
+    try:
+        together, apart = (teacher.answer(some, _shown(data)) for some in (images, images[: len(images) // 2]))
+    except VitrailError:
+        raise
+    except Exception as error:  # a function of strangers may raise anything
+        raise UsageError(
+            f"{teacher.name} cannot answer: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
+            f"a Preprocessing that is its network's (now it is shown {_shape(teacher)}), and a network that takes such "
+            "images and gives logits, such as lambda x: model(x).logits",
+        ) from error
+    if teacher.classes and tuple(together.shape) != (len(images), len(teacher.classes)):
+        raise UsageError(
+            f"{teacher.name} gives {tuple(together.shape)} for {len(images)} images and {len(teacher.classes)} class "
+            "names",
+            "one logit for each class name",
+        )
+    if not bool(together.isfinite().all()):
+        raise DataError(f"{teacher.name} gives numbers that are not finite", "other weights")
+    if float((together[: len(apart)] - apart).abs().max()) > STEADY * max(1.0, float(together.abs().max())):
+        raise UsageError(
+            f"{teacher.name} answers differently to the same image in another batch: is it in train mode?",
+            "hand over the module itself, or a function of one in eval mode",
+        )
+
+
+def _keeps(asked: str, data: Batches) -> bool:
+    """Whether answers are kept: where images never change, or where that was asked for."""
+    a = data.augmentation
+    if asked == "on" and (a.mixup or a.cutmix):
+        raise UsageError(
+            "stored answers are of single images, and here images are mixed (mixup or CutMix)",
+            "--cache off, so that the teacher sees the mixture too",
+        )
+    still = replace(a, label_smoothing=0.0, fill=Augmentation().fill) == Augmentation()
+    table = 4 * len(data) * data.codec.outputs
+    return asked == "on" or (asked == "auto" and still and table <= CACHED_BYTES)
+
+
+def _said(how: Distillation, teacher: Teacher, prepared: "Prepared") -> list[str]:
+    """What is worth knowing of the teacher before it teaches."""
+    accuracy, count = teacher_accuracy(teacher, prepared)
+    head = f" with a new head for the {len(teacher.classes)} classes here" if how.fit_head else ""
+    notes = [f"teacher {how.teacher}{head}: {accuracy:.2%} of {count:,} validation images right"]
+    if how.teacher_weights == "random" and how.teacher.startswith(FOREIGN):
+        notes.append("warning: the teacher has random weights, as asked for")
+    part = f"temperature {how.temperature:g}" if how.kind == "soft" else "its first choice"
+    token = vars(prepared.settings.network)["distillation_token"]
+    where = "the head of a distillation token" if token else "the class head"
+    kept = "; its answers are stored, one for each unchanged image" if how.cache else ""
+    own, student = teacher.preprocessing, prepared.model.preprocessing
+    if max(own.size) > max(student.size):
+        notes.append(
+            f"the teacher is shown the student's images of {_size(student)}, enlarged to its {_size(own)}: it sees "
+            "no more than the student does; --image-size makes them larger for both"
+        )
+    return [*notes, f"distillation: {how.kind} ({part}), weight {how.weight:g}, on {where}{kept}"]
+
+
+def _shown(data: Batches) -> Preprocessing:
+    """What the student's images are normalised by."""
+    assert isinstance(data.input, Preprocessing)
+    return data.input
+
+
+def _shape(teacher: Teacher) -> str:
+    return f"{teacher.preprocessing.channels} channel(s) of {_size(teacher.preprocessing)}"
+
+
+def _size(preprocessing: Preprocessing) -> str:
+    height, width = preprocessing.size
+    return f"{height} x {width}"
