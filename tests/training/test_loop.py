@@ -200,7 +200,7 @@ def test_clipping_scales_the_whole_gradient(monkeypatch: pytest.MonkeyPatch) -> 
             assert norm == pytest.approx(min(before, clip) if clip else before, rel=1e-3)
 
 
-BRIGHT = Optimization(epochs=25, batch_size=16, learning_rate=1e-2, average=0.9)
+BRIGHT = Optimization(epochs=40, batch_size=16, learning_rate=1e-2, average=0.9)
 
 
 @pytest.fixture(scope="module")
@@ -225,8 +225,9 @@ def test_labels_of_another_order_teach_nothing(learnt: Seen) -> None:
     data = tiny_set(64, Augmentation())
     shifted = replace(data, column=data.column.select(np.roll(np.arange(64), 1)))
     torch.manual_seed(0)
-    wrong = run(fresh(TINY, BRIGHT), shifted, BRIGHT).epochs[-1].loss
-    assert wrong > learnt.epochs[-1].loss + 0.3
+    shorter = replace(BRIGHT, epochs=20)
+    wrong = run(fresh(TINY, shorter), shifted, shorter).epochs[-1].loss
+    assert wrong > learnt.epochs[19].loss + 0.3
 
 
 def test_events_come_in_order_and_the_state_is_whole_between_them() -> None:

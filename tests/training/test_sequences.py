@@ -83,7 +83,7 @@ def test_micro_batches_add_up() -> None:
         assert sum(float(part[0].detach()) for part in group) == pytest.approx(float(loss.detach()), rel=1e-6)
 
 
-def unpredictable(steps: int = 100) -> float:
+def unpredictable(steps: int = 60) -> float:
     """The loss at the end of a training whose targets are noise that no source tells."""
     targets = ["".join(map(str, row)) for row in np.random.default_rng(0).integers(0, 10, (steps * 16, 5)).tolist()]
     choices = Optimization(epochs=1, batch_size=16, learning_rate=1e-2, warmup_epochs=0.1, schedule="constant")
