@@ -49,7 +49,7 @@ class Request:
         values: dict[str, Any] = {**before, "identity": "", **self.asked()}
         token, network = self.options.token, settings.network
         if not isinstance(network, ViTConfig):
-            raise UsageError(f"a teacher of classes cannot teach the task {settings.task}", "vitrail train, alone")
+            raise UsageError(f"a teacher of classes cannot teach the task {settings.task}", "vitrail train DATA, alone")
         wanted = token == "yes" or (token == "auto" and network.class_token)
         return replace(
             settings, distillation=Distillation(**values), network=replace(network, distillation_token=wanted)
@@ -88,7 +88,7 @@ def hired(settings: Settings, request: Request | None, dataset: Dataset, new: bo
     if how is None:
         return settings, None
     if not isinstance(dataset.codec, Classes):
-        raise UsageError(f"a teacher of classes cannot teach the column {dataset.column}", "vitrail train, alone")
+        raise UsageError(f"a teacher of classes cannot teach the column {dataset.column}", "vitrail train DATA, alone")
     classes = dataset.codec.names
     fit = request.options.fit_head if request is not None and new else ("always" if how.fit_head else "never")
     teacher, fit_head = _opened(how, None if request is None else request.handed, fit, classes)
