@@ -192,7 +192,7 @@ def test_a_run_that_goes_on_has_the_same(tmp_path: Path) -> None:
     assert not kept(run).exists()
     vitrail.train("digits", run, AGAIN)
     assert kept(run).read_bytes() == kept(whole("digits")).read_bytes()
-    with must_raise(UsageError, "background: yes -> no"):
+    with must_raise(UsageError, "background: True -> False"):
         vitrail.train("digits", run, replace(AGAIN, background=False))
 
 
