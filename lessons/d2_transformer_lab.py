@@ -45,8 +45,7 @@ from vitrail.nn import (
     generate,
     sinusoids,
 )
-from vitrail.nn.cost import layers
-from vitrail.nn.cost import parameters as count
+from vitrail.nn.cost import layers, parameters as count
 from vitrail.tasks.distill import distillation
 from vitrail.training.distill.teacher import Teacher
 from vitrail.weights.vit_pytorch import PARTS as PATCH_NORMS

@@ -1,4 +1,4 @@
-"""What `import vitrail` gives: a short list, written by hand, filled when it is used."""
+"""What `import vitrail` gives: a short list, filled when it is used."""
 
 import inspect
 import subprocess
@@ -58,8 +58,8 @@ def test_the_names_survive_the_import_of_every_folder() -> None:
     assert run.returncode == 0, run.stderr
 
 
-def test_a_wrong_name_lists_the_right_ones() -> None:
-    with pytest.raises(AttributeError, match=r"VIT.*ViTConfig"):
+def test_a_wrong_name_is_named() -> None:
+    with pytest.raises(AttributeError, match="VIT"):
         _ = vitrail.VIT  # pyrefly: ignore[missing-attribute]
 
 

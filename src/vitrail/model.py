@@ -42,8 +42,7 @@ from vitrail.tasks import TASKS, Prediction, Result, Task
 from vitrail.tasks.classify import Classification
 from vitrail.tasks.task import Input, check_fit
 from vitrail.weights import timm_keys
-from vitrail.weights.format1 import FORMAT as OLD
-from vitrail.weights.format1 import model_config
+from vitrail.weights.format1 import FORMAT as OLD, model_config
 
 FORMAT = 2
 OWN = "own"  # the kind of a network that a person made

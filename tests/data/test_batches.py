@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.data.lab import LIVELY, PLAIN, PatchyLoader, labelled_set, noise, tiny_set
 from vitrail.data.augmentation import Augmentation, apply, draw

@@ -6,8 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.data.lab import names_of, open_set, open_split
 from vitrail.data.dataset import Samples, labels_of, pixels_of

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from vitrail.data.readers import sort_digits
 from vitrail.data.readers.sort_digits import in_order, make_strings, split_of

@@ -4,8 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from vitrail.data.vocabulary import BEGIN, END, FIRST, PADDING, Vocabulary
 from vitrail.errors import DataError, UsageError

@@ -1,8 +1,7 @@
 """The verdict: a table of cases, and that a better p never makes it worse."""
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from vitrail.explain.verdict import EVIDENCE, FAITHFUL, WEAK, verdict
 

@@ -6,8 +6,7 @@ from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from lessons.parts import OURS, QkvOrder, fuse, reorder, split

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.nn.reference import pictures, redraw
-from tests.nn.sequences import PADDING, PICTURES, image_to_sequence, sources, targets, transformer
-from tests.nn.sequences import SMALL as TEXTS
+from tests.nn.sequences import PADDING, PICTURES, SMALL as TEXTS, image_to_sequence, sources, targets, transformer
 from vitrail.nn import STANDARD, EncoderBlock, Parts, Record, ViT, ViTConfig
 
 SHORT = replace(ViTConfig.from_size("Ti/16", image_size=32, classes=10), depth=2)

@@ -5,15 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import nn
 
-from tests.explain.own_parts import CONFIG as OWN
-from tests.explain.own_parts import PARTS
+from tests.explain.own_parts import CONFIG as OWN, PARTS
 from tests.nn import cost_by_hand
-from tests.nn.sequences import PICTURES
-from tests.nn.sequences import SMALL as TEXTS
+from tests.nn.sequences import PICTURES, SMALL as TEXTS
 from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViT, ViTConfig
 from vitrail.nn.cost import Config, flops, layers, parameters
 from vitrail.nn.networks import build

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import Tensor, nn
 

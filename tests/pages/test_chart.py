@@ -2,8 +2,7 @@ import math
 import re
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from tests.pages.structure import Structure
 from vitrail.pages.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Series, line_chart, linear_axis, log_axis

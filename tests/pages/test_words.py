@@ -6,8 +6,7 @@ import re
 from decimal import Decimal
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.pages import samples
 from vitrail.pages import HeatView

@@ -31,6 +31,7 @@ from tests.training.lab import (
     distillation,
     fresh,
     live_answers,
+    same as same_bits,
     some_of,
     start,
     stored_answers,
@@ -39,9 +40,7 @@ from tests.training.lab import (
     train_loop,
     weights,
 )
-from tests.training.lab import same as same_bits
-from tests.training.tiny import AGAIN, ended_at, options, student_options, whole
-from tests.training.tiny import student as student_run
+from tests.training.tiny import AGAIN, ended_at, options, student as student_run, student_options, whole
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError

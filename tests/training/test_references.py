@@ -16,8 +16,7 @@ import vitrail
 from tests.errors import must_raise
 from tests.old_format.images import make_images
 from tests.runs import stored
-from tests.training.tiny import AGAIN, options, student_options, whole
-from tests.training.tiny import stopped as stopped_run
+from tests.training.tiny import AGAIN, options, stopped as stopped_run, student_options, whole
 from vitrail.data.background import draw_background
 from vitrail.data.images import Images
 from vitrail.errors import UsageError

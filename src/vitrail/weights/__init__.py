@@ -5,6 +5,6 @@
 of before.
 """
 
-from vitrail.weights.timm_keys import timm_keys
+import lazy_loader
 
-__all__ = ["timm_keys"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -5,8 +5,7 @@ from itertools import combinations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.explain.checks_pixels import brute_force
 from tests.explain.reference import PLAIN, make_network

@@ -1,8 +1,7 @@
 """What the pixel methods share: sums over patches, layouts and chunks."""
 
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from lessons.parts import Patchify
 from vitrail.explain.methods.pixels import by_patch, chunks, like_pictures, onto_pixels

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from vitrail.explain import rollout, rollout_of

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from captum.metrics import sensitivity_max
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 

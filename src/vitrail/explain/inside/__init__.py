@@ -8,30 +8,6 @@ These are no maps of evidence, and no method of `vitrail.explain.METHODS`: they 
 takes a ViT in eval mode, any number of pictures, any grid and any prefix, and leaves the network as it is.
 """
 
-from vitrail.explain.inside.attention_distance import AttentionDistance, attention_distance, uniform_distance
-from vitrail.explain.inside.direct_attribution import DirectAttribution, direct_attribution
-from vitrail.explain.inside.embeddings import PatchFilters, patch_filters, position_similarity
-from vitrail.explain.inside.heads import HeadAblation, HeadSources, head_ablation, head_sources
-from vitrail.explain.inside.logit_lens import logit_lens, patch_lens
-from vitrail.explain.inside.sinks import Sinks, find_sinks, with_sink_notes, without_sinks
+import lazy_loader
 
-__all__ = [
-    "AttentionDistance",
-    "DirectAttribution",
-    "HeadAblation",
-    "HeadSources",
-    "PatchFilters",
-    "Sinks",
-    "attention_distance",
-    "direct_attribution",
-    "find_sinks",
-    "head_ablation",
-    "head_sources",
-    "logit_lens",
-    "patch_filters",
-    "patch_lens",
-    "position_similarity",
-    "uniform_distance",
-    "with_sink_notes",
-    "without_sinks",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

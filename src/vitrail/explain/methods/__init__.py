@@ -7,6 +7,6 @@ Shared by several: `pixels.py` (gradients that reach the pixels), `covering.py` 
 whose weights, deviations and gates are held fixed).
 """
 
-from vitrail.explain.methods.table import DEFAULT, METHODS, Method, nearest_method
+import lazy_loader
 
-__all__ = ["DEFAULT", "METHODS", "Method", "nearest_method"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

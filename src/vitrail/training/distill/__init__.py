@@ -3,8 +3,6 @@
 The loss itself stands in `vitrail.tasks.distill`; the loop knows nothing of teachers.
 """
 
-from vitrail.training.distill.objective import with_teacher
-from vitrail.training.distill.request import HANDED, Request, hired
-from vitrail.training.distill.teacher import Teacher, of_model, open_teacher
+import lazy_loader
 
-__all__ = ["HANDED", "Request", "Teacher", "hired", "of_model", "open_teacher", "with_teacher"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,19 @@
+from . import data as data, explain as explain, nn as nn, tasks as tasks, training as training
+from .data.columns import Classes as Classes
+from .data.vocabulary import Vocabulary as Vocabulary
+from .model import Model as Model, load as load, save as save
+from .nn import (
+    ImageToSequence as ImageToSequence,
+    ImageToSequenceConfig as ImageToSequenceConfig,
+    Record as Record,
+    Transformer as Transformer,
+    TransformerConfig as TransformerConfig,
+    ViT as ViT,
+    ViTConfig as ViTConfig,
+    run_with_record as run_with_record,
+)
+from .training.distill.teacher import Teacher as Teacher
+from .training.evaluate import evaluate as evaluate
+from .training.job import distill as distill, train as train
+from .training.loop import train_loop as train_loop
+from .training.options import DistillOptions as DistillOptions, TrainOptions as TrainOptions

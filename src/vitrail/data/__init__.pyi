@@ -1,0 +1,15 @@
+from .columns import (
+    Classes as Classes,
+    Codec as Codec,
+    Column as Column,
+    Labels as Labels,
+    Match as Match,
+    Texts as Texts,
+    Values as Values,
+)
+from .dataset import Dataset as Dataset, RawDataset as RawDataset, Samples as Samples, Split as Split
+from .images import ArrayImages as ArrayImages, FileImages as FileImages, Images as Images
+from .loader import load_resident as load_resident
+from .preprocessing import Preprocessing as Preprocessing
+from .readers import read as read
+from .vocabulary import Vocabulary as Vocabulary

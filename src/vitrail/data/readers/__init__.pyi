@@ -1,0 +1,13 @@
+from .folder import EXTENSIONS as EXTENSIONS, image_files as image_files
+from .planted import is_planted as is_planted, parse_planted as parse_planted, planted_pictures as planted_pictures
+from .table import (
+    FORMATS as FORMATS,
+    MANIFESTS as MANIFESTS,
+    NAMED as NAMED,
+    Format as Format,
+    Reader as Reader,
+    format_of as format_of,
+    is_named as is_named,
+    overview as overview,
+    read as read,
+)

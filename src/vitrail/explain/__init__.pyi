@@ -1,0 +1,34 @@
+from . import inside as inside, scores as scores
+from .compare import Comparison as Comparison, compare as compare
+from .heat import Heat as Heat
+from .methods import METHODS as METHODS, Method as Method
+from .methods.attcat import attcat as attcat
+from .methods.attention_grad_cam import attention_grad_cam as attention_grad_cam
+from .methods.conservative import Balance as Balance, balance_sheet as balance_sheet, conservative as conservative
+from .methods.cross_attention import cross_attention as cross_attention
+from .methods.generic_attention import (
+    generic_attention as generic_attention,
+    generic_relevance_of as generic_relevance_of,
+)
+from .methods.grad_cam import grad_cam as grad_cam
+from .methods.gradient_rollout import gradient_rollout as gradient_rollout, gradient_rollout_of as gradient_rollout_of
+from .methods.head_view import head_view as head_view, head_views as head_views
+from .methods.hires_cam import hires_cam as hires_cam
+from .methods.input_x_gradient import input_x_gradient as input_x_gradient
+from .methods.integrated_gradients import (
+    integrated_gradients as integrated_gradients,
+    integrated_gradients_with_gap as integrated_gradients_with_gap,
+)
+from .methods.kernel_shap import kernel_shap as kernel_shap
+from .methods.legrad import legrad as legrad
+from .methods.occlusion import occlusion as occlusion
+from .methods.raw_attention import raw_attention as raw_attention
+from .methods.rise import rise as rise
+from .methods.rollout import rollout as rollout, rollout_of as rollout_of
+from .methods.saliency import saliency as saliency
+from .methods.smooth_grad import smooth_grad as smooth_grad
+from .methods.tam import tam as tam
+from .selftest import SelfTest as SelfTest, selftest as selftest
+from .target import Contrast as Contrast, Target as Target
+from .trial import trust as trust
+from .verdict import Trust as Trust

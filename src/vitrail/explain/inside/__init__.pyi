@@ -1,0 +1,24 @@
+from .attention_distance import (
+    AttentionDistance as AttentionDistance,
+    attention_distance as attention_distance,
+    uniform_distance as uniform_distance,
+)
+from .direct_attribution import DirectAttribution as DirectAttribution, direct_attribution as direct_attribution
+from .embeddings import (
+    PatchFilters as PatchFilters,
+    patch_filters as patch_filters,
+    position_similarity as position_similarity,
+)
+from .heads import (
+    HeadAblation as HeadAblation,
+    HeadSources as HeadSources,
+    head_ablation as head_ablation,
+    head_sources as head_sources,
+)
+from .logit_lens import logit_lens as logit_lens, patch_lens as patch_lens
+from .sinks import (
+    Sinks as Sinks,
+    find_sinks as find_sinks,
+    with_sink_notes as with_sink_notes,
+    without_sinks as without_sinks,
+)

@@ -1,0 +1,40 @@
+from .covering_by_rank import Covering as Covering
+from .fill import (
+    Fill as Fill,
+    blur as blur,
+    composite as composite,
+    donor as donor,
+    grey as grey,
+    keys_of as keys_of,
+    logits_in_chunks as logits_in_chunks,
+    mean_of_picture as mean_of_picture,
+    own_patches as own_patches,
+)
+from .localisation import (
+    Mean as Mean,
+    Segmentation as Segmentation,
+    mean_over_pictures as mean_over_pictures,
+    pointing_game as pointing_game,
+    relevance_mass as relevance_mass,
+    relevance_rank as relevance_rank,
+    segmentation as segmentation,
+)
+from .random_maps import random_maps as random_maps
+from .removal import (
+    Removal as Removal,
+    aopc as aopc,
+    deletion as deletion,
+    insertion as insertion,
+    normalised as normalised,
+    perturbation as perturbation,
+    saco as saco,
+)
+from .sanity import (
+    Similarity as Similarity,
+    class_discrimination as class_discrimination,
+    class_similarity as class_similarity,
+    max_sensitivity as max_sensitivity,
+    mprt as mprt,
+    scrambled as scrambled,
+    spearman as spearman,
+)

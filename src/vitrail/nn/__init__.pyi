@@ -1,0 +1,57 @@
+from .attention import Attention as Attention, attend as attend
+from .blocks import (
+    MLP as MLP,
+    STANDARD as STANDARD,
+    EncoderBlock as EncoderBlock,
+    LayerScale as LayerScale,
+    Parts as Parts,
+    StochasticDepth as StochasticDepth,
+    post_norm as post_norm,
+    pre_norm as pre_norm,
+)
+from .config import SIZES as SIZES, ViTConfig as ViTConfig
+from .decoder import (
+    NO_CACHE as NO_CACHE,
+    AnyCache as AnyCache,
+    Cache as Cache,
+    Decoder as Decoder,
+    DecoderBlock as DecoderBlock,
+    Memory as Memory,
+    NoCache as NoCache,
+    StackConfig as StackConfig,
+    TokenEmbedding as TokenEmbedding,
+    causal_mask as causal_mask,
+)
+from .embedding import (
+    PatchEmbedding as PatchEmbedding,
+    grid_of as grid_of,
+    resize_positions as resize_positions,
+    sinusoids as sinusoids,
+    sinusoids_2d as sinusoids_2d,
+)
+from .generate import (
+    Beam as Beam,
+    Generated as Generated,
+    Greedy as Greedy,
+    Sampling as Sampling,
+    Search as Search,
+    generate as generate,
+)
+from .parts import check_parts as check_parts, names_of as names_of, parts_of as parts_of
+from .record import (
+    SILENT as SILENT,
+    AnyRecord as AnyRecord,
+    Record as Record,
+    Silent as Silent,
+    attention_weights as attention_weights,
+    run_with_record as run_with_record,
+)
+from .seq2seq import (
+    Encoder as Encoder,
+    ImageToSequence as ImageToSequence,
+    ImageToSequenceConfig as ImageToSequenceConfig,
+    Transformer as Transformer,
+    TransformerConfig as TransformerConfig,
+)
+from .twin import detached as detached, evaluating as evaluating, resized as resized, twin as twin
+from .vit import Features as Features, ViT as ViT

@@ -1,0 +1,16 @@
+from .colour import heat_picture as heat_picture
+from .explanation_page import write_explanation_page as write_explanation_page
+from .run_page import write_run_page as write_run_page
+from .sheet import draw_sheet as draw_sheet
+from .views import (
+    ClassTable as ClassTable,
+    Confusion as Confusion,
+    EvaluationView as EvaluationView,
+    Example as Example,
+    ExplainedPicture as ExplainedPicture,
+    ExplanationPage as ExplanationPage,
+    HeatView as HeatView,
+    RunView as RunView,
+    Table as Table,
+    TrustView as TrustView,
+)

@@ -1,0 +1,1 @@
+from .evaluate import remembered_data as remembered_data

@@ -1,0 +1,1 @@
+from .timm_keys import timm_keys as timm_keys
