@@ -229,7 +229,7 @@ def test_python_blocks_run(tmp_path: Path) -> None:
     planted = tmp_path / "planted.md"
     planted.write_text("```python\nimport vitrail\nvitrail.nothing\n```\n")
     problem = problem_of_blocks([*pages, planted], tmp_path)
-    assert "vitrail has no 'nothing'" in problem, "the planted fault"
+    assert "attribute nothing" in problem, "the planted fault"
     assert problem.count("Traceback") == 1, problem
 
 

@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.data.columns import Classes
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.errors import DataError, UsageError, VitrailError, some_of
 from vitrail.model import Model, load
 from vitrail.nn import ViT
 from vitrail.nn.twin import evaluating
@@ -139,15 +139,15 @@ class Teacher:
         if missing:
             shared = len(classes) - len(missing)
             raise DataError(
-                f"{self.name} knows {shared} of the {len(classes)} classes here: it lacks {_some(missing)}, it has "
-                f"{_some(self.classes)}",
+                f"{self.name} knows {shared} of the {len(classes)} classes here: it lacks {some_of(missing, 5)}, "
+                f"it has {some_of(self.classes, 5)}",
                 "--fit-head always, which gives it a new head for these classes; or name the classes alike",
             )
         counts = Counter(self.classes)
         twice = [name for name in classes if counts[name] > 1]
         if twice:
             raise DataError(
-                f"{self.name} has more than one class called {_some(twice)}",
+                f"{self.name} has more than one class called {some_of(twice, 5)}",
                 "--fit-head always, which gives it a new head for the classes here",
             )
         columns = [self.classes.index(name) for name in classes]
@@ -263,8 +263,3 @@ def _loaded(folder: Path) -> Model:
 
 def _column(values: Sequence[float], like: Tensor) -> Tensor:
     return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None, None]
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
