@@ -25,7 +25,13 @@ def words(folder: Path) -> tuple[object, ...]:
     return ("train", data, *given, "--out", folder)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "killed"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, id="ctrl-c"),
+        pytest.param(signal.SIGKILL, id="killed", marks=pytest.mark.soak),
+    ],
+)
 def test_a_stopped_run_goes_on(number: signal.Signals, cli: Cli, tmp_path: Path) -> None:
     """One of each kind; tests/training stops runs at other steps, and by SIGTERM."""
     whole = stored(run_of("digits"))

@@ -287,6 +287,7 @@ def test_without_the_packages(tmp_path: Path, package: str, name: str, monkeypat
     assert "vitrail[photos]" in caught.value.hint
 
 
+@pytest.mark.soak
 def test_real_mnist_m(mnist_root: Path) -> None:
     pytest.importorskip("skimage")
     if (mnist_root / "photographs").exists():

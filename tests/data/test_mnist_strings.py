@@ -125,7 +125,7 @@ def test_no_digit_of_mnist_stands_in_two_splits(mnist_root: Path) -> None:
     check_made_of_their_own(mnist_root)
 
 
-@pytest.mark.parametrize("split", ["validation", "test"])
+@pytest.mark.parametrize("split", ["validation", pytest.param("test", marks=pytest.mark.soak)])
 def test_digits_in_two_splits_would_be_seen(split: str, mnist_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted faults: validation, or the test, made of what is learnt from."""
 

@@ -187,6 +187,7 @@ def test_large_pictures_are_made_in_pieces(few: list[str], monkeypatch: pytest.M
     assert len({picture.tobytes() for picture in made.pixels}) == 30
 
 
+@pytest.mark.soak
 def test_mnist_is_planted(few: list[str], mnist_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own test digits for testing, others for learning and validating, in cells of 28 pixels."""
     monkeypatch.setattr(planted, "plant", lambda *given, **options: plant(*given, **options, noise=0.0))

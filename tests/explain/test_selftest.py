@@ -227,7 +227,10 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("check", PLANTED)
+OFTEN = ["a record changes no answer", "the balance sheet closes", "maps move with the image", "the weights matter"]
+
+
+@pytest.mark.parametrize("check", seldom(OFTEN, [check for check in PLANTED if check not in OFTEN]))
 def test_a_planted_fault_turns_its_check_red(check: str) -> None:
     model = load_planted("class-0")
     assert model.donors is not None

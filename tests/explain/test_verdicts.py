@@ -117,6 +117,7 @@ def test_nothing_is_not_supported(condition: Condition, part: Part) -> None:
     assert share(part, condition, part.nothing) <= part.limit(WRONG, part.nothing, +1)
 
 
+@pytest.mark.soak
 def test_what_is_counted_is_what_trust_says() -> None:
     """Pictures with a digit and without, judged together or those with evidence alone."""
     (one,), (two,) = (cases("mean-0", condition, 2, 1) for condition in ("single", "empty"))

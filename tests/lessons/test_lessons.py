@@ -68,6 +68,7 @@ def test_a_lesson_that_fails_is_told(runner: ModuleType, tmp_path: Path) -> None
         runner.run(lesson, quiet=True)
 
 
+@pytest.mark.soak
 def test_without_mnist_the_digits_stand_in(tmp_path: Path) -> None:
     """Where no folder holds MNIST, pictures come from scikit-learn, and one sentence says so."""
     (tmp_path / "lessons").mkdir()

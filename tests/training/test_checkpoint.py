@@ -145,7 +145,7 @@ class HalfWritten:
     "before",
     [
         pytest.param((0,), id="one before", marks=pytest.mark.soak),
-        pytest.param((0, 1), id="two before"),
+        pytest.param((0, 1), id="two before", marks=pytest.mark.soak),
         pytest.param((1,), id="the same step before"),
     ],
 )

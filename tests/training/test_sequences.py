@@ -93,6 +93,7 @@ def unpredictable(steps: int = 60) -> float:
     return sum(losses[-20:]) / 20
 
 
+@pytest.mark.soak
 def test_what_cannot_be_known_is_not_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five random digits and an end cost 5 / 6 ln 10 = 1.92 nats an id; who may look ahead pays nearly nothing."""
     floor = 5 / 6 * np.log(10)

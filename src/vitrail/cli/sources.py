@@ -18,7 +18,6 @@ from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, nearest
 from vitrail.model import Model, load
 from vitrail.nn import ViTConfig
-from vitrail.nn.cost import flops
 from vitrail.runtime import pick_device, pick_threads
 
 WRITTEN = 10.0  # tokens that a sample has, about, where a model that writes is loaded
@@ -52,11 +51,9 @@ def load_on(run: str, device: str, threads: int | None = None, batch_size: int =
         raise UsageError(f"threads must be at least 1, got {threads}", "--threads 1")
     model = load(run, device=pick_device(device))
     config = model.network.config
-    if isinstance(config, ViTConfig):
-        work = float(flops(config))
-    else:
-        work = 2 * WRITTEN * sum(parameter.numel() for parameter in model.network.parameters())
-    torch.set_num_threads(threads if threads is not None else pick_threads(work * batch_size)[0])
+    tokens = config.tokens if isinstance(config, ViTConfig) else WRITTEN
+    work = 2.0 * tokens * batch_size * sum(parameter.numel() for parameter in model.network.parameters())  # about
+    torch.set_num_threads(threads if threads is not None else pick_threads(work)[0])
     return model
 
 

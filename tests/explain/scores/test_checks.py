@@ -8,7 +8,15 @@ import pytest
 import vitrail.explain.scores
 from tests.explain.scores import checks
 
+SLOW = (checks.random_maps_are_as_smooth,)
 
-@pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(check, id=check.__name__, marks=pytest.mark.soak if check in SLOW else ())
+        for check in checks.CHECKS
+    ],
+)
 def test_the_scores_are_right(check: Callable[[ModuleType], None]) -> None:
     check(vitrail.explain.scores)
