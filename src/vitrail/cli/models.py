@@ -12,7 +12,7 @@ from vitrail.cli.output import print_json, print_table, say
 from vitrail.errors import UsageError
 from vitrail.model import load
 from vitrail.nn import SIZES, ImageToSequenceConfig, TransformerConfig, ViTConfig
-from vitrail.nn.cost import Config, Layer, flops, layers, parameters
+from vitrail.nn.cost import Config, Layer, layers
 
 
 def run(typed: Models, command: str) -> int:
@@ -23,7 +23,7 @@ def run(typed: Models, command: str) -> int:
         names = [f"{letter}/{14 if letter in 'Hg' else 16}" for letter in SIZES]
         rows = [(name, ViTConfig.from_size(name, **given)) for name in names]
         if typed.json:
-            print_json([_facts(name, config) for name, config in rows])
+            print_json([_facts(name, config, layers(config)) for name, config in rows])
         else:
             _print_sizes(rows)
             say(f"{rows[0][1].classes} classes; --image-size, --channels and --classes change it")
@@ -36,7 +36,8 @@ def run(typed: Models, command: str) -> int:
         raise UsageError(f"the model in {typed.size} has its own {flag}", f"vitrail models {typed.size}")
     else:
         config = load(typed.size).network.config
-    rows, facts = layers(config), _facts(typed.size, config)
+    rows = layers(config)
+    facts = _facts(typed.size, config, rows)
     if typed.json:
         print_json({**facts, "layers": [layer._asdict() for layer in rows]})
         return 0
@@ -70,7 +71,7 @@ def _switches(config: ViTConfig) -> list[str]:
 def _print_sizes(rows: list[tuple[str, ViTConfig]]) -> None:
     cells = []
     for name, c in rows:
-        facts, tokens = _facts(name, c), c.grid[0] * c.grid[1] + c.prefix
+        facts, tokens = _facts(name, c, layers(c)), c.grid[0] * c.grid[1] + c.prefix
         numbers = (c.width, c.depth, c.heads, c.mlp_width, tokens)
         cells.append((name, *map(str, numbers), f"{facts['parameters']:,}", f"{facts['flops'] / 1e9:.1f}"))
     print_table(cells, ("size", "width", "depth", "heads", "mlp_dim", "tokens", "parameters", "GFLOPs"))
@@ -107,5 +108,6 @@ def _flops(number: int) -> str:
     return f"{number / 1e9:,.1f} GFLOPs" if number >= 1e9 else f"{number / 1e6:,.1f} MFLOPs"
 
 
-def _facts(name: str, config: Config) -> dict[str, Any]:
-    return {"size": name, "parameters": parameters(config), "flops": flops(config), "config": asdict(config)}
+def _facts(name: str, config: Config, rows: Sequence[Layer]) -> dict[str, Any]:
+    whole = {"parameters": sum(row.parameters for row in rows), "flops": sum(row.flops for row in rows)}
+    return {"size": name, **whole, "config": asdict(config)}
