@@ -187,7 +187,11 @@ class Gaussian(nn.Module):
         return torch.exp(-x.square())
 
 
-OWN_PARTS = Parts(activation=lambda config: Gaussian())
+def make_gaussian(config: Any) -> nn.Module:
+    return Gaussian()
+
+
+OWN_PARTS = Parts(activation=make_gaussian)
 
 
 class Columns(nn.Module):
@@ -196,6 +200,17 @@ class Columns(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.head = nn.Linear(16, 1)
+
+    def forward(self, images: Tensor, record: Any = SILENT) -> Tensor:
+        return self.head(images.mean(dim=(1, 3)))
+
+
+class ToClasses(nn.Module):
+    """The same for ten classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(16, 10)
 
     def forward(self, images: Tensor, record: Any = SILENT) -> Tensor:
         return self.head(images.mean(dim=(1, 3)))
@@ -406,3 +421,74 @@ def test_a_task_without_a_metric_is_told_before_it_trains(tmp_path: Path):
         vitrail.train("bars", tmp_path / "run", OPTIONS, task=Unmeasured(), reader=read_bars)
     assert "unmeasured" in told.value.problem
     assert not (tmp_path / "run").exists()
+
+
+class Tied(nn.Module):
+    """A network that its file could not hold: one tensor in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(16, 16)
+        self.other, self.head = nn.Linear(16, 16), nn.Linear(16, 1)
+        self.other.weight = self.one.weight
+
+    def forward(self, images: Tensor, record: Any = SILENT) -> Tensor:
+        return self.head(self.other(self.one(images.mean(dim=(1, 3)))))
+
+
+def counts_itself(network: Callable[..., Tensor], batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
+    loss, count, _ = squared_error(network, batch)
+    return loss, count, {"count": loss.detach()}
+
+
+def make_relu(config: Any) -> nn.Module:
+    return nn.ReLU()
+
+
+class Renamed(Unmeasured):  # refused for its name, before its metrics are tried
+    """A task that bears the name of another."""
+
+    name = "classify"
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "parts beside a network": {"network": Columns(), "parts": OWN_PARTS},
+    "a tensor in two places": {"network": Tied()},
+    "a measure of the loop's own": {"objective": counts_itself},
+    "a task called as one of the library's": {"task": Renamed()},
+}
+
+
+@pytest.mark.parametrize("given", OTHERS.values(), ids=list(OTHERS))
+def test_what_does_not_go_together_is_refused_before_anything_is_written(given: Any, tmp_path: Path):
+    with pytest.raises(UsageError):
+        vitrail.train("bars", tmp_path / "run", OPTIONS, reader=read_bars, **{"task": PredictNumber(), **given})
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_that_an_own_network_or_task_makes_idle(tmp_path: Path):
+    vit = ViT(ViTConfig(image_size=8, patch_size=4, channels=1, classes=1, width=16, depth=1, heads=2))
+    for options in (replace(OPTIONS, size="Ti/16"), replace(OPTIONS, image_size=32)):
+        with pytest.raises(UsageError):
+            vitrail.train("bars", tmp_path / "run", options, task=PredictNumber(), reader=read_bars, network=vit)
+    asked = replace(OPTIONS, task="sequences")
+    with pytest.raises(UsageError):
+        vitrail.train("bars", tmp_path / "run", asked, task=PredictNumber(), reader=read_bars)
+
+
+def test_other_objects_than_a_run_was_trained_with(finished: Any, tmp_path: Path):
+    """A configuration file holds their names, and so does the model."""
+    again = vitrail.TrainOptions(config=finished.folder / "config.yaml")
+    with pytest.raises(UsageError):
+        vitrail.train("bars", tmp_path / "run", again, task=PredictNumber(), reader=read_bars)
+    config = json.loads((finished.folder / "model" / "config.json").read_text())
+    assert config["parts"] == {"activation": "own:make_gaussian"}
+    with pytest.raises(UsageError):
+        vitrail.load(finished.folder, task=PredictNumber(), parts=Parts(activation=make_relu))
+
+
+def test_a_network_that_no_explanation_reads_carries_no_image(tmp_path: Path):
+    made = vitrail.train("digits", tmp_path / "run", replace(OPTIONS, epochs=1), network=ToClasses())
+    assert made.model.background is None
+    with pytest.raises(UsageError):
+        vitrail.load(tmp_path / "run", network=Columns())

@@ -386,6 +386,10 @@ def _own_network(config: Mapping[str, Any], given: nn.Module | None) -> nn.Modul
             f"this model has a network of its own, called '{named}'",
             f"vitrail.load(path, network={named}(...)) in Python, with the network that it was trained with",
         )
+    if given is not None and type(given).__name__ != named:
+        raise UsageError(
+            f"this model's own network is {named}, and {type(given).__name__} is given", f"network={named}(...)"
+        )
     return given
 
 

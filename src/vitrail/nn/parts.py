@@ -123,10 +123,12 @@ def parts_of(names: Mapping[str, str], given: Parts = STANDARD) -> Parts:
             raise UsageError(
                 f"this version knows no {slot} called '{name}'", nearest(f"{slot}={name}", known) or "a newer vitrail"
             )
+        if part is not own and (called := names_of(given)[slot]) != name:
+            raise UsageError(f"the {slot} of this network is {name}, and {called} is given", f"{slot}: {name}")
         found[slot] = part if part is not own else TABLE[slot][name]
     idle = [slot.name for slot in fields(given) if getattr(given, slot.name) is not own and slot.name not in names]
     if idle:
-        raise UsageError(f"a {idle[0]} is given, and this network has the standard one", f"no {idle[0]} in parts")
+        raise UsageError(f"parts have {idle[0]}, and this network has the standard one", f"no {idle[0]} in parts")
     return replace(STANDARD, **found)
 
 
@@ -165,7 +167,7 @@ def check_parts(network: ViT) -> None:
         if name not in record:
             raise UsageError(
                 f"{slot} {type(part).__name__} fails: {type(failed).__name__}: {str(failed).partition(chr(10))[0]}",
-                f"a {slot} as the docstring of vitrail.nn.Parts says it",
+                f"{slot} as the docstring of vitrail.nn.Parts says it",
             ) from failed
         _must_be(slot, part, record[name], wanted)
 

@@ -368,6 +368,9 @@ def _check_input(config: object, input: Input) -> None:
     grid_of(input.size, reads.patch)
 
 
+SUMS = {"loss", "count", "samples"}  # what the loop sums beside the measures of an objective
+
+
 def check_objective(objective: Objective, network: nn.Module, batch: "Batch", whose: str) -> None:
     """Try an objective that is not the library's, or is asked for what is not, on a few samples.
 
@@ -400,6 +403,8 @@ def _broken(loss: object, count: object, measures: object) -> str:
         return f"the count must be a whole number above 0, got {count!r}"
     if not isinstance(measures, dict) or not all(isinstance(each, Tensor) for each in measures.values()):
         return "the measures must be tensors by name"
+    if counted := SUMS & measures.keys():
+        return f"the loop sums {', '.join(sorted(counted))} itself, so no measure may be called so"
     return ""
 
 

@@ -44,7 +44,7 @@ from vitrail.training.events import (
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck, train_loop
 from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.recipes import document_figure
-from vitrail.training.resolve import NOTHING_OWN, Own
+from vitrail.training.resolve import NOTHING_OWN, Own, check_own
 from vitrail.training.run import RunFolder, default_folder, environment, open_folder, owned, point_latest
 from vitrail.training.settings import read_given, settings_to_yaml
 from vitrail.training.setup import (
@@ -161,13 +161,15 @@ def _run(
     data = str(data or given.get("data", ""))
     if not data:
         raise UsageError("no data given: what should be trained on?", "vitrail train digits")
+    check_own(own, options, given)
     path = Path(out) if out is not None else default_folder(data)
     if path.exists():
         folder, going_on = open_folder(path, options.resume == "auto")
     else:
         folder, going_on = RunFolder(path), False
     if going_on:
-        prepared = resume_run(folder, data, options, listen, request, own)
+        asked = replace(options, task=given["task"]) if options.task == "auto" and "task" in given else options
+        prepared = resume_run(folder, data, asked, listen, request, own)
     else:
         prepared = new_run(data, options, given, listen, request, own)
     folder, _ = open_folder(path, options.resume == "auto")

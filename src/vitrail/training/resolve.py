@@ -20,7 +20,7 @@ from vitrail.data.readers import Reader, format_of
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import Parts, ViTConfig, names_of
 from vitrail.nn.networks import NETWORKS, NetworkConfig, config_to_dict
-from vitrail.tasks import Task
+from vitrail.tasks import TASKS, Task
 from vitrail.tasks.task import Objective
 from vitrail.training.execution import pick_execution
 from vitrail.training.loop import steps_per_epoch
@@ -67,6 +67,36 @@ def _name(value: object) -> str:
 
 
 NOTHING_OWN = Own()
+
+
+def check_own(own: Own, options: TrainOptions, given: Mapping[str, Any]) -> None:
+    """Refuse objects that do not go together, or with the options and the configuration file.
+
+    Raises:
+        UsageError: Names both.
+    """
+    if own.task is not None:
+        asked = options.task if options.task != "auto" else given.get("task", own.task.name)
+        if asked != own.task.name:
+            raise UsageError(f"task {own.task.name} is given as an object, and {asked} is asked for", "one of the two")
+        if own.task.name in TASKS and type(own.task) is not type(TASKS[own.task.name]):
+            raise UsageError(f"an own task is called {own.task.name}, as one of the library's is", "another name")
+    if own.network is not None:
+        idle = {"parts": own.parts is not None, "--size": options.size is not None}
+        size = None if own.config is None or not hasattr(own.config, "image") else own.config.image
+        idle[f"--image-size {options.image_size}"] = options.image_size is not None and size not in (
+            None,
+            (options.image_size, options.image_size),
+        )
+        for what in (what for what, is_idle in idle.items() if is_idle):
+            raise UsageError(f"{what} is for a network that is built, and one is given", f"leave {what} out")
+    stored, names = given.get("own") or {}, own.names()
+    for kind, name in stored.items() if isinstance(stored, Mapping) else ():
+        if names.get(kind) != name:
+            raise UsageError(
+                f"{options.config} is of a run with an own {kind}, called {name}",
+                f"in Python: vitrail.train(..., {kind}=...)",
+            )
 
 
 def resolve(

@@ -292,11 +292,13 @@ def build(
         read_by = vocabulary
         splits = (dataset.splits[name] for name in (TRAIN, VALIDATION))
         train, validation = (open_loader(split.inputs, vocabulary, workers=0) for split in splits)
-    background, notes = _background(settings, dataset, task, read_by)
+    background, notes = _background(settings, dataset, task, read_by, own)
     torch.manual_seed(settings.seed)
     network = build_network(settings.network, own.parts) if own.network is None else own.network
     if own.network is None and own.parts is not None and isinstance(network, ViT):
         check_parts(network)
+    if own.network is not None or (own.parts is not None and isinstance(network, ViT)):
+        _refuse_shared(network)
     facts = {
         "data": settings.data,
         f"training_{unit_of(read_by)}s": len(dataset.train),
@@ -327,6 +329,19 @@ def build(
         objective=own.objective or task.objective(settings.augmentation),
         notes=(*notes, *unreadable_notes(train, validation)),
     )
+
+
+def _refuse_shared(network: nn.Module) -> None:
+    """Refuse a tensor that stands in two places of an own network, which its file could not hold.
+
+    Raises:
+        UsageError: Names both places.
+    """
+    places: dict[int, str] = {}
+    for name, parameter in network.named_parameters(remove_duplicate=False):
+        if id(parameter) in places:
+            raise UsageError(f"{places[id(parameter)]} and {name} share one tensor", "a tensor of its own for each")
+        places[id(parameter)] = name
 
 
 def _images(settings: Settings, dataset: Dataset, listen: Listen) -> tuple[Preprocessing, Loader, Loader]:
@@ -372,11 +387,12 @@ def _loader(
 
 
 def _background(
-    settings: Settings, dataset: Dataset, task: Task, read_by: Input
+    settings: Settings, dataset: Dataset, task: Task, read_by: Input, own: Own
 ) -> tuple[Pixels | None, tuple[str, ...]]:
     """What the model's explanations will be tested with, drawn from the training images, and a sentence on it."""
     images, network = dataset.train.inputs, image_config(settings.network)
-    if not (settings.background and task.background and isinstance(images, Images) and network is not None):
+    explained = own.network is None or own.config is not None  # explanations read the library's networks
+    if not (explained and settings.background and task.background and isinstance(images, Images) and network):
         return None, ()
     assert isinstance(read_by, Preprocessing)
     patch, threads = network.patch, max(1, settings.execution.workers)
