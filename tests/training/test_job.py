@@ -361,6 +361,14 @@ def test_too_many_unreadable_pictures_end_a_streamed_run(tmp_path: Path, monkeyp
         vitrail.train(str(root), tmp_path / "run", options("photos"))
 
 
+def test_going_on_with_a_configuration_file_of_another_task_is_refused(tmp_path: Path) -> None:
+    run = copy_of("digits-stopped", tmp_path)
+    other = tmp_path / "other.yaml"
+    other.write_text("task: sequences\n")
+    with must_raise(UsageError, "classify -> sequences"):
+        vitrail.train("digits", run, vitrail.TrainOptions(resume="auto", config=other))
+
+
 # ---- what can go wrong on the way
 
 
