@@ -2,7 +2,7 @@
 
     Transformer         memory = encode(source)     "Attention is all you need" (2017), section 3.1
     ImageToSequence     memory = encode(images)     "An image is worth 16x16 words" (2020), equations 1 to 3, norm
-    both                logits = decode(target, memory)     of the id that comes after each id of the target
+    EncoderDecoder      logits = decode(target, memory)     of both: of the id that comes after each id of the target
 
 Read with it: `decoder.py`, `blocks.py` (the encoder's block), `vit.py`. Axes: b batch, s source ids, t target ids, m
 memory tokens, v vocabulary, d width. Ids come in and logits go out: the masks are made inside, from the padding id and
@@ -10,11 +10,12 @@ from the order of the target. The memory of an image is its patch tokens alone, 
 cross-attention weight belongs to a patch; prefix tokens take part in the encoder and are not read.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError, check_fields, check_keys
@@ -53,6 +54,63 @@ def check_special_ids(padding: int, begin: int, end: int, vocabulary: int) -> No
             f"padding, begin and end must be three different ids below {vocabulary}, got {padding}, {begin}, {end}",
             "padding=0, begin=1, end=2 and a vocabulary of at least 4",
         )
+
+
+def _stack_of(config: "TransformerConfig | ImageToSequenceConfig", **sizes: Any) -> StackConfig:
+    """A stack of a network: what its configuration says of all its stacks, and the sizes of this one."""
+    return StackConfig(
+        padding=config.padding,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        activation=config.activation,
+        norm=config.norm,
+        norm_eps=config.norm_eps,
+        max_length=config.max_length,
+        **sizes,
+    )
+
+
+class EncoderDecoder(nn.Module, ABC):
+    """What every network that writes does behind its `encode`."""
+
+    decoder: Decoder
+
+    @abstractmethod
+    def encode(self, inputs: Tensor, /, record: AnyRecord = SILENT) -> Memory:
+        """Read; keeps `encoder.tokens`, `encoder.blocks.0.*` and on, and `memory`."""
+
+    def forward(
+        self, inputs: Shaped[Tensor, "b ..."], target: Int[Tensor, "b t"], record: AnyRecord = SILENT
+    ) -> Float[Tensor, "b t v"]:
+        """Logits of the id that comes after each id of the target, which sees the inputs and what stands before.
+
+        Args:
+            inputs: What `encode` reads.
+            target: Ids (b, t) that start with `begin`, rows filled up with `padding`.
+            record: Where to keep what happens on the way; nothing by default.
+
+        Raises:
+            UsageError: If the inputs do not fit, an id is unknown, the target is empty or too long, or the rows differ.
+        """
+        return self.decode(target, self.encode(inputs, record), record)
+
+    def decode(
+        self, target: Int[Tensor, "b t"], memory: Memory, record: AnyRecord = SILENT, cache: AnyCache = NO_CACHE
+    ) -> Float[Tensor, "b t v"]:
+        """Logits of the id that comes after each id of the target; keeps `decoder.*` and `logits`.
+
+        Args:
+            target: Ids (b, t); with a cache only those that are new.
+            memory: What `encode` left.
+            record: Where to keep what happens.
+            cache: What earlier calls remember, see `Cache`.
+
+        Raises:
+            UsageError: If the target is empty or too long, holds an unknown id, or has other rows than the memory.
+        """
+        logits = self.decoder(target, memory, record.at("decoder"), cache)
+        record.keep("logits", logits)
+        return logits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +181,16 @@ class TransformerConfig:
         return cls(**values)
 
     @property
+    def outputs(self) -> int:
+        """Logits of a token."""
+        return self.target_vocabulary
+
+    @property
+    def reads(self) -> int:
+        """What the inputs are: ids below this number."""
+        return self.source_vocabulary
+
+    @property
     def head_width(self) -> int:
         """Numbers per head, whether `head_dim` says it or leaves it open."""
         return head_dim_of(self.width, self.heads, self.head_dim)
@@ -138,20 +206,14 @@ class TransformerConfig:
         return self._stack(self.target_vocabulary, self.decoder_depth)
 
     def _stack(self, vocabulary: int, depth: int) -> StackConfig:
-        return StackConfig(
+        return _stack_of(
+            self,
             vocabulary=vocabulary,
-            padding=self.padding,
             depth=depth,
             width=self.width,
             heads=self.heads,
             head_width=self.head_width,
             mlp_width=self.mlp_dim,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-            activation=self.activation,
-            norm=self.norm,
-            norm_eps=self.norm_eps,
-            max_length=self.max_length,
         )
 
 
@@ -179,7 +241,7 @@ class Encoder(nn.Module):
         return self.norm(tokens)
 
 
-class Transformer(nn.Module):
+class Transformer(EncoderDecoder):
     """An encoder-decoder Transformer; `Transformer(config)(source, target)` gives logits, never probabilities.
 
     Args:
@@ -199,21 +261,6 @@ class Transformer(nn.Module):
         self.encoder = Encoder(config.encoder, parts)
         self.decoder = Decoder(config.decoder, config.embeddings != "separate", parts)
 
-    def forward(
-        self, source: Int[Tensor, "b s"], target: Int[Tensor, "b t"], record: AnyRecord = SILENT
-    ) -> Float[Tensor, "b t v"]:
-        """Logits of the id that comes after each id of the target, which sees only what stands before.
-
-        Args:
-            source: Ids (b, s), rows filled up with `padding`.
-            target: Ids (b, t) that start with `begin`, rows filled up with `padding`.
-            record: Where to keep what happens on the way; nothing by default.
-
-        Raises:
-            UsageError: If an id is unknown, a sequence is empty, the target is too long, or the rows differ.
-        """
-        return self.decode(target, self.encode(source, record), record)
-
     def encode(self, source: Int[Tensor, "b s"], record: AnyRecord = SILENT) -> Memory:
         """Read the source; keeps `encoder.tokens`, `encoder.blocks.0.*` and on, and `memory`.
 
@@ -231,24 +278,6 @@ class Transformer(nn.Module):
         memory = Memory(self.encoder(tokens, mask, record.at("encoder")), mask)
         record.keep("memory", memory.tokens)
         return memory
-
-    def decode(
-        self, target: Int[Tensor, "b t"], memory: Memory, record: AnyRecord = SILENT, cache: AnyCache = NO_CACHE
-    ) -> Float[Tensor, "b t v"]:
-        """Logits of the id that comes after each id of the target; keeps `decoder.*` and `logits`.
-
-        Args:
-            target: Ids (b, t); with a cache only those that are new.
-            memory: What `encode` left.
-            record: Where to keep what happens.
-            cache: What earlier calls remember, see `Cache`.
-
-        Raises:
-            UsageError: If the target is empty or too long, holds an unknown id, or has other rows than the memory.
-        """
-        logits = self.decoder(target, memory, record.at("decoder"), cache)
-        record.keep("logits", logits)
-        return logits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,6 +340,16 @@ class ImageToSequenceConfig:
         return cls(**settings)
 
     @property
+    def outputs(self) -> int:
+        """Logits of a token."""
+        return self.vocabulary
+
+    @property
+    def reads(self) -> ViTConfig:
+        """What the inputs are: the images of this ViT."""
+        return self.encoder
+
+    @property
     def mlp_width(self) -> int:
         """Numbers in the middle of the decoder's MLPs, whether `mlp_dim` says it or leaves it open."""
         return self.mlp_dim or 4 * self.encoder.width
@@ -318,25 +357,19 @@ class ImageToSequenceConfig:
     @property
     def decoder(self) -> StackConfig:
         """The stack that writes."""
-        return StackConfig(
+        return _stack_of(
+            self,
             vocabulary=self.vocabulary,
-            padding=self.padding,
             depth=self.decoder_depth,
             width=self.encoder.width,
             heads=self.encoder.heads,
             head_width=self.encoder.head_width,
             mlp_width=self.mlp_width,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-            activation=self.activation,
-            norm=self.norm,
-            norm_eps=self.norm_eps,
-            max_length=self.max_length,
         )
 
 
-class ImageToSequence(nn.Module):
-    """Reads a picture and writes ids; `ImageToSequence(config)(images, target)` gives logits, never probabilities.
+class ImageToSequence(EncoderDecoder):
+    """Reads an image and writes ids; `ImageToSequence(config)(images, target)` gives logits, never probabilities.
 
     Args:
         config: What to build.
@@ -350,42 +383,9 @@ class ImageToSequence(nn.Module):
         self.encoder = ViT(config.encoder, parts)
         self.decoder = Decoder(config.decoder, config.embeddings == "tied", decoder_parts)
 
-    def forward(
-        self, images: Float[Tensor, "b c h w"], target: Int[Tensor, "b t"], record: AnyRecord = SILENT
-    ) -> Float[Tensor, "b t v"]:
-        """Logits of the id that comes after each id of the target, which sees the picture and what stands before.
-
-        Args:
-            images: (b, c, h, w), preprocessed; any size that the patches divide.
-            target: Ids (b, t) that start with `begin`, rows filled up with `padding`.
-            record: Where to keep what happens on the way; nothing by default.
-
-        Raises:
-            UsageError: If the pictures do not fit, an id is unknown, the target is empty or too long, or rows differ.
-        """
-        return self.decode(target, self.encode(images, record), record)
-
     def encode(self, images: Float[Tensor, "b c h w"], record: AnyRecord = SILENT) -> Memory:
         """The patch tokens behind the ViT's last norm; keeps `encoder.tokens`, `encoder.blocks.0.*` ..., `memory`."""
         tokens = self.encoder.encode(images, record.at("encoder"))
         memory = self.encoder.norm(tokens)[:, self.config.encoder.prefix :]
         record.keep("memory", memory)
         return Memory(memory, None)
-
-    def decode(
-        self, target: Int[Tensor, "b t"], memory: Memory, record: AnyRecord = SILENT, cache: AnyCache = NO_CACHE
-    ) -> Float[Tensor, "b t v"]:
-        """Logits of the id that comes after each id of the target; keeps `decoder.*` and `logits`.
-
-        Args:
-            target: Ids (b, t); with a cache only those that are new.
-            memory: What `encode` left.
-            record: Where to keep what happens.
-            cache: What earlier calls remember, see `Cache`.
-
-        Raises:
-            UsageError: If the target is empty or too long, holds an unknown id, or has other rows than the memory.
-        """
-        logits = self.decoder(target, memory, record.at("decoder"), cache)
-        record.keep("logits", logits)
-        return logits
