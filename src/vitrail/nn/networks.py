@@ -16,6 +16,7 @@ from vitrail.nn.seq2seq import ImageToSequence, ImageToSequenceConfig, Transform
 from vitrail.nn.vit import ViT
 
 NetworkConfig = ViTConfig | TransformerConfig | ImageToSequenceConfig
+"""Each tells what its network reads (`reads`: the ViT of the images, or the number of ids) and gives (`outputs`)."""
 
 NETWORKS: dict[str, tuple[type, type[nn.Module]]] = {
     "ViT": (ViTConfig, ViT),

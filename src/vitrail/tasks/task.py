@@ -27,7 +27,9 @@ from vitrail.data.columns import Codec
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import BEGIN, END, PADDING, Vocabulary
 from vitrail.errors import UsageError
-from vitrail.nn import ImageToSequenceConfig, Search, TransformerConfig, ViTConfig, evaluating, grid_of
+from vitrail.nn import Search, evaluating, grid_of
+from vitrail.nn.generate import SequenceConfig
+from vitrail.nn.networks import NetworkConfig
 from vitrail.text import percent
 
 if TYPE_CHECKING:  # who loads a model needs nothing that only a training has
@@ -312,53 +314,32 @@ def interval_words(interval: tuple[float, float]) -> str:
 
 
 def check_fit(config: object, input: Input, output: Codec) -> None:
-    """Hold the configuration of a network against what it is fed and what its outputs mean.
+    """Hold the configuration of a network of the library against what it is fed and what its outputs mean.
 
     Raises:
         UsageError: They do not belong together.
     """
-    _check_output(config, output)
-    _check_input(config, input)
-
-
-def _check_output(config: object, output: Codec) -> None:
-    match config:
-        case ViTConfig():
-            outputs = config.classes
-        case TransformerConfig():
-            outputs = config.target_vocabulary
-        case ImageToSequenceConfig():
-            outputs = config.vocabulary
-        case _:
-            return
-    if outputs != output.outputs:
+    if not isinstance(config, NetworkConfig):
+        return
+    if config.outputs != output.outputs:
         raise UsageError(
-            f"the output has {output.outputs} {output.describe()[0]}, the network gives {outputs} logits",
-            f"an output of {outputs}, one for each logit",
+            f"the output has {output.outputs} {output.describe()[0]}, the network gives {config.outputs} logits",
+            f"an output of {config.outputs}, one for each logit",
         )
-    if not isinstance(config, ViTConfig) and (config.padding, config.begin, config.end) != (PADDING, BEGIN, END):
+    if isinstance(config, SequenceConfig) and (config.padding, config.begin, config.end) != (PADDING, BEGIN, END):
         raise UsageError(
             f"the network has the special ids {config.padding}, {config.begin}, {config.end}",
             f"padding={PADDING}, begin={BEGIN}, end={END}, as in every Vocabulary",
         )
-
-
-def _check_input(config: object, input: Input) -> None:
-    match config:
-        case TransformerConfig():
-            if not isinstance(input, Vocabulary) or input.outputs != config.source_vocabulary:
-                has = f"{input.outputs} ids" if isinstance(input, Vocabulary) else "none"
-                raise UsageError(
-                    f"the network reads texts of {config.source_vocabulary} ids, the input's vocabulary has {has}",
-                    f"a vocabulary of {config.source_vocabulary - 3} tokens",
-                )
-            return
-        case ViTConfig():
-            reads = config
-        case ImageToSequenceConfig():
-            reads = config.encoder
-        case _:
-            return
+    reads = config.reads
+    if isinstance(reads, int):
+        if not isinstance(input, Vocabulary) or input.outputs != reads:
+            has = f"{input.outputs} ids" if isinstance(input, Vocabulary) else "none"
+            raise UsageError(
+                f"the network reads texts of {reads} ids, the input's vocabulary has {has}",
+                f"a vocabulary of {reads - 3} tokens",
+            )
+        return
     if not isinstance(input, Preprocessing) or input.channels != reads.channels:
         makes = f"{input.channels} channels" if isinstance(input, Preprocessing) else "texts"
         raise UsageError(

@@ -198,12 +198,7 @@ class Settings:
 
 def image_config(network: NetworkConfig) -> ViTConfig | None:
     """The part of a network's configuration that reads images; None where texts are read."""
-    match network:
-        case ViTConfig():
-            return network
-        case ImageToSequenceConfig(encoder=encoder):
-            return encoder
-    return None
+    return None if isinstance(network.reads, int) else network.reads
 
 
 def _at_least(name: str, value: int, least: int) -> None:
