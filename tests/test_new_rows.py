@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import vitrail
 from tests.cli.command import USAGE, call, must_refuse
+from tests.own_objects import SMALL, Gaussian, PredictNumber, read_bars
 from tests.runs import run_of
-from tests.test_own_objects import SMALL, Gaussian, PredictNumber, read_bars
 from vitrail.data.readers import FORMATS, table
 from vitrail.data.readers.table import Format
 from vitrail.explain.heat import Heat

@@ -1,7 +1,9 @@
 """Files that are written whole or not at all, and plain text read with an error that names the file."""
 
 import json
+import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,25 @@ def write_file(file: Path, content: bytes | str) -> None:
     os.replace(beside, file)
 
 
-def to_json(content: Any) -> str:
-    """Plain values as indented JSON for people and programs."""
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+def plain(value: Any) -> Any:
+    """A value as JSON has it: numbers and arrays of numpy and torch as Python's own, what is not finite as None."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {key: plain(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [plain(inner) for inner in value]
+    return plain(value.tolist()) if hasattr(value, "tolist") else value
+
+
+def to_json(content: Any, indent: int | None = 2) -> str:
+    """Values as JSON for people and programs, in one line when `indent` is None.
+
+    Raises:
+        TypeError: A value is none that JSON has.
+    """
+    return json.dumps(plain(content), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_json(file: Path, hint: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from vitrail.data.hugging_face import from_hugging_face, to_hugging_face
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import read_tensors, with_checksum
 from vitrail.data.vocabulary import Vocabulary
-from vitrail.errors import DataError, UsageError, VitrailError, nearest
+from vitrail.errors import DataError, UsageError, VitrailError, check_kind, nearest
 from vitrail.io import read_json, to_json, write_file
 from vitrail.nn import (
     STANDARD,
@@ -291,6 +291,7 @@ def load(
         DataError: If the folder is missing, or a file in it is missing, damaged or does not fit the others.
         UsageError: If the model was saved with a task, network or parts of your own, and they are not given.
     """
+    check_kind("task", task, Task, "task=MyTask()")
     folder, config = open_model(path)
     made = _parts_of(config, parts)
     learnt = _task_of(config, task)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from tests.nn.reference import pictures, redraw
 from tests.nn.sequences import PICTURES, SMALL
 from vitrail.errors import UsageError
 from vitrail.nn import (
+    MLP,
     STANDARD,
     Attention,
     ImageToSequence,
@@ -33,7 +35,7 @@ from vitrail.nn.parts import TABLE
 def test_a_network_of_own_parts_learns_and_its_state_comes_back():
     torch.manual_seed(0)
     network = ViT(CONFIG, PARTS)
-    check_parts(network)
+    check_parts(CONFIG, PARTS)
     images, labels = pictures(32, 2, 12, 20), torch.arange(32) % 4
     images = images + 0.5 * labels.float()[:, None, None, None]
     optimizer, losses = torch.optim.AdamW(network.parameters(), lr=3e-3), []
@@ -97,7 +99,7 @@ def test_a_part_of_the_table_is_stored_by_its_name_works_and_is_held_fixed(slot:
     assert parts_of(json.loads(json.dumps(names_of(parts)))) == parts
     network = ViT(replace(CONFIG, positions="learned"), parts).eval()
     redraw(network)
-    check_parts(network)
+    check_parts(network.config, parts)
     images = pictures(2, 2, 12, 20)
     assert torch.equal(detached(network)(images), network(images))
 
@@ -139,24 +141,64 @@ class NotFinite(nn.Module):
         return tokens / 0
 
 
-@pytest.mark.parametrize(
-    ("slot", "part"),
-    [
-        ("embedding", lambda config: nn.Flatten()),
-        ("positions", lambda config: torch.zeros(1, 1, config.width)),
-        ("embed_norm", lambda config: OneToken()),
-        ("norm", lambda config: nn.LayerNorm(config.width + 1)),
-        ("norm", lambda config: NotFinite()),
-        ("attention", lambda config: Half()),
-        ("attention", lambda config: OneToken()),
-        ("attention", lambda config: Attention(config.width + 4, 4)),
-        ("mlp", lambda config, activation: OneToken()),
-        ("mlp", lambda config, activation: nn.Linear(config.width, config.width + 1)),
-        ("pooling", lambda config: Half()),
-        ("head", lambda config: nn.Linear(config.width, config.classes + 1)),
-    ],
-)
+class Shut(nn.Module):
+    """Knows nothing of what it is called with."""
+
+    def forward(self) -> Tensor:
+        return torch.zeros(())
+
+
+def no_part(config: Any, *others: Any) -> Any:
+    raise LookupError("nothing there")
+
+
+def nothing(config: Any, *others: Any) -> Any:
+    return None
+
+
+BROKEN: list[tuple[str, Any]] = [
+    ("embedding", lambda config: nn.Flatten()),
+    ("embedding", lambda config: nn.Linear(3, 3)),
+    ("positions", lambda config: torch.zeros(1, 1, config.width)),
+    ("positions", lambda config: nn.Identity()),
+    ("embed_norm", lambda config: OneToken()),
+    ("norm", lambda config: nn.LayerNorm(config.width + 1)),
+    ("norm", lambda config: NotFinite()),
+    ("norm", lambda: nn.Identity()),
+    ("norm", nn.LayerNorm(16)),
+    ("attention", lambda config: Half()),
+    ("attention", lambda config: OneToken()),
+    ("attention", lambda config: Attention(config.width + 4, 4)),
+    ("mlp", lambda config, activation: OneToken()),
+    ("mlp", lambda config, activation: nn.Linear(config.width, config.width + 1)),
+    ("activation", lambda config: Half()),
+    ("scale", lambda config: nn.Linear(config.width, 1)),
+    ("pooling", lambda config: Half()),
+    ("head", lambda config: nn.Linear(config.width, config.classes + 1)),
+]
+EVERYWHERE = ("norm", "attention", "mlp", "activation", "scale")
+
+
+@pytest.mark.parametrize(("slot", "part"), BROKEN)
 def test_a_part_that_breaks_its_contract_is_named(slot: str, part):
-    network = ViT(CONFIG, Parts(**{slot: part}))
-    with must_raise(UsageError, slot):
-        check_parts(network)
+    with must_raise(UsageError, f"the {slot} "):
+        check_parts(CONFIG, Parts(**{slot: part}))
+
+
+@pytest.mark.parametrize("config", [CONFIG, SMALL, PICTURES], ids=["ViT", "Transformer", "ImageToSequence"])
+def test_the_parts_of_every_network_are_tried(config: Any):
+    """Also those of blocks that write, and one that fails inside another is told by its own name."""
+    check_parts(config, PARTS if config is CONFIG else Parts(scale=lambda config: LayerScale(config.width, 0.5)))
+    for slot in EVERYWHERE:
+        for part in (lambda *_: Shut(), lambda *_: OneToken(), no_part, nothing):
+            with must_raise(UsageError, f"the {slot} "):
+                check_parts(config, Parts(**{slot: part}))
+    inside = Parts(mlp=lambda config, activation: MLP(config.width, 8, activation), activation=lambda config: Shut())
+    with must_raise(UsageError, "the activation "):
+        check_parts(config, inside)
+
+
+def test_a_part_that_was_tried_is_left_as_it_was():
+    norm = nn.LayerNorm(16)
+    check_parts(CONFIG, Parts(norm=lambda config: norm))
+    assert "forward" not in vars(norm)

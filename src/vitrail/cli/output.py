@@ -5,10 +5,11 @@ shown as its escape, so that one thing stays on one line.
 """
 
 import json
-import math
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from vitrail.io import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,12 +41,11 @@ def warn(sentence: str) -> None:
 
 def print_json(value: Any) -> None:
     """One JSON value on stdout; numbers that are not finite become null, which JSON has."""
-    finite = _finite(value)
-    text = json.dumps(finite, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(plain(value), ensure_ascii=False)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
-        text = json.dumps(finite, allow_nan=False)
+        text = json.dumps(plain(value))
     print(text)
 
 
@@ -78,17 +78,6 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def _finite(value: Any) -> Any:
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case dict():
-            return {key: _finite(inner) for key, inner in value.items()}
-        case list() | tuple():
-            return [_finite(inner) for inner in value]
-    return value
 
 
 def _print(line: str, stream: Any) -> None:

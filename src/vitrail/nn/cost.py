@@ -8,13 +8,13 @@ target at once, as it is trained, whose length may be chosen.
 
 import copy
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitrail.nn.networks import NetworkConfig, build
+from vitrail.nn.networks import NetworkConfig, build, example_inputs
 from vitrail.nn.record import Record
 from vitrail.nn.seq2seq import ImageToSequence, Transformer
 from vitrail.nn.vit import ViT
@@ -42,7 +42,7 @@ def layers(of: Config | nn.Module, source: int | None = None, target: int | None
     """
     with torch.device("meta"):
         network = copy.deepcopy(of).to("meta").eval() if isinstance(of, nn.Module) else build(of).eval()
-        inputs, record = _inputs(network, source, target), Record()
+        inputs, record = example_inputs(network, 1, source, target), Record()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         network(*inputs, record=record)
     flops = {place.partition(".")[2]: sum(each.values()) for place, each in counter.get_flop_counts().items()}
@@ -73,17 +73,6 @@ def parameters(of: Config | nn.Module) -> int:
 def flops(of: Config | nn.Module, source: int | None = None, target: int | None = None) -> int:
     """FLOPs of one sample's forward pass; lengths as for `layers`."""
     return sum(layer.flops for layer in layers(of, source, target))
-
-
-def _inputs(network: Any, source: int | None, target: int | None) -> tuple[Tensor, ...]:
-    config = network.config
-    if isinstance(network, ViT):
-        return (torch.empty(1, config.channels, *config.image),)
-    read, written = (config.max_length if length is None else length for length in (source, target))
-    ids = torch.empty(1, written, dtype=torch.long)
-    if isinstance(network, ImageToSequence):
-        return torch.empty(1, config.encoder.channels, *config.encoder.image), ids
-    return torch.empty(1, read, dtype=torch.long), ids
 
 
 def _vit(network: ViT, at: str, record: Record, flops: dict[str, int]) -> Iterator[Layer]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from vitrail.errors import UsageError, nearest
 from vitrail.nn.blocks import Parts
@@ -60,3 +61,28 @@ def build(config: NetworkConfig, parts: Parts | None = None) -> nn.Module:
     """
     network = NETWORKS[kind_of(config)][1]
     return network(config) if parts is None else network(config, parts)
+
+
+def example_inputs(
+    network: nn.Module, samples: int = 1, source: int | None = None, target: int | None = None
+) -> tuple[Tensor, ...]:
+    """Inputs that a network of the library takes, of zeros and of the id that begins: images, or ids; then a target.
+
+    Args:
+        network: Its dtype and device are theirs.
+        samples: Rows.
+        source: Ids that are read, where ids are; as many as may be written when None.
+        target: Ids that are written, where ids are; as many as may be when None.
+    """
+    config: Any = network.config
+    weights = next(network.parameters())
+
+    def images(config: ViTConfig) -> Tensor:
+        return torch.zeros(samples, config.channels, *config.image, dtype=weights.dtype, device=weights.device)
+
+    if isinstance(config, ViTConfig):
+        return (images(config),)
+    read, written = (config.max_length if length is None else length for length in (source, target))
+    ids = torch.full((samples, max(read, written)), config.begin, device=weights.device)
+    reads = images(config.encoder) if isinstance(config, ImageToSequenceConfig) else ids[:, :read]
+    return reads, ids[:, :written]

@@ -24,13 +24,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError, nearest
+from vitrail.errors import UsageError, contract, demand, nearest
 from vitrail.nn.blocks import STANDARD, Parts, own
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.embedding import grid_of
-from vitrail.nn.record import Queries, Record, Tokens
+from vitrail.nn.networks import NetworkConfig, build, example_inputs
+from vitrail.nn.record import Queries, Tokens
 from vitrail.nn.twin import evaluating
-from vitrail.nn.vit import ViT
 
 OWN = "own:"  # in front of the name of a part that is not in the table
 
@@ -132,49 +132,76 @@ def parts_of(names: Mapping[str, str], given: Parts = STANDARD) -> Parts:
     return replace(STANDARD, **found)
 
 
-@torch.no_grad()
-def check_parts(network: ViT) -> None:
-    """Run a network once, on two images of zeros, and hold what its parts give against their contracts.
+def check_parts(config: NetworkConfig, parts: Parts) -> None:
+    """Build a network of these parts, run it once on zeros, and hold what each part does against its contract.
+
+    Args:
+        config: Of the network.
+        parts: Those that are not the network's own are looked at.
 
     Raises:
-        UsageError: A part gives another shape than its contract, or what is not finite; names the part.
+        UsageError: A part cannot be made, fails, or gives another shape than its contract or what is not finite; names
+            the part.
     """
-    config, record = network.config, Record()
-    weights = next(network.parameters())
-    images = torch.zeros(2, config.channels, *config.image, dtype=weights.dtype, device=weights.device)
-    tokens, width = config.tokens, config.width
-    grid = config.grid
-    embedded = network.patch_embed(images)
-    _must_be("embedding", network.patch_embed, embedded, (2, grid[0] * grid[1], width))
-    if network.pos_embed is not None:
-        _must_be("positions", network.pos_embed, network.pos_embed, (1, tokens, width))
-    failed = None
-    with evaluating(network):
-        try:
-            network(images, record)
-        except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:  # told below, by its part
-            failed = error
-    found = [("embed_norm", network.norm_pre, "blocks.0.input", (2, tokens, width))]
-    for index, block in enumerate(network.blocks):
-        found += [
-            ("norm", block.norm1, f"blocks.{index}.norm1", (2, tokens, width)),
-            ("attention", block.attn, f"blocks.{index}.attn_out", (2, tokens, width)),
-            ("mlp", block.mlp, f"blocks.{index}.mlp", (2, tokens, width)),
-        ]
-    found += [("pooling", network.pool, "pooled", (2, width))]
-    found += [("head", network.head, "logits", (2, config.classes))] if config.classes else []
-    for slot, part, name, wanted in found:
-        if name not in record:
-            raise UsageError(
-                f"{slot} {type(part).__name__} fails: {type(failed).__name__}: {str(failed).partition(chr(10))[0]}",
-                f"{slot} as the docstring of vitrail.nn.Parts says it",
-            ) from failed
-        _must_be(slot, part, record[name], wanted)
+    watched: list[nn.Module] = []
+    chosen = {slot.name: getattr(parts, slot.name) for slot in fields(parts)}
+    trials = {slot: _tried(slot, make, parts, watched) for slot, make in chosen.items() if make is not own}
+    try:
+        network = build(config, replace(parts, **trials))
+        with evaluating(network), torch.no_grad():
+            network(*example_inputs(network, 2))
+    finally:
+        for part in watched:
+            vars(part).pop("forward", None)
 
 
-def _must_be(slot: str, part: object, found: Tensor, wanted: tuple[int, ...]) -> None:
-    name = type(part).__name__
-    if tuple(found.shape) != wanted:
-        raise UsageError(f"{slot} {name} gives {tuple(found.shape)}, and its contract is {wanted}", f"another {slot}")
-    if not found.isfinite().all():
-        raise UsageError(f"{slot} {name} gives numbers that are not finite for an image of zeros", f"another {slot}")
+def _tried(slot: str, make: Callable[..., Any], parts: Parts, watched: list[nn.Module]) -> Callable[..., Any]:
+    """Makes the same part, which then looks at itself whenever it is called."""
+    name = names_of(parts)[slot].removeprefix(OWN)
+    keeps, gets = f"the {slot} {name}", "config, activation" if slot == "mlp" else "config"
+    wanted = f"{slot}=lambda {gets}: MyModule(...); what it takes and gives says the docstring of vitrail.nn.Parts"
+
+    def made(config: Any, *more: Any) -> Any:
+        with contract(keeps, wanted):
+            part = make(config, *more)
+            if slot == "positions":
+                if part is not None:
+                    _hold(part, (1, config.tokens, config.width))
+                return part
+            demand(isinstance(part, nn.Module), f"it made {type(part).__name__}, and no module")
+        forward = part.forward
+
+        def looked_at(inputs: Tensor, *others: Any, **named: Any) -> Any:
+            with contract(keeps, wanted):
+                given = forward(inputs, *others, **named)
+                _hold(given, _shape(slot, config, inputs, parts))
+            return given
+
+        part.forward = looked_at
+        watched.append(part)
+        return part
+
+    return made
+
+
+def _shape(slot: str, config: Any, inputs: Tensor, parts: Parts) -> tuple[int, ...] | None:
+    """What a part gives for these inputs; None where that is not said."""
+    match slot:
+        case "embedding" if isinstance(config, ViTConfig):
+            rows, columns = grid_of((inputs.shape[2], inputs.shape[3]), config.patch)
+            return inputs.shape[0], rows * columns, config.width
+        case "embedding":
+            return *inputs.shape, config.width
+        case "pooling":
+            return inputs.shape[0], config.width
+        case "head":
+            return (inputs.shape[0], config.classes) if config.classes else None
+        case "activation" if parts.mlp is not own:
+            return None  # only that MLP knows
+    return tuple(inputs.shape)
+
+
+def _hold(given: Any, wanted: tuple[int, ...] | None) -> None:
+    demand(isinstance(given, Tensor), f"it gave {type(given).__name__}, and no tensor")
+    demand(wanted is None or tuple(given.shape) == wanted, f"it gave {tuple(given.shape)}, and not {wanted}")
+    demand(bool(given.isfinite().all()), "it gave numbers that are not finite for an input of zeros")

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -27,7 +26,7 @@ from vitrail.data.columns import Codec
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import BEGIN, END, PADDING, Vocabulary
 from vitrail.errors import UsageError
-from vitrail.nn import Search, evaluating, grid_of
+from vitrail.nn import Search, grid_of
 from vitrail.nn.generate import SequenceConfig
 from vitrail.nn.networks import NetworkConfig
 from vitrail.text import percent
@@ -44,7 +43,6 @@ Input = Preprocessing | Vocabulary
 Measures = dict[str, Float[Tensor, ""]]
 Network = Callable[..., Tensor]  # a module, or one that was compiled or wrapped: only called
 NO_FACTS: Mapping[str, Any] = {}
-_RAISED = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError)  # by what breaks its contract
 Objective = Callable[[Network, Any], tuple[Float[Tensor, ""], int, Measures]]
 """Network and batch to the summed loss, the count it is a sum over, and further sums by name.
 
@@ -347,70 +345,3 @@ def check_fit(config: object, input: Input, output: Codec) -> None:
             f"Preprocessing(channels={reads.channels}, ...)",
         )
     grid_of(input.size, reads.patch)
-
-
-SUMS = {"loss", "count", "samples"}  # what the loop sums beside the measures of an objective
-
-
-def check_objective(objective: Objective, network: nn.Module, batch: "Batch", whose: str) -> None:
-    """Try an objective that is not the library's, or is asked for what is not, on a few samples.
-
-    Args:
-        objective: Network and batch to summed loss, count and further sums.
-        network: What is trained.
-        batch: A few samples.
-        whose: What is not the library's, for the message.
-
-    Raises:
-        UsageError: It breaks its contract; says which.
-    """
-    try:
-        problem = _broken(*objective(network, batch))
-    except _RAISED as error:
-        problem = f"it raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    if problem:
-        raise UsageError(
-            f"the objective of {whose} breaks its contract: {problem}",
-            "objective(network, batch) -> (summed loss as a tensor (), count as an int, {name: sum as a tensor ()})",
-        )
-
-
-def _broken(loss: object, count: object, measures: object) -> str:
-    if not isinstance(loss, Tensor) or loss.ndim or not loss.requires_grad:
-        return "the loss must be a tensor without axes through which a gradient flows"
-    if not bool(loss.isfinite()):
-        return f"the loss is {float(loss.detach())}"
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        return f"the count must be a whole number above 0, got {count!r}"
-    if not isinstance(measures, dict) or not all(isinstance(each, Tensor) for each in measures.values()):
-        return "the measures must be tensors by name"
-    if counted := SUMS & measures.keys():
-        return f"the loop sums {', '.join(sorted(counted))} itself, so no measure may be called so"
-    return ""
-
-
-def check_metrics(task: Task, input: Input, output: Codec, network: nn.Module, batch: "Batch") -> None:
-    """Try the metrics of a task of one's own on a few samples.
-
-    Raises:
-        UsageError: They break their contract; says how.
-    """
-    problem = ""
-    try:
-        metrics = task.metrics(input, output)
-        with evaluating(network), torch.no_grad():
-            metrics.update(network, batch)
-        result = metrics.result(str)
-        if not isinstance(result, Result):
-            problem = f"result() gave {type(result).__name__}, and a Result is wanted"
-        elif result.metric != task.metric:
-            problem = f"result() is of the metric {result.metric.key}, the task's is {task.metric.key}"
-        elif not (math.isfinite(result.value) and math.isfinite(result.loss)):
-            problem = f"value {result.value} and loss {result.loss} are not both finite"
-    except _RAISED as error:
-        problem = f"they raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    if problem:
-        raise UsageError(
-            f"the metrics of the task {task.name} break their contract: {problem}",
-            "update(network, batch), then result(name) -> Result with the task's metric, a value and a loss",
-        )

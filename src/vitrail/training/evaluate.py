@@ -20,6 +20,7 @@ from vitrail.nn import Parts
 from vitrail.nn.twin import evaluating
 from vitrail.runtime import processors
 from vitrail.tasks import Result, Task, check_column
+from vitrail.training.contracts import read_own
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import read_yaml, settings_from_dict
 
@@ -166,7 +167,7 @@ def open_for(
         if run is not None and (config := RunFolder(Path(run)).config).is_file():
             counts = settings_from_dict(read_yaml(config)).counts
         split = split or ("test" if "test" in remembered["images"] else "validation")
-    raw = reader(what, data_root) if reader else read(what, data_root, split_seed=seed, counts=counts)
+    raw = read_own(reader, what, data_root) if reader else read(what, data_root, split_seed=seed, counts=counts)
     check_column(what, raw.columns(), model.task)
     column = model.task.column
     found = match_split(what, raw, column, model.output, split, seed)

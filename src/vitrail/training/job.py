@@ -27,6 +27,7 @@ from vitrail.runtime import threads_set
 from vitrail.tasks import Result, Task
 from vitrail.tasks.task import Objective
 from vitrail.training.checkpoint import load_state, save_state, states, weights_hash
+from vitrail.training.contracts import check_kinds
 from vitrail.training.distill.request import HANDED, Request
 from vitrail.training.distill.teacher import Teacher, of_model
 from vitrail.training.evaluate import batches_of, evaluate_split
@@ -87,7 +88,7 @@ def train(
         listen: Gets every event; see `vitrail.training.events`.
         command: What was typed, to be stored with the run; the call in Python when empty.
         task: What is learnt, of one's own; else `options.task`.
-        network: What is trained, of one's own: called as `network(inputs, record=SILENT)`.
+        network: What is trained, of one's own: called as `network(inputs)`, and by whoever looks inside with `record=`.
         parts: The parts of the network, where they are not the standard ones.
         objective: What is minimised, instead of the task's.
         reader: (data, data root) -> `RawDataset`, instead of the library's readers.
@@ -102,6 +103,7 @@ def train(
         RunError: If the training fails (a loss that is not finite).
         Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
     """
+    check_kinds(task, network, parts, objective, reader)
     return _run(data, out, options, listen, command, None, Own(task, network, parts, objective, reader))
 
 

@@ -366,7 +366,7 @@ def _gradients(
         counted += count
         sums = {"loss": loss.detach(), "count": torch.tensor(count), "samples": torch.tensor(len(batch)), **measures}
         for name, value in sums.items():
-            value = value.to(torch.float32 if device == "mps" else torch.float64)  # MPS has no float64
+            value = value.detach().to(torch.float32 if device == "mps" else torch.float64)  # MPS has no float64
             totals[name] = totals[name] + value if name in totals else value
     return (torch.stack(losses).sum() / counted if counted else torch.zeros(())), counted
 

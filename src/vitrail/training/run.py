@@ -96,7 +96,7 @@ class RunFolder:
     def append_metrics(self, row: dict[str, Any]) -> None:
         """One more line of metrics."""
         with open(self.metrics, "a", encoding="utf-8") as handle:
-            handle.write(json.dumps(row) + "\n")
+            handle.write(to_json(row, indent=None))
 
     def append_log(self, text: str) -> None:
         """One more line of the log, with its time."""

@@ -9,6 +9,7 @@ Both go through `build`, which makes the same start weights from the same settin
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,12 @@ from vitrail.data.preprocessing import Preprocessing, measure_statistics
 from vitrail.data.readers import is_named, read
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.model import Model
-from vitrail.nn import ViT, check_parts
+from vitrail.nn import check_parts
 from vitrail.nn.networks import build as build_network
 from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.tasks import Task, check_column, choose_task
-from vitrail.tasks.task import Input, Objective, check_metrics, check_objective, unit_of
+from vitrail.tasks.task import Input, Objective, unit_of
+from vitrail.training.contracts import check_codec, check_facts, read_own, rehearse
 from vitrail.training.distill.objective import with_teacher
 from vitrail.training.distill.request import Request, hired
 from vitrail.training.events import Listen, Reading
@@ -132,36 +134,16 @@ def open_data(
         UsageError: More than one task could be learnt, or there is none of that name.
         DataError: The data cannot be used.
     """
-    if own.reader is None:
-        raw = read(data, root, split_seed=seed, counts=counts)
-    else:
-        raw = own.reader(data, root)
-        _check_raw(raw, data)
+    raw = read_own(own.reader, data, root) if own.reader else read(data, root, split_seed=seed, counts=counts)
     if own.task is not None:
         learnt = check_column(data, raw.columns(), own.task)
     else:
         learnt = choose_task(data, raw.columns(), task)
 
     def learn(raw: RawDataset, splits: Mapping[str, Samples]) -> Codec:
-        return learnt.codec(raw, splits, separator)
+        return (learnt.codec if own.task is None else partial(check_codec, learnt))(raw, splits, separator)
 
     return make_dataset(data, raw, learnt.column, learn, seed), learnt
-
-
-def _check_raw(raw: object, data: str) -> None:
-    """Hold what an own reader gave against its contract.
-
-    Raises:
-        DataError: Says what it breaks.
-    """
-    if not isinstance(raw, RawDataset):
-        raise DataError(
-            f"the reader gave {type(raw).__name__} for {data}, which breaks its contract", "a vitrail.data.RawDataset"
-        )
-    for name, samples in raw.splits.items():
-        for column in samples.columns:
-            if len(samples.column(column)) != len(samples):
-                raise DataError(f"the reader's split {name} has a column {column} of another length", "one value each")
 
 
 def new_run(
@@ -198,11 +180,7 @@ def new_run(
             prepared, more = _in_micro_batches(prepared, memory)
         listen("timing a few steps")
         batch, whole = prepared.trial()
-        if settings.own:
-            whose = ", ".join(f"{kind} {name}" for kind, name in settings.own.items())
-            check_objective(prepared.objective, prepared.network, batch, whose)
-        if own.task is not None:
-            check_metrics(learnt, prepared.model.input, dataset.codec, prepared.network, batch)
+        rehearse(prepared.model, prepared.objective, batch, settings.own)
         width = vars(image_config(settings.network) or settings.network)["width"]
         execution, said, seconds = pick_precision(
             settings.execution, asked.precision, width, prepared.network, batch, prepared.objective
@@ -293,12 +271,13 @@ def build(
         splits = (dataset.splits[name] for name in (TRAIN, VALIDATION))
         train, validation = (open_loader(split.inputs, vocabulary, workers=0) for split in splits)
     background, notes = _background(settings, dataset, task, read_by, own)
+    if own.parts is not None:
+        check_parts(settings.network, own.parts)
     torch.manual_seed(settings.seed)
     network = build_network(settings.network, own.parts) if own.network is None else own.network
-    if own.network is None and own.parts is not None and isinstance(network, ViT):
-        check_parts(network)
-    if own.network is not None or (own.parts is not None and isinstance(network, ViT)):
+    if own.network is not None or own.parts is not None:
         _refuse_shared(network)
+    tell = task.facts if own.task is None else partial(check_facts, task)
     facts = {
         "data": settings.data,
         f"training_{unit_of(read_by)}s": len(dataset.train),
@@ -306,7 +285,7 @@ def build(
         "epochs": settings.optimization.epochs,
         "seed": settings.seed,
         **settings.taught(),
-        **task.facts(read_by, settings.augmentation, dataset.train),
+        **tell(read_by, settings.augmentation, dataset.train),
     }
     model = Model(network.to(device), read_by, dataset.codec, task, background, facts)
     data = Batches(

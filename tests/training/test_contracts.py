@@ -1,0 +1,352 @@
+"""An own task, reader, network or objective that breaks its contract is told which clause, in two lines."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import vitrail
+from tests.errors import must_raise
+from tests.own_objects import (
+    MAE,
+    OPTIONS,
+    Columns,
+    Errors,
+    Number,
+    NumberPrediction,
+    PredictNumber,
+    read_bars,
+    squared_error,
+)
+from vitrail.data import ArrayImages, RawDataset, Samples, Texts, Values
+from vitrail.data.augmentation import Augmentation
+from vitrail.data.batches import Batch, Batches
+from vitrail.data.images import Images
+from vitrail.data.loader import open_loader
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import DataError, UsageError
+from vitrail.model import Model
+from vitrail.tasks import Metric, Result
+from vitrail.training.contracts import check_codec, check_facts, check_kinds, read_own, rehearse
+
+BARS = read_bars("bars")
+TRAIN = BARS.splits["train"]
+INPUT = Preprocessing(size=(16, 16), channels=1, mean=(0.5,), std=(0.5,))
+AUGMENTATION = Augmentation()
+
+
+def task_with(**members: Any) -> Any:
+    """The task of a number with other members."""
+    return type("Broken", (PredictNumber,), members)()
+
+
+def number_with(**members: Any) -> Any:
+    """The codec of a number with other members."""
+    return type("OtherNumber", (Number,), members)(0.0)
+
+
+def raises(*_: Any, **__: Any) -> Any:
+    raise LookupError("nothing there\nand more")
+
+
+class Unopened(Images):
+    """Images that open as arrays."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def name(self, index: int) -> str:
+        return f"{index}"
+
+    def open(self, index: int) -> Any:
+        return np.zeros((16, 16), np.uint8)
+
+    def select(self, indices: Any) -> "Unopened":
+        return self
+
+    def digest(self) -> bytes:
+        return b""
+
+
+def of(**splits: Any) -> RawDataset:
+    return RawDataset("bars", splits)
+
+
+HEIGHTS = {"height": Values(np.zeros(96, np.float32))}
+READERS: dict[str, Callable[[], Any]] = {
+    "it raises": raises,
+    "no data set": lambda: {"train": TRAIN},
+    "no split": of,
+    "no samples": lambda: of(train=TRAIN.inputs),
+    "a split that nobody reads": lambda: of(train=TRAIN, val=TRAIN),
+    "a split by another name": lambda: of(train=TRAIN, holdout=TRAIN),
+    "a list for inputs": lambda: of(train=Samples([1, 2], {})),  # type: ignore[arg-type]
+    "an array for inputs": lambda: of(train=Samples(np.zeros((96, 16, 16), np.uint8), HEIGHTS)),  # type: ignore[arg-type]
+    "a list for a column": lambda: of(train=Samples(TRAIN.inputs, {"height": [0.0] * 96})),
+    "a column of another length": lambda: of(train=Samples(TRAIN.inputs, {"height": Values(np.zeros(3))})),
+    "other columns in a split": lambda: of(train=TRAIN, test=Samples(TRAIN.inputs, {})),
+    "an empty split": lambda: of(train=Samples(ArrayImages(np.zeros((0, 16, 16), np.uint8)), {})),
+    "images that do not open": lambda: of(train=Samples(Unopened(), {})),
+    "texts that are numbers": lambda: of(train=Samples(Texts((1, 2)), {})),  # type: ignore[arg-type]
+    "facts that no file holds": lambda: replace(BARS, facts={"made by": read_bars}),
+    "notes that are no words": lambda: replace(BARS, notes=(1,)),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("make", READERS.values(), ids=list(READERS))
+def test_a_reader(make: Callable[[], Any]):
+    def my_reader(what: str, data_root: Path | None) -> Any:
+        return make()
+
+    with must_raise(DataError, "my_reader"):
+        read_own(my_reader, "bars", None)
+
+
+def test_a_reader_of_other_arguments():
+    with must_raise(DataError, "lambda"):
+        read_own(lambda: BARS, "bars", None)
+
+
+def test_what_a_file_can_hold_is_no_fault():
+    raw = replace(BARS, facts={"noise": np.float32(0.5), "sizes": np.arange(3)})
+    object.__setattr__(raw, "root", Path("bars"))  # whose type is checked under test only
+
+    def my_reader(what: str, data_root: Path | None) -> Any:
+        return raw
+
+    assert read_own(my_reader, "bars", None).root == "bars"
+    told = check_facts(task_with(facts=lambda *_: {"scale": np.float32(0.5)}), INPUT, AUGMENTATION, TRAIN)
+    assert told == {"scale": 0.5}
+
+
+CODECS: dict[str, Callable[[], Any]] = {
+    "none": lambda: task_with(codec=lambda *_: None),
+    "it raises": lambda: task_with(codec=raises),
+    "no outputs": lambda: number_with(outputs=0),
+    "half an output": lambda: number_with(outputs=1.5),
+    "words as one text": lambda: number_with(describe=lambda self: "number"),
+    "values that no file holds": lambda: number_with(to_dict=lambda self: {"mean": read_bars}),
+    "no way back": lambda: task_with(codec_from_dict=raises),
+    "another on the way back": lambda: task_with(codec_from_dict=lambda self, values: Number(-1.0)),
+    "no match": lambda: number_with(match=lambda self, column: column),
+    "a match of a list": lambda: number_with(match=lambda self, column: vitrail.data.Match([0.0])),  # type: ignore[arg-type]
+    "targets as an array": lambda: number_with(targets=lambda self, values: np.asarray(values)),
+    "one target for all": lambda: number_with(targets=lambda self, values: torch.zeros(1)),
+}
+
+
+@pytest.mark.parametrize("make", CODECS.values(), ids=list(CODECS))
+def test_a_codec(make: Callable[[], Any]):
+    made = make()
+    task = made if isinstance(made, PredictNumber) else task_with(codec=lambda *_: made)
+    if not isinstance(made, PredictNumber) and "to_dict" not in vars(type(made)):
+        task = task_with(codec=lambda *_: made, codec_from_dict=lambda self, values: made)
+    with must_raise(UsageError, "predict-height"):
+        check_codec(task, BARS, BARS.splits, "")
+
+
+def test_a_codec_that_is_right_with_numpy_numbers_in_its_file():
+    task = task_with(codec=lambda *_: Number(np.float64(0.25)))
+    assert check_codec(task, BARS, BARS.splits, "") == Number(0.25)
+
+
+FACTS: dict[str, dict[str, Any]] = {
+    "no values": {"facts": lambda *_: ["a"]},
+    "values that no file holds": {"facts": lambda *_: {"made by": read_bars}},
+    "it raises": {"facts": raises},
+    "counted as seconds": {"counted": "seconds"},
+    "a metric called loss": {"metric": Metric("loss", "loss")},
+    "a measure called loss": {"measures": {"mine": "loss"}},
+}
+
+
+@pytest.mark.parametrize("members", FACTS.values(), ids=list(FACTS))
+def test_what_a_task_tells(members: dict[str, Any]):
+    with must_raise(UsageError, "predict-height"):
+        check_facts(task_with(**members), INPUT, AUGMENTATION, TRAIN)
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    loader = open_loader(TRAIN.inputs, INPUT, workers=0)
+    return next(Batches(loader, TRAIN.column("height"), Number(0.0), INPUT).batches(0, 6))
+
+
+def found(**values: Any) -> Any:
+    """A task whose metrics end in a result with other values."""
+
+    class Other(Errors):
+        def result(self, name: Callable[[int], str]) -> Result:
+            return replace(super().result(name), **values)
+
+    return task_with(metrics=lambda self, input, output: Other(output))
+
+
+class NoMetrics:
+    """Counts nothing."""
+
+
+@dataclass(frozen=True)
+class Bare:
+    """No prediction."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Wordless(NumberPrediction):
+    """A prediction whose cells are numbers."""
+
+    def cells(self) -> Any:
+        return self.name, self.value
+
+
+def answers(make: Callable[[str], Any]) -> Any:
+    return task_with(predict=lambda self, network, output, inputs, names, search, facts: [make(name) for name in names])
+
+
+TASKS: dict[str, Any] = {
+    "metrics that raise": task_with(metrics=raises),
+    "no metrics": task_with(metrics=lambda *_: NoMetrics()),
+    "another metric": found(metric=Metric("mse", "squared error")),
+    "a value that is not finite": found(value=float("nan")),
+    "a loss that is not finite": found(loss=float("inf")),
+    "details that no file holds": found(details={"made by": read_bars}),
+    "no answers": task_with(predict=lambda *_: []),
+    "answers that are numbers": answers(lambda name: 0.5),
+    "answers that are no predictions": answers(Bare),
+    "cells that are no texts": answers(lambda name: Wordless(name, 0.5)),
+    "answers that raise": task_with(predict=raises),
+    "about that is no text": task_with(about=lambda *_: None),
+    "a chance that is no number": task_with(chance_loss=lambda *_: float("nan")),
+}
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=list(TASKS))
+def test_a_task(task: Any, batch: Batch):
+    model = Model(Columns(), INPUT, Number(0.0), task)
+    with must_raise(UsageError, "predict-height"):
+        rehearse(model, squared_error, batch, {"task": "predict-height"})
+
+
+class Shaped(nn.Module):
+    """A network whose answers have the wrong shape, or none."""
+
+    def __init__(self, shape: tuple[int, ...] | None, factor: float = 1.0) -> None:
+        super().__init__()
+        self.shape, self.weight = shape, nn.Parameter(torch.tensor(factor))
+
+    def forward(self, images: Tensor) -> Any:
+        return None if self.shape is None else self.weight * torch.ones(self.shape)
+
+
+NETWORKS = {
+    "no tensor": Shaped(None),
+    "one row for all": Shaped((1, 1)),
+    "not finite": Shaped((6, 1), torch.inf),
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=list(NETWORKS))
+def test_a_network(network: Any, batch: Batch):
+    with must_raise(UsageError, "the network Shaped"):
+        rehearse(Model(network, INPUT, Number(0.0), PredictNumber()), squared_error, batch, {"network": "Shaped"})
+
+
+def test_a_network_with_more_logits_than_classes(tmp_path: Path):
+    with must_raise(UsageError, "the network Columns"):
+        vitrail.train("digits", tmp_path / "run", replace(OPTIONS, image_size=16), network=Columns(11))
+    assert not (tmp_path / "run").exists()
+
+
+def measured(value: Any) -> Callable[..., Any]:
+    def objective(network: Callable[..., Tensor], batch: Batch) -> Any:
+        return squared_error(network, batch)[0], len(batch), value
+
+    return objective
+
+
+OBJECTIVES: dict[str, Callable[..., Any]] = {
+    "raises": raises,
+    "no pair": lambda network, batch: network(batch.inputs).sum(),
+    "not summed": lambda network, batch: (network(batch.inputs), len(batch), {}),
+    "no gradient": lambda network, batch: (network(batch.inputs).sum().detach(), len(batch), {}),
+    "not finite": lambda network, batch: (network(batch.inputs).sum() * torch.nan, len(batch), {}),
+    "a count of half": lambda network, batch: (network(batch.inputs).sum(), 0.5, {}),
+    "a measure of three": measured({"three": torch.zeros(3)}),
+    "a measure that is a number": measured({"half": 0.5}),
+    "measures in a list": measured([]),
+    "a measure of the loop's own": measured({"count": torch.zeros(())}),
+}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=list(OBJECTIVES))
+def test_an_objective(objective: Callable[..., Any], batch: Batch):
+    with must_raise(UsageError, "the objective of objective mine"):
+        rehearse(Model(Columns(), INPUT, Number(0.0), PredictNumber()), objective, batch, {"objective": "mine"})
+
+
+def test_targets_that_are_not_finite_are_named(batch: Batch):
+    model, bad = (
+        Model(Columns(), INPUT, Number(0.0), PredictNumber()),
+        replace(batch, targets=batch.targets * torch.nan),
+    )
+    with must_raise(UsageError, "targets"):
+        rehearse(model, squared_error, bad, {"objective": "mine"})
+
+
+def test_what_keeps_its_contract_passes_and_is_left_as_it_was(batch: Batch):
+    network = Columns().train()
+    rehearse(Model(network, INPUT, Number(0.0), PredictNumber()), squared_error, batch, {"task": "", "network": ""})
+    assert network.training
+    assert all(parameter.grad is None for parameter in network.parameters())
+
+
+def test_the_line_of_a_persons_own_code_is_named(batch: Batch):
+    with must_raise(UsageError, r"LookupError: nothing there \(test_contracts.py:\d+\)"):
+        rehearse(Model(Columns(), INPUT, Number(0.0), PredictNumber()), raises, batch, {"objective": "raises"})
+
+
+@pytest.mark.parametrize("given", [{"task": task_with(metrics=raises)}, {"parts": vitrail.nn.Parts(norm=raises)}])
+def test_nothing_is_written(given: Any, tmp_path: Path):
+    with must_raise(UsageError):
+        vitrail.train("bars", tmp_path / "run", OPTIONS, reader=read_bars, **{"task": PredictNumber(), **given})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_value_that_becomes_nan_is_null_in_the_files(tmp_path: Path):
+    """The metrics of an epoch may be undefined; each line stays JSON, and the page is written."""
+    calls: list[int] = []
+
+    class Sometimes(Errors):
+        def result(self, name: Callable[[int], str]) -> Result:
+            calls.append(1)
+            return replace(super().result(name), value=float("nan") if len(calls) > 1 else 1.0)
+
+    task = task_with(metrics=lambda self, input, output: Sometimes(output))
+    done = vitrail.train("bars", tmp_path / "run", replace(OPTIONS, epochs=1), task=task, reader=read_bars)
+    rows = [
+        json.loads(line, parse_constant=pytest.fail)
+        for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert [row["validation_mae"] for row in rows if row["kind"] == "epoch"] == [None]
+    json.loads((tmp_path / "run" / "evaluation.json").read_text(), parse_constant=pytest.fail)
+    assert done.evaluated.metric == MAE
+    assert (tmp_path / "run" / "run.html").is_file()
+
+
+@pytest.mark.parametrize("given", [(PredictNumber, None, None), ("classify", None, None), (None, Columns, None)])
+def test_a_class_or_a_name_instead_of_a_value(given: Any, tmp_path: Path):
+    with must_raise(UsageError, "Task|Module"):
+        check_kinds(*given, None, None)
+    with must_raise(UsageError, "Parts"):
+        check_kinds(None, None, {"norm": 1}, None, None)
+    for broken in ((3, None), (None, 3)):
+        with must_raise(UsageError, "got a int"):
+            check_kinds(None, None, None, *broken)
