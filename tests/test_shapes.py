@@ -1,10 +1,12 @@
 """Shapes are checked under test, and functions inside functions are left alone."""
 
+import jaxtyping
 import pytest
 import torch
-from jaxtyping import TypeCheckError
+from jaxtyping import Float, TypeCheckError
+from torch import Tensor
 
-from tests.shapes import checked
+from tests.shapes import checked, outermost
 from vitrail.nn import LayerScale
 
 
@@ -17,5 +19,16 @@ def test_a_function_inside_a_function_stays_as_it_is() -> None:
     def inner(number: int) -> int:
         return number
 
-    assert checked(inner) is inner
-    assert checked(test_a_wrong_shape_is_refused) is not test_a_wrong_shape_is_refused
+    class Inside:
+        def method(self) -> None: ...
+
+    assert jaxtyping.jaxtyped is outermost, "what jaxtyping's import hook asks for"
+    assert outermost(typechecker=checked)(inner) is inner
+    assert outermost(typechecker=checked)(Inside.method) is Inside.method
+    assert outermost(typechecker=checked)(outer) is not outer
+    with pytest.raises(TypeCheckError):
+        outermost(typechecker=checked)(outer)(torch.zeros(2, 2))
+
+
+def outer(tensor: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    return tensor
