@@ -30,7 +30,7 @@ from vitrail.data.batches import Batch, Batches
 from vitrail.data.images import Images
 from vitrail.data.loader import open_loader
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, RunError, UsageError
 from vitrail.model import Model
 from vitrail.tasks import Metric, Result
 from vitrail.training.contracts import check_codec, check_facts, check_kinds, read_own, rehearse
@@ -292,6 +292,30 @@ def test_an_objective(objective: Callable[..., Any], batch: Batch):
         rehearse(Model(Columns(), INPUT, Number(0.0), PredictNumber()), objective, batch, {"objective": "mine"})
 
 
+def test_measures_of_some_batches_only(tmp_path: Path):
+    def objective(network: Callable[..., Tensor], batch: Batch) -> Any:
+        loss, count, _ = squared_error(network, batch)
+        return loss, count, {"odd": loss} if batch.number % 2 else {}
+
+    with must_raise(RunError, "odd"):
+        vitrail.train("bars", tmp_path / "run", OPTIONS, task=PredictNumber(), reader=read_bars, objective=objective)
+
+
+def test_a_network_for_sequences_that_cannot_be_asked_to_write(tmp_path: Path):
+    class Mute(nn.Module):
+        """Trains, and has nothing by which a text is written."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.map = nn.Embedding(13, 13)
+
+        def forward(self, source: Tensor, target: Tensor, record: Any = None) -> Tensor:
+            return self.map(target)
+
+    with must_raise(UsageError, "network"):
+        vitrail.train("sort-digits", tmp_path / "run", vitrail.TrainOptions(threads=1), network=Mute())
+
+
 def test_targets_that_are_not_finite_are_named(batch: Batch):
     model, bad = (
         Model(Columns(), INPUT, Number(0.0), PredictNumber()),
@@ -313,7 +337,19 @@ def test_the_line_of_a_persons_own_code_is_named(batch: Batch):
         rehearse(Model(Columns(), INPUT, Number(0.0), PredictNumber()), raises, batch, {"objective": "raises"})
 
 
-@pytest.mark.parametrize("given", [{"task": task_with(metrics=raises)}, {"parts": vitrail.nn.Parts(norm=raises)}])
+@pytest.mark.parametrize(
+    "members", [{"metric": "mae"}, {"column": None}, {"networks": ("Vit",)}, {"networks": ()}, {"counted": 3}]
+)
+def test_what_a_task_is(members: dict[str, Any]):
+    check_kinds(PredictNumber(), None, None, None, None)
+    with must_raise(UsageError, "the task Broken"):
+        check_kinds(task_with(**members), None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"task": task_with(metrics=raises)}, {"task": task_with(fit=raises)}, {"parts": vitrail.nn.Parts(norm=raises)}],
+)
 def test_nothing_is_written(given: Any, tmp_path: Path):
     with must_raise(UsageError):
         vitrail.train("bars", tmp_path / "run", OPTIONS, reader=read_bars, **{"task": PredictNumber(), **given})

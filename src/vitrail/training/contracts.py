@@ -31,7 +31,8 @@ from vitrail.errors import DataError, check_kind, contract, demand
 from vitrail.io import to_json
 from vitrail.model import Model
 from vitrail.nn import Parts, evaluating
-from vitrail.tasks import TASKS, Prediction, Result, Task
+from vitrail.nn.networks import NETWORKS
+from vitrail.tasks import TASKS, Metric, Prediction, Result, Task
 from vitrail.tasks.task import Input, Objective
 
 KNOWN = (TRAIN, VALIDATION, TEST, ALL)
@@ -67,6 +68,16 @@ def check_kinds(task: object, network: object, parts: object, objective: object,
     check_kind("parts", parts, Parts, "vitrail.nn.Parts(norm=lambda config: torch.nn.RMSNorm(config.width))")
     check_kind("objective", objective, Callable, OBJECTIVE)
     check_kind("reader", reader, Callable, READER)
+    if isinstance(task, Task):
+        with contract(f"the task {type(task).__name__}", f"name, column, help, metric and networks {TASK}"):
+            for name in ("name", "column", "help", "counted"):
+                demand(isinstance(getattr(task, name, None), str), f"its {name} is no text")
+            demand(isinstance(getattr(task, "metric", None), Metric), "its metric is no vitrail.tasks.Metric")
+            unknown = [name for name in task.networks if name not in NETWORKS]
+            demand(
+                not unknown and len(task.networks) > 0,
+                f"its networks must be of {', '.join(NETWORKS)}, got {task.networks}",
+            )
 
 
 def read_own(reader: Reader, data: str, root: Path | None) -> RawDataset:
@@ -196,7 +207,9 @@ def rehearse(model: Model, objective: Objective, batch: Batch, own: Mapping[str,
         with contract(f"the objective of {whose}", OBJECTIVE):
             _check_objective(objective(network, batch), batch)
     if ours:
-        with contract(f"the metrics of the task {task.name}", METRICS):
+        others = ", ".join(f"{kind} {name}" for kind, name in own.items() if kind in ours)
+        whose = f"the metrics of the task {task.name}" if "task" in own else f"the {others}, as the metrics ask it,"
+        with contract(whose, METRICS if "task" in own else NETWORK):
             _check_metrics(model, batch)
     if "task" in own:
         with contract(f"the task {task.name}", f"about and chance_loss {TASK}"):

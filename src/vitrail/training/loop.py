@@ -365,6 +365,11 @@ def _gradients(
         losses.append(loss.detach())
         counted += count
         sums = {"loss": loss.detach(), "count": torch.tensor(count), "samples": torch.tensor(len(batch)), **measures}
+        if totals and totals.keys() != sums.keys():
+            changed = ", ".join(sorted(totals.keys() ^ sums.keys()))
+            raise RunError(
+                f"the objective names {changed} in some batches only, and a mean needs all", "the same names in each"
+            )
         for name, value in sums.items():
             value = value.detach().to(torch.float32 if device == "mps" else torch.float64)  # MPS has no float64
             totals[name] = totals[name] + value if name in totals else value

@@ -5,6 +5,7 @@ A run that goes on accepts no other choice than its own: `differences` lists wha
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from vitrail.data.columns import Texts
 from vitrail.data.dataset import Dataset, read_vocabulary
 from vitrail.data.images import Images
 from vitrail.data.readers import Reader, format_of
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, UsageError, contract
 from vitrail.nn import Parts, ViTConfig, names_of
 from vitrail.nn.networks import NETWORKS, NetworkConfig, config_to_dict
 from vitrail.tasks import TASKS, Task
@@ -144,7 +145,8 @@ def resolve(
         values["network"] = _of_size(options.size, values["network"])
     if own.config is not None:
         values["network"], values["fetch_size"] = config_to_dict(own.config), 0
-    values["network"] = task.fit(values["network"], dataset.codec, dataset.splits)
+    with contract(f"the task {task.name}", "fit(network, output, splits) -> network") if own.task else nullcontext():
+        values["network"] = dict(task.fit(values["network"], dataset.codec, dataset.splits))
     if (reads := read_vocabulary(dataset, values.get("separator", ""))) is not None:
         values["network"]["source_vocabulary"] = reads.outputs
     if options.data_root is not None:
