@@ -9,6 +9,7 @@ A part is tried by `vitrail.nn.check_parts`. Everything that raises, or gives wh
 one line that names it; the hint is the contract.
 """
 
+import copy
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -193,7 +194,10 @@ def rehearse(model: Model, objective: Objective, batch: Batch, own: Mapping[str,
     Raises:
         UsageError: One breaks its contract; says which and how.
     """
-    network, task, ours = model.network, model.task, own.keys() & {"task", "network", "parts"}
+    if not own:
+        return
+    network, task, ours = copy.deepcopy(model.network), model.task, own.keys() & {"task", "network", "parts"}
+    model = replace(model, network=network)  # a forward in train mode moves running means
     if "network" in own and "ViT" in task.networks and not model.reads_text:
         with contract(f"the network {own['network']}", NETWORK), evaluating(network), torch.no_grad():
             logits = network(batch.inputs)
@@ -202,10 +206,9 @@ def rehearse(model: Model, objective: Objective, batch: Batch, own: Mapping[str,
             right = tuple(logits.shape) == wanted if task.name in TASKS else logits.shape[:1] == wanted[:1]
             demand(right, f"it gave {tuple(logits.shape)} for {len(batch)} samples, and not {wanted}")
             demand(bool(logits.isfinite().all()), "it gave logits that are not finite")
-    if own:
-        whose = ", ".join(f"{kind} {name}" for kind, name in own.items())
-        with contract(f"the objective of {whose}", OBJECTIVE):
-            _check_objective(objective(network, batch), batch)
+    whose = ", ".join(f"{kind} {name}" for kind, name in own.items())
+    with contract(f"the objective of {whose}", OBJECTIVE):
+        _check_objective(objective(network, batch), batch)
     if ours:
         others = ", ".join(f"{kind} {name}" for kind, name in own.items() if kind in ours)
         whose = f"the metrics of the task {task.name}" if "task" in own else f"the {others}, as the metrics ask it,"
