@@ -56,7 +56,7 @@ class DataError(VitrailError):
 
 
 class Broken(Exception):
-    """A contract that is not kept; `contract` says whose."""
+    """A contract that is not kept; `contract` names its owner."""
 
 
 def demand(kept: bool, problem: str) -> None:
@@ -75,7 +75,7 @@ def demand(kept: bool, problem: str) -> None:
 
 @contextmanager
 def contract(whose: str, wanted: str, kind: type[VitrailError] = UsageError) -> Iterator[None]:
-    """Whatever goes wrong in this block, in code that a person brought, is told in one line, with its contract.
+    """Whatever goes wrong in this block, in code that a person brought, is one line with its contract.
 
     Args:
         whose: What is asked: "the reader read_bars".

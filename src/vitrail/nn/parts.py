@@ -159,7 +159,7 @@ def _tried(slot: str, make: Callable[..., Any], parts: Parts, watched: list[nn.M
     """Makes the same part, which then looks at itself whenever it is called."""
     name = names_of(parts)[slot].removeprefix(OWN)
     keeps, gets = f"the {slot} {name}", "config, activation" if slot == "mlp" else "config"
-    wanted = f"{slot}=lambda {gets}: MyModule(...); what it takes and gives says the docstring of vitrail.nn.Parts"
+    wanted = f"{slot}=lambda {gets}: MyModule(...); what it takes and gives stands in the docstring of vitrail.nn.Parts"
 
     def made(config: Any, *more: Any) -> Any:
         with contract(keeps, wanted):

@@ -1,11 +1,11 @@
 """What a person's own task, network, objective and reader must keep to, tried once before anything is written.
 
     check_kinds     each is of the class that is wanted
-    read_own        a reader: its splits, their samples, what it tells of them
+    read_own        a reader: its splits, their samples, its facts
     check_codec     a task's codec: to a file and back, to targets, to words
     rehearse        network, objective, metrics, predictions, facts: all that a run asks of them, on a few samples
 
-A part is tried by `vitrail.nn.check_parts`. Everything that raises, or gives what its contract does not say, is told in
+A part is tried by `vitrail.nn.check_parts`. Everything that raises, or gives what its contract does not say, is reported in
 one line that names it; the hint is the contract.
 """
 
@@ -90,7 +90,7 @@ def read_own(reader: Reader, data: str, root: Path | None) -> RawDataset:
         root: Where named sets lie.
 
     Raises:
-        DataError: It breaks its contract; says which clause.
+        DataError: It breaks its contract; names the clause.
     """
     with contract(f"the reader {called(reader)}", READER, DataError):
         raw = reader(data, root)
@@ -136,7 +136,7 @@ def check_codec(task: Task, raw: RawDataset, splits: Mapping[str, Samples], sepa
         separator: Between two tokens of a text.
 
     Raises:
-        UsageError: It breaks its contract; says which clause.
+        UsageError: It breaks its contract; names the clause.
     """
     with contract(f"the codec of the task {task.name}", CODEC):
         codec = task.codec(raw, splits, separator)
@@ -161,7 +161,7 @@ def check_codec(task: Task, raw: RawDataset, splits: Mapping[str, Samples], sepa
 
 
 def check_facts(task: Task, input: Input, augmentation: Augmentation, train: Samples) -> dict[str, Any]:
-    """What an own task tells of its training, held against its contract: plain values, by name.
+    """The facts of a training by an own task, held against its contract: plain values, by name.
 
     Args:
         task: A person's own.
@@ -192,7 +192,7 @@ def rehearse(model: Model, objective: Objective, batch: Batch, own: Mapping[str,
         own: Names of the objects, by what they are; see `Own.names`.
 
     Raises:
-        UsageError: One breaks its contract; says which and how.
+        UsageError: One breaks its contract; names it and the clause.
     """
     if not own:
         return
