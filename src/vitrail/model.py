@@ -18,7 +18,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.data.background import background_in, card_words, misfit, read_background, write_background
+from vitrail.data.background_file import background_in, card_words, misfit, read_background, write_background
 from vitrail.data.columns import Classes, Codec
 from vitrail.data.decode import open_picture
 from vitrail.data.hugging_face import from_hugging_face, to_hugging_face

@@ -12,17 +12,14 @@ from hypothesis import given, settings, strategies as st
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data import background
-from vitrail.data.background import (
+from vitrail.data import background_file
+from vitrail.data.background import draw_background, drawn_words, make_background, open_background
+from vitrail.data.background_file import (
     BACKGROUND,
     MOST,
     REFERENCES,
-    background_file,
+    background_bytes,
     card_words,
-    draw_background,
-    drawn_words,
-    make_background,
-    open_background,
     read_background,
     settle,
 )
@@ -57,7 +54,7 @@ def patches_of(images: Tensor, patch: tuple[int, int]) -> Tensor:
 
 def written(pixels: Tensor, patch: tuple[int, int], folder: Path) -> Path:
     file = folder / BACKGROUND
-    file.write_bytes(background_file(pixels, patch))
+    file.write_bytes(background_bytes(pixels, patch))
     return file
 
 
@@ -152,7 +149,7 @@ def test_photographs_fit_in_one_megabyte_and_come_back_to_the_bit(
     assert file.stat().st_size <= ONE_MB
     again = read_background(file, like(kept))
     assert torch.equal(again, kept)
-    assert background_file(again, (patch, patch)) == file.read_bytes()
+    assert background_bytes(again, (patch, patch)) == file.read_bytes()
     assert torch.equal(settle(kept, (patch, patch)), kept)
     loss = (kept.float() - made[: len(kept)].float()).abs().mean()
     assert float(loss) == 0 if kept.numel() < ONE_MB - 4096 else float(loss) < 5
@@ -168,14 +165,14 @@ def test_nothing_of_a_patch_shows_in_another(patch: tuple[int, int]) -> None:
     black = ((rows[:, None] + columns) % 2 == 0).expand_as(noise)
     mixed = torch.where(black, torch.zeros_like(noise), noise)
     channels = 3
-    alone = background.decompress(background._jpegs(noise, patch), patch, channels, size)
-    together = background.decompress(background._jpegs(mixed, patch), patch, channels, size)
+    alone = background_file.decompress(background_file._jpegs(noise, patch), patch, channels, size)
+    together = background_file.decompress(background_file._jpegs(mixed, patch), patch, channels, size)
     assert not together[black].any()
     assert torch.equal(together[~black], alone[~black])
 
 
 def test_the_planted_fault_is_seen_where_patches_share_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "BLOCK", 1)
+    monkeypatch.setattr(background_file, "BLOCK", 1)
     with pytest.raises(AssertionError):
         test_nothing_of_a_patch_shows_in_another((14, 14))
 
@@ -252,7 +249,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=BACKGROUND) as caught:
             read_background(file, shape)
         assert len(str(caught.value).splitlines()) == 2
-    whole = background_file(images, (16, 16))
+    whole = background_bytes(images, (16, 16))
     for content in (b"", whole[:-1], whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]):
         file.write_bytes(content)
         with pytest.raises(DataError):

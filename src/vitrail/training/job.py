@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrail.data.background import settle
+from vitrail.data.background_file import settle
 from vitrail.data.batches import Batches
 from vitrail.data.dataset import TEST, VALIDATION, Split
 from vitrail.data.loader import check_readable

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from vitrail.data.background import Pixels, draw_background, drawn_words
+from vitrail.data.background import draw_background, drawn_words
+from vitrail.data.background_file import Pixels
 from vitrail.data.batches import Batch, Batches
 from vitrail.data.columns import Codec
 from vitrail.data.dataset import TRAIN, VALIDATION, Counts, Dataset, RawDataset, Samples, make_dataset, read_vocabulary

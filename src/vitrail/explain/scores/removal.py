@@ -7,7 +7,14 @@
     saco            cover one group after the other; does more mean more?       higher is better  (Wu et al., 2024)
 
 A value of these alone says little: how much can be gained depends on the picture, the network and the fill. Hold it
-against that of random maps and of the truth, `normalised`.
+against that of random maps and of the truth, `normalised`. All take the same, and refuse it with a UsageError where
+anything does not fit or the network is in training mode:
+
+    network     in eval mode; gives logits
+    images      (b, c, h, w), as the network reads them
+    values      the maps, (b, rows, columns); their grid must divide the pictures
+    target      what was explained, see `vitrail.explain.target`; the heat's own target, not None, of a map made for it
+    covering    the fill, the draws, and what is measured
 """
 
 from collections.abc import Sequence
@@ -70,17 +77,7 @@ def deletion(
     Unit: patches. Measured: probability or logit, see `Covering`. Range: [0, 1] for probabilities. Lower is better.
     Patches of equal value come in random order, another for each draw.
 
-    Args:
-        network: In eval mode; gives logits.
-        images: (b, c, h, w), as the network reads them.
-        values: The maps; their grid must divide the pictures.
-        target: What was explained, see `vitrail.explain.target`; the heat's own target, not `None`, where the map was
-            made for it.
-        covering: The fill, the draws, and what is measured.
-        steps: Into how many steps [0, 1] is cut; None covers one patch after the other.
-
-    Raises:
-        UsageError: If anything does not fit, or if the network is in training mode.
+    `steps`: into how many steps [0, 1] is cut; None covers one patch after the other.
     """
     return _curve("deletion", network, images, values, target, covering, steps)
 
@@ -92,8 +89,8 @@ def insertion(
 
         curve(k / P) = E_draws f(filler in which the k largest patches are shown)      score = integral over [0, 1]
 
-    Unit: patches. Measured: probability or logit. Range: [0, 1] for probabilities. Higher is better. Arguments and
-    errors as of `deletion`. (RISE starts from a blurred picture: `blur`.)
+    Unit: patches. Measured: probability or logit. Range: [0, 1] for probabilities. Higher is better. `steps` as of
+    `deletion`. (RISE starts from a blurred picture: `blur`.)
     """
     return _curve("insertion", network, images, values, target, covering, steps)
 
@@ -116,17 +113,9 @@ def perturbation(
     says. Range: [0, 0.8]. The mean over pictures of `points` is the accuracy; with the predicted class as target it
     starts at 1. Chefer et al. cover with black, before normalisation: `grey(normalise(0.0), "black")`.
 
-    Args:
-        network: In eval mode; gives logits.
-        images: (b, c, h, w).
-        values: The maps.
-        target: A class for each picture; of a contrast, the first class counts.
-        covering: The fill and the draws.
-        first: "most" covers the most relevant pixels first, the positive perturbation, lower is better; "least" the
-            least relevant, the negative one, higher is better.
-
-    Raises:
-        UsageError: If anything does not fit, if the target is a function, or if the network is in training mode.
+    `first`: "most" covers the most relevant pixels first, the positive perturbation, lower is better; "least" the least
+    relevant, the negative one, higher is better. The target is a class for each picture, and no function; of a contrast,
+    the first class counts.
     """
     if first not in ("most", "least"):
         raise UsageError(
@@ -166,16 +155,7 @@ def aopc(
 
     Unit: patches, one at each step. Measured: probability or logit. Range: [-1, 1] for probabilities. Higher is better.
 
-    Args:
-        network: In eval mode; gives logits.
-        images: (b, c, h, w).
-        values: The maps.
-        target: What was explained.
-        covering: The fill, the draws, and what is measured.
-        steps: K, at most the number of patches; None for all of them.
-
-    Raises:
-        UsageError: If anything does not fit, or if the network is in training mode.
+    `steps`: K, at most the number of patches; None for all of them.
     """
     patches = values[0].numel()
     last = patches if steps is None else steps
@@ -283,16 +263,7 @@ def saco(
     differ, and more where many groups change nothing, because equal drops count as agreement. The size of the values
     counts, so maps must not be rescaled picture by picture. Not a number for a constant map.
 
-    Args:
-        network: In eval mode; gives logits.
-        images: (b, c, h, w).
-        values: The maps.
-        target: What was explained.
-        covering: The fill, the draws, and what is measured.
-        groups: K, from 2 to the number of patches.
-
-    Raises:
-        UsageError: If anything does not fit, or if the network is in training mode.
+    `groups`: K, from 2 to the number of patches.
     """
     patches = values[0].numel()
     if not 2 <= groups <= patches:
