@@ -18,7 +18,7 @@ from typing import Any, Literal
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitrail.text import percent_in_words
+from vitrail.text import JOIN, percent_in_words
 
 Verdict = Literal["supported", "weak", "no better than random", "cannot tell"]
 Kind = Literal["composites", "surrogates"]
@@ -57,10 +57,8 @@ def verdict(
         few = f"{references} different reference picture{'s are' if references > 1 else ' is'} too few"
         return "cannot tell", f"{few} to know what the network says of pictures without evidence"
     if evidence > EVIDENCE:
-        return (
-            "cannot tell",
-            f"no evidence found{_REACHED[kind]} as high in {_above(evidence)} of cases (the limit is 5 %)",
-        )
+        limit = f"the limit is {percent_in_words(EVIDENCE)}"
+        return "cannot tell", f"no evidence found{_REACHED[kind]} as high in {_above(evidence)} of cases ({limit})"
     if faithful <= FAITHFUL:
         return "supported", "there is evidence, and the squares that the map names carry it"
     if faithful <= WEAK:
@@ -74,7 +72,7 @@ def _as_good(p: float) -> str:
 
 def _above(p: float) -> str:
     """A p above the limit, which must not read like the limit."""
-    return percent_in_words(p) if round(100 * p) > 100 * EVIDENCE else f"{100 * p:.1f} %"
+    return percent_in_words(p) if round(100 * p) > 100 * EVIDENCE else f"{100 * p:.1f}{JOIN}%"
 
 
 @dataclass(frozen=True, eq=False)

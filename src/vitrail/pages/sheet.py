@@ -50,7 +50,6 @@ ALONE, BESIDE = 540, 420  # width of a column: with one map, with several
 ACROSS = 5  # columns in a row, at most
 HEADLINE = 42
 MAP, MARGIN = 448, 12  # width of a map in a file of its own, and what is left free around it
-NO_BREAK = "\u00a0"
 BLIND = "This method cannot tell classes apart."
 
 
@@ -98,7 +97,7 @@ def _subject(column: Column, explained: ExplainedPicture) -> None:
         column.text("The model gave no answer.")
         return
     name, probability = explained.top[0]
-    column.text(f"The model says {name} ({percent_in_words(probability).replace(' ', NO_BREAK)}).", TEXT + 3, bold=True)
+    column.text(f"The model says {name} ({percent_in_words(probability)}).", TEXT + 3, bold=True)
     if explained.true_label is not None:
         right = explained.true_label == name
         said = "Right: that is its label." if right else f"Wrong: its label is {explained.true_label}."

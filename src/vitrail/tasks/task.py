@@ -29,7 +29,7 @@ from vitrail.errors import UsageError
 from vitrail.nn import Search, grid_of
 from vitrail.nn.generate import SequenceConfig
 from vitrail.nn.networks import NetworkConfig
-from vitrail.text import percent
+from vitrail.text import JOIN, percent
 
 if TYPE_CHECKING:  # who loads a model needs nothing that only a training has
     from vitrail.data.augmentation import Augmentation
@@ -308,7 +308,7 @@ def wilson_interval(correct: int, images: int) -> tuple[float, float]:
 
 def interval_words(interval: tuple[float, float]) -> str:
     """An interval of a fraction in words."""
-    return f"95 % interval {100 * interval[0]:.2f} % to {100 * interval[1]:.2f} %"
+    return f"95{JOIN}% interval {percent(interval[0], 2)} to {percent(interval[1], 2)}"
 
 
 def check_fit(config: object, input: Input, output: Codec) -> None:

@@ -40,6 +40,7 @@ from PIL import Image
 
 from vitrail.errors import UsageError
 from vitrail.explain.methods import METHODS
+from vitrail.io import write_file
 from vitrail.pages.explanation_page import KIND
 from vitrail.pages.html import is_page
 from vitrail.pages.sheet import draw_map_file, draw_sheet
@@ -110,19 +111,18 @@ def _free(page: Path) -> Path:
 
 def write_pictures(folder: Path, page: ExplanationPage) -> list[Files]:
     """A sheet for each picture of the page, and one PNG for each of its maps; gives the files of each picture."""
-    folder.mkdir(parents=True, exist_ok=True)
     before, sums, written = _listed(folder), {}, []
     for number, one in enumerate(page.pictures, start=1):
         files = []
         for name, drawn in _drawn(number, one, page):
             content = io.BytesIO()
             drawn.save(content, "PNG")
-            (folder / name).write_bytes(content.getvalue())
+            write_file(folder / name, content.getvalue())
             sums[name] = hashlib.sha256(content.getvalue()).hexdigest()
             files.append(str(folder / name))
         written.append(Files(files[0], files[1:]))
     _remove(folder, {name: known for name, known in before.items() if name not in sums}, set(sums))
-    (folder / LIST).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
+    write_file(folder / LIST, json.dumps(sums, indent=1) + "\n")
     return written
 
 

@@ -114,8 +114,8 @@ def perturbation(
     starts at 1. Chefer et al. cover with black, before normalisation: `grey(normalise(0.0), "black")`.
 
     `first`: "most" covers the most relevant pixels first, the positive perturbation, lower is better; "least" the least
-    relevant, the negative one, higher is better. The target is a class for each picture, and no function; of a contrast,
-    the first class counts.
+    relevant, the negative one, higher is better. The target is a class for each picture, and no function; of a
+    contrast, the first class counts.
     """
     if first not in ("most", "least"):
         raise UsageError(
