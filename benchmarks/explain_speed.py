@@ -23,7 +23,7 @@ class Lent:
     """A network with reference pictures."""
 
     network: ViT
-    donors: Tensor
+    background_images: Tensor
 
 
 def main() -> None:

@@ -134,8 +134,8 @@ def train(name: str) -> tuple[Model, float]:
     some = planted_digits("train", 256, seed=1).pixels
     background = make_background(torch.from_numpy(some)[:, None], network.config.patch, int(seed))
     model = replace(prepared.model, network=network, background=background)
-    assert model.donors is not None
-    model = replace(model, background=without_evidence(network, model.donors, background))
+    assert model.background_images is not None
+    model = replace(model, background=without_evidence(network, model.background_images, background))
     return model, share_right(model, dataset.splits["test"], pairs=kind == "pairs")
 
 

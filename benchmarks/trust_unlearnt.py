@@ -53,7 +53,7 @@ def held_out(model: Model, data: str, root: Path | None, count: int) -> Tensor:
 
 def measure(model: Model, images: Tensor, method: str, seed: int) -> dict[str, float]:
     """Shares of pictures that pass."""
-    network, donors = model.network, model.donors
+    network, donors = model.network, model.background_images
     assert donors is not None, "the run has no background"
     with torch.no_grad():
         logits = torch.cat([network(some) for some in images.split(50)])

@@ -365,7 +365,7 @@ def test_the_background_comes_back_to_the_bit(tmp_path: Path) -> None:
     place = save(model, tmp_path / "model")
     again = load(place)
     assert torch.equal(again.background, model.background)
-    assert torch.equal(again.donors, model.preprocessing.normalise(model.background))
+    assert torch.equal(again.background_images, model.preprocessing.normalise(model.background))
     twice = save(again, tmp_path / "again")
     assert background_file(twice).read_bytes() == background_file(place).read_bytes()
     assert (place / CARD).read_text(encoding="utf-8") != (save(model_of(), tmp_path / "bare") / CARD).read_text()
@@ -376,7 +376,7 @@ def test_the_background_of_a_former_model_does_not_stay(tmp_path: Path) -> None:
     save(model_of(), tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {WEIGHTS, CONFIG, PREPROCESSOR, CARD}
     assert load(tmp_path).background is None
-    assert load(tmp_path).donors is None
+    assert load(tmp_path).background_images is None
 
 
 def test_a_model_without_background_predicts_the_same(tmp_path: Path, files: list[Path]) -> None:

@@ -129,7 +129,7 @@ class Model:
         return "image.png"
 
     @property
-    def donors(self) -> Float[Tensor, "r c h w"] | None:
+    def background_images(self) -> Float[Tensor, "r c h w"] | None:
         """The background as the network expects it, on its device."""
         if self.background is None:
             return None

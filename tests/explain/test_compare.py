@@ -43,7 +43,7 @@ class Small(NamedTuple):
     """A network, and pictures that lend their patches."""
 
     network: ViT
-    donors: Tensor
+    background_images: Tensor
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_all_methods_explain_one_class(case: Case) -> None:
     with torch.no_grad():
         network.head.weight[1:] = network.head.weight[:1]
         network.head.bias.fill_(0.0)
-    level = Small(network, case.model.donors)
+    level = Small(network, case.model.background_images)
     found = compare(level, case.images, scored=False)
     assert all(torch.equal(heat.target, found.heats[0].target) for heat in found.heats)
     assert found.trusts == ()
@@ -130,7 +130,7 @@ def test_what_cannot_be_compared_is_refused(case: Case) -> None:
     with must_refuse("rollout"):  # it cannot hold one class against another
         compare(case.model, case.images, ["rollout"], (3, 1))
     with must_refuse("eval mode"):
-        compare(Small(make_network(PLAIN).train(), case.model.donors), case.images)
+        compare(Small(make_network(PLAIN).train(), case.model.background_images), case.images)
 
 
 def test_deletion_and_insertion_stand_beside_a_random_order() -> None:
@@ -138,7 +138,7 @@ def test_deletion_and_insertion_stand_beside_a_random_order() -> None:
     model, images = load_planted("mean-0"), shown("mean-0", 2, seed=4).images
     found = compare(model, images, ["conservative"], seed=3)
     assert found.random_areas is not None
-    fill, target = donor(model.donors), found.heats[0].target
+    fill, target = donor(model.background_images), found.heats[0].target
     for heat, areas in zip(found.heats, found.areas, strict=True):
         covering = Covering(fill, draws=3, seed=3)
         whole = deletion(model.network, images, heat.values, target, covering)

@@ -104,7 +104,7 @@ def test_what_is_drawn_and_seen_inside_does_not_depend_on_the_default_device(req
 class Bare:
     """A network without references."""
 
-    network, donors = make_network(PLAIN), None
+    network, background_images = make_network(PLAIN), None
 
 
 @pytest.mark.soak
@@ -118,7 +118,7 @@ class Lent(NamedTuple):
     """A network with references."""
 
     network: ViT
-    donors: Tensor
+    background_images: Tensor
 
 
 def verdicts_of(network: ViT, images: Tensor, references: Tensor) -> dict[str, Tensor]:

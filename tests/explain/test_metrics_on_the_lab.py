@@ -49,7 +49,7 @@ def truth(count: int) -> Tensor:
 
 @cache
 def donors() -> Covering:
-    references = load_planted(NETWORK).donors
+    references = load_planted(NETWORK).background_images
     assert references is not None
     return Covering(donor(references), draws=2, batch_size=512)
 

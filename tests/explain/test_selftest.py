@@ -31,7 +31,7 @@ class Bare:
     """A network without background images."""
 
     network: ViT
-    donors: Tensor | None = None
+    background_images: Tensor | None = None
 
 
 def failed(network: ViT, images: Tensor, *but: str) -> set[str]:
@@ -110,8 +110,8 @@ def test_weights_in_half_precision_pass_and_everything_is_left_as_it_was() -> No
     model = load_planted("mean-0")
     network = ViT(model.network.config).eval().bfloat16()
     network.load_state_dict(model.network.state_dict())
-    assert model.donors is not None
-    images = model.donors[:4].bfloat16().requires_grad_()
+    assert model.background_images is not None
+    images = model.background_images[:4].bfloat16().requires_grad_()
     bits = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     random, threads = torch.random.get_rng_state(), torch.get_num_threads()
     with torch.inference_mode():
@@ -233,9 +233,9 @@ OFTEN = ["a record changes no answer", "the balance sheet closes", "maps move wi
 @pytest.mark.parametrize("check", seldom(OFTEN, [check for check in PLANTED if check not in OFTEN]))
 def test_a_planted_fault_turns_its_check_red(check: str) -> None:
     model = load_planted("class-0")
-    assert model.donors is not None
+    assert model.background_images is not None
     with planted(PLANTED[check]):
-        assert check in failed(model.network, model.donors[:4])
+        assert check in failed(model.network, model.background_images[:4])
 
 
 def test_every_check_can_fail() -> None:

@@ -161,7 +161,7 @@ class Small(NamedTuple):
     """What can be explained, with pictures that lend their patches."""
 
     network: ViT
-    donors: Tensor | None
+    background_images: Tensor | None
 
 
 NETWORK, IMAGES, DONORS = make_network(PLAIN), make_images(PLAIN, 3), make_images(PLAIN, 12, seed=2)

@@ -91,7 +91,9 @@ def supported(case: Case, method: str) -> int:
     Without evidence in the picture none is (test_verdict.py), so that only those with evidence are covered.
     """
     explain, network = METHODS[method].function, case.model.network
-    evidence = find_evidence(network, case.images, aim_of(explain(network, case.images)), case.model.donors, case.seed)
+    evidence = find_evidence(
+        network, case.images, aim_of(explain(network, case.images)), case.model.background_images, case.seed
+    )
     images = case.images[evidence.p <= EVIDENCE]
     if not len(images):
         return 0

@@ -252,7 +252,7 @@ def surrogates(image: Float[Tensor, "c h w"], count: int, seed: int, key: int) -
 
 
 def without_evidence(
-    network: ViT, donors: Float[Tensor, "r c h w"], references: UInt8[Tensor, "r c h w"], seed: int = 0
+    network: ViT, images: Float[Tensor, "r c h w"], references: UInt8[Tensor, "r c h w"], seed: int = 0
 ) -> UInt8[Tensor, "r c h w"]:
     """The references, with the patches that the network's explanation names replaced by those of others.
 
@@ -265,7 +265,7 @@ def without_evidence(
 
     Args:
         network: In eval mode, trained.
-        donors: The references as the network reads them.
+        images: The references as the network reads them.
         references: The same, values 0..255.
         seed: Decides which reference stands in.
 
@@ -274,7 +274,7 @@ def without_evidence(
     """
     if len(references) < 2:  # a patch needs another to stand in for it
         return references
-    values = torch.cat([generic_attention(network, some).values for some in donors.split(REFERENCES_AT_A_TIME)]).cpu()
+    values = torch.cat([generic_attention(network, some).values for some in images.split(REFERENCES_AT_A_TIME)]).cpu()
     _, rows, columns = values.shape
     flat = values.flatten(1)
     first = flat.argsort(dim=1, descending=True)[:, : max(1, round(SHARE * rows * columns))]

@@ -123,9 +123,9 @@ def _one_thread() -> Iterator[None]:
 
 
 def _images_of(model: Explainable, seed: int) -> Images:
-    network, donors = model.network, model.donors
-    if donors is not None:
-        return donors[:IMAGES]
+    network, background = model.network, model.background_images
+    if background is not None:
+        return background[:IMAGES]
     weight = next(network.parameters())
     shape = (IMAGES, network.config.channels, *network.config.image)
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), device="cpu").to(weight)

@@ -44,7 +44,7 @@ class Explainable(Protocol):
         ...
 
     @property
-    def donors(self) -> Float[Tensor, "r c h w"] | None:
+    def background_images(self) -> Float[Tensor, "r c h w"] | None:
         """Reference pictures as the network reads them; None where the model carries none."""
         ...
 
@@ -52,7 +52,9 @@ class Explainable(Protocol):
 def check_model(model: Explainable) -> None:
     """Refuse what has no network and no references, such as a bare network."""
     if not isinstance(model, Explainable):
-        problem = f"a model is wanted, with its network and its references (donors), got {type(model).__name__}"
+        problem = (
+            f"a model is wanted, with its network and its references (background_images), got {type(model).__name__}"
+        )
         raise UsageError(problem, "vitrail.load(folder)")
 
 
@@ -160,7 +162,7 @@ def begin(
             "the pictures that the heat was made of",
         )
     check_masks(model.network.grid(images), len(images), masks)
-    lent = model.donors if references is None else references
+    lent = model.background_images if references is None else references
     if references is None and lent is not None and lent.shape[1:] != images.shape[1:]:
         raise UsageError(
             f"the model's references are {tuple(lent.shape[1:])}, and these pictures {tuple(images.shape[1:])}",

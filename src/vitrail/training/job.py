@@ -391,9 +391,9 @@ class _Job:
     def _model(self, network: nn.Module) -> Model:
         """The trained model, whose background lends no patches that it looks at itself."""
         model = replace(self.prepared.model, network=network)
-        if model.background is None or model.donors is None or not isinstance(network, ViT):
+        if model.background is None or model.background_images is None or not isinstance(network, ViT):
             return model
-        pixels = without_evidence(network, model.donors, model.background)
+        pixels = without_evidence(network, model.background_images, model.background)
         return replace(model, background=settle(pixels, network.config.patch))
 
     def _last_split(self, model: Model) -> tuple[Split, Batches]:
