@@ -155,7 +155,7 @@ def ten() -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(4, 10))
 
 
-def hired(
+def connect(
     folder: Path, network: Callable[[torch.Tensor], Any], preprocessing: Preprocessing = RGB, **more: Any
 ) -> None:
     """It may teach the digits: the first step is made, and no other."""
@@ -167,18 +167,18 @@ def hired(
 def test_a_function_in_train_mode_is_refused(tmp_path: Path) -> None:
     network = ten().train()
     with must_raise(UsageError):
-        hired(tmp_path, lambda images: 5 * network(images))
-    hired(tmp_path, network)  # a module is put into eval mode
+        connect(tmp_path, lambda images: 5 * network(images))
+    connect(tmp_path, network)  # a module is put into eval mode
 
 
 def test_a_wrong_number_of_logits_is_refused(tmp_path: Path) -> None:
     with must_raise(UsageError, r"\(8, 10\).* 11 "):
-        hired(tmp_path, ten(), classes=(*DIGITS, "ten"))
+        connect(tmp_path, ten(), classes=(*DIGITS, "ten"))
 
 
 def test_images_that_it_cannot_read_are_refused(tmp_path: Path) -> None:
     with must_raise(UsageError, "RuntimeError"):
-        hired(tmp_path, ten(), GREY)
+        connect(tmp_path, ten(), GREY)
 
 
 @dataclass
@@ -203,7 +203,7 @@ class Output:
 def test_what_is_no_tensor_of_logits_is_refused(wrap: Callable[..., Any], named: str, tmp_path: Path) -> None:
     network = ten().eval()
     with must_raise(UsageError, named) as caught:
-        hired(tmp_path, lambda images: wrap(network(images)))
+        connect(tmp_path, lambda images: wrap(network(images)))
     assert "lambda x: model(x).logits" in caught.value.hint
 
 
@@ -215,14 +215,14 @@ def test_the_way_out_that_is_named_is_one(tmp_path: Path) -> None:
         return Output(network(images))
 
     with must_raise(UsageError, "Output"):
-        hired(tmp_path, model)
-    hired(tmp_path, lambda x: model(x).logits)
+        connect(tmp_path, model)
+    connect(tmp_path, lambda x: model(x).logits)
 
 
 def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     network = ten().eval()
     with must_raise(DataError):
-        hired(tmp_path, lambda images: network(images) / 0)
+        connect(tmp_path, lambda images: network(images) / 0)
 
 
 # ---- a new head

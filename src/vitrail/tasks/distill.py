@@ -50,10 +50,10 @@ def distillation(
     def objective(network: Network, batch: Batch) -> tuple[Float[Tensor, ""], int, Measures]:
         by_labels, by_teacher, logits = _heads(network, batch, token)
         label_loss = F.cross_entropy(by_labels, batch.targets, reduction="sum")
-        taught = teacher_loss(by_teacher, ask(batch).to(by_teacher.dtype), kind, temperature)
+        teacher_part = teacher_loss(by_teacher, ask(batch).to(by_teacher.dtype), kind, temperature)
         correct = (logits.detach().argmax(dim=1) == batch.labels).sum().float()
         measures = {"correct": correct, "label_loss": label_loss.detach()}
-        return (1 - weight) * label_loss + weight * taught, len(batch.labels), measures
+        return (1 - weight) * label_loss + weight * teacher_part, len(batch.labels), measures
 
     return objective
 

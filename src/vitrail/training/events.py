@@ -157,7 +157,7 @@ def _facts(prepared: "Prepared") -> list[tuple[str, str]]:
     if (reads := image_config(settings.network)) is not None:
         (height, width), (down, across) = reads.image, reads.patch
         facts.append(("image size", f"{height} x {width}, patches of {down} x {across}"))
-    return [*facts, *settings.taught().items()]
+    return [*facts, *settings.distillation_facts().items()]
 
 
 def _shape(settings: Settings) -> str:

@@ -185,8 +185,8 @@ class Settings:
                 f"fetch_size: {image.image[0]}",
             )
 
-    def taught(self) -> dict[str, str]:
-        """Who taught, and how; empty where only the labels did."""
+    def distillation_facts(self) -> dict[str, str]:
+        """Who the teacher is, and how the student learns from it; empty where there is none."""
         how = self.distillation
         if how is None:
             return {}

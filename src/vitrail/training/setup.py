@@ -35,7 +35,7 @@ from vitrail.tasks import Task, check_column, choose_task
 from vitrail.tasks.task import Input, Objective, unit_of
 from vitrail.training.contracts import check_codec, check_facts, read_own, rehearse
 from vitrail.training.distill.objective import with_teacher
-from vitrail.training.distill.request import Request, hired
+from vitrail.training.distill.request import Request, teacher_of
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import ALONE, Work, pick_micro_batches, pick_precision, step_seconds, work_of
 from vitrail.training.loop import part_size
@@ -170,7 +170,7 @@ def new_run(
     asked = replayed(options, settings.execution, given)
     settings = settings if request is None else request.applied(settings)
     memory = free_memory(torch.device(settings.execution.device))
-    settings, teacher = hired(settings, request, dataset, new=True)
+    settings, teacher = teacher_of(settings, request, dataset, new=True)
     for sentence in (*dataset.notes, *notes):
         listen(sentence)
     prepared = build(settings, dataset, learnt, listen, own)
@@ -230,7 +230,7 @@ def resume_run(
         raise DataError(
             f"{settings.data} has changed since {folder.path} was started", "the data as it was, or another --out"
         )
-    settings, teacher = hired(settings, request, dataset, new=False)
+    settings, teacher = teacher_of(settings, request, dataset, new=False)
     prepared = build(settings, dataset, learnt, listen, own)
     with threads_set(settings.execution.threads):
         prepared = with_teacher(prepared, request, teacher, False, listen)
@@ -285,7 +285,7 @@ def build(
         "recipe": settings.recipe,
         "epochs": settings.optimization.epochs,
         "seed": settings.seed,
-        **settings.taught(),
+        **settings.distillation_facts(),
         **tell(read_by, settings.augmentation, dataset.train),
     }
     model = Model(network.to(device), read_by, dataset.codec, task, background, facts)

@@ -1,4 +1,4 @@
-"""Learning from a teacher: what is asked of a distillation, the teacher, and the objective that it makes of a run.
+"""Learning from a teacher: the options of a distillation, the teacher, and the objective that it makes of a run.
 
 The loss itself stands in `vitrail.tasks.distill`; the loop knows nothing of teachers.
 """

@@ -44,8 +44,8 @@ def with_teacher(
 
     Args:
         prepared: A classifier, prepared by its settings.
-        request: What was asked for; None when only the settings say it.
-        teacher: From `hired`.
+        request: What a person gave; None when only the settings say it.
+        teacher: From `teacher_of`.
         new: Whether the run begins; then the teacher is scored and the choices that were left open are made.
         listen: Gets what is done of the teacher's answers.
 
@@ -60,8 +60,8 @@ def with_teacher(
     _check_answers(teacher, data)
     classes = prepared.model.classes
     teacher = with_new_head(teacher, data, classes) if how.fit_head else teacher.matched(classes)
-    asked = request.options.cache if request is not None and new else ("on" if how.cache else "off")
-    how = replace(how, cache=_keeps(asked, data))
+    cache = request.options.cache if request is not None and new else ("on" if how.cache else "off")
+    how = replace(how, cache=_keeps(cache, data))
     notes = _said(how, teacher, prepared) if new else []
     ask = stored_answers(teacher, data, listen) if how.cache else live_answers(teacher, data)
     token = vars(prepared.settings.network)["distillation_token"]
@@ -188,17 +188,17 @@ def _check_answers(teacher: Teacher, data: Batches) -> None:
         )
 
 
-def _keeps(asked: str, data: Batches) -> bool:
+def _keeps(cache: str, data: Batches) -> bool:
     """Whether answers are kept: where images never change, or where that was asked for."""
     a = data.augmentation
-    if asked == "on" and (a.mixup or a.cutmix):
+    if cache == "on" and (a.mixup or a.cutmix):
         raise UsageError(
             "stored answers are of single images, and here images are mixed (mixup or CutMix)",
             "--cache off, so that the teacher sees the mixture too",
         )
     still = replace(a, label_smoothing=0.0, fill=Augmentation().fill) == Augmentation()
     table = 4 * len(data) * data.codec.outputs
-    return asked == "on" or (asked == "auto" and still and table <= CACHED_BYTES)
+    return cache == "on" or (cache == "auto" and still and table <= CACHED_BYTES)
 
 
 def _said(how: Distillation, teacher: Teacher, prepared: "Prepared") -> list[str]:

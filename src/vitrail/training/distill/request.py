@@ -1,6 +1,6 @@
-"""What was asked of a distillation, and the teacher that it names.
+"""What the options of a distillation give, and the teacher that they name.
 
-`Request` is what a person asked for; `Distillation` in the settings is what the run stores. `hired` opens the teacher
+`Request` is what a person gave; `Distillation` in the settings is what the run stores. `teacher_of` opens the teacher
 before any image is read; `vitrail.training.distill.objective` turns a prepared classifier into a prepared student.
 """
 
@@ -21,7 +21,7 @@ HANDED = "python:"  # before the name of a teacher that was handed over
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What was asked of a distillation.
+    """The teacher and the options of a distillation, as a person gave them.
 
     Attributes:
         teacher: A folder, torchvision:NAME, timm:NAME, or python:NAME for one that was handed over.
@@ -33,8 +33,8 @@ class Request:
     options: DistillOptions
     handed: Teacher | None = None
 
-    def asked(self) -> dict[str, Any]:
-        """The fields of `Distillation` that were asked for; paths without a reference to the current folder."""
+    def given(self) -> dict[str, Any]:
+        """The fields of `Distillation` that the options give; paths without a reference to the current folder."""
         names = {field.name for field in fields(Distillation)} - {"teacher", "fit_head", "cache"}
         chosen = {name: getattr(self.options, name, None) for name in names}
         chosen = {name: value for name, value in chosen.items() if value not in (None, "auto")}
@@ -46,7 +46,7 @@ class Request:
         """The settings of the student: its distillation, and its token where there is one."""
         _refuse_idle(self.teacher, self.options)
         before = {} if settings.distillation is None else asdict(settings.distillation)
-        values: dict[str, Any] = {**before, "identity": "", **self.asked()}
+        values: dict[str, Any] = {**before, "identity": "", **self.given()}
         token, network = self.options.token, settings.network
         if not isinstance(network, ViTConfig):
             raise UsageError(f"a teacher of classes cannot teach the task {settings.task}", "vitrail train DATA, alone")
@@ -56,24 +56,26 @@ class Request:
         )
 
     def differences(self, settings: Settings) -> list[str]:
-        """What is asked for that a run which exists was not started with, as `name: old -> new`."""
+        """What is given that a run which exists was not started with, as `name: old -> new`."""
         stored = settings.distillation
         if stored is None:
             return [f"teacher: none -> {self.teacher}"]
         token = "yes" if getattr(settings.network, "distillation_token", False) else "no"
         kept = {"fit_head": ("never", "always"), "cache": ("off", "on")}
-        pairs = [(name, getattr(stored, name), new) for name, new in self.asked().items()]
+        pairs = [(name, getattr(stored, name), new) for name, new in self.given().items()]
         pairs += [(name, words[getattr(stored, name)], getattr(self.options, name)) for name, words in kept.items()]
         pairs.append(("token", token, self.options.token))
         return [f"{name}: {old} -> {new}" for name, old, new in pairs if new not in (old, "auto")]
 
 
-def hired(settings: Settings, request: Request | None, dataset: Dataset, new: bool) -> tuple[Settings, Teacher | None]:
+def teacher_of(
+    settings: Settings, request: Request | None, dataset: Dataset, new: bool
+) -> tuple[Settings, Teacher | None]:
     """The teacher that the settings name, opened, without its head where it gets a new one; None where they name none.
 
     Args:
         settings: Of the student.
-        request: What was asked for; None when only the settings say it (a configuration file, or a run that goes on).
+        request: What a person gave; None when only the settings say it (a configuration file, or a run that goes on).
         dataset: The student's.
         new: Whether the run begins; then the choice of a new head is made.
 
@@ -113,10 +115,10 @@ def _opened(how: Distillation, handed: Teacher | None, fit: str, classes: tuple[
                 "vitrail.distill(data, teacher, out, DistillOptions(resume='auto')) with the same teacher",
             )
         return handed, fit == "always"
-    asked = (how.teacher, how.teacher_weights, how.teacher_size)
-    teacher = open_teacher(*asked, head=fit != "always")
+    named = (how.teacher, how.teacher_weights, how.teacher_size)
+    teacher = open_teacher(*named, head=fit != "always")
     if fit == "auto" and how.teacher.startswith(FOREIGN) and not set(classes) <= set(teacher.classes):
-        return open_teacher(*asked, head=False), True
+        return open_teacher(*named, head=False), True
     return teacher, fit == "always"
 
 
