@@ -16,6 +16,7 @@ import vitrail
 from tests.old_format.images import make_images, some_images
 from tests.old_format.lab import PLACE, SOURCES, machine, teacher
 from vitrail.errors import DataError, UsageError
+from vitrail.training.run import RunFolder
 
 OLD = Path(__file__).with_name("old_format")
 EXPECTED = json.loads((OLD / "expected.json").read_text())
@@ -50,8 +51,11 @@ def must_be_as_then(name: str, evaluated: Any) -> None:
 
 
 def must_have_gone_on(name: str, finished: Any) -> None:
-    """To the same weights, where bits can be the same."""
+    """To the same weights, where bits can be the same; epochs of before are read like those of now."""
     must_be_as_then(name, finished.evaluated)
+    rows = RunFolder(finished.folder).history()
+    assert len(rows) > 1
+    assert all("waiting_fraction" in row and "waiting_share" not in row for row in rows)
     if machine() == EXPECTED["machine"]:
         assert finished.weights == EXPECTED[name]["weights"]
 

@@ -79,7 +79,7 @@ def test_epochs_stand_under_their_headings() -> None:
     stream = io.StringIO()
     shown = progress(stream, terminal=False)
     shown(Started(Path("runs/[bold]x"), 1258, 20, 100, 0, 33.0))
-    row = {"validation_accuracy": 1.0, "images_per_second": 123456.0, "waiting_share": 1.0}
+    row = {"validation_accuracy": 1.0, "images_per_second": 123456.0, "waiting_fraction": 1.0}
     for epoch in (1, 100):
         shown(EpochScored({"epoch": epoch, "training_loss": 2.3456, "validation_loss": 10.0, **row}))
     lines = stream.getvalue().splitlines()
@@ -108,7 +108,7 @@ def test_a_long_run_says_its_first_its_last_and_about_25_epochs() -> None:
     shown(Started(Path("run"), 10, 1, 99, 0, 1.0))
     row = {"training_loss": 1.0, "validation_loss": 1.0, "validation_accuracy": 0.5, "images_per_second": 1.0}
     for epoch in range(1, 100):
-        shown(EpochScored({"epoch": epoch, **row, "waiting_share": 0.0}))
+        shown(EpochScored({"epoch": epoch, **row, "waiting_fraction": 0.0}))
     said = [line.split()[0] for line in stream.getvalue().splitlines()[3:]]
     assert (said[0], said[1], said[-1]) == ("1/99", "4/99", "99/99")
     assert len(said) == 26

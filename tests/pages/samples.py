@@ -33,7 +33,7 @@ def history(epochs: int) -> list[dict]:
             "learning_rate": 1e-3 / (epoch + 1),
             "seconds": 1.5,
             "images_per_second": 1234.5,
-            "waiting_share": 0.01,
+            "waiting_fraction": 0.01,
         }
         for epoch in range(epochs)
     ]

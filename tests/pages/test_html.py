@@ -154,7 +154,7 @@ def test_a_share_that_reads_less_than_is_text() -> None:
     run, explained = samples.run(), samples.explanation()
     rare = np.array([[2000, 1], [0, 5]])
     evaluation = EvaluationView("test", 2006, "99 %", sections=(Confusion("c", rare, ("a", "b")),))
-    history = [{"epoch": 1, "waiting_share": 1e-4}]
+    history = [{"epoch": 1, "waiting_fraction": 1e-4}]
     example = dataclasses.replace(run.examples[0], probability=1e-4)
     run = dataclasses.replace(run, history=history, evaluation=evaluation, examples=(example,))
     pictures = [dataclasses.replace(explained.pictures[0], top=[("a", 0.9999), ("b", 0.0001)])]

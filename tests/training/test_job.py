@@ -72,7 +72,7 @@ def test_a_run_leaves_a_whole_folder() -> None:
     assert 0 <= last["validation_accuracy"] <= 1
     assert last["learning_rate"] > 0
     assert last["gradient_norm"] > 0
-    assert 0 <= last["waiting_share"] <= 1
+    assert 0 <= last["waiting_fraction"] <= 1
 
 
 def test_the_model_of_a_run_says_what_the_run_says() -> None:

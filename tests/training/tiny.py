@@ -35,7 +35,7 @@ CONFIGURATIONS = {
 STEPS = {"digits": 14, "sort-digits": 10}  # 1,258 images in batches of 200, 120 strings in batches of 24; twice
 PLAIN = vitrail.TrainOptions(epochs=2, threads=1, device="cpu", seed=3)
 AGAIN = vitrail.TrainOptions(resume="auto")
-CLOCK = {"seconds", "images_per_second", "waiting_share"}  # what a row of the metrics says of time
+CLOCK = {"seconds", "images_per_second", "waiting_fraction"}  # what a row of the metrics says of time
 
 Listen = Callable[[Event], None]
 

@@ -172,7 +172,7 @@ class TrainingProgress:
             f"{row['validation_loss']:.4f}",
             metric.shown(value),
             f"{row['images_per_second'] or 0.0:,.0f}",
-            percent(row["waiting_share"] or 0.0, 0),
+            percent(row["waiting_fraction"] or 0.0, 0),
         )
         epoch = f"{row['epoch']}/{total}".rjust(self._epoch_width())
         widths = WIDTHS.values()

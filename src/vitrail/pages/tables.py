@@ -21,7 +21,7 @@ _HISTORY = {
     "learning_rate": ("Learning rate", number),
     "seconds": ("Seconds", lambda seconds: number(seconds, 3)),
     "images_per_second": ("{unit} per second", lambda rate: number(round(rate) if rate and rate >= 10 else rate, 3)),
-    "waiting_share": ("Waiting for data", percent),
+    "waiting_fraction": ("Waiting for data", percent),
 }
 
 

@@ -258,7 +258,7 @@ class RunView:
         state: Whether the run goes on, came to its end, or was stopped before.
         facts: Headline pairs of label and value.
         history: One mapping per epoch: `epoch`, `training_loss`, `validation_loss`, `learning_rate`, `seconds`,
-            `images_per_second`, `waiting_share`, and what `curves` name; any may be missing.
+            `images_per_second`, `waiting_fraction`, and what `curves` name; any may be missing.
         metric: What the metric that is drawn is called.
         fraction: Whether it lies from 0 to 1 and is shown in percent.
         curves: Of the metric: what each is called, and its key in the history.

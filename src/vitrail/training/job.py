@@ -325,7 +325,7 @@ class _Job:
             task.counted: done.counted,
             "seconds": seconds,
             "images_per_second": images / seconds if seconds else None,
-            "waiting_share": waiting / seconds if seconds else None,
+            "waiting_fraction": waiting / seconds if seconds else None,
         }
 
     def _watch(self, done: EpochDone) -> None:

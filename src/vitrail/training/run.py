@@ -27,6 +27,7 @@ from vitrail.io import read_json, to_json, write_file
 
 BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "config.yaml"}  # the last makes it a run
 REMEMBERED = ("name", "root", "images", "split_seed", "fingerprint")  # what data.json holds at least
+FORMER_KEYS = {"waiting_share": "waiting_fraction"}  # of metrics.jsonl, as runs of before have them: read, not written
 PACKAGES = ("vitrail", "torch", "torchvision", "numpy", "pillow", "safetensors")
 
 
@@ -113,11 +114,12 @@ class RunFolder:
             os.truncate(self.metrics, length)
 
     def history(self) -> list[dict[str, Any]]:
-        """The epoch rows of the metrics."""
+        """The epoch rows of the metrics, under the keys of today."""
         if not self.metrics.exists():
             return []
         rows = [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines() if line.strip()]
-        return [row for row in rows if row.get("kind") == "epoch"]
+        epochs = [row for row in rows if row.get("kind") == "epoch"]
+        return [{FORMER_KEYS.get(key, key): value for key, value in row.items()} for row in epochs]
 
 
 def default_folder(data: str) -> Path:
