@@ -5,8 +5,8 @@
     check_codec     a task's codec: to a file and back, to targets, to words
     rehearse        network, objective, metrics, predictions, facts: all that a run asks of them, on a few samples
 
-A part is tried by `vitrail.nn.check_parts`. Everything that raises, or gives what its contract does not say, is reported
-in one line that names it; the hint is the contract.
+A part is tried by `vitrail.nn.check_parts`. Everything that raises, or gives what its contract does not say, is
+reported in one line that names it; the hint is the contract.
 """
 
 import copy
