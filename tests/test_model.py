@@ -468,10 +468,11 @@ def test_the_card_says_what_it_is(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_transformers_opens_the_preprocessing(tmp_path: Path, rule: str) -> None:
     """The file that `save` wrote gives the same pixels there, to less than 1/255, where pictures have the size."""
-    transformers = pytest.importorskip("transformers", reason="the extra compat is not installed")
+    from transformers import ViTImageProcessor
+
     shape = Preprocessing((16, 16), rule, mean=(0.4, 0.5, 0.6), std=(1.0, 1.0, 1.0))
     model = Model(ViT(replace(CONFIG_TINY, image_size=16)), shape, CLASSES)
-    processor = transformers.ViTImageProcessor.from_pretrained(save(model, tmp_path / rule))
+    processor = ViTImageProcessor.from_pretrained(save(model, tmp_path / rule))
     values = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
     theirs = processor(Image.fromarray(values), return_tensors="pt")["pixel_values"]
     ours = model.tensor([Image.fromarray(values)])

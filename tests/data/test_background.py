@@ -34,7 +34,6 @@ ONE_MB = 2**20
 
 def photographs(count: int, side: int) -> Tensor:
     """(n, 3, side, side): cut-outs of real photographs."""
-    pytest.importorskip("skimage")
     found, rng = packaged_photographs(), np.random.default_rng(0)
     cut = []
     for number in range(count):

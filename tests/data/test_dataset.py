@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from PIL import Image
+from sklearn.datasets import load_digits
 
 from tests.data.lab import names_of, open_set, open_split
 from tests.photographs import make_photographs
@@ -90,8 +91,7 @@ def test_the_choice_is_stable_and_seeded() -> None:
 
 
 def test_digits() -> None:
-    datasets = pytest.importorskip("sklearn.datasets")
-    raw = datasets.load_digits()
+    raw = load_digits()
     source = open_set("digits", seed=5)
     assert names_of(source) == tuple("0123456789")
     assert [len(each) for each in (source.train, source.validation, source.test)] == [1258, 180, 359]

@@ -266,8 +266,6 @@ def test_without_mnist_the_error_is_that_of_mnist(tmp_path: Path, monkeypatch: p
 
 
 def test_packaged_photographs() -> None:
-    pytest.importorskip("skimage")
-    pytest.importorskip("sklearn")
     found = packaged_photographs()
     assert [len(found.train), len(found.test)] == [5, 2]
     assert not set(mnist_m.PACKAGED_TRAIN) & set(mnist_m.PACKAGED_TEST)
@@ -289,7 +287,6 @@ def test_without_the_packages(tmp_path: Path, package: str, name: str, monkeypat
 
 @pytest.mark.soak
 def test_real_mnist_m(mnist_root: Path) -> None:
-    pytest.importorskip("skimage")
     if (mnist_root / "photographs").exists():
         pytest.skip("there are other photographs beside MNIST")
     source, plain = open_set("mnist-m", mnist_root), open_set("mnist", mnist_root)

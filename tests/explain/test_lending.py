@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 import vitrail
@@ -11,6 +12,8 @@ from vitrail.explain.evidence import SHARE, composites_of, without_evidence
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.scores.fill import donor
 from vitrail.explain.scores.sanity import scrambled
+
+pytestmark = pytest.mark.usefixtures("as_a_user")
 
 
 def candidates() -> tuple[vitrail.Model, torch.Tensor]:
@@ -60,7 +63,7 @@ def test_it_is_deterministic_and_leaves_its_input() -> None:
 
 
 def test_a_training_stores_them(tmp_path: Path) -> None:
-    options = vitrail.TrainOptions(epochs=1, threads=1)
+    options = vitrail.TrainOptions(epochs=1, batch_size=400, threads=1)
     finished = vitrail.train("digits", tmp_path / "run", options)
     stored = vitrail.load(tmp_path / "run")
     assert stored.background is not None

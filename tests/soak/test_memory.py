@@ -7,11 +7,13 @@ Each method runs in a process of its own, because the peak of a process never fa
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.command import environment
+from tests.runs import once
 
 MOST = 6e9  # bytes
 
@@ -40,10 +42,17 @@ print(json.dumps({
 
 
 def measured(method: str, budget: int = 0) -> dict[str, Any]:
-    """Peak resident memory in bytes, and what came out; another budget for the pieces than the library's, if given."""
-    command = [sys.executable, "-c", CHILD, method, str(budget)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=1800)
-    return json.loads(done.stdout.splitlines()[-1])
+    """Peak resident memory in bytes, and what came out; another budget for the pieces than the library's, if given.
+
+    Once for all tests that ask.
+    """
+
+    def measure(folder: Path) -> None:
+        command = [sys.executable, "-c", CHILD, method, str(budget)]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=1800)
+        (folder / "measured.json").write_text(done.stdout.splitlines()[-1])
+
+    return json.loads((once(f"memory-{method}-{budget}", measure) / "measured.json").read_text())
 
 
 @pytest.mark.soak

@@ -10,7 +10,7 @@ from benchmarks.planted_networks import train
 from tests.explain.planted_lab import load_planted
 from vitrail.explain import selftest
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600), pytest.mark.usefixtures("as_a_user")]
 
 
 def test_a_network_of_the_lab_is_made_again() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.planted_networks import train
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600), pytest.mark.usefixtures("as_a_user")]
 
 
 def test_both_digits_of_a_picture_are_learnt_again() -> None:

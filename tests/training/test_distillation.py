@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torchvision
 import yaml
 from torch import Tensor, nn
 
@@ -375,7 +376,6 @@ def test_answers_are_stored_where_nothing_is_augmented(tmp_path: Path) -> None:
 )
 def test_the_founding_document_takes_a_step(kind: Kind, token: bool) -> None:
     """D2c: ResNet-50 teaches 256/32/1024/6/8 at temperature 3 with weight 0.5; its buffers stay, 159 of 159."""
-    torchvision = pytest.importorskip("torchvision")
     torch.manual_seed(0)
     resnet = torchvision.models.resnet50(weights=None).train()
     names = tuple(str(number) for number in range(1000))

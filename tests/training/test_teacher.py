@@ -230,14 +230,15 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
 
 def test_the_head_is_the_best_one() -> None:
     """The gradient of the convex problem is zero at the solution, and scikit-learn finds the same."""
-    linear_model = pytest.importorskip("sklearn.linear_model")
+    from sklearn.linear_model import LogisticRegression
+
     torch.manual_seed(0)
     features = torch.randn(300, 5) * torch.tensor([1.0, 5.0, 0.1, 1.0, 2.0]) + 3
     labels = torch.bucketize(features[:, 0] + 0.3 * features[:, 1] + torch.randn(300), torch.tensor([3.5, 5.0]))
     head = fitted(features, labels, 3)
     standard = (features - features.mean(0)) / features.std(0, correction=0)
     penalty = 1 / (2 * DECAY * len(features))
-    theirs = linear_model.LogisticRegression(C=penalty, tol=1e-8, max_iter=5000).fit(standard.numpy(), labels.numpy())
+    theirs = LogisticRegression(C=penalty, tol=1e-8, max_iter=5000).fit(standard.numpy(), labels.numpy())
     np.testing.assert_allclose(head(features).softmax(1).numpy(), theirs.predict_proba(standard.numpy()), atol=2e-3)
 
 
@@ -301,7 +302,8 @@ def test_what_a_torchvision_head_would_read(name: str, width: int) -> None:
 
 
 def test_a_timm_network() -> None:
-    timm = pytest.importorskip("timm")
+    import timm
+
     found = open_classifier("timm", "resnet18", "random")
     assert found.preprocessing.size == (224, 224)
     assert found.classes[0] == "tench"

@@ -8,6 +8,7 @@ import copy
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -47,6 +48,7 @@ class Work(NamedTuple):
 ALONE = Work()  # nothing works beside the network
 
 
+@cache
 def work_of(network: NetworkConfig, read: int = 1) -> Work:
     """About what one sample takes: per token and block about 10 times the width and 3 times the MLP's are kept.
 

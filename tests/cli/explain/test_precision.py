@@ -36,8 +36,8 @@ def test_one_precision_for_all_pictures_of_a_command(
     assert answer.code == 0, answer.err
     assert [row["heats"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["bf16", "bf16"]
     assert f"The test was computed {PRECISIONS['bf16']}." in page.read_text()
-    answer = cli(*words, "--json", "--precision", "fp32")
-    assert [row["heats"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["fp32", "fp32"]
+    answer = cli("explain", run, pictures / "1.png", "--out", page, "--json", "--precision", "fp32")
+    assert [row["heats"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["fp32"]
     assert f"The test was computed {PRECISIONS['fp32']}." in page.read_text()
 
 
