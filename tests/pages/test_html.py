@@ -13,12 +13,13 @@ from tests.pages import samples
 from tests.pages.structure import PAYLOADS, Structure, without_data
 from vitrail.pages import Confusion, EvaluationView
 from vitrail.pages.explanation_page import explanation_page
-from vitrail.pages.html import asset, data_uri, document, escape, is_page, number, plural
-from vitrail.pages.run_page import run_page, write_run_page
+from vitrail.pages.html import asset, data_uri, document, escape, in_frame, is_page, number, plural
+from vitrail.pages.run_page import evaluation_page, run_page, write_run_page
 
 PAGES = {
     "run": lambda text: run_page(samples.run(text)),
     "explanation": lambda t: explanation_page(samples.explanation(t)),
+    "evaluation": lambda t: evaluation_page(samples.run(t).evaluation),
 }
 
 
@@ -33,9 +34,18 @@ def test_hostile_text_adds_no_element_and_no_attribute(name):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_injection_test_can_fail(name, monkeypatch):
-    monkeypatch.setattr(f"vitrail.pages.{name}_page.escape", str)
+    monkeypatch.setattr(f"vitrail.pages.{'run' if name == 'evaluation' else name}_page.escape", str)
     with pytest.raises(AssertionError):
         assert Structure(PAGES[name](PAYLOADS[0])).elements == Structure(PAGES[name]("plain")).elements
+
+
+@pytest.mark.parametrize("payload", ["plain", *PAYLOADS])
+def test_a_page_in_a_frame_is_one_attribute_and_runs_nothing(payload):
+    page = PAGES["evaluation"](payload)
+    frame = Structure(in_frame(page))
+    assert list(frame.elements) == [("iframe", ("sandbox", "srcdoc", "style"))]
+    assert frame.attribute("iframe", "sandbox") == [""], "no script is allowed"
+    assert frame.attribute("iframe", "srcdoc") == [page]
 
 
 @settings(max_examples=300)

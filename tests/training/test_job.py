@@ -18,6 +18,7 @@ from sklearn.datasets import load_digits
 
 import vitrail
 from tests.errors import must_raise
+from tests.pages.structure import Structure
 from tests.runs import copy_of, run_of, stored
 from tests.training.tiny import (
     AGAIN,
@@ -38,6 +39,7 @@ from tests.training.tiny import (
     whole,
 )
 from vitrail.errors import DataError, RunError, UsageError, VitrailError
+from vitrail.tasks import Result
 from vitrail.training.events import EpochScored, Event, Finished, Started, Stopped
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +83,9 @@ def test_the_model_of_a_run_says_what_the_run_says() -> None:
     model, found = vitrail.load(run), stored(run)
     answer = vitrail.evaluate(model, run=run).to_dict()
     assert found == answer | {"weights": found["weights"]}
-    assert answer == vitrail.evaluate(run).to_dict()
+    result = vitrail.evaluate(run)
+    assert answer == result.to_dict()
+    must_show_itself(result)
     assert found["images"] == sum(row["images"] for row in found["per_class"]) == 359
     everyone = load_digits()
     images = [Image.fromarray(pixels) for pixels in np.rint(everyone.images * 255 / 16).astype(np.uint8)]
@@ -91,6 +95,18 @@ def test_the_model_of_a_run_says_what_the_run_says() -> None:
     counted = [vitrail.evaluate(run, split=split).to_dict() for split in ("train", "validation", "test")]
     assert sum(one["images"] for one in counted) == len(images)
     assert right == sum(round(one["accuracy"] * one["images"]) for one in counted)
+
+
+def must_show_itself(result: Result) -> None:
+    """In a notebook: the figure, of how many, and each class, in a page that loads nothing."""
+    (page,) = Structure(result._repr_html_()).attribute("iframe", "srcdoc")
+    shown = Structure(page)
+    text = "".join(shown.text)
+    assert text.count(result.metric.shown(result.value)) == 1
+    assert "359" in text
+    headers = [row.split("</th>")[0].rpartition(">")[2] for row in page.split('<th scope="row"')[1:]]
+    assert set(headers) >= set("0123456789")
+    assert shown.attribute("script", "src") == shown.attribute("link", "href") == shown.attribute("img", "src") == []
 
 
 def test_the_configuration_of_a_run_makes_it_again(tmp_path: Path) -> None:

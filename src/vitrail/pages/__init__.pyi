@@ -1,6 +1,7 @@
 from .colour import heat_picture as heat_picture
 from .explanation_page import write_explanation_page as write_explanation_page
-from .run_page import write_run_page as write_run_page
+from .html import in_frame as in_frame
+from .run_page import evaluation_page as evaluation_page, write_run_page as write_run_page
 from .sheet import draw_sheet as draw_sheet
 from .views import (
     ClassTable as ClassTable,

@@ -102,6 +102,11 @@ def _generator(kind: str) -> str:
     return f'<meta name="generator" content="vitrail {escape(kind)}">'
 
 
+def in_frame(page: str) -> str:
+    """A page inside another document, such as a notebook: with its own style, and none of its scripts runs."""
+    return f'<iframe sandbox="" srcdoc="{escape(page)}" style="width:100%;height:32rem;border:0"></iframe>'
+
+
 def document(title: str, body: str, kind: str) -> str:
     """Put a page around finished HTML.
 

@@ -28,29 +28,30 @@ _STATES = {
 }
 
 
-def _headline(run: RunView) -> str:
-    """The state, and the result in one sentence."""
-    state = f'<p class="state {escape(run.state)}"><span>{escape(run.state)}</span> {_STATES[run.state]}</p>'
-    found = run.evaluation
+def _lead(found: EvaluationView | None) -> str:
+    """The result in one sentence, and how sure it is."""
     if found is None:
-        lead = '<p class="lead">Not evaluated yet.</p>'
-    elif found.count == 0:
-        lead = (
+        return '<p class="lead">Not evaluated yet.</p>'
+    if found.count == 0:
+        return (
             f'<p class="lead">The {escape(found.split)} split holds no {escape(found.unit)} that could be counted.</p>'
         )
-    else:
-        of = f"{plural(found.count, found.unit)} of the {escape(found.split)} split"
-        value = f"<strong>{escape(found.value)}</strong>"
-        sentence = f"{value} of {of} {escape(found.statement)}." if found.statement else ""
-        sentence = sentence or f"{escape(found.metric.capitalize())} {value} on {of}."
-        lead = (
-            f'<p class="lead">{sentence}</p>'
-            f'<p class="interval">{escape(found.about)} Mean loss {number(found.loss)}.</p>'
-        )
+    of = f"{plural(found.count, found.unit)} of the {escape(found.split)} split"
+    value = f"<strong>{escape(found.value)}</strong>"
+    sentence = f"{value} of {of} {escape(found.statement)}." if found.statement else ""
+    sentence = sentence or f"{escape(found.metric.capitalize())} {value} on {of}."
+    return (
+        f'<p class="lead">{sentence}</p><p class="interval">{escape(found.about)} Mean loss {number(found.loss)}.</p>'
+    )
+
+
+def _headline(run: RunView) -> str:
+    """The state, the result and the facts."""
+    state = f'<p class="state {escape(run.state)}"><span>{escape(run.state)}</span> {_STATES[run.state]}</p>'
     facts = "".join(f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for label, value in run.facts)
     facts = f'<dl class="facts">{facts}</dl>' if facts else ""
-    beside = f'<p class="interval">Beside it: {escape(run.document)}.</p>' if run.document and found else ""
-    return f"<header><h1>{escape(run.title)}</h1>{state}{lead}{beside}{facts}</header>"
+    beside = f'<p class="interval">Beside it: {escape(run.document)}.</p>' if run.document and run.evaluation else ""
+    return f"<header><h1>{escape(run.title)}</h1>{state}{_lead(run.evaluation)}{beside}{facts}</header>"
 
 
 def _column(history: list[dict], key: str) -> list[float | None]:
@@ -161,6 +162,12 @@ def _origin(run: RunView) -> str:
         if values:
             parts.append(f"<details><summary>{heading}</summary>{settings_table(values)}</details>")
     return f"<section><h2>How it was made</h2>{''.join(parts)}</section>" if any(parts) else ""
+
+
+def evaluation_page(found: EvaluationView) -> str:
+    """The page of an evaluation by itself, as text: what came out, what was left out, and its tables."""
+    body = f"<main><header>{_lead(found)}</header>{_evaluation(found)}</main>"
+    return document(f"{found.split} · evaluation", body, "evaluation")
 
 
 def run_page(run: RunView) -> str:

@@ -22,6 +22,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vitrail import pages
 from vitrail.data.columns import Codec
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import BEGIN, END, PADDING, Vocabulary
@@ -114,6 +115,7 @@ class Result:
         answers: (n,) what was answered, of the samples `ids`, as the task counts them; for whoever counts on.
         ids: (n,) which samples were counted.
         split: Which split it was; "" until it is known.
+        unit: What one sample is called, in the singular.
         unknown: Samples left out because the model does not know what they show, by name; None where that cannot be.
         unreadable: What could not be read, one line each.
         data: The data, as it was called; empty within a training.
@@ -134,6 +136,7 @@ class Result:
     truths: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))
     answers: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))
     split: str = ""
+    unit: str = "image"
     unknown: Mapping[str, int] | None = None
     unreadable: tuple[str, ...] = ()
     data: str = ""
@@ -148,6 +151,33 @@ class Result:
         """What `vitrail evaluate --json` prints."""
         unknown = {} if self.unknown is None else {"unknown": dict(self.unknown)}
         return {"split": self.split, **self.details, **unknown, "unreadable": list(self.unreadable)}
+
+    def view(self) -> "pages.EvaluationView":
+        """As values of a page; examples that are no images are shown as tables."""
+        tables = list(self.tables)
+        if self.unit != "image":
+            for title, right in (("Mistakes, the surest first", False), ("Right answers, the surest first", True)):
+                some = [one for one in self.examples if one.right == right]
+                rows = tuple((one.name, one.truth, one.answer, percent(one.probability, 1)) for one in some)
+                if rows:
+                    tables.append(pages.Table(title, ("Source", "Right", "Written", "Probability"), rows))
+        return pages.EvaluationView(
+            split=self.split,
+            count=self.count,
+            unit=self.unit,
+            value=self.metric.shown(self.value),
+            metric=self.metric.label,
+            statement=self.about[0],
+            about=self.about[1],
+            loss=self.loss,
+            sections=tuple(tables),
+            unknown=dict(self.unknown or {}),
+            unreadable=list(self.unreadable),
+        )
+
+    def _repr_html_(self) -> str:
+        """What came out, and its tables, for a notebook."""
+        return pages.in_frame(pages.evaluation_page(self.view()))
 
 
 class Metrics(ABC):

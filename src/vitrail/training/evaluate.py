@@ -20,6 +20,7 @@ from vitrail.nn import Parts
 from vitrail.nn.twin import evaluating
 from vitrail.runtime import processors
 from vitrail.tasks import Result, Task, check_column
+from vitrail.tasks.task import unit_of
 from vitrail.training.contracts import read_own
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import read_yaml, settings_from_dict
@@ -94,7 +95,13 @@ def evaluate_split(
         raise DataError(f"none of the {len(data)} samples of the {split.split} split can be read: {first}", "others")
     result = metrics.result(samples.name)
     unknown = None if result.unknown is None else split.unknown
-    return replace(result, split=split.split, unknown=unknown, unreadable=tuple(data.loader.unreadable.values()))
+    return replace(
+        result,
+        split=split.split,
+        unit=unit_of(model.input),
+        unknown=unknown,
+        unreadable=tuple(data.loader.unreadable.values()),
+    )
 
 
 def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Batches:

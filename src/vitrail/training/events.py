@@ -13,9 +13,8 @@ from vitrail.data.images import Images
 from vitrail.errors import VitrailError, counted
 from vitrail.model import Model
 from vitrail.pages.run_page import write_run_page
-from vitrail.pages.views import EvaluationView, Example, RunView, Table
+from vitrail.pages.views import Example, RunView
 from vitrail.tasks import Metric, Result
-from vitrail.text import percent
 from vitrail.training.loop import StepDone
 from vitrail.training.recipes import document_figure
 from vitrail.training.run import RunFolder
@@ -130,7 +129,7 @@ def write_page(folder: RunFolder, prepared: "Prepared", state: RunState, result:
         metric=task.metric.label,
         fraction=task.metric.fraction,
         curves=[*curves, ("validation", f"validation_{task.metric.key}")],
-        evaluation=None if result is None else _evaluation(result, prepared.unit),
+        evaluation=None if result is None else result.view(),
         settings=settings_to_dict(prepared.settings),
         environment=json.loads((folder.path / "env.json").read_text(encoding="utf-8")),
         notes=list(prepared.notes),
@@ -170,30 +169,6 @@ def _shape(settings: Settings) -> str:
         return f"{counted(depth, 'block')} of width {width}"
     reading = counted(depth, "block that reads", "blocks that read")
     return f"{reading} and {counted(writes['decoder_depth'], 'that writes', 'that write')}, width {width}"
-
-
-def _evaluation(result: Result, unit: str) -> EvaluationView:
-    """An evaluation as values of a page; what are no images is shown as tables."""
-    tables = list(result.tables)
-    if unit != "image":
-        for title, right in (("Mistakes, the surest first", False), ("Right answers, the surest first", True)):
-            some = [one for one in result.examples if one.right == right]
-            rows = [(one.name, one.truth, one.answer, percent(one.probability, 1)) for one in some]
-            if rows:
-                tables.append(Table(title, ("Source", "Right", "Written", "Probability"), tuple(rows)))
-    return EvaluationView(
-        split=result.split,
-        count=result.count,
-        unit=unit,
-        value=result.metric.shown(result.value),
-        metric=result.metric.label,
-        statement=result.about[0],
-        about=result.about[1],
-        loss=result.loss,
-        sections=tuple(tables),
-        unknown=dict(result.unknown or {}),
-        unreadable=list(result.unreadable),
-    )
 
 
 def _examples(result: Result, prepared: "Prepared") -> tuple[Example, ...]:
