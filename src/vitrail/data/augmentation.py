@@ -281,10 +281,10 @@ def inside(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Tensor:
 def mix(
     images: Float[Tensor, "b c h w"], partners: Float[Tensor, "b c h w"], slots: Slots, pasted: Float[Tensor, "b 2"]
 ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, " b"]]:
-    """Mix each picture with its partner: blended (mixup) or with a box of the partner pasted (CutMix).
+    """Mix each image with its partner: blended (mixup) or with a box of the partner pasted (CutMix).
 
     Returns:
-        The mixtures, and each picture's own share: for CutMix the share of pixels that really stayed.
+        The mixtures, and each image's own share: for CutMix the share of pixels that really stayed.
     """
     size = (images.shape[2], images.shape[3])
     shares = torch.from_numpy(slots.shares).float().to(images.device)

@@ -90,8 +90,6 @@ def _from_foreign_keys(keys: Mapping[str, Any]) -> Preprocessing:
         return Preprocessing(size=(size["height"], size["width"]), resize="squash", **common)
     crop = keys["crop_size"]
     crop = {"height": crop, "width": crop} if isinstance(crop, int) else crop
-    require(
-        crop["height"] == crop["width"], "crop_size", crop, "a square, since the picture is scaled to shortest_edge"
-    )
+    require(crop["height"] == crop["width"], "crop_size", crop, "a square, since the image is scaled to shortest_edge")
     ratio = crop["height"] / size["shortest_edge"]
     return Preprocessing(size=(crop["height"], crop["width"]), resize="crop", crop_ratio=ratio, **common)

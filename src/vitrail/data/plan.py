@@ -1,6 +1,6 @@
-"""In which order pictures are seen, and every random number of a training: pure functions of seed, epoch and id.
+"""In which order images are seen, and every random number of a training: pure functions of seed, epoch and id.
 
-Nothing here is a stream that has to be saved or that workers share: the number that belongs to picture 17 in epoch 3 is
+Nothing here is a stream that has to be saved or that workers share: the number that belongs to image 17 in epoch 3 is
 a hash of (seed, epoch, 17). So the count of workers, of processes and of resumes cannot change it.
 """
 
@@ -49,9 +49,9 @@ class Slots:
     """The plan of one epoch: what stands in each place of its order.
 
     Attributes:
-        ids: (n,) which picture.
-        partners: (n,) which picture it is mixed with; itself where nothing is mixed.
-        shares: (n,) float64, the picture's own share of the mixture in (0, 1]; 1 where nothing is mixed.
+        ids: (n,) which image.
+        partners: (n,) which image it is mixed with; itself where nothing is mixed.
+        shares: (n,) float64, the image's own share of the mixture in (0, 1]; 1 where nothing is mixed.
         cut: (n,) True where a box of the partner is pasted (CutMix), False where both are blended (mixup).
     """
 
@@ -76,7 +76,7 @@ def plan(seed: int, epoch: int, count: int, *, mixup: float = 0.0, cutmix: float
     Args:
         seed: Of the run.
         epoch: Counted from 0.
-        count: Number of pictures, whose ids are 0 to count - 1.
+        count: Number of images, whose ids are 0 to count - 1.
         mixup: Alpha of mixup; 0 for none.
         cutmix: Alpha of CutMix; 0 for none.
     """

@@ -35,7 +35,7 @@ class ViTConfig:
     Attributes:
         image_size: (height, width) in pixels; one number means a square.
         patch_size: (height, width) of a patch in pixels; one number means a square.
-        channels: Channels of a picture.
+        channels: Channels of an image.
         classes: Length of the logits; 0 for a network without a head, whose logits are what the head would read.
         width: Numbers per token, D.
         depth: Number of blocks, L.
@@ -157,7 +157,7 @@ class ViTConfig:
 
     @property
     def image(self) -> Size:
-        """(height, width) of a picture in pixels."""
+        """(height, width) of an image in pixels."""
         return _pair(self.image_size)
 
     @property

@@ -1,6 +1,6 @@
 """From pixels to tokens: the grid of patches, the patch map, and positions.
 
-"An image is worth 16x16 words" (2020), equation 1: a picture is cut into patches, each is mapped linearly to a token,
+"An image is worth 16x16 words" (2020), equation 1: an image is cut into patches, each is mapped linearly to a token,
 and every token gets its position added. The tokens in front of the patches are parameters of the ViT itself.
 """
 
@@ -18,10 +18,10 @@ Size = tuple[int, int]
 
 
 def grid_of(image_size: Size, patch_size: Size) -> Size:
-    """Rows and columns of patches in a picture of (height, width) pixels.
+    """Rows and columns of patches in an image of (height, width) pixels.
 
     Raises:
-        UsageError: If the patches do not divide the picture; names the nearest sizes that work.
+        UsageError: If the patches do not divide the image; names the nearest sizes that work.
     """
     if all(pixels >= patch and pixels % patch == 0 for pixels, patch in zip(image_size, patch_size, strict=True)):
         return image_size[0] // patch_size[0], image_size[1] // patch_size[1]
@@ -33,10 +33,10 @@ def grid_of(image_size: Size, patch_size: Size) -> Size:
 
 
 class PatchEmbedding(nn.Module):
-    """Cuts pictures into patches and maps each to a token: a convolution whose stride is its kernel.
+    """Cuts images into patches and maps each to a token: a convolution whose stride is its kernel.
 
     Args:
-        channels: Channels of the picture, c.
+        channels: Channels of the image, c.
         width: Numbers per token, d.
         patch_size: (height, width) of a patch in pixels.
         bias: Whether the map has a bias.
@@ -88,7 +88,7 @@ def sinusoids_2d(grid: Size, width: int) -> Float[Tensor, "p d"]:
 def resize_positions(positions: Float[Tensor, "1 n d"], prefix: int, old: Size, new: Size) -> Float[Tensor, "1 m d"]:
     """Carry positions from one grid to another by bicubic interpolation; the same grid gives the same tensor.
 
-    The patches' positions are read as a picture of `old` (rows, columns) and resized to exactly `new`, by size and
+    The patches' positions are read as an image of `old` (rows, columns) and resized to exactly `new`, by size and
     not by a rounded scale; positions of the prefix tokens are untouched. Computed in float32.
 
     Args:

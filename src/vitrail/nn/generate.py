@@ -257,7 +257,7 @@ def generate(
 
     Args:
         network: Any network with `encode`, `decode` and a configuration.
-        inputs: What `encode` reads: ids (b, s) of a `Transformer`, pictures (b, c, h, w) of an `ImageToSequence`.
+        inputs: What `encode` reads: ids (b, s) of a `Transformer`, images (b, c, h, w) of an `ImageToSequence`.
         search: How the next id is chosen.
         max_length: Most ids of a row, `end` included; the network's own limit when None.
 

@@ -196,6 +196,6 @@ class ViT(nn.Module):
         if images.dim() != 4 or images.shape[1] != self.config.channels:
             raise UsageError(
                 f"images must be (b, {self.config.channels}, h, w), got {tuple(images.shape)}",
-                "model.preprocessing(picture), which converts any file to what this network expects",
+                "model.preprocessing(image), which converts any file to what this network expects",
             )
         return grid_of((images.shape[2], images.shape[3]), self.config.patch)

@@ -102,8 +102,8 @@ class Distillation:
         fit_head: Whether the teacher got a new head for the classes here, on its frozen features.
         kind: soft: the teacher's probabilities; hard: only its first choice.
         temperature: What both logits are divided by (soft).
-        weight: Share of the teacher in the loss; the labels have the rest.
-        cache: Whether the teacher is asked once for each picture, unchanged, and its answers are kept.
+        weight: Fraction of the loss that is the teacher's; the rest is that of the labels.
+        cache: Whether the teacher is asked once for each image, unchanged, and its answers are kept.
     """
 
     teacher: str
@@ -147,7 +147,7 @@ class Settings:
         augmentation: What may happen to a training image; and label smoothing.
         optimization: How the weights move.
         execution: Where and how it is computed.
-        distillation: Who teaches, and how; None where nobody does.
+        distillation: The teacher, and how the student learns from it; None where there is none.
         own: Names of what was passed as an object (task, reader, network, parts, objective), which `train` is given
             again when the run goes on.
     """

@@ -26,7 +26,7 @@ def read_digits(what: str = "digits", data_root: Path | None = None) -> RawDatas
         data_root: Not looked at: the digits come with scikit-learn.
 
     Returns:
-        Grey pictures of 8 x 8 pixels; the original values 0..16 become round(value * 255 / 16).
+        Grey images of 8 x 8 pixels; the original values 0..16 become round(value * 255 / 16).
 
     Raises:
         UsageError: scikit-learn is not installed.

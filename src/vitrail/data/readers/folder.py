@@ -67,11 +67,11 @@ class _Walk:
         other = ", ".join(f"{ending or 'no ending'} ({count})" for ending, count in sorted(self.other.items()))
         sentences = (
             (self.hidden, f"Ignored hidden and system folders: {self._some(sorted(self.hidden))}."),
-            (self.empty, f"Ignored folders without pictures: {self._some(self.empty)}."),
+            (self.empty, f"Ignored folders without images: {self._some(self.empty)}."),
             (self.beside, f"Ignored folders beside train: {self._some(self.beside)}."),
             (self.links, f"Did not follow links to folders that are read anyway: {self._some(self.links)}."),
-            (self.loose, f"Ignored {counted(self.loose, 'picture')} outside class folders."),
-            (self.other, f"Ignored files that are no pictures by their ending: {other}."),
+            (self.loose, f"Ignored {counted(self.loose, 'image')} outside class folders."),
+            (self.other, f"Ignored files that are no images by their ending: {other}."),
         )
         return tuple(sentence for things, sentence in sentences if things)
 
@@ -100,7 +100,7 @@ def read_folder(what: str, data_root: Path | None = None) -> RawDataset:
         raise _unreadable(root, error) from error
     if not parts:
         raise DataError(
-            f"{root} has no pictures in its class folders", f"one folder per class with {', '.join(EXTENSIONS)} files"
+            f"{root} has no images in its class folders", f"one folder per class with {', '.join(EXTENSIONS)} files"
         )
     return RawDataset(str(root), parts, walk.notes())
 
@@ -160,10 +160,10 @@ def _read_parts(root: Path, walk: _Walk) -> dict[str, Samples]:
 def _no_classes(folder: Path, loose: int) -> DataError:
     if loose:
         return DataError(
-            f"{folder} has {counted(loose, 'picture')} but no class folders",
+            f"{folder} has {counted(loose, 'image')} but no class folders",
             "one folder per class, or a manifest: labels.csv with path,label",
         )
-    return DataError(f"{folder} has no class folders and no pictures", "one folder per class with pictures in it")
+    return DataError(f"{folder} has no class folders and no images", "one folder per class with images in it")
 
 
 def _read_classes(folder: Path, classes: list[Path], walk: _Walk) -> Samples | None:

@@ -92,7 +92,7 @@ def read_idx(name: str, data_root: Path | None = None) -> RawDataset:
         TEST: _part(name, "test", contents[2], contents[3], folder),
     }
     if len({pixels_of(part).shape[1:] for part in parts.values()}) > 1:
-        raise DataError(f"training and test pictures in {folder} differ in size", "put the four files of one set there")
+        raise DataError(f"training and test images in {folder} differ in size", "put the four files of one set there")
     return RawDataset(str(folder.resolve()), parts, notes, CLASSES[name], most_held_out=HELD_OUT)
 
 
@@ -212,15 +212,15 @@ def _not_of(name: str, sums: Sequence[set[str]]) -> list[str]:
     return [file for file, known, own in zip(FILES, _KNOWN[name], sums, strict=True) if own.isdisjoint(known)]
 
 
-def _part(name: str, split: str, pictures: bytes, labels: bytes, folder: Path) -> Samples:
+def _part(name: str, split: str, images: bytes, labels: bytes, folder: Path) -> Samples:
     prefix = folder / ("train" if split == "train" else "t10k")
-    pixels = parse_idx(pictures, 3, f"{prefix}-images-idx3-ubyte")
+    pixels = parse_idx(images, 3, f"{prefix}-images-idx3-ubyte")
     numbers = parse_idx(labels, 1, f"{prefix}-labels-idx1-ubyte")
     hint = f"put the four files of {name} into {folder}"
     if not pixels.size:
-        raise DataError(f"{prefix}-images-idx3-ubyte holds no pictures {pixels.shape}", hint)
+        raise DataError(f"{prefix}-images-idx3-ubyte holds no images {pixels.shape}", hint)
     if len(pixels) != len(numbers):
-        raise DataError(f"{folder} has {len(pixels)} {split} pictures and {len(numbers)} labels", hint)
+        raise DataError(f"{folder} has {len(pixels)} {split} images and {len(numbers)} labels", hint)
     classes = CLASSES[name]
     if numbers.max() >= len(classes):
         raise DataError(f"{prefix}-labels-idx1-ubyte has the label {numbers.max()}, wanted 0..{len(classes) - 1}", hint)

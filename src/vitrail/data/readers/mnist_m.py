@@ -83,10 +83,10 @@ def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int
     Args:
         what: `mnist-m`.
         data_root: The folder to look in.
-        seed: Of the cut-outs, where the pictures are made.
+        seed: Of the cut-outs, where the images are made.
 
     Returns:
-        The parts `train` and `test`, with classes 0 to 9. Photographs for training are never those for test; pictures
+        The parts `train` and `test`, with classes 0 to 9. Photographs for training are never those for test; images
         held out for validation have the photographs of training behind them.
 
     Raises:
@@ -121,10 +121,10 @@ def blend(
     """|cut-out of a photograph - digit| for every digit, pixel and channel.
 
     Which photograph and which cut-out is a hash of (seed, split, number of the digit): every photograph is as likely as
-    the others, every place in it too. So a picture does not change when digits are added behind it.
+    the others, every place in it too. So an image does not change when digits are added behind it.
 
     Args:
-        digits: Grey pictures, values 0..255.
+        digits: Grey images, values 0..255.
         photographs: At least one, each at least as large as a digit.
         seed: Of the choice.
         split: A number for each split, so that they differ.
@@ -192,12 +192,12 @@ def _published_part(root: Path, place: Path, name: str) -> tuple[Samples, int]:
         labels[words[0]] = int(words[1])
     if not labels:
         raise DataError(f"{file} has no line such as '00000000.png 5'", "unpack MNIST-M again")
-    absent = [picture for picture in labels if picture not in present]
+    absent = [image for image in labels if image not in present]
     if absent:
-        many = counted(len(absent), "picture")
+        many = counted(len(absent), "image")
         raise DataError(f"{file} names {many} that {folder} lacks: {absent[0]}", "unpack MNIST-M again")
-    pictures = FileImages([folder / picture for picture in labels], root)
-    return labelled(pictures, np.array(list(labels.values()), dtype=np.int64), CLASSES), len(present) - len(labels)
+    images = FileImages([folder / image for image in labels], root)
+    return labelled(images, np.array(list(labels.values()), dtype=np.int64), CLASSES), len(present) - len(labels)
 
 
 def read_photographs(folder: Path, least: int) -> Photographs:
@@ -218,7 +218,7 @@ def read_photographs(folder: Path, least: int) -> Photographs:
     """
     sides = _divided(folder)
     if not any(sides):
-        raise DataError(f"{folder} is a folder of photographs without any picture", TWO_OR_MORE)
+        raise DataError(f"{folder} is a folder of photographs without any image", TWO_OR_MORE)
     kept, small = list[dict[Path, Photograph]](), 0
     for name, files in zip(("training", "test"), sides, strict=True):
         opened = {path: _open(path) for path in files[:MOST]}
@@ -281,14 +281,14 @@ def _rank(path: Path) -> bytes:
 
 def _open(path: Path) -> Photograph:
     try:
-        picture = convert(open_picture(path), 3)
+        image = convert(open_picture(path), 3)
     except DataError as error:
         raise DataError(f"a photograph cannot be read: {error.problem}", error.hint) from error
-    scale = SIDE / min(picture.size)
+    scale = SIDE / min(image.size)
     if scale < 1:
-        size = (round(picture.width * scale), round(picture.height * scale))
-        picture = picture.resize(size, Image.Resampling.BICUBIC)
-    return np.asarray(picture)
+        size = (round(image.width * scale), round(image.height * scale))
+        image = image.resize(size, Image.Resampling.BICUBIC)
+    return np.asarray(image)
 
 
 def _packaged(package: str, file: str) -> Path:

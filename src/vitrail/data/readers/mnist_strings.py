@@ -1,9 +1,9 @@
-"""Strings of handwritten digits: pictures made of MNIST's, one to five side by side, with the string to be read.
+"""Strings of handwritten digits: images made of MNIST's, one to five side by side, with the string to be read.
 
-A picture is black, 32 x 160 pixels. Its digits, each 28 x 28 as in MNIST, stand from left to right with gaps of -4 to 4
+An image is black, 32 x 160 pixels. Its digits, each 28 x 28 as in MNIST, stand from left to right with gaps of -4 to 4
 pixels between their boxes (MNIST leaves 4 pixels of margin in each, so ink seldom touches), up to 2 pixels above or
 below the middle; the row begins anywhere where it fits. Lengths 1 to 5 are equally likely. All of that is a hash of
-(seed, epoch, number): training pictures are new in each epoch, pictures that are tested are always the same.
+(seed, epoch, number): training images are new in each epoch, images that are tested are always the same.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ LAYOUT: dict[str, int | list[int] | str] = {
     "raised": [-RAISED, RAISED],
     "drawn": "uniformly",
 }
-"""How every picture is laid out, in pixels, each pair from least to most: a part of the recipe that runs state."""
+"""How every image is laid out, in pixels, each pair from least to most: a part of the recipe that runs state."""
 
 
 class Strings(NamedTuple):
@@ -56,12 +56,12 @@ class Strings(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class StringMaker:
-    """Makes pictures of strings out of single digits.
+    """Makes images of strings out of single digits.
 
     Args:
         pixels: (m, 28, 28), MNIST's digits of one split.
         labels: (m,), what they show, 0 to 9.
-        seed: Of the pictures.
+        seed: Of the images.
         split: Number of the split, so that splits with the same seed differ.
     """
 
@@ -76,7 +76,7 @@ class StringMaker:
         return f"{self.seed}".encode() + pixels + self.labels.astype("<i8").tobytes()
 
     def make(self, ids: Int64[np.ndarray, " n"], epoch: int = 0) -> Strings:
-        """The pictures with these numbers, in an epoch."""
+        """The images with these numbers, in an epoch."""
         draws = uniforms(ids, 2 + 3 * LONGEST, seed=self.seed, epoch=epoch, stream=STREAM + self.split)
         lengths = 1 + (draws[:, 0] * LONGEST).astype(np.int64)
         which = (draws[:, 2 : 2 + LONGEST] * len(self.labels)).astype(np.int64)
@@ -123,7 +123,7 @@ def string_makers(data_root: Path | None, seed: int) -> tuple[dict[str, StringMa
         makers[name] = StringMaker(pixels_of(part), labels_of(part), seed if name == TRAIN else 0, number)
     sides = makers[TRAIN].pixels.shape[1:]
     if sides != (SIDE, SIDE):
-        raise DataError(f"the pictures in {found.root} have {sides} pixels", "MNIST's files, of 28 x 28")
+        raise DataError(f"the images in {found.root} have {sides} pixels", "MNIST's files, of 28 x 28")
     return makers, found.root, found.notes
 
 

@@ -25,7 +25,7 @@ SPLITS = (TRAIN, VALIDATION, TEST)
 HELD_OUT = 0.1  # of all strings for validation, and as many for test
 TURNS = 200  # draws of a whole set, after which there are too few strings of a split
 
-# streams of random numbers; those below 100 belong to pictures
+# streams of random numbers; those below 100 belong to images
 _STRINGS, _BELONGING = 110, 111
 
 

@@ -104,7 +104,7 @@ def with_new_head(features: Teacher, data: Batches, classes: tuple[str, ...], mo
         features: Its answers are features, or logits of other classes.
         data: The student's training images and labels.
         classes: Of the labels.
-        most: Pictures that the head is fitted on.
+        most: Images that the head is fitted on.
     """
     answers, labels, count = [], [], 0
     for batch in unchanged(data).batches(0, TOGETHER):

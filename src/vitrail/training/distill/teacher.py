@@ -1,4 +1,4 @@
-"""A teacher: a frozen classifier that is shown the student's pictures in its own way, and only asked.
+"""A teacher: a frozen classifier that is shown the student's images in its own way, and only asked.
 
     Teacher(network, preprocessing, classes)     any module or function that gives logits
     open_teacher("runs/big")                     a run or model folder, torchvision:NAME or timm:NAME
@@ -32,7 +32,7 @@ from vitrail.training.execution import Work
 from vitrail.weights.classifiers import open_classifier
 
 FOREIGN = ("torchvision:", "timm:")  # before the name of a network of another library
-ASKED = 2  # pictures that a teacher's cost is taken of; a network may take a single one for none
+TRIED = 2  # images that a teacher's cost is taken of; a network may take a single one for none
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, as Pillow turns colour into grey
 
 
@@ -65,7 +65,7 @@ class Teacher:
     """A classifier that is only asked.
 
     Args:
-        network: A module, or a function of normalised pictures (b, c, h, w), that gives logits (b, classes). A module
+        network: A module, or a function of normalised images (b, c, h, w), that gives logits (b, classes). A module
             is put in eval mode for every answer; a function has to see to that itself.
         preprocessing: What the network expects: its size, channels, mean and deviation.
         classes: Its class names, in the order of the logits.
@@ -84,10 +84,10 @@ class Teacher:
 
     @torch.no_grad()
     def answer(self, images: Float[Tensor, "b c h w"], student: Preprocessing) -> Float[Tensor, "b v"]:
-        """The teacher's logits of pictures that are normalised for the student; fp32, in eval mode, without a graph.
+        """The teacher's logits of images that are normalised for the student; fp32, in eval mode, without a graph.
 
         Args:
-            images: The very pictures that the student sees, augmented as they are.
+            images: The very images that the student sees, augmented as they are.
             student: The student's preprocessing, by which they were normalised.
 
         Raises:
@@ -104,9 +104,9 @@ class Teacher:
         return found.float()
 
     def view(self, images: Float[Tensor, "b c h w"], student: Preprocessing) -> Float[Tensor, "b e x y"]:
-        """The student's pictures as the teacher expects them: its channels, its size, its mean and deviation.
+        """The student's images as the teacher expects them: its channels, its size, its mean and deviation.
 
-        Grey becomes three equal channels, colour becomes grey by Pillow's weights. The whole picture is brought to the
+        Grey becomes three equal channels, colour becomes grey by Pillow's weights. The whole image is brought to the
         teacher's size (bicubic, averaging where it gets smaller).
         """
         own = self.preprocessing
@@ -160,11 +160,11 @@ def open_teacher(what: str | Path, weights: str = "pretrained", size: int = 0, h
     Args:
         what: A run or model folder, `torchvision:NAME` or `timm:NAME`.
         weights: Of a torchvision or timm network: pretrained, random, or a file with its state dict.
-        size: Side in pixels of the pictures that it is shown; 0 for its own.
+        size: Side in pixels of the images that it is shown; 0 for its own.
         head: False for a teacher that answers with features, for a new head to read, and has no class names.
 
     Raises:
-        UsageError: If there is no network of that name, or it is no classifier of pictures.
+        UsageError: If there is no network of that name, or it is no classifier of images.
         DataError: If the folder or the weights are missing or damaged, or do not fit.
     """
     kind, colon, name = str(what).partition(":")
@@ -202,17 +202,17 @@ def teacher_cost(teacher: Teacher, student: Preprocessing, device: torch.device)
 
     Args:
         teacher: What is asked.
-        student: The preprocessing of the pictures that it is shown.
+        student: The preprocessing of the images that it is shown.
         device: Where it lies.
     """
-    images = torch.zeros(ASKED, student.channels, *student.size, device=device)
+    images = torch.zeros(TRIED, student.channels, *student.size, device=device)
     weights = [*teacher.module.parameters(), *teacher.module.buffers()]
     with FlopCounterMode(display=False) as counter, Widest(weights) as widest:
         teacher.answer(images, student)
     return Work(
         weights=sum(tensor.nbytes for tensor in weights),
-        activations=widest.bytes // ASKED,
-        flops=counter.get_total_flops() // ASKED,
+        activations=widest.bytes // TRIED,
+        flops=counter.get_total_flops() // TRIED,
     )
 
 
@@ -257,7 +257,7 @@ def _loaded(folder: Path) -> Model:
             f"the teacher cannot be loaded: {error.problem}", "the folder of a run, torchvision:NAME or timm:NAME"
         ) from error
     if not isinstance(model.output, Classes):
-        raise UsageError(f"{folder} is no classifier of pictures, so it cannot teach one", "the run of a classifier")
+        raise UsageError(f"{folder} is no classifier of images, so it cannot teach one", "the run of a classifier")
     return model
 
 
