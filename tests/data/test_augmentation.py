@@ -335,7 +335,7 @@ def test_mixing_keeps_the_plan() -> None:
     partners = images[np.argsort(slots.ids)][torch.from_numpy(slots.partners)]
     mixed, shares = mix(images, partners, slots, torch.full((200, 2), 0.5))
     blended = ~torch.from_numpy(slots.cut)
-    torch.testing.assert_close(shares[blended].double(), torch.from_numpy(slots.shares)[blended], atol=1e-6, rtol=0)
+    torch.testing.assert_close(shares[blended].double(), torch.from_numpy(slots.weights)[blended], atol=1e-6, rtol=0)
     assert mixed.shape == images.shape
 
 

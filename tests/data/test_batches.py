@@ -243,7 +243,7 @@ def test_mixed_targets_say_what_is_in_the_picture(mixture: dict[str, float]) -> 
                 levels = {round(value) for value in grey[row].flatten().tolist()}
                 assert levels <= {round(own), round(other)}
             else:
-                assert share == pytest.approx(slots.shares[seen], abs=1e-4)
+                assert share == pytest.approx(slots.weights[seen], abs=1e-4)
             assert int(batch.labels[row]) == labels[one]
             seen += 1
     assert seen == count

@@ -316,7 +316,7 @@ def test_what_is_ignored_is_said(tmp_path: Path) -> None:
     assert len(everything) == 11
     assert "dog/deep/er/DOG.PNG" in everything
     said = " ".join(source.notes)
-    for word in (".ipynb_checkpoints", "__MACOSX", "cat/.cache", "empty", ".txt (1)", ".db (1)", "1 picture"):
+    for word in (".ipynb_checkpoints", "__MACOSX", "cat/.cache", "empty", ".txt (1)", ".db (1)", "1 image"):
         assert word in said
 
 

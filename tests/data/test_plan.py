@@ -85,14 +85,14 @@ def test_an_epoch_is_a_permutation_with_partners(seed, epoch, count, mixup, cutm
     slots = plan(seed, epoch, count, mixup=mixup, cutmix=cutmix)
     assert len(slots) == count
     assert sorted(slots.ids) == list(range(count))
-    assert ((slots.shares >= 0) & (slots.shares <= 1)).all()
+    assert ((slots.weights >= 0) & (slots.weights <= 1)).all()
     again = plan(seed, epoch, count, mixup=mixup, cutmix=cutmix)
-    for name in ("ids", "partners", "shares", "cut"):
+    for name in ("ids", "partners", "weights", "cut"):
         np.testing.assert_array_equal(getattr(slots, name), getattr(again, name))
     np.testing.assert_array_equal(slots.ids, plan(seed, epoch, count).ids), "mixing does not change the order"
     if not (mixup or cutmix):
         assert (slots.partners == slots.ids).all()
-        assert (slots.shares == 1).all()
+        assert (slots.weights == 1).all()
         return
     for place in range(0, count - 1, 2):
         assert slots.partners[place] == slots.ids[place + 1]
@@ -116,18 +116,18 @@ def test_orders_differ_and_every_place_is_fair() -> None:
 
 
 @pytest.mark.parametrize(("mixup", "cutmix", "alpha"), [(0.2, 0.0, 0.2), (0.0, 1.0, 1.0), (1.0, 0.0, 1.0)])
-def test_shares_follow_the_beta_distribution(mixup: float, cutmix: float, alpha: float) -> None:
-    shares = plan(0, 0, 4000, mixup=mixup, cutmix=cutmix).shares
-    assert shares.mean() == pytest.approx(0.5, abs=0.03)
-    assert stats.kstest(shares, stats.beta(alpha, alpha).cdf).pvalue > 1e-3
-    assert not (plan(0, 1, 4000, mixup=mixup, cutmix=cutmix).shares == shares).any()
+def test_weights_follow_the_beta_distribution(mixup: float, cutmix: float, alpha: float) -> None:
+    weights = plan(0, 0, 4000, mixup=mixup, cutmix=cutmix).weights
+    assert weights.mean() == pytest.approx(0.5, abs=0.03)
+    assert stats.kstest(weights, stats.beta(alpha, alpha).cdf).pvalue > 1e-3
+    assert not (plan(0, 1, 4000, mixup=mixup, cutmix=cutmix).weights == weights).any()
 
 
 def test_both_mixtures_share_the_slots_evenly() -> None:
     slots = plan(3, 1, 4000, mixup=0.2, cutmix=1.0)
     assert slots.cut.mean() == pytest.approx(0.5, abs=0.03)
-    assert stats.kstest(slots.shares[slots.cut], "uniform").pvalue > 1e-3
-    assert stats.kstest(slots.shares[~slots.cut], stats.beta(0.2, 0.2).cdf).pvalue > 1e-3
+    assert stats.kstest(slots.weights[slots.cut], "uniform").pvalue > 1e-3
+    assert stats.kstest(slots.weights[~slots.cut], stats.beta(0.2, 0.2).cdf).pvalue > 1e-3
 
 
 def test_a_slice_of_slots_is_slots() -> None:
@@ -135,4 +135,4 @@ def test_a_slice_of_slots_is_slots() -> None:
     part = slots[4:7]
     assert isinstance(part, planning.Slots)
     np.testing.assert_array_equal(part.ids, slots.ids[4:7])
-    np.testing.assert_array_equal(part.shares, slots.shares[4:7])
+    np.testing.assert_array_equal(part.weights, slots.weights[4:7])

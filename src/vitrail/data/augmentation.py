@@ -270,7 +270,7 @@ def frames_of(extents: Int[Tensor, "n 2"]) -> Int[Tensor, "n 2"]:
 
 
 def inside(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Tensor:
-    """(n, 1, h, w), True for pixels whose centre lies in the box (top, left, bottom, right, shares of the sides)."""
+    """(n, 1, h, w), True for pixels whose centre lies in the box (top, left, bottom, right, fractions of the sides)."""
     rows = (torch.arange(size[0], device=boxes.device) + 0.5) / size[0]
     columns = (torch.arange(size[1], device=boxes.device) + 0.5) / size[1]
     top, left, bottom, right = boxes[:, :, None].unbind(1)
@@ -284,14 +284,14 @@ def mix(
     """Mix each image with its partner: blended (mixup) or with a box of the partner pasted (CutMix).
 
     Returns:
-        The mixtures, and each image's own share: for CutMix the share of pixels that really stayed.
+        The mixtures, and each image's own weight: for CutMix the fraction of pixels that really stayed.
     """
     size = (images.shape[2], images.shape[3])
-    shares = torch.from_numpy(slots.shares).float().to(images.device)
+    weights = torch.from_numpy(slots.weights).float().to(images.device)
     cut = torch.from_numpy(slots.cut).to(images.device)
-    half = (1 - shares).clamp(min=0).sqrt()[:, None] / 2
+    half = (1 - weights).clamp(min=0).sqrt()[:, None] / 2
     boxes = torch.cat([pasted.to(images.device) - half, pasted.to(images.device) + half], dim=1)
     hole = inside(boxes, size) & cut[:, None, None, None]
-    shares = torch.where(cut, 1 - hole.float().mean(dim=(1, 2, 3)), shares)
-    blend = torch.where(cut, 1.0, shares)[:, None, None, None]
-    return torch.where(hole, partners, images * blend + partners * (1 - blend)), shares
+    weights = torch.where(cut, 1 - hole.float().mean(dim=(1, 2, 3)), weights)
+    blend = torch.where(cut, 1.0, weights)[:, None, None, None]
+    return torch.where(hole, partners, images * blend + partners * (1 - blend)), weights

@@ -130,7 +130,7 @@ class Batches:
             inputs = self.input.scale(apply(a, inputs, draws, size, got.extents))
             if mixes:
                 own, other = (torch.from_numpy(np.searchsorted(ids, wanted)) for wanted in (slots.ids, slots.partners))
-                slots = Slots(slots.ids, slots.partners, np.where(readable[other], slots.shares, 1.0), slots.cut)
+                slots = Slots(slots.ids, slots.partners, np.where(readable[other], slots.weights, 1.0), slots.cut)
                 inputs, weights = mix(inputs[own], inputs[other], slots, draws.pasted[own])
                 readable = readable[own]
                 partners = self.codec.targets(self.column.take(slots.partners, epoch))

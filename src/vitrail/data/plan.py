@@ -51,26 +51,26 @@ class Slots:
     Attributes:
         ids: (n,) which image.
         partners: (n,) which image it is mixed with; itself where nothing is mixed.
-        shares: (n,) float64, the image's own share of the mixture in (0, 1]; 1 where nothing is mixed.
+        weights: (n,) float64, the image's own weight in the mixture, in (0, 1]; 1 where nothing is mixed.
         cut: (n,) True where a box of the partner is pasted (CutMix), False where both are blended (mixup).
     """
 
     ids: Ids
     partners: Ids
-    shares: NDArray[np.float64]
+    weights: NDArray[np.float64]
     cut: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, places: slice) -> "Slots":
-        return Slots(self.ids[places], self.partners[places], self.shares[places], self.cut[places])
+        return Slots(self.ids[places], self.partners[places], self.weights[places], self.cut[places])
 
 
 def plan(seed: int, epoch: int, count: int, *, mixup: float = 0.0, cutmix: float = 0.0) -> Slots:
     """The order of one epoch, and who is mixed with whom.
 
-    Neighbours in the order are each other's partners. Shares follow Beta(alpha, alpha), as in "mixup" (2017) and
+    Neighbours in the order are each other's partners. Weights follow Beta(alpha, alpha), as in "mixup" (2017) and
     "CutMix" (2019); where both are on, each slot throws a fair coin.
 
     Args:

@@ -113,7 +113,7 @@ class MLP(nn.Module):
         return self.drop(self.fc2(self.drop(self.act(self.fc1(tokens)))))
 
     def start_weights(self) -> None:
-        """Xavier uniform weights; normal biases of deviation 1e-6."""
+        """Xavier uniform weights; normal biases of standard deviation 1e-6."""
         for linear in (self.fc1, self.fc2):
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:
@@ -133,9 +133,9 @@ class LayerScale(nn.Module):
 
 
 class StochasticDepth(nn.Module):
-    """Skips a branch for a random share of the images ("Deep networks with stochastic depth", 2016).
+    """Skips a branch for a random fraction of the images ("Deep networks with stochastic depth", 2016).
 
-    In training an image's branch is dropped with the given probability, and what stays is divided by the share that
+    In training an image's branch is dropped with the given probability, and what stays is divided by the fraction that
     stays, so the mean is unchanged; outside training nothing happens.
     """
 

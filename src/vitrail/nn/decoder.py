@@ -95,7 +95,7 @@ AnyCache = Cache | NoCache
 class TokenEmbedding(nn.Module):
     """One row of d numbers for every id, times sqrt(d), plus the position.
 
-    The rows start as normal numbers of deviation 1 / sqrt(d), so that they enter with deviation 1.
+    The rows start as normal numbers of standard deviation 1 / sqrt(d), so that they enter with standard deviation 1.
 
     Args:
         vocabulary: Number of ids.

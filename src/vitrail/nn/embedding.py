@@ -51,8 +51,8 @@ class PatchEmbedding(nn.Module):
         return self.proj(images).flatten(2).transpose(1, 2)
 
     def start_weights(self) -> None:
-        """Normal weights, cut at two deviations, of variance 1 / (inputs of a patch); the bias is zero."""
-        uncut = self.proj.weight[0].numel() ** -0.5 / 0.87962566  # cut at 2, a unit normal has this deviation
+        """Normal weights, cut at two standard deviations, of variance 1 / (inputs of a patch); the bias is zero."""
+        uncut = self.proj.weight[0].numel() ** -0.5 / 0.87962566  # the standard deviation of a normal cut at 2
         nn.init.trunc_normal_(self.proj.weight, std=uncut, a=-2 * uncut, b=2 * uncut)
         if self.proj.bias is not None:
             nn.init.zeros_(self.proj.bias)

@@ -162,26 +162,28 @@ class Sampling(Search):
         draws = torch.rand(self.first_row + rows, steps, dtype=torch.float64, generator=generator)[self.first_row :]
 
         def choose(log_probabilities: Tensor, found: Hypotheses) -> tuple[Tensor, Tensor]:
-            shares, ids = self.shares(log_probabilities)
-            draw = draws[:, found.tokens.shape[-1] - 1].to(shares.device)[:, None, None]
-            cumulative = shares.cumsum(dim=-1)
+            probabilities, ids = self.probabilities(log_probabilities)
+            draw = draws[:, found.tokens.shape[-1] - 1].to(probabilities.device)[:, None, None]
+            cumulative = probabilities.cumsum(dim=-1)
             place = (cumulative <= draw * cumulative[..., -1:]).sum(dim=-1, keepdim=True)
-            last = (shares > 0).sum(dim=-1, keepdim=True) - 1
+            last = (probabilities > 0).sum(dim=-1, keepdim=True) - 1
             token = ids.gather(-1, place.minimum(last))[..., 0]
             return torch.zeros_like(token), token
 
         return choose
 
-    def shares(self, log_probabilities: Float[Tensor, "*b v"]) -> tuple[Float[Tensor, "*b v"], Int[Tensor, "*b v"]]:
+    def probabilities(
+        self, log_probabilities: Float[Tensor, "*b v"]
+    ) -> tuple[Float[Tensor, "*b v"], Int[Tensor, "*b v"]]:
         """The probabilities that are drawn from, greatest first, and the ids they belong to."""
         scaled = (log_probabilities.double() / self.temperature).softmax(dim=-1)
-        shares, ids = scaled.sort(dim=-1, descending=True, stable=True)
+        probabilities, ids = scaled.sort(dim=-1, descending=True, stable=True)
         if self.top_k:
-            shares[..., self.top_k :] = 0.0
-        shares = shares / shares.sum(dim=-1, keepdim=True)
-        before = shares.cumsum(dim=-1) - shares
-        shares = torch.where(before < self.top_p, shares, 0.0)
-        return shares / shares.sum(dim=-1, keepdim=True), ids
+            probabilities[..., self.top_k :] = 0.0
+        probabilities = probabilities / probabilities.sum(dim=-1, keepdim=True)
+        before = probabilities.cumsum(dim=-1) - probabilities
+        probabilities = torch.where(before < self.top_p, probabilities, 0.0)
+        return probabilities / probabilities.sum(dim=-1, keepdim=True), ids
 
 
 class Generated(NamedTuple):

@@ -161,7 +161,7 @@ def answering(part: Back, tokens: Tensor, back: Back) -> Tensor:
 
 
 class DetachedNorm(nn.Module):
-    """LayerNorm or RMSNorm whose deviation is a constant to the gradient.
+    """LayerNorm or RMSNorm whose standard deviation is a constant to the gradient.
 
     Args:
         norm: What it stands for; shares its parameters.

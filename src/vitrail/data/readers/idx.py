@@ -72,7 +72,7 @@ def read_idx(name: str, data_root: Path | None = None) -> RawDataset:
         data_root: The folder to look in.
 
     Returns:
-        The parts `train` and `test`, with the published class names in the published order.
+        The splits `train` and `test`, with the published class names in the published order.
 
     Raises:
         DataError: The files are missing and cannot be downloaded, damaged, or those of the other set.
@@ -88,8 +88,8 @@ def read_idx(name: str, data_root: Path | None = None) -> RawDataset:
             )
     notes = (f"Not the published files of {name} (unknown checksum): {', '.join(unknown)}.",) if unknown else ()
     parts = {
-        TRAIN: _part(name, "train", contents[0], contents[1], folder),
-        TEST: _part(name, "test", contents[2], contents[3], folder),
+        TRAIN: _split(name, "train", contents[0], contents[1], folder),
+        TEST: _split(name, "test", contents[2], contents[3], folder),
     }
     if len({pixels_of(part).shape[1:] for part in parts.values()}) > 1:
         raise DataError(f"training and test images in {folder} differ in size", "put the four files of one set there")
@@ -212,7 +212,7 @@ def _not_of(name: str, sums: Sequence[set[str]]) -> list[str]:
     return [file for file, known, own in zip(FILES, _KNOWN[name], sums, strict=True) if own.isdisjoint(known)]
 
 
-def _part(name: str, split: str, images: bytes, labels: bytes, folder: Path) -> Samples:
+def _split(name: str, split: str, images: bytes, labels: bytes, folder: Path) -> Samples:
     prefix = folder / ("train" if split == "train" else "t10k")
     pixels = parse_idx(images, 3, f"{prefix}-images-idx3-ubyte")
     numbers = parse_idx(labels, 1, f"{prefix}-labels-idx1-ubyte")

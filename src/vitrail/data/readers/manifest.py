@@ -89,8 +89,8 @@ def read_text(path: Path) -> str:
         raise DataError(f"{path} cannot be read as UTF-8 text ({error})", "save it as UTF-8") from error
 
 
-def part_named(split: str, where: str) -> str:
-    """The part that people call so.
+def split_named(split: str, where: str) -> str:
+    """The split that people call so.
 
     Raises:
         DataError: Nobody does.
@@ -161,7 +161,7 @@ def _check_path(columns: list[str], where: str) -> None:
 
 def _row(cells: Mapping[str, object], where: str, folder: Path) -> Row:
     written = _text(cells[PATH], PATH, where)
-    split = part_named(_text(cells[SPLIT], SPLIT, where), where) if SPLIT in cells else ALL
+    split = split_named(_text(cells[SPLIT], SPLIT, where), where) if SPLIT in cells else ALL
     return Row(folder / Path(written).expanduser(), split, cells, where)
 
 

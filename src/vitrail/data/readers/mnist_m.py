@@ -86,7 +86,7 @@ def read_mnist_m(what: str = "mnist-m", data_root: Path | None = None, seed: int
         seed: Of the cut-outs, where the images are made.
 
     Returns:
-        The parts `train` and `test`, with classes 0 to 9. Photographs for training are never those for test; images
+        The splits `train` and `test`, with classes 0 to 9. Photographs for training are never those for test; images
         held out for validation have the photographs of training behind them.
 
     Raises:
@@ -160,7 +160,7 @@ def _read_published(root: Path, place: Path, there: Sequence[str]) -> RawDataset
         )
     parts, notes = {}, []
     for name in (TRAIN, TEST):
-        parts[name], without_label = _published_part(root, place, name)
+        parts[name], without_label = _published_split(root, place, name)
         if without_label:
             notes.append(
                 f"Ignored {counted(without_label, 'file')} in mnist_m_{name} that mnist_m_{name}_labels.txt does not "
@@ -169,7 +169,7 @@ def _read_published(root: Path, place: Path, there: Sequence[str]) -> RawDataset
     return RawDataset(str(root.resolve()), parts, tuple(notes), CLASSES, most_held_out=HELD_OUT)
 
 
-def _published_part(root: Path, place: Path, name: str) -> tuple[Samples, int]:
+def _published_split(root: Path, place: Path, name: str) -> tuple[Samples, int]:
     """One split, and how many files in its folder have no label."""
     folder, file = place / f"mnist_m_{name}", place / f"mnist_m_{name}_labels.txt"
     try:

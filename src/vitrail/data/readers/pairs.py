@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vitrail.data.columns import TEXT, Texts
 from vitrail.data.dataset import ALL, RawDataset, Samples
-from vitrail.data.readers.manifest import in_splits, part_named, read_text, shared_note
+from vitrail.data.readers.manifest import in_splits, read_text, shared_note, split_named
 from vitrail.errors import DataError, counted
 
 _COLUMNS = ("source", "target", "split")
@@ -43,7 +43,7 @@ def read_pairs(what: str, data_root: Path | None = None) -> RawDataset:
             if not cell:
                 raise DataError(f"{where}: the {name} is empty", f"give it a {name} or remove the line")
         pairs.append(cells[:2])
-        parts.append(part_named(cells[2], where) if len(cells) == 3 else ALL)
+        parts.append(split_named(cells[2], where) if len(cells) == 3 else ALL)
     if not pairs:
         raise DataError(f"{path} holds no pairs", "one pair a line: source<TAB>target")
     splits = {}

@@ -38,9 +38,9 @@ def split_of(strings: Sequence[str]) -> list[str]:
         strings: Digits only, 18 at most.
     """
     keys = np.array([int(f"1{string}") for string in strings], np.int64)  # 1 in front, so that 7 and 07 differ
-    share = uniforms(keys, 1, seed=0, epoch=0, stream=_BELONGING)[:, 0]
-    share[[len(string) <= SHORT for string in strings]] = 1.0
-    chosen = np.where(share < HELD_OUT, 2, np.where(share < 2 * HELD_OUT, 1, 0))
+    drawn = uniforms(keys, 1, seed=0, epoch=0, stream=_BELONGING)[:, 0]
+    drawn[[len(string) <= SHORT for string in strings]] = 1.0
+    chosen = np.where(drawn < HELD_OUT, 2, np.where(drawn < 2 * HELD_OUT, 1, 0))
     return [SPLITS[number] for number in chosen]
 
 

@@ -67,7 +67,7 @@ class Teacher:
     Args:
         network: A module, or a function of normalised images (b, c, h, w), that gives logits (b, classes). A module
             is put in eval mode for every answer; a function has to see to that itself.
-        preprocessing: What the network expects: its size, channels, mean and deviation.
+        preprocessing: What the network expects: its size, channels, mean and standard deviation.
         classes: Its class names, in the order of the logits.
         name: For messages.
     """
@@ -104,7 +104,7 @@ class Teacher:
         return found.float()
 
     def view(self, images: Float[Tensor, "b c h w"], student: Preprocessing) -> Float[Tensor, "b e x y"]:
-        """The student's images as the teacher expects them: its channels, its size, its mean and deviation.
+        """The student's images as the teacher expects them: its channels, its size, its mean and standard deviation.
 
         Grey becomes three equal channels, colour becomes grey by Pillow's weights. The whole image is brought to the
         teacher's size (bicubic, averaging where it gets smaller).
