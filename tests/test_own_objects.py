@@ -4,10 +4,12 @@ Nothing of `src/` is touched. Each is trained with, evaluated, asked, explained 
 is refused in two lines.
 """
 
+import ast
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, final
 
 import numpy as np
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import vitrail
+from tests import own_objects
 from tests.own_objects import (
     MAE,
     OPTIONS,
@@ -31,11 +34,12 @@ from tests.own_objects import (
     squared_error,
 )
 from vitrail.cli.main import run as type_in
-from vitrail.data import Codec, RawDataset, Samples, Values
+from vitrail.data import Codec, Labels, RawDataset, Samples, Values
 from vitrail.data.batches import Batch
 from vitrail.errors import DataError, UsageError, VitrailError
-from vitrail.nn import SILENT, Parts, ViT, ViTConfig
+from vitrail.nn import SILENT, Parts, ViT, ViTConfig, parts_of
 from vitrail.tasks import Task
+from vitrail.text import python_call
 
 
 @pytest.fixture(scope="module")
@@ -119,13 +123,88 @@ def test_the_run_has_its_page(finished: Any):
     assert "predict-height" in page
 
 
-def test_the_command_line_says_that_python_is_needed(finished: Any):
-    image = finished.folder.parent / "bar.png"
+def called(text: str, **more: Any) -> Any:
+    """What a call gives that was printed, typed by someone who has the objects of this file."""
+    return eval(text, {**vars(own_objects), **globals(), "Path": Path, **more})
+
+
+def hint_of(*words: object) -> str:
+    with pytest.raises(UsageError) as told:
+        type_in([str(word) for word in words])
+    return told.value.hint
+
+
+def recorded(call: Callable[[], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What `train` or `distill` is called with, without the work."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("train", "distill"):
+            patch.setattr(vitrail, name, lambda *values, **named: (values, named))
+        return call()
+
+
+def test_every_verb_that_wants_objects_names_the_call_that_works(finished: Any):
+    run = finished.folder
+    image = run.parent / "bar.png"
     read_bars("bars").splits["test"].inputs.open(0).save(image)
-    for words in (["predict", str(finished.folder), str(image)], ["evaluate", str(finished.folder)]):
-        with pytest.raises(UsageError) as told:
-            type_in(words)
-        assert "vitrail.load(" in told.value.hint
+    for words in (("predict", run, image), ("explain", run, image), ("doctor", "--model", run)):
+        assert called(hint_of(*words)).task == PredictNumber()
+    for words in (("evaluate", run), ("evaluate", run, "bars")):
+        assert called(hint_of(*words)).to_dict() == finished.evaluated.to_dict()
+    assert called(hint_of("train", "bars", "--out", run, "--resume", "auto")).weights == finished.weights
+    objects = {"task": PredictNumber(), "reader": read_bars, "parts": OWN_PARTS}
+    again = hint_of("train", "bars", "--config", run / "config.yaml")
+    assert recorded(lambda: called(again))[1].pop("options").config == run / "config.yaml"
+    assert recorded(lambda: called(again))[1].items() >= objects.items()
+    teach = hint_of("distill", "digits", "--teacher", run, "--out", run.parent / "student")
+    assert recorded(lambda: called(teach, data="digits"))[0][1].task == PredictNumber()
+
+
+def test_what_a_run_and_its_card_say_of_python_works(finished: Any, monkeypatch: pytest.MonkeyPatch):
+    command = (finished.folder / "command.txt").read_text()
+    (data, out, options), given = recorded(lambda: called(command))
+    assert (data, Path(out)) == ("bars", finished.folder)
+    assert options == replace(OPTIONS, config=finished.folder.parent / "small.yaml")
+    assert given == {"task": PredictNumber(), "reader": read_bars, "parts": OWN_PARTS}
+    card = (finished.folder / "model" / "README.md").read_text()
+    monkeypatch.chdir(finished.folder / "model")
+    (opens,) = [line for line in card.splitlines() if line.startswith("model = ")]
+    assert called(opens.removeprefix("model = ")).task == PredictNumber()
+
+
+def test_a_name_that_cannot_be_typed_is_left_open():
+    own = {"task": "predict-height", "network": "Columns", "objective": "a.<locals>.<lambda>", "reader": "Data.read"}
+    call = ast.parse(python_call("train", ["'bars'"], {**own, "parts": "activation=own:<lambda>, norm=rms"})).body[0]
+    given = {each.arg: ast.unparse(each.value) for each in call.value.keywords}
+    assert {kind for kind, value in given.items() if value == "..."} == {"task", "objective"}
+    assert (given["network"], given["reader"]) == ("Columns(...)", "Data.read")
+    made = called(given["parts"], vitrail=SimpleNamespace(nn=SimpleNamespace(Parts=dict, parts_of=parts_of)))
+    assert made == {"activation": ..., "norm": parts_of({"norm": "rms"}).norm}
+
+
+def read_sides(what: str, data_root: Path | None = None) -> RawDataset:
+    """The same images with a class each."""
+    splits = {}
+    for name, samples in read_bars(what).splits.items():
+        heights = samples.column("height").take(np.arange(len(samples)))
+        labels = Labels((heights < 0).astype(np.int64), ("down", "up"))
+        splits[name] = Samples(samples.inputs, {"label": labels})
+    return RawDataset(what, splits)
+
+
+def test_a_reader_of_ones_own_alone(tmp_path: Path):
+    """The task is the library's, so that every verb opens the model; its data only its reader does."""
+    run, config = tmp_path / "run", tmp_path / "small.yaml"
+    config.write_text(SMALL)
+    done = vitrail.train("bars", run, replace(OPTIONS, epochs=1, config=config), reader=read_sides)
+    for words in (("evaluate", run), ("evaluate", run, "bars")):
+        assert called(hint_of(*words)).to_dict() == done.evaluated.to_dict()
+    assert "read_sides" in hint_of("explain", run, "bars")
+    assert vitrail.evaluate(done.model, run=run, reader=read_sides).value == done.evaluated.value
+    with pytest.raises(UsageError):
+        vitrail.evaluate(done.model, run=run)
+    for given in ({"task": PredictNumber()}, {"network": Columns()}, {"parts": OWN_PARTS}):
+        with pytest.raises(UsageError):  # it has its own
+            vitrail.evaluate(done.model, run=run, reader=read_sides, **given)
 
 
 def test_a_network_and_an_objective_of_ones_own(tmp_path: Path):

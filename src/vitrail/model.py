@@ -41,6 +41,7 @@ from vitrail.nn.networks import NETWORKS, build, config_from_dict, config_to_dic
 from vitrail.tasks import TASKS, Prediction, Result, Task
 from vitrail.tasks.classify import Classification
 from vitrail.tasks.task import Input, check_fit
+from vitrail.text import OWN as OWN_PART, check_given, python_call, typed
 from vitrail.weights import timm_keys
 from vitrail.weights.format1 import FORMAT as OLD, model_config
 
@@ -153,7 +154,12 @@ class Model:
         return torch.from_numpy(self.input.rows(texts, framed=False)).to(self.device)
 
     def predict(
-        self, sources: Sequence[Source] | Source, *, search: Search | None = None, batch_size: int = 64
+        self,
+        sources: Sequence[Source] | Source,
+        *,
+        search: Search | None = None,
+        batch_size: int = 64,
+        names: Sequence[str] = (),
     ) -> list[Prediction]:
         """What the model answers to each source.
 
@@ -161,6 +167,7 @@ class Model:
             sources: Files or opened images, or texts; or a single one.
             search: How the next token is chosen, of a model that writes; greedy when None.
             batch_size: How many go through the network at a time.
+            names: What the sources are called in the answers; files and texts go by themselves when empty.
 
         Returns:
             One prediction for each source, in order: its class says what it is.
@@ -175,18 +182,17 @@ class Model:
         if isinstance(sources, str | Path | Image.Image):
             sources = [sources]
         if isinstance(self.input, Vocabulary) and "" in sources:
-            raise DataError(
-                f"text {list(sources).index('') + 1} of {len(sources)} is empty",
-                f"at least one of {self.input.describe()[1]}",
-            )
+            problem = f"text {list(sources).index('') + 1} of {len(sources)} is empty"
+            raise DataError(problem, f"at least one of {self.input.describe()[1]}")
         predictions: list[Prediction] = []
         with evaluating(self.network):
             for first in range(0, len(sources), batch_size):
                 some = sources[first : first + batch_size]
-                names = [str(source) if isinstance(source, str | Path) else "image" for source in some]
+                own = [str(source) if isinstance(source, str | Path) else "image" for source in some]
+                called = names[first : first + batch_size] or own
                 here = None if search is None else search.from_row(first)
                 inputs = self.tensor(some)
-                predictions += self.task.predict(self.network, self.output, inputs, names, here, self.facts)
+                predictions += self.task.predict(self.network, self.output, inputs, called, here, self.facts)
         return predictions
 
     @torch.no_grad()
@@ -207,10 +213,8 @@ def opened(image: object) -> Image.Image:
         return image
     if isinstance(image, str | Path):
         return open_picture(Path(image))
-    raise UsageError(
-        f"an image must be a path or a PIL image, got {type(image).__name__}",
-        "model.network(tensor) for a tensor that is normalised already",
-    )
+    problem = f"an image must be a path or a PIL image, got {type(image).__name__}"
+    raise UsageError(problem, "model.network(tensor) for a tensor that is normalised already")
 
 
 def save(
@@ -240,7 +244,7 @@ def save(
             f"{type(model.network).__name__} is none of the library's networks ({', '.join(NETWORKS)})",
             f"save(model, folder, network='{type(model.network).__name__}'), and load(folder, network=...) later",
         )
-    parts = {} if network else names_of(model.network.parts)
+    named = _named(model, network)
     if isinstance(model.network, ImageToSequence) and model.network.decoder_parts != STANDARD:
         raise UsageError(
             f"this decoder has parts of its own, which files do not hold: {names_of(model.network.decoder_parts)}",
@@ -253,20 +257,30 @@ def save(
     config: dict[str, Any] = {
         "model_type": "vitrail",
         "format": FORMAT,
-        "task": model.task.name,
-        "network": {"kind": OWN, "name": network} if network else config_to_dict(model.network.config),
-        "parts": parts,
+        **named,
         "input": model.input.to_dict() if isinstance(model.input, Vocabulary) else None,
         "output": model.output.to_dict(),
         "facts": dict(model.facts),
     }
     if isinstance(model.input, Preprocessing):
         write_file(folder / PREPROCESSOR, to_json(to_hugging_face(model.input)))
-        if isinstance(model.network, ViT) and not parts and isinstance(model.output, Classes):
+        if isinstance(model.network, ViT) and not named["parts"] and isinstance(model.output, Classes):
             config |= timm_keys(model.network.config, model.input, model.classes)
     write_file(folder / CARD, card or card_of(model, result))
     write_file(folder / CONFIG, to_json(config))
     return folder
+
+
+def _named(model: Model, network: str = "") -> dict[str, Any]:
+    """Task, network and parts of a model, as its configuration names them; a network of one's own by `network`."""
+    if type(model.network) not in [known for _, known in NETWORKS.values()]:
+        network = network or type(model.network).__name__
+    return {
+        "task": model.task.name,
+        **({} if model.task.name in TASKS else {"own_task": typed(model.task)}),
+        "network": {"kind": OWN, "name": network} if network else config_to_dict(model.network.config),
+        "parts": {} if network else names_of(model.network.parts),
+    }
 
 
 def load(
@@ -293,7 +307,10 @@ def load(
     """
     check_kind("task", task, Task, "task=MyTask()")
     folder, config = open_model(path)
-    made = _parts_of(config, parts)
+    given = {"task": task, "network": network, "parts": parts}
+    check_given(own_of(config), given, "load", [repr(str(path))])
+    names, standard = config.get("parts") or {}, parts or STANDARD
+    made = standard if isinstance(names, str) else parts_of(names, standard)
     learnt = _task_of(config, task)
     own = _own_network(config, network)
     try:
@@ -330,10 +347,8 @@ def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
         raise _not_a_model(Path(path))
     config = read_json(folder / CONFIG, SAVED_AGAIN)
     if config.get("model_type") != "vitrail" or config.get("format") not in (OLD, FORMAT):
-        raise DataError(
-            f"{folder / CONFIG} is not of a vitrail model of format {OLD} or {FORMAT}",
-            "a folder written by `vitrail train`, or a newer vitrail",
-        )
+        problem = f"{folder / CONFIG} is not of a vitrail model of format {OLD} or {FORMAT}"
+        raise DataError(problem, "a folder written by `vitrail train`, or a newer vitrail")
     if config["format"] == FORMAT:
         return folder, config
     try:
@@ -348,49 +363,30 @@ def _damaged(folder: Path, error: Exception) -> DataError:
     return DataError(f"{folder}: the configuration is damaged ({problem.partition(chr(10))[0]})", SAVED_AGAIN)
 
 
+def own_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """What a configuration says of objects of a person's own, which `load` takes: task, network, parts, by kind."""
+    network, parts = config.get("network"), config.get("parts") or {}
+    found = {} if config.get("task") in TASKS else {"task": str(config.get("own_task") or config.get("task"))}
+    if isinstance(network, dict) and network.get("kind") == OWN:
+        found["network"] = str(network.get("name"))
+    if isinstance(parts, dict):  # in format 1 all of them had one name
+        parts = ", ".join(f"{slot}={name}" for slot, name in parts.items() if str(name).startswith(OWN_PART))
+    return {**found, "parts": str(parts)} if parts else found
+
+
 def _task_of(config: Mapping[str, Any], given: Task | None) -> Task:
     """The task that a configuration names: one of the library, or the one that was given."""
     name = str(config.get("task"))
-    if given is not None and given.name == name:
-        return given
-    if given is not None:
-        raise UsageError(f"this model learnt the task {name}, got {given.name}", "vitrail.load(path) without task")
-    if name not in TASKS:
-        raise UsageError(
-            f"this model learnt the task '{name}', which is none of the library's ({', '.join(TASKS)})",
-            "vitrail.load(path, task=...) in Python, with the task that it was trained with",
-        )
-    return TASKS[name]
-
-
-def _parts_of(config: Mapping[str, Any], given: Parts | None) -> Parts:
-    """The parts that a configuration names; in format 1 all of them had one name, and were given."""
-    names = config.get("parts") or {}
-    if not isinstance(names, str):
-        return parts_of(names, given or STANDARD)
-    if given is None:
-        raise UsageError(
-            f"this model was saved with parts of its own, called '{names}'",
-            "vitrail.load(path, parts=Parts(...)) with the parts it was built with",
-        )
-    return given
+    if given is not None and given.name != name:
+        raise UsageError(f"this model learnt the task {name}, and {given.name} is given", f"the task {name}, or none")
+    return given or TASKS[name]
 
 
 def _own_network(config: Mapping[str, Any], given: nn.Module | None) -> nn.Module | None:
     """The network that was given, where the configuration names one of a person's own; None where it builds one."""
-    network = config.get("network")
-    named = network.get("name") if isinstance(network, dict) and network.get("kind") == OWN else None
-    if named is None and given is not None:
-        raise UsageError("this model has a network of the library, which its files build", "load(path) without network")
-    if named is not None and given is None:
-        raise UsageError(
-            f"this model has a network of its own, called '{named}'",
-            f"vitrail.load(path, network={named}(...)) in Python, with the network that it was trained with",
-        )
+    named = own_of(config).get("network", "one of the library, which its files build")
     if given is not None and type(given).__name__ != named:
-        raise UsageError(
-            f"this model's own network is {named}, and {type(given).__name__} is given", f"network={named}(...)"
-        )
+        raise UsageError(f"this model's network is {named}, and {type(given).__name__} is given", "its own, or none")
     return given
 
 
@@ -457,10 +453,11 @@ def card_of(model: Model, result: Result | None = None) -> str:
     if model.background is not None:
         background = f"{card_words(model.background)}\n\n"
     about = f"{model.about}\n\n" if model.about else ""
+    opens = python_call("load", ['"."'], own_of(_named(model)))
     return (
         f"{title}\n\nIt reads {reads} and gives {model.task.help}.{_result(result)}\n\n"
         f"| fact | value |\n|---|---|\n{rows}\n\n"
-        '```python\nimport vitrail\n\nmodel = vitrail.load(".")\n'
+        f"```python\nimport vitrail\n\nmodel = {opens}\n"
         f"print(model.predict([{model.example!r}])[0])\n```\n\n{about}{background}"
         "The files hold tensors and plain text only. How inputs are read, and what answers are called, is part of the "
         "model.\n"

@@ -52,6 +52,17 @@ CASES: list[Case] = [
     ("train digits --threads 0", USAGE, "threads 0"),
     ("predict {run} {photo} --threads 0", USAGE, "threads 0"),
     ("train digits --workers -1", USAGE, "workers -1"),
+    # options that would have no effect
+    ("train digits --workers 2", USAGE, "--workers 2 digits"),
+    ("train digits --data-root {empty}", USAGE, "--data-root digits"),
+    ("train {photos} --out {run} --resume auto --data-root {empty}", USAGE, "--data-root"),
+    ("train {photos} --out {run} --resume auto --config {configs}/other.yaml", USAGE, "{run} 1 9 pad 0.5"),
+    ("train digits --config {configs}/texts.yaml", USAGE, "separator digits"),
+    ("train digits --config {configs}/made.yaml", USAGE, "counts digits"),
+    ("evaluate {run} --data-root {empty}", USAGE, "--data-root"),
+    ("predict {run} planted --data-root {empty}", USAGE, "--data-root planted"),
+    ("explain {run} {photo} --data-root {empty}", USAGE, "--data-root {photo}"),
+    ("explain {run} {photo} --count 2", USAGE, "--count 2"),
     ("train digits --device gpu", USAGE, "device gpu cpu"),
     ("predict {run} {photo} --device cuda:99", USAGE, "device cuda:99"),
     ("explain {run} {photo} --count 0", USAGE, "--count 0"),
@@ -234,6 +245,9 @@ def put_places(root: Path) -> None:
     (place["configs"] / "unknown.yaml").write_text("optimization: {lrate: 0.1}\n")
     (place["configs"] / "broken.yaml").write_text("optimization: [\n")
     (place["configs"] / "type.yaml").write_text("optimization: {epochs: several}\n")
+    (place["configs"] / "other.yaml").write_text("optimization: {epochs: 9, clip: 0.5}\nresize: pad\n")
+    (place["configs"] / "texts.yaml").write_text("separator: ' '\n")
+    (place["configs"] / "made.yaml").write_text("counts: {train: 7}\n")
     (place["configs"] / "list.yaml").write_text("- a\n")
     put_masks(place["masks"], place["photos"] / "beach" / "beach_001.jpg")
     Image.fromarray(np.full((9, 9), np.nan, np.float32)).save(root / "nan.tif")

@@ -107,7 +107,7 @@ POSITIONALS = {
     "distill": ["[DATA]"],
     "evaluate": ["RUN", "[DATA]"],
     "predict": ["RUN", "[INPUTS]"],
-    "explain": ["RUN", "[PICTURES]"],
+    "explain": ["RUN", "[IMAGES]"],
     "models": ["[SIZE]"],
     "doctor": [],
 }

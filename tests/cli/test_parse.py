@@ -85,7 +85,7 @@ def test_what_is_missing_and_what_is_another_verb_s() -> None:
         ("predict", "run a --beam 2 --sample", "--beam .* --sample", "one of the two"),
         ("predict", "run a --seed 3", "--seed", "--sample --seed 3"),
         ("predict", "run a --sample --temperature nan", "--temperature .* nan", "--temperature 0.7"),
-        ("explain", "run", "no picture", "vitrail explain run photo.jpg"),
+        ("explain", "run", "no image", "vitrail explain run photo.jpg"),
         ("explain", "run a --count 0", "--count .* 0", "--count 4"),
     ],
 )

@@ -248,8 +248,10 @@ def test_a_real_process_is_ended_and_goes_on(tmp_path: Path, number: int) -> Non
 
 
 def test_another_number_of_workers_goes_on(tmp_path: Path) -> None:
-    folder = stopped("digits", tmp_path / "stopped", 2)
-    must_equal(vitrail.train("digits", folder, replace(AGAIN, workers=3)), "digits")
+    root = str(photographs(tmp_path))
+    whole = vitrail.train(root, tmp_path / "whole", options("photos"))
+    folder = stopped("photos", tmp_path / "stopped", 2, data=root)
+    assert vitrail.train(root, folder, replace(AGAIN, workers=3)).weights == whole.weights
 
 
 def test_a_finished_run_without_its_states_is_not_trained_again(tmp_path: Path) -> None:

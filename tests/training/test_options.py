@@ -1,19 +1,27 @@
-"""No option is swallowed: for every task, each changes the settings of a run or is refused in words.
+"""No option is swallowed: for every task, each changes what a run does or writes, or is refused in words.
 
 The options are walked, not listed: a new one must be given a value here, or this file fails.
 """
 
+import json
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import yaml
 from PIL import Image
 
+from vitrail.data import loader
 from vitrail.data.dataset import Counts
 from vitrail.errors import UsageError, VitrailError
+from vitrail.training import job, setup
 from vitrail.training.distill.request import Request
+from vitrail.training.events import Event, Started
+from vitrail.training.loop import StepDone, start
 from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.resolve import NOTHING_OWN, refuse_idle_data, resolve
 from vitrail.training.settings import Settings
@@ -25,7 +33,7 @@ OTHERS = {
     "recipe": "mnist-m",
     "size": "Ti/4",
     "image_size": 12,
-    "epochs": 3,
+    "epochs": 2,
     "batch_size": 7,
     "lr": 0.123,
     "weight_decay": 0.0123,
@@ -72,26 +80,129 @@ def settled(data: str, options: TrainOptions) -> Settings:
     return resolve(data, options, {}, dataset, task, NOTHING_OWN)[0]
 
 
+# What each option changes of what a run does or writes; those of one run do not change what another one is known by.
+TOGETHER = {
+    "epochs": "epochs",
+    "batch_size": "steps an epoch",
+    "lr": "rate",
+    "accumulate": "parts",
+    "split_seed": "held out",
+    "threads": "threads",
+    "precision": "half",
+    "compile": "compiled",
+    "workers": "decoders",
+    "background": "background",
+    "weight_decay": "decay",
+    "image_size": "images",
+    "recipe": "recipe",
+}
+ALONE = {"seed": "weights"}
+SETTLED = {"size"}  # a network of the table takes too long here
+REFUSED = {"task", "device", "data_root"}  # another task; a device that is not there; files that are nowhere
+
+TINY = {
+    "ViT": "network: {patch_size: 4, width: 8, depth: 1, heads: 2, mlp_dim: 16}\n",
+    "Transformer": "network: {width: 8, encoder_depth: 1, decoder_depth: 1, heads: 2, mlp_dim: 16}\n",
+    "ImageToSequence": "network: {encoder: {width: 8, depth: 1, heads: 2}, decoder_depth: 1, mlp_dim: 16}\n",
+}
+CHOICES = "optimization: {schedule: constant, warmup_epochs: 0, average: 0}\n"
+
+
+def done(data: str, asked: TrainOptions, out: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a run did and wrote, as far as options change it."""
+    saw: dict[str, Any] = {"compiled": False, "decoders": set(), "half": set(), "calls": 0, "threads": set()}
+    steps, started = 0, False
+
+    def teach(prepared: setup.Prepared, *others: Any) -> setup.Prepared:
+        def objective(network: Any, batch: Any) -> Any:
+            saw["calls"] += started
+            saw["half"] |= {torch.is_autocast_enabled("cpu")} if started else set()
+            return prepared.objective(network, batch)
+
+        return replace(prepared, objective=objective)
+
+    def begin(network: Any, choices: Any) -> Any:
+        state = start(network, choices)
+        saw["decay"] = max(group["weight_decay"] for group in state.optimizer.param_groups)
+        return state
+
+    def compiled(network: Any, **how: Any) -> Any:
+        saw["compiled"] = True
+        return network
+
+    class Decoders(loader.ThreadPoolExecutor):
+        def __init__(self, max_workers: int) -> None:
+            super().__init__(max_workers)
+            saw["decoders"].add(max_workers)
+
+    def listen(event: Event) -> None:
+        nonlocal steps, started
+        started = started or isinstance(event, Started)
+        if isinstance(event, StepDone):
+            steps, _ = steps + 1, saw["threads"].add(torch.get_num_threads())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(setup, "with_teacher", teach)
+        patch.setattr(job, "start", begin)
+        patch.setattr(torch, "compile", compiled)
+        patch.setattr(loader, "ThreadPoolExecutor", Decoders)
+        finished = job.train(data, out, asked, listen)
+    written = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in written if row["kind"] == "epoch"]
+    settings = yaml.safe_load((out / "config.yaml").read_text())
+    names = json.loads((out / "data.json").read_text())
+    input = finished.model.input
+    return {
+        **saw,
+        "epochs": len(rows),
+        "steps an epoch": steps // len(rows),
+        "parts": saw["calls"] / steps,
+        "rate": rows[0]["learning_rate"],
+        "held out": (names["split_seed"], names["fingerprint"]),
+        "background": (out / "model" / "background.safetensors").is_file(),
+        "weights": finished.weights,
+        "images": getattr(input, "size", None),
+        "recipe": settings["recipe"],
+    }
+
+
 @pytest.mark.parametrize("data", ["digits", "label", "sort-digits", "text"])
-def test_every_option_has_an_effect_or_is_refused(data: str, tmp_path: Path):
+def test_every_option_has_an_effect_or_is_refused(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Refused one by one before anything is trained; the others are seen in what a run does."""
     names = {field.name for field in fields(TrainOptions)}
     assert names == OTHERS.keys() | ELSEWHERE, "say in OTHERS what the new option may be"
-    if data in ("label", "text"):
-        data = manifest(tmp_path, data)
+    assert OTHERS.keys() == TOGETHER.keys() | ALONE.keys() | SETTLED | REFUSED, "and by what its effect is known"
+    kind = {"sort-digits": "Transformer", "text": "ImageToSequence"}.get(data, "ViT")
+    counts = "counts: {train: 40, validation: 10, test: 10}\n" if data == "sort-digits" else ""
+    (tmp_path / "tiny.yaml").write_text(TINY[kind] + CHOICES + counts)
+    others = {**OTHERS, "threads": 2, "lr": 0.0123, "task": "classify" if kind != "ViT" else "sequences"}
+    others["recipe"] = {"ViT": "mnist-m", "Transformer": "texts", "ImageToSequence": "mnist-strings"}[kind]
+    batch = 640 if data == "digits" else 16
+    others["batch_size"] = 420 if data == "digits" else 7
+    data = manifest(tmp_path, data) if data in ("label", "text") else data
     plain = TrainOptions(threads=1, device="cpu")
-    usual, refused = settled(data, plain), set()
-    for name, value in {**OTHERS, "task": "classify" if usual.task == "sequences" else "sequences"}.items():
+    chosen, refused = settled(data, plain), set()
+    for name, value in others.items():
         try:
-            found = settled(data, replace(plain, **{name: value}))
+            assert settled(data, replace(plain, **{name: value})) != chosen, f"{name} is swallowed"
         except VitrailError:
             refused.add(name)
-            continue
-        assert found != usual, f"{name} is swallowed"
-    writes = "sort" in data or "text" in data
-    assert {"size", "image_size", "background"} <= refused if writes else not refused & {"size", "image_size"}
-    assert ("workers" in refused) == ("sort" in data)
-    assert "data_root" in refused
-    assert not refused & {"epochs", "batch_size", "lr", "weight_decay", "accumulate", "seed", "threads", "precision"}
+    few = {"image_size": 16} if kind == "ViT" and data != "digits" else {}
+    plain = replace(plain, config=tmp_path / "tiny.yaml", epochs=1, batch_size=batch, precision="fp32", **few)
+    usual = done(data, plain, tmp_path / "usual", monkeypatch)
+    both = {name: others[name] for name in TOGETHER if name not in refused}
+    together = done(data, replace(plain, **both), tmp_path / "together", monkeypatch)
+    for name in both:
+        assert together[TOGETHER[name]] != usual[TOGETHER[name]], f"{name} is swallowed"
+    for name in ALONE:
+        found = done(data, replace(plain, **{name: others[name]}), tmp_path / name, monkeypatch)
+        assert found[ALONE[name]] != usual[ALONE[name]], f"{name} is swallowed"
+    writes = kind != "ViT"
+    assert refused == REFUSED | {
+        *(("size", "image_size", "background") if writes else ()),
+        *(("workers",) if data in ("digits", "sort-digits") else ()),
+        *(("split_seed",) if data == "digits" else ()),
+    }
 
 
 def test_every_option_of_a_distillation_has_an_effect_or_is_refused():

@@ -19,7 +19,7 @@ from vitrail.training.settings import Optimization
 
 GREY = Preprocessing((8, 8), channels=1, mean=(0.5,), std=(0.5,))
 DIGITS = tuple("0123456789")
-OPTIONS = DistillOptions(epochs=1, batch_size=256, threads=1, workers=1, device="cpu")
+OPTIONS = DistillOptions(epochs=1, batch_size=256, threads=1, device="cpu")
 WIDE = 2**11
 SMALL = {"patch_size": 4, "width": 8, "depth": 1, "heads": 2, "mlp_dim": 16}
 CPU = torch.device("cpu")

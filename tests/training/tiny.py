@@ -44,7 +44,7 @@ def options(name: str, **changes: Any) -> vitrail.TrainOptions:
     """How the run of this name is trained; with `changes` another one."""
     config = once(f"tiny-{name}-config", lambda folder: (folder / "tiny.yaml").write_text(CONFIGURATIONS[name]))
     sizes = {
-        "digits": {"batch_size": 200, "workers": 1},
+        "digits": {"batch_size": 200},
         "photos": {"epochs": 1, "batch_size": 16, "image_size": 16, "lr": 1e-4, "workers": 1},
     }
     return replace(PLAIN, config=config / "tiny.yaml", **{**sizes.get(name, {}), **changes})

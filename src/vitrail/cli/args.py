@@ -150,15 +150,15 @@ class Predict:
 
 @dataclass(frozen=True, kw_only=True)
 class Explain:
-    """Show where on a picture a prediction comes from.
+    """Show where on an image a prediction comes from.
 
     Example: vitrail explain runs/latest photo.jpg
     """
 
     run: str = positional("A run or model folder")
-    pictures: tuple[str, ...] = positional(
-        "Picture files or folders of them; or one named set, manifest or the run's own data, whose test pictures (or "
-        "validation pictures, where there is no test) are taken. Planted pictures, whose evidence is known, may show "
+    images: tuple[str, ...] = positional(
+        "Image files or folders of them; or one named set, manifest or the run's own data, whose test images (or "
+        "validation images, where there is no test) are taken. Planted images, whose evidence is known, may show "
         "no digit or two: planted:empty, planted:double, planted:mnist,double,2x3",
         (),
     )
@@ -177,25 +177,26 @@ class Explain:
     methods: str | None = option(
         "Which ones --compare shows, with commas between; all but those that take long when left out."
     )
-    target: str | None = option("The class to explain, by name; each picture's top class when left out.")
+    target: str | None = option("The class to explain, by name; each image's top class when left out.")
     rather_than: str | None = option("The class that it is held against: why this one rather than that one.")
     no_trust: bool = option(
         "Only the maps, without the test on the model that says how far to trust each; far quicker.",
         False,
     )
     reference: Path | None = option(
-        "Pictures that cover squares in that test: a folder of them, or another run; the model's own when left out."
+        "Images whose patches fill the masked ones in that test: a folder of them, or another run; the model's own "
+        "when left out."
     )
     masks: Path | None = option(
-        "A folder with a PNG for each picture, of the same name, not black where the evidence lies."
+        "A folder with a PNG for each image, of the same name, not black where the evidence lies."
     )
     precision: Literal["auto", "fp32", "bf16"] = option(
         "Of the passes that test maps; auto times bf16 against fp32 once, on a wide network, and takes the faster.",
         "auto",
     )
-    count: int = option("How many pictures of a set or folder, evenly spread over it.", 8)
+    count: int | None = option("How many images of a set or folder, evenly spread over it; 8 when left out.")
     out: Path | None = option(
-        "The page (.html), or a folder for it; explanation.html here when left out. Pictures go into a folder of the "
+        "The page (.html), or a folder for it; explanation.html here when left out. Images go into a folder of the "
         "same name beside the page."
     )
     data_root: Path | None = option("Where named sets lie.")
@@ -205,22 +206,22 @@ class Explain:
 
     def __post_init__(self) -> None:
         """Refuse to explain nothing."""
-        if not self.pictures:
-            raise UsageError("no picture given", f"vitrail explain {self.run} photo.jpg")
-        if self.count < 1:
+        if not self.images:
+            raise UsageError("no image given", f"vitrail explain {self.run} photo.jpg")
+        if self.count is not None and self.count < 1:
             raise UsageError(f"--count must be at least 1, got {self.count}", "--count 4")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Models:
-    """Sizes, parameters and FLOPs (2 per multiply-add, one picture, forward).
+    """Sizes, parameters and FLOPs (2 per multiply-add, one image, forward).
 
     Example: vitrail models S/16
     """
 
     size: str = positional("A size such as S/16, or a run or model folder; all sizes when left out", "")
-    image_size: int | None = option("Side of the pictures in pixels; 224 when left out, for a folder its own.")
-    channels: int | None = option("Channels of the pictures; 3 when left out, for a folder its own.")
+    image_size: int | None = option("Side of the images in pixels; 224 when left out, for a folder its own.")
+    channels: int | None = option("Channels of the images; 3 when left out, for a folder its own.")
     classes: int | None = option("Number of classes; 1000 when left out, for a folder its own.")
     json: bool = option("Print one JSON value.", False)
 
@@ -231,6 +232,6 @@ class Doctor:
 
     model: str | None = option(
         "A run or model folder, whose explanations are checked: sums that must close, maps that must move with the "
-        "picture, weights and classes that must matter, and every method once more by hand."
+        "image, weights and classes that must matter, and every method once more by hand."
     )
     json: bool = option("Print one JSON object.", False)

@@ -10,7 +10,7 @@ from vitrail.errors import DataError, counted
 from vitrail.pages.views import ClassTable, Table
 from vitrail.tasks import Result
 from vitrail.text import percent
-from vitrail.training.evaluate import CHANGED, evaluate
+from vitrail.training.evaluate import CHANGED, check_objects, evaluate
 
 NAMED_PROBLEMS = 5
 SHOWN = 40  # classes in the table; --json has all
@@ -18,6 +18,7 @@ SHOWN = 40  # classes in the table; --json has all
 
 def run(typed: Evaluate, command: str) -> int:
     """Evaluate, and print the counts."""
+    check_objects(typed.run, typed.data or None, {})
     model = load_on(typed.run, typed.device, typed.threads, batch_size=256)
     result = evaluate(model, typed.data or None, run=typed.run, data_root=typed.data_root, split=typed.split)
     if typed.json:
@@ -33,10 +34,8 @@ def run(typed: Evaluate, command: str) -> int:
         raise DataError("the data has changed since the training, and --strict does not allow it", "name other data")
     left_out = sum((result.unknown or {}).values()) + len(problems)
     if typed.strict and left_out:
-        raise DataError(
-            f"{counted(left_out, 'sample')} left out, and --strict allows none",
-            "mend the data, or leave --strict out to count the others only",
-        )
+        problem = f"{counted(left_out, 'sample')} left out, and --strict allows none"
+        raise DataError(problem, "mend the data, or leave --strict out to count the others only")
     return 0
 
 

@@ -1,7 +1,6 @@
 """`vitrail predict RUN INPUTS`: what a model answers to each image or text."""
 
 import csv
-import dataclasses
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,12 +8,12 @@ from pathlib import Path
 from vitrail.cli.args import Predict
 from vitrail.cli.output import print_json, print_table, say, warn
 from vitrail.cli.sources import check_sources, files_of, leave_out, load_on, show_planted
-from vitrail.data.readers import format_of
+from vitrail.data.readers import check_root, format_of
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.io import write_file
 from vitrail.model import Model
 from vitrail.nn import Beam, Sampling, Search
-from vitrail.tasks import ClassPrediction, Prediction
+from vitrail.tasks import Prediction
 
 BATCH = 64
 
@@ -34,10 +33,8 @@ def run(typed: Predict, command: str) -> int:
     search = _search(typed)
     if search is not None and not model.task.searches:
         option = "--sample" if typed.sample else "--beam"
-        raise UsageError(
-            f"the model in {typed.run} gives {model.task.help}, and {option} says how texts are written",
-            f"vitrail predict {typed.run} {typed.inputs[0]}",
-        )
+        problem = f"the model in {typed.run} gives {model.task.help}, and {option} says how texts are written"
+        raise UsageError(problem, f"vitrail predict {typed.run} {typed.inputs[0]}")
     problems: list[DataError] = []
     if planted:
         found = _of_planted(model, typed)
@@ -102,10 +99,9 @@ def _of_planted(model: Model, typed: Predict) -> list[Prediction]:
     name = typed.inputs[0]
     if len(typed.inputs) > 1:
         raise UsageError(f"{name} is a whole set, and stands alone", f"vitrail predict {typed.run} {name}")
+    check_root(name, typed.data_root)
     shown = show_planted(typed.run, name, typed.count, typed.data_root)
-    found = model.predict([one.picture for one in shown], batch_size=BATCH)
-    named = zip(found, shown, strict=True)
-    return [dataclasses.replace(one, name=each.name) for one, each in named if isinstance(one, ClassPrediction)]
+    return model.predict([one.picture for one in shown], batch_size=BATCH, names=[one.name for one in shown])
 
 
 def _check_out(path: Path) -> None:

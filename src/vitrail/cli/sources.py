@@ -72,15 +72,11 @@ def check_sources(model: Model, run: str, given: Sequence[str]) -> None:
             is_image = bool(name) and (path.suffix.lower() in readers.EXTENSIONS or path.is_dir())
             if is_image and not set(model.input.split(name)) <= set(model.input.tokens):
                 what = "folder" if path.is_dir() else "image"
-                raise UsageError(
-                    f"the model in {run} reads texts of {model.input.describe()[1]}, and {name} is a {what}",
-                    shlex.join(["vitrail", "predict", run, model.example]),
-                )
+                problem = f"the model in {run} reads texts of {model.input.describe()[1]}, and {name} is a {what}"
+                raise UsageError(problem, shlex.join(["vitrail", "predict", run, model.example]))
         elif not name.strip() or not (len(path.parts) > 1 or path.suffix or path.exists()):
-            raise UsageError(
-                f"the model in {run} reads images, and there is no file '{name}'",
-                shlex.join(["vitrail", "predict", run, "image.png"]),
-            )
+            problem = f"the model in {run} reads images, and there is no file '{name}'"
+            raise UsageError(problem, shlex.join(["vitrail", "predict", run, "image.png"]))
 
 
 def files_of(names: Sequence[str]) -> list[tuple[Path, bool]]:

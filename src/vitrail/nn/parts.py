@@ -116,7 +116,7 @@ def parts_of(names: Mapping[str, str], given: Parts = STANDARD) -> Parts:
         if name.startswith(OWN) and part is own:
             raise UsageError(
                 f"this network has a {slot} of a person's own, called '{name.removeprefix(OWN)}'",
-                f"in Python: vitrail.load(path, parts=Parts({slot}={name.removeprefix(OWN)}))",
+                f"vitrail.nn.Parts({slot}=...) with the one that it was trained with",
             )
         if not name.startswith(OWN) and name not in TABLE.get(slot, {}):
             known = [f"{one}={other}" for one in TABLE for other in TABLE[one]]

@@ -1,6 +1,6 @@
 """How well a model does on data: each sample once, in order, by the model's own preprocessing and task."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,16 @@ from vitrail.data.batches import Batches
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Samples, Split, make_dataset, match_split
 from vitrail.data.loader import open_loader
-from vitrail.data.readers import Reader, is_named, read
+from vitrail.data.readers import Reader, check_root, is_named, read
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
-from vitrail.model import Model, load
+from vitrail.model import Model, load, open_model, own_of
 from vitrail.nn import Parts
 from vitrail.nn.twin import evaluating
 from vitrail.runtime import processors
 from vitrail.tasks import Result, Task, check_column
 from vitrail.tasks.task import unit_of
+from vitrail.text import check_given
 from vitrail.training.contracts import read_own
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import read_yaml, settings_from_dict
@@ -61,9 +62,37 @@ def evaluate(
         DataError: If the model or the data cannot be used.
     """
     if isinstance(model, str | Path):
+        check_objects(model, data, {"task": task, "network": network, "parts": parts, "reader": reader})
         run, model = model, load(model, task=task, network=network, parts=parts)
+    elif any(each is not None for each in (task, network, parts)):
+        raise UsageError("a model that was loaded has its task, network and parts, and another is given", "its folder")
     found = open_for(model, run, data, None if data_root is None else Path(data_root), split, reader)
     return replace(evaluate_split(model, found, progress=progress), data=found.name, notes=found.notes)
+
+
+def check_objects(run: str | Path, data: str | None, given: Mapping[str, object]) -> None:
+    """Refuse to evaluate a run or model that was made with objects of a person's own without them.
+
+    Args:
+        run: Its folder.
+        data: What it is asked about; what the run was trained on when None, for which its reader is wanted, too.
+        given: The objects, by their kind.
+
+    Raises:
+        UsageError: Some are missing; its hint is the call in Python.
+        DataError: There is no model.
+    """
+    own, reader = own_of(open_model(run)[1]), own_reader(run)
+    if reader and (data is None or is_own_data(run, data)):
+        own["reader"] = reader
+    words = [repr(str(word)) for word in (run, data) if word is not None]
+    check_given(own, given, "evaluate", words)
+
+
+def own_reader(run: str | Path | None) -> str:
+    """The name of the reader of a person's own that a run's data was read by; empty where the library reads it."""
+    file = None if run is None else RunFolder(Path(run)).config
+    return (read_yaml(file).get("own") or {}).get("reader", "") if file is not None and file.is_file() else ""
 
 
 def evaluate_split(
@@ -130,7 +159,7 @@ def remembered_data(run: str | Path | None) -> dict[str, Any]:
 def is_own_data(run: str | Path | None, data: str) -> bool:
     """Whether these words name the data that a run was trained on, and not other data of the same name."""
     remembered = remembered_data(run)
-    if not remembered or is_named(data):
+    if not remembered or is_named(data) or own_reader(run):
         return bool(remembered) and data == remembered["name"]
     return Path(data).expanduser().resolve() == Path(remembered["root"])
 
@@ -160,12 +189,14 @@ def open_for(
     remembered = remembered_data(run) if data is None or is_own_data(run, data) else {}
     if not remembered and data is None:
         kinds = "a named set, a folder or a manifest"
-        raise UsageError(
-            f"{'this model' if run is None else run} does not remember any data",
-            kinds if run is None else f"vitrail evaluate {run} DATA, where DATA is {kinds}",
-        )
+        problem = f"{'this model' if run is None else run} does not remember any data"
+        raise UsageError(problem, kinds if run is None else f"vitrail evaluate {run} DATA, where DATA is {kinds}")
     what, seed, counts = str(data), 0, None
+    if reader is None:
+        check_root(remembered.get("name", what), data_root)
     if remembered:
+        if reader is None and run is not None and own_reader(run):
+            check_objects(run, None, dict.fromkeys(("task", "network", "parts"), model))
         what, root, seed = remembered["name"], Path(remembered["root"]), remembered["split_seed"] or 0
         if reader is None and not is_named(what):
             what = str(root)
@@ -192,9 +223,7 @@ def _check_inputs(model: Model, found: Split) -> None:
     texts = found.samples.inputs if isinstance(found.samples.inputs, Texts) else None
     if model.reads_text != (texts is not None):
         kinds = ("images", "texts")
-        raise DataError(
-            f"{found.name} holds {kinds[texts is not None]}, this model reads {kinds[model.reads_text]}",
-            f"data with {kinds[model.reads_text]}",
-        )
+        problem = f"{found.name} holds {kinds[texts is not None]}, this model reads {kinds[model.reads_text]}"
+        raise DataError(problem, f"data with {kinds[model.reads_text]}")
     if texts is not None and isinstance(model.input, Vocabulary):
         model.input.match(texts)  # every token must be known

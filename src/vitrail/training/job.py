@@ -26,6 +26,7 @@ from vitrail.nn.networks import NETWORKS
 from vitrail.runtime import threads_set
 from vitrail.tasks import Result, Task
 from vitrail.tasks.task import Objective
+from vitrail.text import python_call, typed
 from vitrail.training.checkpoint import load_state, save_state, states, weights_hash
 from vitrail.training.contracts import check_kinds
 from vitrail.training.distill.request import HANDED, Request
@@ -145,8 +146,9 @@ def distill(
             f"a teacher must be a run, a name or a Teacher, got {type(teacher).__name__}",
             "vitrail.Teacher(network, preprocessing, classes), which says what its images and answers are",
         )
-    name, place = request.teacher, None if out is None else str(out)
-    command = command or f"vitrail.distill({data!r}, {name!r}, {place!r}, {options!r})"
+    words = [repr(data), repr(request.teacher) if request.handed is None else "vitrail.Teacher(...)"]
+    words += [repr(None if out is None else str(out)), f"vitrail.{typed(options)}"]
+    command = command or python_call("distill", words, {})
     return _run(data, out, options, listen, command, request)
 
 
@@ -170,12 +172,11 @@ def _run(
     else:
         folder, going_on = RunFolder(path), False
     if going_on:
-        asked = replace(options, task=given["task"]) if options.task == "auto" and "task" in given else options
-        prepared = resume_run(folder, data, asked, listen, request, own)
+        prepared = resume_run(folder, data, options, given, listen, request, own)
     else:
         prepared = new_run(data, options, given, listen, request, own)
     folder, _ = open_folder(path, options.resume == "auto")
-    command = command or f"vitrail.train({data!r}, {str(path)!r}, {options!r})"
+    command = command or python_call("train", [repr(data), repr(str(path)), f"vitrail.{typed(options)}"], own.names())
     try:
         with owned(folder), threads_set(prepared.settings.execution.threads):
             return _Job(folder, prepared, listen, command).run(going_on)
@@ -224,10 +225,8 @@ class _Job:
     def _refuse_to_repeat(self) -> None:
         """A run that has no saved state begins again, unless it was finished: then that would replace its model."""
         if self.folder.evaluation.is_file():
-            raise UsageError(
-                f"{self.folder.path} is finished, and its saved states are gone: going on would train it again",
-                f"another --out than {self.folder.path}",
-            )
+            problem = f"{self.folder.path} is finished, and its saved states are gone: going on would train it again"
+            raise UsageError(problem, f"another --out than {self.folder.path}")
         self._say("no saved state: beginning again")
 
     def _write_beginning(self) -> None:
@@ -302,10 +301,8 @@ class _Job:
             if asked.stop:
                 self._save(state)
                 self._write_page("stopped")
-                raise Stopped(
-                    f"stopped at step {state.step}; everything is saved in {self.folder.path}",
-                    f"the same command with --out {self.folder.path} --resume auto",
-                )
+                problem = f"stopped at step {state.step}; everything is saved in {self.folder.path}"
+                raise Stopped(problem, f"the same command with --out {self.folder.path} --resume auto")
 
     def _score(self, done: EpochDone, state: State, seconds: float, waiting: float, images: int) -> dict[str, Any]:
         prepared, task = self.prepared, self.prepared.model.task

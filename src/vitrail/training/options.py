@@ -6,6 +6,11 @@ from typing import Any, Literal
 
 Precision = Literal["auto", "fp32", "bf16"]
 Compile = Literal["auto", "on", "off"]
+# the lists of names in help texts are held against their tables by tests/cli/test_flags.py, since nothing is imported
+RECIPE = (
+    "A named set of training choices: digits, mnist, planted, d0-mnist, mnist-m, d2-lab, d4-mnist-m, small-pictures, "
+    "few-photos, photos, many-photos; auto picks by set and image size and says why."
+)
 
 
 def option(help: str, default: Any = None) -> Any:
@@ -22,15 +27,13 @@ class TrainOptions:
         "auto",
     )
     recipe: str = option(
-        "A named set of training choices: digits, mnist, planted, d0-mnist, mnist-m, d2-lab, d4-mnist-m, "
-        "small-pictures, few-photos, photos, many-photos; auto picks by set and image size and says why. For "
-        "sequences: sort-digits, mnist-strings, texts, picture-texts.",
+        f"{RECIPE} For sequences: sort-digits, mnist-strings, texts, picture-texts.",
         "auto",
     )
     size: str | None = option("Network size with its patch in pixels, such as S/16 (Ti S B L H g).")
     image_size: int | None = option("Side of the square that images are brought to, in pixels.")
-    epochs: int | None = option("Passes over the training images.")
-    batch_size: int | None = option("Pictures per optimizer step.")
+    epochs: int | None = option("Passes over the training samples.")
+    batch_size: int | None = option("Samples per optimizer step.")
     lr: float | None = option("Highest learning rate.")
     weight_decay: float | None = option("Weight decay on matrices (never on biases, norms, tokens, positions).")
     accumulate: int | None = option(
@@ -47,7 +50,7 @@ class TrainOptions:
     threads: int | None = option("Processor threads; chosen by the size of the work when left out.")
     precision: Precision = option("auto times bf16 against fp32 where it can pay, once, and keeps the faster.", "auto")
     compile: Compile = option("torch.compile; auto uses it on CUDA for runs long enough to earn it back.", "auto")
-    workers: int | None = option("Processes that decode images when the set does not fit in memory.")
+    workers: int | None = option("Processes that decode image files (threads, where the set fits in memory).")
     background: bool = option(
         "Patches of training images, shuffled by position, travel with a model of classes, to test its explanations "
         "with; --no-background leaves them out.",
@@ -67,11 +70,7 @@ class TrainOptions:
 class DistillOptions(TrainOptions):
     """Options of `vitrail distill`; None leaves the choice to the configuration file, then to the default."""
 
-    recipe: str = option(
-        "A named set of training choices: digits, mnist, planted, d0-mnist, mnist-m, d2-lab, d4-mnist-m, "
-        "small-pictures, few-photos, photos, many-photos; auto picks by set and image size and says why.",
-        "auto",
-    )
+    recipe: str = option(RECIPE, "auto")
     kind: Literal["auto", "soft", "hard"] = option(
         "soft learns the teacher's probabilities, hard its first choice; auto is soft.",
         "auto",

@@ -1,7 +1,6 @@
 """From what a person asked for to the settings of a run: options before a configuration file, that before a recipe.
 
 What a person passes as an object instead of a name is an `Own`; of it the settings hold the names.
-A run that goes on accepts no other choice than its own: `differences` lists what is asked for otherwise.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,22 +14,28 @@ from torch import nn
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.columns import Texts
-from vitrail.data.dataset import Dataset, read_vocabulary
-from vitrail.data.images import Images
-from vitrail.data.readers import Reader, format_of
+from vitrail.data.dataset import Counts, Dataset, read_vocabulary
+from vitrail.data.images import ArrayImages, Images, MadeImages
+from vitrail.data.readers import Reader, check_root, format_of
+from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, contract
 from vitrail.nn import Parts, ViTConfig, names_of
-from vitrail.nn.networks import NETWORKS, NetworkConfig, config_to_dict
+from vitrail.nn.networks import NetworkConfig, config_to_dict, kind_of
 from vitrail.tasks import TASKS, Task
 from vitrail.tasks.task import Objective
+from vitrail.text import python_call, typed
+from vitrail.training.distill.request import Request, anywhere
 from vitrail.training.execution import pick_execution
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.options import TrainOptions
 from vitrail.training.recipes import OWN_SETS, Recipe, announced, choose
-from vitrail.training.settings import Execution, Settings, settings_from_dict, settings_to_dict
+from vitrail.training.settings import Execution, Settings, changes, laid_over, settings_from_dict, settings_to_dict
 
 SAMPLED = 64  # images opened to see their size and channels
 LINE_HEIGHT, LEAST_WIDTH, MOST_WIDTH = 32, 32, 512  # pixels of a line of text in images of one's own
+OPEN = (None, "auto", "custom")  # what leaves a choice to others
+# what the data or the teacher at hand decides, whatever a file says; workers change no bit
+FREE = ["classes", "vocabulary", "source_vocabulary", "target_vocabulary", "identity", "fit_head", "cache", "workers"]
 READS_TEXT = ("Transformer",)  # kinds of networks whose input is text; the others read images
 
 
@@ -59,12 +64,12 @@ class Own:
 def _name(value: object) -> str:
     match value:
         case Task():
-            return value.name
+            return typed(value)
         case Parts():
             return ", ".join(f"{slot}={name}" for slot, name in names_of(value).items())
         case nn.Module():
             return type(value).__name__
-    return str(getattr(value, "__qualname__", type(value).__name__))
+    return str(getattr(value, "__qualname__", None) or typed(value))
 
 
 NOTHING_OWN = Own()
@@ -84,20 +89,24 @@ def check_own(own: Own, options: TrainOptions, given: Mapping[str, Any]) -> None
             raise UsageError(f"an own task is called {own.task.name}, as one of the library's is", "another name")
     if own.network is not None:
         idle = {"parts": own.parts is not None, "--size": options.size is not None}
-        size = None if own.config is None or not hasattr(own.config, "image") else own.config.image
-        idle[f"--image-size {options.image_size}"] = options.image_size is not None and size not in (
-            None,
-            (options.image_size, options.image_size),
-        )
+        size, fits = options.image_size, getattr(own.config, "image", None)
+        idle[f"--image-size {size}"] = size is not None and fits not in (None, (size, size))
         for what in (what for what, is_idle in idle.items() if is_idle):
             raise UsageError(f"{what} is for a network that is built, and one is given", f"leave {what} out")
-    stored, names = given.get("own") or {}, own.names()
-    for kind, name in stored.items() if isinstance(stored, Mapping) else ():
-        if names.get(kind) != name:
-            raise UsageError(
-                f"{options.config} is of a run with an own {kind}, called {name}",
-                f"in Python: vitrail.train(..., {kind}=...)",
-            )
+    stored = given.get("own") or {}
+    named = {kind: name for kind, name in own.names().items() if kind in stored}
+    if problem := differs(stored, named):
+        words = [repr(given.get("data", "...")), f"options=vitrail.TrainOptions(config=Path({str(options.config)!r}))"]
+        problem = f"{options.config} is of a run with objects of a person's own: {problem}"
+        raise UsageError(problem, python_call("train", words, stored))
+
+
+def differs(stored: Mapping[str, str], given: Mapping[str, str]) -> str:
+    """Which objects are given otherwise than a run has stored them, in words; tasks go by their own name."""
+    pairs = {kind: (stored.get(kind, "the library's"), given.get(kind, "none")) for kind in {**stored, **given}}
+    both = stored.keys() & given.keys()
+    found = [f"{kind} {old}, given {new}" for kind, (old, new) in pairs.items() if old != new]
+    return "; ".join(words for words in found if not ("task" in both and words.startswith("task ")))
 
 
 def resolve(
@@ -134,12 +143,17 @@ def resolve(
     recipe, name, reason = _choose(options, given, dataset, kinds, side)
     refuse_idle(options, task, recipe.kind)
     values = _from_recipe(recipe, name, channels, task, inputs)
-    values = _resized(values, given.get("network", {}).get("image_size"))
-    values = _resized(laid_over(values, given), options.image_size)
+    values = resized(values, given.get("network", {}).get("image_size"))
+    values = resized(laid_over(values, given), options.image_size)
     values = laid_over(values, asked_for(options))
     if options.epochs is not None and "warmup_epochs" not in given.get("optimization", {}):
         shorter = min(1.0, options.epochs / recipe.optimization.epochs)  # the warm-up keeps its fraction of a short run
         values["optimization"]["warmup_epochs"] = recipe.optimization.warmup_epochs * shorter
+    if own.objective is not None and task.blend is None:  # nothing else smooths, so that the recipe's has no effect
+        if smoothing := given.get("augmentation", {}).get("label_smoothing"):
+            problem = f"label_smoothing {smoothing} is for the task's objective, and an own one is given"
+            raise UsageError(problem, "augmentation: {label_smoothing: 0}")
+        values["augmentation"]["label_smoothing"] = 0.0
     values |= {"data": data, "task": task.name, "own": own.names()}
     if options.size is not None:
         values["network"] = _of_size(options.size, values["network"])
@@ -153,6 +167,7 @@ def resolve(
         values["data_root"] = str(options.data_root.resolve())
     settings = settings_from_dict(values, str(options.config or "the options"))
     _refuse_mixing(settings, task)
+    _refuse_idle_keys(given, recipe, data, dataset, own)
     steps = steps_per_epoch(len(dataset.train), settings.optimization) * settings.optimization.epochs
     asked = replayed(options, settings.execution, given)
     execution, notes = pick_execution(asked, settings.network, settings.optimization, steps, longest_read(dataset))
@@ -167,16 +182,13 @@ def refuse_idle(options: TrainOptions, task: Task, kind: str) -> None:
     Raises:
         UsageError: Names the option.
     """
-    fixed, reads_text = kind != "ViT", kind in READS_TEXT
+    fixed = kind != "ViT"
     why = "is for one class or value for each image; this network has the size of its recipe"
+    unseen = f"--no-background is for explanations, which {task.name} has none of"
     idle = [
         (fixed and options.size is not None, f"--size {options.size} {why}"),
         (fixed and options.image_size is not None, f"--image-size {options.image_size} {why}"),
-        (reads_text and options.workers is not None, f"--workers {options.workers} is for images, and texts are read"),
-        (
-            not task.background and not options.background,
-            f"--no-background is for explanations, which {task.name} has none of",
-        ),
+        (not task.background and not options.background, unseen),
     ]
     for asked, problem in idle:
         if asked:
@@ -191,15 +203,13 @@ def refuse_idle_data(data: str, options: TrainOptions, dataset: Dataset, own: Ow
         UsageError: Names the option.
     """
     if options.split_seed not in (None, dataset.split_seed):
-        raise UsageError(
-            f"--split-seed {options.split_seed} divides data that comes in one piece, and {data} comes divided",
-            "leave --split-seed out",
-        )
-    row = format_of(data)
-    if options.data_root is not None and own.reader is None and (row is None or not row.rooted):
-        raise UsageError(
-            f"--data-root says where the files of a named set lie, and {data} needs none", "leave --data-root out"
-        )
+        problem = f"--split-seed {options.split_seed} divides data that comes in one piece, and {data} comes divided"
+        raise UsageError(problem, "leave --split-seed out")
+    if options.workers is not None and isinstance(dataset.train.inputs, ArrayImages | MadeImages | Texts):
+        problem = f"--workers {options.workers} is for images in files, and {data} has none"
+        raise UsageError(problem, "leave --workers out")
+    if own.reader is None:
+        check_root(data, options.data_root)
 
 
 def _refuse_mixing(settings: Settings, task: Task) -> None:
@@ -207,10 +217,8 @@ def _refuse_mixing(settings: Settings, task: Task) -> None:
     a = settings.augmentation
     mixed = [name for name in ("mixup", "cutmix") if getattr(a, name)]
     if mixed and task.blend is None:
-        raise UsageError(
-            f"augmentation.{mixed[0]} mixes samples, and the targets of the task {task.name} cannot be mixed",
-            f"augmentation: {{{mixed[0]}: 0}}",
-        )
+        problem = f"augmentation.{mixed[0]} mixes samples, and the targets of the task {task.name} cannot be mixed"
+        raise UsageError(problem, f"augmentation: {{{mixed[0]}: 0}}")
     if a.label_smoothing and not task.smooths:
         raise UsageError(
             f"the task {task.name} has no labels to be smoothed (augmentation.label_smoothing {a.label_smoothing:g})",
@@ -223,15 +231,23 @@ def _refuse_mixing(settings: Settings, task: Task) -> None:
                 raise UsageError(f"augmentation.{name} is for images, and texts are read", "leave it out")
 
 
+def _refuse_idle_keys(given: Mapping[str, Any], recipe: Recipe, data: str, dataset: Dataset, own: Own) -> None:
+    """Refuse what a configuration file says of texts and of samples that are made where there are none."""
+    texts = dataset.reads_text or isinstance(dataset.codec, Vocabulary) or own.task is not None
+    if given.get("separator") and not texts:
+        raise UsageError(f"separator {given['separator']!r} is for texts, and {data} has none", "leave separator out")
+    row, usual = None if own.reader is not None else format_of(data), (asdict(Counts()), asdict(recipe.counts))
+    if (row is None or not row.made) and {**usual[0], **given.get("counts", {})} not in usual:
+        raise UsageError(f"counts are for samples that are made, and those of {data} are not", "leave counts out")
+
+
 def _choose(
     options: TrainOptions, given: Mapping[str, Any], dataset: Dataset, kinds: Sequence[str], side: int | None
 ) -> tuple[Recipe, str, str]:
     stored = given.get("recipe", "custom")
     if options.recipe != "auto" and stored not in ("custom", options.recipe):
-        raise UsageError(
-            f"{options.config} is of the recipe {stored}, --recipe says {options.recipe}",
-            f"one of the two: --config {options.config}, or --recipe {options.recipe}",
-        )
+        problem = f"{options.config} is of the recipe {stored}, --recipe says {options.recipe}"
+        raise UsageError(problem, f"one of the two: --config {options.config}, or --recipe {options.recipe}")
     asked = options.recipe if options.recipe != "auto" or stored == "custom" else stored
     recipe, name, reason = choose(asked, dataset.name, kinds, len(dataset.train), side)
     if options.recipe == "auto" and "network" in given:
@@ -259,7 +275,7 @@ def _from_recipe(recipe: Recipe, name: str, channels: int, task: Task, inputs: o
     }
 
 
-def _resized(values: dict[str, Any], image_size: int | Sequence[int] | None) -> dict[str, Any]:
+def resized(values: dict[str, Any], image_size: int | Sequence[int] | None) -> dict[str, Any]:
     """For another image size: images are read larger or smaller in the same proportion."""
     if image_size is None:
         return values
@@ -321,16 +337,11 @@ def asked_for(options: TrainOptions) -> dict[str, Any]:
     network = {} if options.image_size is None else {"image_size": options.image_size}
     seeds = {key: getattr(options, key) for key in ("seed", "split_seed") if getattr(options, key) is not None}
     background = {} if options.background else {"background": False}
-    return {"optimization": chosen, "network": network, **seeds, **background}
-
-
-def laid_over(values: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` with everything in `above` laid over it, section by section."""
-    laid = dict(values)
-    for key, value in above.items():
-        inner = laid.get(key)
-        laid[key] = laid_over(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
-    return laid
+    words = {name: getattr(options, name) for name in ("task", "recipe", "device", "threads", "precision", "compile")}
+    words = {name: word for name, word in words.items() if word not in (None, "auto")}
+    named = {name: words.pop(name) for name in ("task", "recipe") if name in words}
+    how = words | ({"compile": words["compile"] == "on"} if "compile" in words else {})
+    return {"optimization": chosen, "network": network, "execution": how, **named, **seeds, **background}
 
 
 def replayed(options: TrainOptions, stored: Execution, given: Mapping[str, Any]) -> TrainOptions:
@@ -341,44 +352,61 @@ def replayed(options: TrainOptions, stored: Execution, given: Mapping[str, Any])
     return replace(options, **{name: values[name] for name in left})
 
 
-def differences(settings: Settings, data: str, options: TrainOptions, root: str, own: Mapping[str, str]) -> list[str]:
-    """What the options ask for that a run which exists was not started with, as `name: old -> new`.
+def check_same(
+    path: Path,
+    settings: Settings,
+    root: str,
+    data: str,
+    options: TrainOptions,
+    given: Mapping[str, Any],
+    request: Request | None,
+    own: Own,
+) -> None:
+    """A run that goes on takes no other choice than its own: what is asked for otherwise is listed, and refused.
 
     Args:
-        settings: Of the run.
+        path: Its folder.
+        settings: Those that it has stored.
+        root: Where it read its data.
         data: What is asked for now; empty for what the run was started with.
-        options: What is asked for now.
-        root: Where the run read its data.
-        own: Names of what is passed as an object now.
+        options: What is asked for now, and
+        given: a configuration file, or empty.
+        request: What is asked of a distillation.
+        own: What is passed as an object.
+
+    Raises:
+        UsageError: Lists what differs as `name: old -> new`; where objects do, its hint is the call in Python.
     """
-    changed = []
+    if objects := differs(settings.own, own.names()):
+        words = [repr(settings.data), repr(str(path)), "vitrail.TrainOptions(resume='auto')"]
+        hint = python_call("train", words, settings.own)
+        raise UsageError(f"{path} was started with other objects: {objects}", hint)
+    options = options if own.task is None else replace(options, task=own.task.name)
+    kept = {key: value for key, value in given.items() if key not in ("data", "own") and value not in OPEN}
+    if options.size is not None or own.config is not None:  # what says the rest of the network
+        kept["network"] = {key: value for key, value in kept.get("network", {}).items() if key == "image_size"}
+    asked, free = laid_over(kept, asked_for(options)), set(FREE)
+    free |= {"fetch_size"} if options.image_size is not None or own.config is not None else set()
+    free |= {"data_root"} if options.data_root is not None else set()
+    free |= {*request.given(), "distillation_token"} if request is not None else set()
+    known = settings_to_dict(settings)["network"]
+    changed = [f"{key}: none -> {asked['network'].pop(key)}" for key in asked["network"].keys() - known.keys()]
     if data and data != settings.data and Path(data).resolve() != Path(root):
         changed.append(f"data: {settings.data} -> {data}")
-    for name in sorted(settings.own.keys() | own.keys()):
-        old, new = (which.get(name, "the library's") for which in (settings.own, own))
-        if old != new:
-            changed.append(f"{name}: {old} -> {new}")
-    stored = settings_to_dict(settings)
-    stored["execution"]["compile"] = "on" if settings.execution.compile else "off"
-    wanted = {"task": options.task, "recipe": options.recipe, **asked_for(options)}
-    wanted["execution"] = {name: getattr(options, name) for name in ("device", "threads", "precision", "compile")}
-    for section, values in wanted.items():
-        inner = isinstance(values, dict)
-        for key, new in values.items() if inner else [(section, values)]:
-            old = stored[section].get(key) if inner else stored[key]
-            if key == "image_size":
-                new = (new, new)
-            if new not in (None, "auto", old):
-                changed.append(f"{key}: {old} -> {new}")
-    if options.size is not None:
-        changed += _other_size(settings, options.size)
-    return changed
+    for key, old, new in changes(settings, asked, str(options.config or "the options")):
+        new = anywhere(new) if key in ("teacher", "teacher_weights") else new
+        old, new = (("on" if each else "off") if key == "compile" else each for each in (old, new))
+        changed += [f"{key}: {old} -> {new}"] if new != old and key not in free else []
+    changed += [] if options.size is None else _other_size(settings.network, options.size)
+    changed += [] if request is None else request.differences(settings)
+    if changed:
+        problem = f"{path} was started with other options: {'; '.join(changed)}"
+        raise UsageError(problem, f"leave these out to go on as before, or another --out than {path}")
 
 
-def _other_size(settings: Settings, asked: str) -> list[str]:
-    network = settings.network
+def _other_size(network: NetworkConfig, asked: str) -> list[str]:
     if not isinstance(network, ViTConfig):
-        return [f"size: {next(k for k, (c, _) in NETWORKS.items() if type(network) is c)} -> {asked}"]
+        return [f"size: {kind_of(network)} -> {asked}"]
     size = ViTConfig.from_size(asked, image_size=network.image)
     shapes = [(n.patch, n.width, n.depth, n.heads, n.mlp_width) for n in (size, network)]
     return [] if shapes[0] == shapes[1] else [f"size: another network -> {asked}"]

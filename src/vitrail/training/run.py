@@ -172,10 +172,8 @@ def owned(folder: RunFolder) -> Iterator[None]:
     except FileExistsError:
         held = _held_by(lock)
         if held and (held.get("host") != mine["host"] or _alive(held.get("pid", 0))):
-            raise RunError(
-                f"{folder.path} is in use by process {held.get('pid')} on {held.get('host')}",
-                f"wait for it, or another --out; if that process is gone, remove {lock}",
-            ) from None
+            problem = f"{folder.path} is in use by process {held.get('pid')} on {held.get('host')}"
+            raise RunError(problem, f"wait for it, or another --out; if that process is gone, remove {lock}") from None
         handle = os.open(lock, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
     with os.fdopen(handle, "w") as file:
         json.dump(mine, file)

@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -180,10 +180,8 @@ class Settings:
             raise UsageError(f"pad_value must be from 0 to 255, got {self.pad_value}", "pad_value: 128")
         image = image_config(self.network)
         if self.fetch_size and image is not None and self.fetch_size < image.image[0]:
-            raise UsageError(
-                f"fetch_size must be 0 or at least the network's {image.image[0]} pixels, got {self.fetch_size}",
-                f"fetch_size: {image.image[0]}",
-            )
+            problem = f"fetch_size must be 0 or at least the network's {image.image[0]} pixels, got {self.fetch_size}"
+            raise UsageError(problem, f"fetch_size: {image.image[0]}")
 
     def distillation_facts(self) -> dict[str, str]:
         """Who the teacher is, and how the student learns from it; empty where there is none."""
@@ -215,6 +213,35 @@ def settings_to_yaml(settings: Settings) -> str:
 def settings_to_dict(settings: Settings) -> dict[str, Any]:
     """Nested plain values."""
     return {**asdict(settings), "network": config_to_dict(settings.network)}
+
+
+def laid_over(values: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with everything in `above` laid over it, section by section."""
+    laid = dict(values)
+    for key, value in above.items():
+        inner = laid.get(key)
+        laid[key] = laid_over(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return laid
+
+
+def changes(settings: Settings, asked: Mapping[str, Any], where: str) -> list[tuple[str, Any, Any]]:
+    """What nested values say otherwise than settings do: name, old value, new value.
+
+    Raises:
+        UsageError: A key is unknown, or a value is not possible.
+    """
+    stored = settings_to_dict(settings)
+    laid = laid_over(stored, asked)
+    if laid["network"] != stored["network"] and "fetch_size" not in asked:
+        laid["fetch_size"] = stored["fetch_size"] = 0  # which goes with the image size
+    wanted, before = settings_to_dict(settings_from_dict(laid, where)), dict(_leaves(stored))
+    return [(place[-1], before.get(place), new) for place, new in _leaves(wanted) if new != before.get(place)]
+
+
+def _leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every value with its keys, from the outermost."""
+    for key, value in values.items():
+        yield from _leaves(value, (*above, key)) if isinstance(value, Mapping) else [((*above, key), value)]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from vitrail.training.execution import ALONE, Work, pick_micro_batches, pick_pre
 from vitrail.training.loop import part_size
 from vitrail.training.options import TrainOptions
 from vitrail.training.recipes import counts_of
-from vitrail.training.resolve import NOTHING_OWN, Own, differences, longest_read, refuse_idle_data, replayed, resolve
+from vitrail.training.resolve import NOTHING_OWN, Own, check_same, longest_read, refuse_idle_data, replayed, resolve
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import Settings, image_config, read_yaml, settings_from_dict
 
@@ -198,6 +198,7 @@ def resume_run(
     folder: RunFolder,
     data: str,
     options: TrainOptions,
+    given: Mapping[str, Any],
     listen: Listen,
     request: Request | None = None,
     own: Own = NOTHING_OWN,
@@ -210,13 +211,7 @@ def resume_run(
     """
     settings = settings_from_dict(read_yaml(folder.config), str(folder.config))
     stored = folder.read_data("another --out, to start again")
-    changed = differences(settings, data, options, stored["root"], own.names())
-    changed += [] if request is None else request.differences(settings)
-    if changed:
-        raise UsageError(
-            f"{folder.path} was started with other options: {'; '.join(changed)}",
-            f"leave these out to go on as before, or another --out than {folder.path}",
-        )
+    check_same(folder.path, settings, stored["root"], data, options, given, request, own)
     pick_device(settings.execution.device)
     if options.workers is not None:  # the one choice that cannot change a bit of the result
         settings = replace(settings, execution=replace(settings.execution, workers=options.workers))
@@ -225,6 +220,7 @@ def resume_run(
     dataset, learnt = open_data(
         name, settings.task, root, settings.split_seed, settings.counts, settings.separator, own
     )
+    refuse_idle_data(settings.data, replace(options, split_seed=None), dataset, own)
     dataset = replace(dataset, name=settings.data)
     if stored.get("fingerprint") != dataset.fingerprint:
         raise DataError(

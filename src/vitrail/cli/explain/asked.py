@@ -59,10 +59,8 @@ def check_asked(model: Model, typed: Explain) -> Asked | None:
         _check_written(model, typed)
         return None
     if not isinstance(model.output, Classes):
-        raise UsageError(
-            f"the model in {typed.run} learnt {model.task.name}, and pages show classes and texts",
-            "in Python: vitrail.explain.occlusion(model.network, model.tensor(images), 0)",
-        )
+        problem = f"the model in {typed.run} learnt {model.task.name}, and pages show classes and texts"
+        raise UsageError(problem, "in Python: vitrail.explain.occlusion(model.network, model.tensor(images), 0)")
     tested = {"--reference": typed.reference, "--masks": typed.masks, "--precision": typed.precision != "auto"}
     for option in (option for option, given in tested.items() if given and typed.no_trust):
         raise UsageError(f"{option} is for the test that --no-trust leaves out", "one of the two")
@@ -92,10 +90,8 @@ def _check_written(model: Model, typed: Explain) -> None:
         UsageError: Names it.
     """
     if model.reads_text:
-        raise UsageError(
-            f"the model in {typed.run} reads texts, and only pictures are explained",
-            f"vitrail predict {typed.run} {model.example}",
-        )
+        problem = f"the model in {typed.run} reads texts, and only pictures are explained"
+        raise UsageError(problem, f"vitrail predict {typed.run} {model.example}")
     if typed.method not in (None, WRITTEN):
         raise UsageError(f"method '{typed.method}' explains classes, and this model writes", f"--method {WRITTEN}")
     given = {
@@ -107,6 +103,7 @@ def _check_written(model: Model, typed: Explain) -> None:
         "--head": typed.head is not None,
         "--reference": typed.reference is not None,
         "--masks": typed.masks is not None,
+        "--no-trust": typed.no_trust,
         "--precision": typed.precision != "auto",  # of a test that there is none of
     }
     for option in (option for option, is_given in given.items() if is_given):
@@ -166,10 +163,8 @@ def _named(names: Sequence[str], option: str, contrast: bool) -> Methods:
     blind = [each.name for each in chosen if not each.class_specific]
     if contrast and blind:
         able = [each.name for each in chosen if each.class_specific] or [DEFAULT_METHOD]
-        raise UsageError(
-            f"{', '.join(blind)} cannot tell classes apart and so cannot say why one class rather than another",
-            f"{option} {','.join(able)}",
-        )
+        problem = f"{', '.join(blind)} cannot tell classes apart and so cannot say why one class rather than another"
+        raise UsageError(problem, f"{option} {','.join(able)}")
     return chosen
 
 

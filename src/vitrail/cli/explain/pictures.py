@@ -14,15 +14,17 @@ from vitrail.cli.sources import Shown, digits_mask, files_of, show_planted, spre
 from vitrail.data.columns import Classes, Labels
 from vitrail.data.decode import open_picture
 from vitrail.data.images import Images
-from vitrail.data.readers import MANIFESTS, is_named
+from vitrail.data.readers import MANIFESTS, check_root, is_named
 from vitrail.data.readers.planted import SIDES, PlantedSet, is_planted, parse_planted, planted_pictures
 from vitrail.errors import DataError, UsageError
 from vitrail.model import Model
-from vitrail.training.evaluate import is_own_data, open_for
+from vitrail.training.evaluate import is_own_data, open_for, own_reader
+
+SHOWN = 8  # images of a set or folder, where no number is asked for
 
 
 def read_pictures(
-    model: Model, run: str, given: Sequence[str], count: int, data_root: Path | None, problems: list[DataError]
+    model: Model, run: str, given: Sequence[str], asked: int | None, data_root: Path | None, problems: list[DataError]
 ) -> list[Shown]:
     """The pictures asked for that can be read; `problems` gets an error for each of the others.
 
@@ -30,10 +32,19 @@ def read_pictures(
         UsageError: If a set stands beside other pictures.
         DataError: If there is no picture at all.
     """
-    first = given[0]
+    first, count = given[0], SHOWN if asked is None else asked
     is_set = is_named(first) or is_own_data(run, first) or Path(first).suffix.lower() in MANIFESTS
+    check_root(first, data_root)
+    if is_own_data(run, first) and (reader := own_reader(run)):
+        raise UsageError(
+            f"{first} was read by a person's own reader, {reader}",
+            f"in Python: model = vitrail.load({run!r}), then vitrail.explain.occlusion(model.network, "
+            f"model.tensor(images), 0) with images of {reader}({first!r}, None)",
+        )
     if is_set and len(given) > 1:
         raise UsageError(f"{first} is a whole set, and stands alone", f"vitrail explain {run} {first}")
+    if not is_set and asked is not None and not any(Path(name).expanduser().is_dir() for name in given):
+        raise UsageError(f"--count {asked} is for a set or a folder, and images are named", "leave --count out")
     if not is_set:
         return list(read_files(given, count, problems))
     planted = parse_planted(first) if is_planted(first) and isinstance(model.output, Classes) else None

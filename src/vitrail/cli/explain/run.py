@@ -1,4 +1,4 @@
-"""`vitrail explain RUN PICTURES`: where on a picture a prediction comes from, as a page and as picture files."""
+"""`vitrail explain RUN IMAGES`: where on an image a prediction comes from, as a page and as picture files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ def run(typed: Explain, command: str) -> int:
     model = load_on(typed.run, typed.device, typed.threads, BATCH)
     asked = check_asked(model, typed)
     problems: list[DataError] = []
-    shown = read_pictures(model, typed.run, typed.pictures, typed.count, typed.data_root, problems)
+    shown = read_pictures(model, typed.run, typed.images, typed.count, typed.data_root, problems)
     if not shown:
         raise DataError(problems[0].problem, "another picture")
     shown = with_masks(shown, typed.masks) if typed.masks is not None else shown

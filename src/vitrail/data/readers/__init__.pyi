@@ -6,6 +6,7 @@ from .table import (
     NAMED as NAMED,
     Format as Format,
     Reader as Reader,
+    check_root as check_root,
     format_of as format_of,
     is_named as is_named,
     overview as overview,

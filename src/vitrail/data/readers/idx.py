@@ -82,10 +82,8 @@ def read_idx(name: str, data_root: Path | None = None) -> RawDataset:
     unknown = _not_of(name, sums)
     for other in CLASSES:
         if other != name and len(_not_of(other, sums)) < len(FILES):
-            raise DataError(
-                f"the files in {folder} are those of {other}, not of {name}",
-                f"{other} instead of {name}, or another --data-root",
-            )
+            problem = f"the files in {folder} are those of {other}, not of {name}"
+            raise DataError(problem, f"{other} instead of {name}, or another --data-root")
     notes = (f"Not the published files of {name} (unknown checksum): {', '.join(unknown)}.",) if unknown else ()
     parts = {
         TRAIN: _split(name, "train", contents[0], contents[1], folder),
@@ -171,10 +169,8 @@ def _locate(name: str, data_root: Path | None) -> Path:
     try:
         download(name, root)
     except (RuntimeError, OSError) as error:
-        raise DataError(
-            f"there are no files of {name} in {root}, and they cannot be downloaded (no network?)",
-            f"put {', '.join(file + '.gz' for file in FILES)} into {root}",
-        ) from error
+        problem = f"there are no files of {name} in {root}, and they cannot be downloaded (no network?)"
+        raise DataError(problem, f"put {', '.join(file + '.gz' for file in FILES)} into {root}") from error
     return root / _TORCHVISION[name] / "raw"
 
 

@@ -153,10 +153,8 @@ def _json_lines(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, objec
 
 def _check_path(columns: list[str], where: str) -> None:
     if PATH not in columns:
-        raise DataError(
-            f"{where}: no column {PATH}; the columns are {', '.join(columns) or 'none'}",
-            "name the columns path,label or path,label,split",
-        )
+        problem = f"{where}: no column {PATH}; the columns are {', '.join(columns) or 'none'}"
+        raise DataError(problem, "name the columns path,label or path,label,split")
 
 
 def _row(cells: Mapping[str, object], where: str, folder: Path) -> Row:
@@ -180,7 +178,5 @@ def _check_files(rows: Sequence[Row], path: Path) -> None:
     missing = [row.path for row in rows if not row.path.is_file()]
     if missing:
         named = some_of([os.path.relpath(each, path.parent) for each in missing], 5)
-        raise DataError(
-            f"{path}: {len(missing)} of {len(rows)} files are missing: {named}",
-            "write paths relative to the folder of the manifest",
-        )
+        problem = f"{path}: {len(missing)} of {len(rows)} files are missing: {named}"
+        raise DataError(problem, "write paths relative to the folder of the manifest")

@@ -154,10 +154,8 @@ def _published_names() -> tuple[str, ...]:
 def _read_published(root: Path, place: Path, there: Sequence[str]) -> RawDataset:
     missing = [file for file in _published_names() if file not in there]
     if missing:
-        raise DataError(
-            f"{place} has {there[0]}, and lacks {', '.join(missing)}",
-            f"put the missing files of MNIST-M there; without {there[0]} it is made from MNIST",
-        )
+        problem = f"{place} has {there[0]}, and lacks {', '.join(missing)}"
+        raise DataError(problem, f"put the missing files of MNIST-M there; without {there[0]} it is made from MNIST")
     parts, notes = {}, []
     for name in (TRAIN, TEST):
         parts[name], without_label = _published_split(root, place, name)

@@ -90,10 +90,8 @@ class Planted:
         """
         height, width = (patch, patch) if isinstance(patch, int) else patch
         if self.side % height or self.side % width:
-            raise UsageError(
-                f"patches of {height}x{width} pixels do not divide cells of {self.side}x{self.side}",
-                f"patches of {self.side // 2}x{self.side // 2} pixels",
-            )
+            problem = f"patches of {height}x{width} pixels do not divide cells of {self.side}x{self.side}"
+            raise UsageError(problem, f"patches of {self.side // 2}x{self.side // 2} pixels")
         down, across = self.side // height, self.side // width
         row, column = self.cells // self.grid[1], self.cells % self.grid[1]
         in_row = np.arange(self.grid[0] * down) // down == row[..., None]

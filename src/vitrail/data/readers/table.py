@@ -49,6 +49,10 @@ class Format:
     made: bool = False
     classes: bool = True
 
+    def looks_below(self, what: str) -> bool:
+        """Whether these words, its name with its options, stand for files that it reads; planted:mnist does."""
+        return self.rooted and (not self.options or "mnist" in what.partition(":")[2].split(","))
+
     def names(self, what: str) -> bool:
         """Whether these words are its name, with options or without."""
         return what == self.name or (self.options and what.startswith(f"{self.name}:"))
@@ -130,6 +134,19 @@ def format_of(what: str) -> Format | None:
 def is_named(what: str) -> bool:
     """Whether these words name a set, with options or without."""
     return any(each.is_set and each.names(what) for each in FORMATS)
+
+
+def check_root(what: str, data_root: Path | None) -> None:
+    """Refuse a folder of named sets where none is looked for.
+
+    Raises:
+        UsageError: Names what is read.
+    """
+    row = format_of(what)
+    if data_root is not None and (row is None or not row.looks_below(what)):
+        raise UsageError(
+            f"--data-root says where the files of a named set lie, and {what} needs none", "leave --data-root out"
+        )
 
 
 def read(

@@ -182,20 +182,16 @@ def _check_answers(teacher: Teacher, data: Batches) -> None:
     if not bool(together.isfinite().all()):
         raise DataError(f"{teacher.name} gives numbers that are not finite", "other weights")
     if float((together[: len(apart)] - apart).abs().max()) > STEADY * max(1.0, float(together.abs().max())):
-        raise UsageError(
-            f"{teacher.name} answers differently to the same image in another batch: is it in train mode?",
-            "hand over the module itself, or a function of one in eval mode",
-        )
+        problem = f"{teacher.name} answers differently to the same image in another batch: is it in train mode?"
+        raise UsageError(problem, "hand over the module itself, or a function of one in eval mode")
 
 
 def _keeps(cache: str, data: Batches) -> bool:
     """Whether answers are kept: where images never change, or where that was asked for."""
     a = data.augmentation
     if cache == "on" and (a.mixup or a.cutmix):
-        raise UsageError(
-            "stored answers are of single images, and here images are mixed (mixup or CutMix)",
-            "--cache off, so that the teacher sees the mixture too",
-        )
+        problem = "stored answers are of single images, and here images are mixed (mixup or CutMix)"
+        raise UsageError(problem, "--cache off, so that the teacher sees the mixture too")
     still = replace(a, label_smoothing=0.0, fill=Augmentation().fill) == Augmentation()
     table = 4 * len(data) * data.codec.outputs
     return cache == "on" or (cache == "auto" and still and table <= CACHED_BYTES)

@@ -39,8 +39,8 @@ class Request:
         chosen = {name: getattr(self.options, name, None) for name in names}
         chosen = {name: value for name, value in chosen.items() if value not in (None, "auto")}
         if "teacher_weights" in chosen:
-            chosen["teacher_weights"] = _anywhere(chosen["teacher_weights"])
-        return {"teacher": _anywhere(self.teacher), **chosen}
+            chosen["teacher_weights"] = anywhere(chosen["teacher_weights"])
+        return {"teacher": anywhere(self.teacher), **chosen}
 
     def applied(self, settings: Settings) -> Settings:
         """The settings of the student: its distillation, and its token where there is one."""
@@ -142,7 +142,7 @@ def _refuse_idle(teacher: str, options: DistillOptions) -> None:
         )
 
 
-def _anywhere(path: str) -> str:
+def anywhere(path: str) -> str:
     """A path that means the same from any folder, also when nothing is there; names of networks as they are."""
     kind, colon, _ = path.partition(":")
     named = path in ("pretrained", "random") or (colon and len(kind) > 1)

@@ -146,10 +146,8 @@ class Teacher:
         counts = Counter(self.classes)
         twice = [name for name in classes if counts[name] > 1]
         if twice:
-            raise DataError(
-                f"{self.name} has more than one class called {some_of(twice, 5)}",
-                "--fit-head always, which gives it a new head for the classes here",
-            )
+            problem = f"{self.name} has more than one class called {some_of(twice, 5)}"
+            raise DataError(problem, "--fit-head always, which gives it a new head for the classes here")
         columns = [self.classes.index(name) for name in classes]
         return replace(self, network=nn.Sequential(self.module, Columns(columns)), classes=tuple(classes))
 
@@ -252,6 +250,10 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 def _loaded(folder: Path) -> Model:
     try:
         model = load(folder)
+    except UsageError as error:  # its hint is the call that loads it
+        raise UsageError(
+            f"the teacher cannot be loaded: {error.problem}", f"vitrail.distill(data, {error.hint})"
+        ) from error
     except VitrailError as error:
         raise DataError(
             f"the teacher cannot be loaded: {error.problem}", "the folder of a run, torchvision:NAME or timm:NAME"
