@@ -1,4 +1,4 @@
-"""Recipes: named sets of training choices, each with what it is for and what it reached.
+"""Recipes: named sets of training choices, each with what it is for and what it reached; they stand in `recipes.yaml`.
 
 `choose` picks one by the name of the set, or by how many images there are and how large they are; the reason is
 printed. The figures come from `benchmarks/README.md`, where their commands are.
@@ -6,13 +6,17 @@ printed. The figures come from `benchmarks/README.md`, where their commands are.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from importlib.resources import files
+from typing import Any, Literal, get_type_hints
+
+import yaml
+from pydantic import TypeAdapter
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
 from vitrail.data.readers.planted import NAME, SIDES, is_planted, parse_planted
 from vitrail.errors import UsageError, counted, nearest
-from vitrail.training.settings import Optimization, Settings
+from vitrail.training.settings import Optimization, Settings, validated
 
 NOT_MEASURED = "not measured yet"
 OWN_SETS = ("digits", "mnist", "mnist-m", "planted", "sort-digits", "mnist-strings")  # each with a recipe of its name
@@ -58,175 +62,12 @@ class Recipe:
         return size if isinstance(size, int) else size[0]
 
 
-_MEAN: dict[str, Any] = {"pooling": "mean", "class_token": False}  # as small networks do best
-
-
-def _vit(image: int, patch: int, width: int, depth: int, heads: int, **others: Any) -> dict[str, Any]:
-    sizes = {"width": width, "depth": depth, "heads": heads, "mlp_dim": 2 * width}
-    return {"kind": "ViT", "image_size": image, "patch_size": patch, **sizes, **others}
-
-
-def _adam(epochs: int, batch_size: int, learning_rate: float, average: float = 0.0) -> Optimization:
-    """Plain Adam at a constant rate, as in the founding documents."""
-    return Optimization(
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        average=average,
-        schedule="constant",
-        warmup_epochs=0.0,
-        weight_decay=0.0,
-        clip=0.0,
-    )
-
-
-_SMALL = {
-    "kind": "Transformer",
-    "width": 96,
-    "encoder_depth": 2,
-    "decoder_depth": 2,
-    "heads": 4,
-    "mlp_dim": 192,
-    "norm": "pre",
-}
-_LINES = {
-    "kind": "ImageToSequence",
-    "encoder": {
-        "image_size": (32, 160),
-        "patch_size": (16, 8),
-        "channels": 1,
-        "classes": 0,
-        "width": 128,
-        "depth": 4,
-        "heads": 4,
-        "mlp_dim": 256,
-        "positions": "sinusoidal-2d",
-        **_MEAN,
-    },
-    "decoder_depth": 2,
-    "mlp_dim": 256,
-}
-_PHOTOS: dict[str, Any] = {"crop_aspect": (0.75, 4 / 3), "flip": 0.5, "trivial": True, "label_smoothing": 0.1}
-
+_KINDS = get_type_hints(Recipe)
 RECIPES: dict[str, Recipe] = {
-    "digits": Recipe(
-        help="scikit-learn's 8x8 digits",
-        reached="98.55 % of the test, mean of 5 seeds (98.05 to 99.16); one thread, about 55 s",
-        network=_vit(8, 2, 64, 4, 4, **_MEAN),
-        optimization=Optimization(epochs=150, batch_size=64, learning_rate=2e-3, warmup_epochs=5.0, average=0.99),
-        augmentation=Augmentation(shift=0.08, rotate=7.0, zoom=(0.93, 1.07), mixup=0.3, fill=0),
-    ),
-    "mnist": Recipe(
-        help="28x28 grey images, tens of thousands: MNIST, Fashion-MNIST",
-        reached="MNIST 98.61 %, mean of 3 seeds (98.54 to 98.71); `vitrail train mnist`, two threads, 150 s under load",
-        network=_vit(28, 7, 96, 4, 4, **_MEAN),
-        optimization=Optimization(epochs=6, batch_size=256, learning_rate=3e-3, warmup_epochs=1.0, average=0.998),
-        augmentation=Augmentation(shift=0.06, rotate=8.0, zoom=(0.92, 1.08), fill=0),
-    ),
-    "planted": Recipe(
-        help="the lab with known truth: 4x4 cells, one of which shows a digit",
-        reached="96.77 % of the test, mean of 3 seeds (96.55 to 97.10); one thread, 7 to 13 min under load",
-        network=_vit(32, 4, 64, 4, 4),
-        optimization=Optimization(
-            epochs=2, batch_size=64, learning_rate=2e-3, warmup_epochs=0.5, weight_decay=0.05, average=0.998
-        ),
-    ),
-    "d0-mnist": Recipe(
-        help="the network and schedule of the founding document D0: a 7x7 grid of 4x4 patches, 2 blocks of width 8",
-        reached="MNIST 82.90 %, mean of 3 seeds (80.23 to 84.54); one thread, 40 s",
-        network=_vit(28, 4, 8, 2, 2, mlp_dim=32, positions="sinusoidal", norm_eps=1e-5),
-        optimization=_adam(epochs=5, batch_size=128, learning_rate=5e-3),
-    ),
-    "mnist-m": Recipe(
-        help="28x28 coloured digits on photographs: MNIST-M",
-        reached="96.33 % of the test, mean of 3 seeds (96.02 to 96.89); made of the packaged photographs, one thread",
-        network=_vit(28, 4, 64, 4, 4, **_MEAN),
-        optimization=Optimization(epochs=10, batch_size=128, learning_rate=3e-3, warmup_epochs=0.5, average=0.999),
-        augmentation=Augmentation(shift=0.06, rotate=8.0, zoom=(0.92, 1.08)),
-    ),
-    # D2's lab in its right form: squares of 4 x 4 pixels, heads that see the whole token, an output projection,
-    # LayerNorm over features, GELU and an expansion of 4 in the MLP, a last norm, logits. So repaired, one block comes
-    # to 85 % of validation in the 5 epochs. Hence three more changes: positions are learnt and not sines, the mean of
-    # the patches is read and not a class token, and the weights are averaged.
-    "d2-lab": Recipe(
-        help="the founding document D2's lab put right: one block of width 20, 2 heads; learnt positions, mean read",
-        reached="93.73 % of the test, mean of 3 seeds (93.39 to 94.16); one thread, 77 to 144 s under load",
-        document="document D2 states 91.45 % of MNIST's test pictures after these 5 epochs",
-        network=_vit(28, 4, 20, 1, 2, mlp_dim=80, norm_eps=1e-5, **_MEAN),
-        optimization=_adam(epochs=5, batch_size=16, learning_rate=1e-2, average=0.998),
-    ),
-    # D4's network with four layers of their own (not one, four times), on shuffled pictures, normalised by what is
-    # measured on them. Batch size and rate are ours, torch's usual ones.
-    "d4-mnist-m": Recipe(
-        help="the set-up of the founding document D4: a 4x4 grid of 7x7 patches, 4 blocks of width 24, 6 heads of 7",
-        reached="84.28 % of the test, one seed (validation 90.28 %); made of the packaged photographs, one thread",
-        network=_vit(28, 7, 24, 4, 6, head_dim=7, mlp_dim=512),
-        optimization=_adam(epochs=10, batch_size=128, learning_rate=1e-3),
-    ),
-    "small-pictures": Recipe(
-        help="images up to 40 pixels, such as CIFAR",
-        network=_vit(32, 4, 192, 6, 3, **_MEAN),
-        optimization=Optimization(epochs=100, batch_size=128, learning_rate=1e-3, warmup_epochs=5.0, average=0.999),
-        augmentation=Augmentation(crop_area=(0.6, 1.0), **_PHOTOS),
-    ),
-    "few-photos": Recipe(
-        help="up to 5,000 photographs, from scratch",
-        fetch_size=72,
-        network=_vit(64, 8, 128, 6, 4, stochastic_depth=0.1, **_MEAN),
-        optimization=Optimization(epochs=100, batch_size=64, learning_rate=1e-3, warmup_epochs=5.0, average=0.99),
-        augmentation=Augmentation(crop_area=(0.35, 1.0), **_PHOTOS),
-    ),
-    "photos": Recipe(
-        help="5,000 to 100,000 photographs, from scratch",
-        fetch_size=144,
-        network=_vit(128, 16, 192, 12, 3, mlp_dim=768, stochastic_depth=0.1, **_MEAN),
-        optimization=Optimization(epochs=100, batch_size=256, learning_rate=1e-3, warmup_epochs=5.0, average=0.999),
-        augmentation=Augmentation(crop_area=(0.25, 1.0), mixup=0.2, **_PHOTOS),
-    ),
-    "many-photos": Recipe(
-        help="more than 100,000 photographs: S/16 as in 'Better plain ViT baselines for ImageNet-1k' (2022)",
-        fetch_size=256,
-        network=_vit(224, 16, 384, 12, 6, mlp_dim=1536, **_MEAN),
-        optimization=Optimization(
-            epochs=90, batch_size=1024, learning_rate=1e-3, warmup_epochs=7.0, weight_decay=0.1, average=0.9999
-        ),
-        augmentation=Augmentation(crop_area=(0.05, 1.0), mixup=0.2, **_PHOTOS),
-    ),
-    "sort-digits": Recipe(
-        help="strings of up to ten digits, to be put in order",
-        reached="all of 2,000 held-out strings exactly right, each of 3 seeds; one thread, 102 s",
-        network={**_SMALL, "dropout": 0.0},
-        optimization=Optimization(
-            epochs=8, batch_size=128, learning_rate=2e-3, warmup_epochs=0.5, weight_decay=0.01, average=0.99
-        ),
-        counts=Counts(train=30_000),
-    ),
-    "mnist-strings": Recipe(
-        help="images of one to five of MNIST's digits side by side, to be read",
-        reached="97.90 and 97.60 % of 2,000 exactly right, one seed each; two threads, 16 min on free cores",
-        network={**_LINES, "dropout": 0.0},
-        resize="pad",
-        pad_value=0,
-        optimization=Optimization(
-            epochs=20, batch_size=64, learning_rate=2e-3, warmup_epochs=0.5, weight_decay=0.05, average=0.999
-        ),
-        augmentation=Augmentation(label_smoothing=0.1),
-        counts=Counts(train=35_000),
-    ),
-    "texts": Recipe(
-        help="pairs of texts",
-        network={**_SMALL, "width": 128, "mlp_dim": 512, "dropout": 0.1},
-        optimization=Optimization(epochs=30, batch_size=64, learning_rate=1e-3, warmup_epochs=1.0, average=0.998),
-        augmentation=Augmentation(label_smoothing=0.1),
-    ),
-    "picture-texts": Recipe(
-        help="images with a line of text on each",
-        network={**_LINES, "dropout": 0.1},
-        resize="pad",
-        optimization=Optimization(epochs=50, batch_size=64, learning_rate=1e-3, warmup_epochs=1.0, average=0.998),
-        augmentation=Augmentation(label_smoothing=0.1),
-    ),
+    name: Recipe(**{key: validated(TypeAdapter(_KINDS[key]), value, name, key) for key, value in values.items()})
+    for name, values in yaml.safe_load(files("vitrail.training").joinpath("recipes.yaml").read_text("utf-8")).items()
 }
+"""By name, as `recipes.yaml` beside this file says them."""
 
 
 def announced(name: str, reason: str, reached: str) -> str:
