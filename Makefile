@@ -10,8 +10,9 @@ CONSTRAINTS := constraints/py311-torch2.12.txt
 INSTALLED := $(VENV)/.installed
 BENCHMARKS := $(patsubst benchmarks/%.py,benchmarks.%,$(filter-out %/__init__.py,$(wildcard benchmarks/*.py)))
 
-# One thread for each test process: small networks on shared cores are slower with more.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest
+# One thread for each test process: small networks on shared cores are slower with more. Some hundred processes are
+# started, which need not compile the sources each.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(PY) -m pytest
 SPREAD := -n $(WORKERS) --dist loadfile
 
 .PHONY: help install demo test soak lint types docs check bench lessons notebooks pages clean

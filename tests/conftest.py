@@ -1,5 +1,6 @@
 """What all tests share: one torch thread each, what a user meets, real MNIST, a folder of generated photographs."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +19,18 @@ from tests.photographs import make_photographs
 settings.register_profile("vitrail", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.register_profile("soak", settings.get_profile("vitrail"), derandomize=False, print_blob=True)
 
+gc.disable()  # until everything is imported and collected: nothing of that is garbage
+
 _FILE = "train-images-idx3-ubyte.gz"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("soak" if config.getoption("markexpr") == "soak" else "vitrail")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
