@@ -140,9 +140,10 @@ def test_asking_in_rounds_lets_hardly_more_pass_than_the_limit(rounds: tuple[int
     open_, passed, before = {0: torch.ones_like(shares)}, torch.zeros_like(shares), 0
     for count in rounds:
         chances: dict[int, Tensor] = {}
+        numbers = torch.arange(count - before + 1)[:, None]
+        steps = torch.from_numpy(stats.binom.pmf(numbers.numpy(), count - before, shares.numpy()))
         for above, chance in open_.items():
-            for more in range(count - before + 1):
-                step = torch.from_numpy(stats.binom.pmf(more, count - before, shares.numpy()))
+            for more, step in enumerate(steps):
                 chances[above + more] = chances.get(above + more, 0) + chance * step
         last, before = count == rounds[-1], count
         done = [above for above in chances if last or settled(torch.tensor([above]), count)[0]]

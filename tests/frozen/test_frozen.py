@@ -26,7 +26,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
         if name in NEEDS:
             made(NEEDS[name])
         if name not in answers:
-            given = (request.getfixturevalue("mnist_root"),) if name == "mnist-strings" else ()
+            given = (request.getfixturevalue("mnist_folder"),) if name == "mnist-strings" else ()
             answers[name] = json.loads(json.dumps(collect.SECTIONS[name](*given)))
         return answers[name]
 

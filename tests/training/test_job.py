@@ -156,7 +156,10 @@ def test_a_run_of_the_recipe_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     assert what_was_learnt(folder) == what_was_learnt(run_of("digits"))
 
 
-@pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, 1), (signal.SIGTERM, 7), (signal.SIGINT, 12)])
+@pytest.mark.parametrize(
+    ("number", "step"),
+    [(signal.SIGINT, 1), (signal.SIGTERM, 7), pytest.param(signal.SIGINT, 12, marks=pytest.mark.soak)],
+)
 def test_a_signal_stops_and_the_run_goes_on(tmp_path: Path, step: int, number: int) -> None:
     folder, hit = tmp_path / "stopped", partial(os.kill, os.getpid(), number)
     with pytest.raises(Stopped) as caught:
