@@ -76,12 +76,7 @@ class Opened:
 
 
 def open_run(
-    network: ViT,
-    images: Images,
-    target: Target,
-    *names: str,
-    gradients: bool = False,
-    blind: str = "",
+    network: ViT, images: Images, target: Target, *names: str, gradients: bool = False, blind: str = ""
 ) -> Opened:
     """Run `network` once and keep what `names` ask for; nothing of the network or of `images` changes.
 

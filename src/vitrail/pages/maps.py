@@ -12,15 +12,7 @@ import numpy as np
 
 from vitrail.pages.colour import EVEN, Common, Range, heat_colours, scaled, value_range
 from vitrail.pages.html import data_uri, escape, number, plural, small
-from vitrail.pages.trust import (
-    brief_block,
-    key_list,
-    score_axis,
-    score_line,
-    trust_block,
-    verdict_class,
-    verdict_icon,
-)
+from vitrail.pages.trust import brief_block, key_list, score_axis, score_line, trust_block, verdict_class, verdict_icon
 from vitrail.pages.views import ExplainedPicture, HeatView
 from vitrail.pages.words import (
     AREAS_TOLD,

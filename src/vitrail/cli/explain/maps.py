@@ -65,11 +65,7 @@ def explain(model: Model, shown: Sequence[Shown], asked: Asked | None) -> Iterat
 
 
 def _explain(
-    model: Model,
-    shown: Sequence[Shown],
-    masks: Tensor | None,
-    asked: Asked,
-    precision: Precision,
+    model: Model, shown: Sequence[Shown], masks: Tensor | None, asked: Asked, precision: Precision
 ) -> list[Result]:
     against = None if asked.rather_than is None else model.classes[asked.rather_than]
     kept, predictions = [], []
@@ -100,12 +96,7 @@ def _explain(
 
 
 def _compared(
-    model: Model,
-    images: Tensor,
-    target: Classes,
-    masks: Tensor | None,
-    asked: Asked,
-    precision: Precision,
+    model: Model, images: Tensor, target: Classes, masks: Tensor | None, asked: Asked, precision: Precision
 ) -> Comparison:
     """The maps, each with how far to trust it."""
     methods = [dataclasses.replace(each, function=partial(each.function, **asked.options)) for each in asked.methods]

@@ -27,16 +27,7 @@ import numpy as np
 from jaxtyping import Bool, Int64, UInt8
 
 from vitrail.data.columns import MadeWhenAsked
-from vitrail.data.dataset import (
-    TEST,
-    TRAIN,
-    VALIDATION,
-    RawDataset,
-    Samples,
-    labelled,
-    labels_of,
-    pixels_of,
-)
+from vitrail.data.dataset import TEST, TRAIN, VALIDATION, RawDataset, Samples, labelled, labels_of, pixels_of
 from vitrail.data.images import ArrayImages
 from vitrail.data.readers.digits import read_digits
 from vitrail.data.readers.idx import mnist_in_three

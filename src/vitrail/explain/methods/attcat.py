@@ -19,11 +19,7 @@ from vitrail.nn.vit import Images
 
 
 @torch.inference_mode(False)
-def attcat(
-    network: ViT,
-    images: Images,
-    target: Target = None,
-) -> Heat:
+def attcat(network: ViT, images: Images, target: Target = None) -> Heat:
     """How far each token pushes the target's logit, weighed by the attention it gets, summed over the layers.
 
     Args:

@@ -23,13 +23,7 @@ from vitrail.nn.vit import Images
 
 
 @torch.inference_mode(False)
-def attention_grad_cam(
-    network: ViT,
-    images: Images,
-    target: Target = None,
-    *,
-    layer: int = -1,
-) -> Heat:
+def attention_grad_cam(network: ViT, images: Images, target: Target = None, *, layer: int = -1) -> Heat:
     """Attention of the readout in one layer, each head weighed by how the target's logit reacts to it.
 
     Args:

@@ -42,13 +42,7 @@ Clamp = Literal["head", "mean"]
 
 
 @torch.inference_mode(False)
-def generic_attention(
-    network: ViT,
-    images: Images,
-    target: Target = None,
-    *,
-    clamp: Clamp = "head",
-) -> Heat:
+def generic_attention(network: ViT, images: Images, target: Target = None, *, clamp: Clamp = "head") -> Heat:
     """Attention that raises the target's logit, gathered through all layers.
 
     Args:

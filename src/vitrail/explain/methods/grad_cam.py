@@ -25,13 +25,7 @@ from vitrail.nn.vit import Images
 
 
 @torch.inference_mode(False)
-def grad_cam(
-    network: ViT,
-    images: Images,
-    target: Target = None,
-    *,
-    layer: str | None = None,
-) -> Heat:
+def grad_cam(network: ViT, images: Images, target: Target = None, *, layer: str | None = None) -> Heat:
     """Patch tokens of one layer, weighted by how the target's logit reacts to their channels.
 
     Args:

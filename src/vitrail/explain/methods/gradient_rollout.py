@@ -21,14 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.explain.heat import Heat
-from vitrail.explain.layers import (
-    Layer,
-    attention_x_gradient,
-    given_layers,
-    recorded,
-    rows_read,
-    start_rows,
-)
+from vitrail.explain.layers import Layer, attention_x_gradient, given_layers, recorded, rows_read, start_rows
 from vitrail.explain.methods.rollout import check_discard, largest
 from vitrail.explain.readout import open_run, without_autocast
 from vitrail.explain.target import Target
@@ -37,13 +30,7 @@ from vitrail.nn.vit import Images
 
 
 @torch.inference_mode(False)
-def gradient_rollout(
-    network: ViT,
-    images: Images,
-    target: Target = None,
-    *,
-    discard: float = 0.0,
-) -> Heat:
+def gradient_rollout(network: ViT, images: Images, target: Target = None, *, discard: float = 0.0) -> Heat:
     """Where what raises the target's logit could have come from, through all layers.
 
     Args:

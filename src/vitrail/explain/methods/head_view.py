@@ -23,13 +23,7 @@ from vitrail.pages.colour import ROUNDING
 
 @torch.inference_mode(False)
 def head_view(
-    network: ViT,
-    images: Images,
-    target: Target = None,
-    *,
-    layer: int = -1,
-    head: int | None = None,
-    mass: float = 0.6,
+    network: ViT, images: Images, target: Target = None, *, layer: int = -1, head: int | None = None, mass: float = 0.6
 ) -> Heat:
     """The fewest patches that hold most of the readout's attention, in one layer.
 

@@ -24,13 +24,7 @@ CANCELLED = 1e-4  # the share of its parts below which a sum is what rounding le
 
 
 @torch.inference_mode(False)
-def hires_cam(
-    network: ViT,
-    images: Images,
-    target: Target = None,
-    *,
-    layer: str | None = None,
-) -> Heat:
+def hires_cam(network: ViT, images: Images, target: Target = None, *, layer: str | None = None) -> Heat:
     """Patch tokens of one layer times the gradient that reaches each.
 
     Args:

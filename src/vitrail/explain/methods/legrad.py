@@ -31,13 +31,7 @@ from vitrail.nn.vit import Images
 
 
 @torch.inference_mode(False)
-def legrad(
-    network: ViT,
-    images: Images,
-    target: Target = None,
-    *,
-    first_layer: int = 0,
-) -> Heat:
+def legrad(network: ViT, images: Images, target: Target = None, *, first_layer: int = 0) -> Heat:
     """How much attention to each patch would raise the target's score, in the mean over layers that are each scored.
 
     Args:

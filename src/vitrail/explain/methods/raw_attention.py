@@ -18,12 +18,7 @@ from vitrail.nn.vit import Images
 
 @torch.inference_mode(False)
 def raw_attention(
-    network: ViT,
-    images: Images,
-    target: Target = None,
-    *,
-    layer: int = -1,
-    head: int | None = None,
+    network: ViT, images: Images, target: Target = None, *, layer: int = -1, head: int | None = None
 ) -> Heat:
     """Attention of the readout to each patch, in one layer.
 

@@ -39,12 +39,7 @@ Fusion = Join
 
 @torch.inference_mode(False)
 def rollout(
-    network: ViT,
-    images: Images,
-    target: Target = None,
-    *,
-    fusion: Fusion = "mean",
-    discard: float = 0.0,
+    network: ViT, images: Images, target: Target = None, *, fusion: Fusion = "mean", discard: float = 0.0
 ) -> Heat:
     """Where the readout's information could have come from, through all layers.
 

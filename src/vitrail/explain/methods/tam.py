@@ -40,12 +40,7 @@ from vitrail.nn.vit import Images
 
 @torch.inference_mode(False)
 def tam(
-    network: ViT,
-    images: Images,
-    target: Target = None,
-    *,
-    steps: int = 20,
-    first_layer: int | None = None,
+    network: ViT, images: Images, target: Target = None, *, steps: int = 20, first_layer: int | None = None
 ) -> Heat:
     """Attention walked back from the readout, times the integrated gradient of the last attention.
 

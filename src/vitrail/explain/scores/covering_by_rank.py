@@ -102,12 +102,7 @@ class Setting:
 
 
 def opened(
-    network: nn.Module,
-    images: Pictures,
-    grid: Size,
-    target: Target,
-    covering: Covering,
-    measure: Measured,
+    network: nn.Module, images: Pictures, grid: Size, target: Target, covering: Covering, measure: Measured
 ) -> Setting:
     """Check what a score is given, choose the target and make the fillers.
 
@@ -166,10 +161,7 @@ def ranks_of(
 
 @torch.no_grad()
 def measured(
-    network: nn.Module,
-    setting: Setting,
-    ranks: Int[Tensor, "m b rows columns"],
-    spans: Sequence[tuple[int, int]],
+    network: nn.Module, setting: Setting, ranks: Int[Tensor, "m b rows columns"], spans: Sequence[tuple[int, int]]
 ) -> Float[Tensor, "m b s"]:
     """What is measured of each picture with each span of ranks covered, in each draw; a few covered pictures at a time.
 
