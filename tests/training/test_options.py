@@ -16,6 +16,7 @@ import yaml
 from PIL import Image
 
 from vitrail.data import loader
+from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
 from vitrail.errors import UsageError, VitrailError
 from vitrail.training import job, setup
@@ -23,7 +24,7 @@ from vitrail.training.distill.request import Request
 from vitrail.training.events import Event, Started
 from vitrail.training.loop import StepDone, start
 from vitrail.training.options import DistillOptions, TrainOptions
-from vitrail.training.resolve import NOTHING_OWN, refuse_idle_data, resolve
+from vitrail.training.resolve import NOTHING_OWN, Own, refuse_idle_data, resolve
 from vitrail.training.settings import Settings
 from vitrail.training.setup import open_data
 
@@ -226,3 +227,13 @@ def test_a_teacher_of_classes_teaches_no_sequences():
     written = settled("sort-digits", TrainOptions(threads=1, device="cpu"))
     with pytest.raises(UsageError):
         Request(teacher="runs/big", options=DistillOptions()).applied(written)
+
+
+def test_an_own_objective_smooths_its_labels_itself():
+    """The recipe's label smoothing has no effect beside it, so that nothing is said of it; asked for, it is refused."""
+    dataset, task = opened("sort-digits", "auto", None, 0, Counts(40, 10, 10))
+    own, asked = Own(objective=task.objective(Augmentation())), TrainOptions(threads=1, device="cpu", recipe="texts")
+    assert resolve("sort-digits", asked, {}, dataset, task, NOTHING_OWN)[0].augmentation.label_smoothing > 0
+    assert resolve("sort-digits", asked, {}, dataset, task, own)[0].augmentation.label_smoothing == 0
+    with pytest.raises(UsageError):
+        resolve("sort-digits", asked, {"augmentation": {"label_smoothing": 0.1}}, dataset, task, own)
