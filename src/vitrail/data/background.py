@@ -61,10 +61,8 @@ def make_background(images: UInt8[Tensor, "k c h w"], patch: Patch, seed: int) -
     """
     count, channels, height, width = images.shape
     if height % patch[0] or width % patch[1]:
-        raise UsageError(
-            f"images of {height}x{width} pixels cannot be cut into patches of {patch[0]}x{patch[1]}",
-            "the patch size of the network that the images are for",
-        )
+        problem = f"images of {height}x{width} pixels cannot be cut into patches of {patch[0]}x{patch[1]}"
+        raise UsageError(problem, "the patch size of the network that the images are for")
     rows, columns = height // patch[0], width // patch[1]
     kept = _wanted(count, channels, (height, width), patch)
     order = uniforms(np.arange(count, dtype=np.int64), rows * columns, seed=seed, epoch=0, stream=_POSITIONS)

@@ -94,10 +94,8 @@ class Labels(Column):
     def __post_init__(self) -> None:
         """Check that every value has a name."""
         if len(self.values) and not (self.values.min() >= 0 and self.values.max() < len(self.names)):
-            raise UsageError(
-                f"labels from {self.values.min()} to {self.values.max()} for {len(self.names)} class names",
-                f"labels from 0 to {len(self.names) - 1}",
-            )
+            problem = f"labels from {self.values.min()} to {self.values.max()} for {len(self.names)} class names"
+            raise UsageError(problem, f"labels from 0 to {len(self.names) - 1}")
 
     @staticmethod
     def of(names: Sequence[str]) -> "Labels":

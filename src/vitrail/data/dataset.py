@@ -62,10 +62,8 @@ class Samples:
             DataError: It is not there, or has another length.
         """
         if name not in self.columns:
-            raise DataError(
-                f"there is no column {name}; there is {', '.join(self.columns) or 'none'}",
-                f"data with a column {name}, or --task for what its columns hold",
-            )
+            problem = f"there is no column {name}; there is {', '.join(self.columns) or 'none'}"
+            raise DataError(problem, f"data with a column {name}, or --task for what its columns hold")
         column = self.columns[name]
         if len(column) != len(self):
             raise DataError(f"the column {name} has {len(column)} values for {len(self)} samples", "one for each")
@@ -244,10 +242,8 @@ def make_dataset(
             unknown[part] = left_out
             notes.append(f"{part}: left out {_list_counts(left_out)}, which training does not have.")
         if not len(splits[part]):
-            raise DataError(
-                f"the {part} split of {name} has no class of the training split",
-                f"name its classes as in training: {codec.describe()[1]}",
-            )
+            problem = f"the {part} split of {name} has no class of the training split"
+            raise DataError(problem, f"name its classes as in training: {codec.describe()[1]}")
     fingerprint, notes = _fingerprint(column, splits), tuple(notes)
     return Dataset(
         name, raw.root, column, codec, splits, notes, seed_used, fingerprint, unknown, raw.classes, raw.facts
@@ -271,10 +267,8 @@ def read_vocabulary(dataset: Dataset, separator: str = "") -> Vocabulary | None:
         try:
             vocabulary.match(samples.inputs)
         except DataError as error:
-            raise DataError(
-                f"the {name} split: {error.problem}, which training does not have",
-                "a training sample with that token, or leave this one out",
-            ) from error
+            problem = f"the {name} split: {error.problem}, which training does not have"
+            raise DataError(problem, "a training sample with that token, or leave this one out") from error
     return vocabulary
 
 

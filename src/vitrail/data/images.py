@@ -73,10 +73,8 @@ class ArrayImages(Images):
         grey = pixels.ndim == 3
         coloured = pixels.ndim == 4 and pixels.shape[3] in (1, 3)
         if pixels.dtype != np.uint8 or not (grey or coloured):
-            raise DataError(
-                f"images in memory have the shape {pixels.shape} and the type {pixels.dtype}",
-                "give uint8 values of the shape (n, h, w), (n, h, w, 1) or (n, h, w, 3)",
-            )
+            problem = f"images in memory have the shape {pixels.shape} and the type {pixels.dtype}"
+            raise DataError(problem, "give uint8 values of the shape (n, h, w), (n, h, w, 1) or (n, h, w, 3)")
         self.pixels = pixels
         self.label = label
         self.numbers = tuple(range(len(pixels))) if numbers is None else tuple(numbers)

@@ -298,7 +298,5 @@ def check_readable(loader: Loader, count: int, most: float = 0.01) -> None:
     bad = len(loader.unreadable)
     if bad > max(1, int(most * count)):
         first = "; ".join(list(loader.unreadable.values())[:5])
-        raise DataError(
-            f"{bad} of {count} images cannot be read, at most {most:.0%} may be: {first}",
-            "mend or move these files, then run the same command again",
-        )
+        problem = f"{bad} of {count} images cannot be read, at most {most:.0%} may be: {first}"
+        raise DataError(problem, "mend or move these files, then run the same command again")

@@ -165,10 +165,8 @@ class Preprocessing:
             UsageError: The number of channels is another one.
         """
         if images.ndim != 4 or images.shape[1] != self.channels:
-            raise UsageError(
-                f"pictures have the shape {tuple(images.shape)}",
-                f"give the shape (batch, {self.channels}, height, width)",
-            )
+            problem = f"pictures have the shape {tuple(images.shape)}"
+            raise UsageError(problem, f"give the shape (batch, {self.channels}, height, width)")
         mean, std = self._statistics(images.device)
         return images.div_(255).sub_(mean).div_(std)
 

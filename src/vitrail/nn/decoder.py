@@ -146,10 +146,8 @@ def check_ids(ids: Tensor, vocabulary: int, what: str) -> None:
         UsageError: If it is not (b, n), is empty, or holds an id outside the vocabulary.
     """
     if ids.dim() != 2 or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise UsageError(
-            f"the {what} must be ids (b, n) of whole numbers, got {ids.dtype} {tuple(ids.shape)}",
-            "torch.tensor([[...]]) of ids, one row for each sequence",
-        )
+        problem = f"the {what} must be ids (b, n) of whole numbers, got {ids.dtype} {tuple(ids.shape)}"
+        raise UsageError(problem, "torch.tensor([[...]]) of ids, one row for each sequence")
     if ids.shape[1] == 0:
         raise UsageError(f"the {what} is empty: {tuple(ids.shape)}", f"at least one id in each row of the {what}")
     if torch.compiler.is_compiling() or ids.is_meta or ids.numel() == 0:
@@ -378,7 +376,5 @@ class Decoder(nn.Module):
 
     def _check_length(self, length: int) -> None:
         if length > self.config.max_length:
-            raise UsageError(
-                f"the target has {length} ids, and this network takes {self.config.max_length} at most",
-                f"a shorter target, or a network with max_length={length}",
-            )
+            problem = f"the target has {length} ids, and this network takes {self.config.max_length} at most"
+            raise UsageError(problem, f"a shorter target, or a network with max_length={length}")

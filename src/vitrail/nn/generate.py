@@ -270,10 +270,8 @@ def generate(
     config = network.config
     steps = config.max_length if max_length is None else max_length
     if not 1 <= steps <= config.max_length:
-        raise UsageError(
-            f"max_length must be between 1 and {config.max_length}, the network's limit, got {max_length}",
-            f"max_length={config.max_length}",
-        )
+        problem = f"max_length must be between 1 and {config.max_length}, the network's limit, got {max_length}"
+        raise UsageError(problem, f"max_length={config.max_length}")
     with evaluating(network):
         memory, cache = network.encode(inputs), Cache()
         rows, device = memory.tokens.shape[0], memory.tokens.device

@@ -114,10 +114,8 @@ def parts_of(names: Mapping[str, str], given: Parts = STANDARD) -> Parts:
     for slot, name in names.items():
         part = getattr(given, slot, own)
         if name.startswith(OWN) and part is own:
-            raise UsageError(
-                f"this network has a {slot} of a person's own, called '{name.removeprefix(OWN)}'",
-                f"vitrail.nn.Parts({slot}=...) with the one that it was trained with",
-            )
+            problem = f"this network has a {slot} of a person's own, called '{name.removeprefix(OWN)}'"
+            raise UsageError(problem, f"vitrail.nn.Parts({slot}=...) with the one that it was trained with")
         if not name.startswith(OWN) and name not in TABLE.get(slot, {}):
             known = [f"{one}={other}" for one in TABLE for other in TABLE[one]]
             raise UsageError(

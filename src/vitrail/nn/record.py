@@ -254,15 +254,11 @@ class Record:
             UsageError: As in `gradient`.
         """
         if not self._gradients:
-            raise UsageError(
-                "this record was made without gradients, so nothing can be differentiated",
-                "Record(gradients=True), and run the network again",
-            )
+            problem = "this record was made without gradients, so nothing can be differentiated"
+            raise UsageError(problem, "Record(gradients=True), and run the network again")
         if not of.requires_grad:
-            raise UsageError(
-                "the network ran without a graph (torch.no_grad, or every parameter is frozen)",
-                "network(images.requires_grad_(), record=record) outside torch.no_grad()",
-            )
+            problem = "the network ran without a graph (torch.no_grad, or every parameter is frozen)"
+            raise UsageError(problem, "network(images.requires_grad_(), record=record) outside torch.no_grad()")
         kept = {place: self.kept(place).attended for place in places or self.attentions()}
         arriving = torch.autograd.grad(of, list(kept.values()), retain_graph=keep_graph, materialize_grads=True)
         return dict(zip(kept, arriving, strict=True))

@@ -322,10 +322,8 @@ class ImageToSequenceConfig:
         check_fields(self, may_be_zero=(*ids, "mlp_dim"), below_one=("dropout", "attention_dropout"))
         check_special_ids(self.padding, self.begin, self.end, self.vocabulary)
         if self.encoder.classes:
-            raise UsageError(
-                f"the encoder's patches are read and not its head, and it has {self.encoder.classes} classes",
-                "dataclasses.replace(encoder, classes=0)",
-            )
+            problem = f"the encoder's patches are read and not its head, and it has {self.encoder.classes} classes"
+            raise UsageError(problem, "dataclasses.replace(encoder, classes=0)")
         sinusoids(1, self.encoder.width)  # refuses a width that does not fit
 
     @classmethod

@@ -29,10 +29,8 @@ def choose_task(data: str, columns: Sequence[str], asked: str = "auto") -> Task:
         return check_column(data, columns, TASKS[asked])
     fitting = [task for task in TASKS.values() if task.column in columns]
     if len(fitting) > 1:
-        raise UsageError(
-            f"{data} has the columns {', '.join(columns)}, from which more than one task can be learnt",
-            " or ".join(f"--task {task.name} ({task.help})" for task in fitting),
-        )
+        problem = f"{data} has the columns {', '.join(columns)}, from which more than one task can be learnt"
+        raise UsageError(problem, " or ".join(f"--task {task.name} ({task.help})" for task in fitting))
     if not fitting:
         wanted = ", ".join(f"{task.column} ({task.help})" for task in TASKS.values())
         raise DataError(f"{data} has the columns {', '.join(columns) or 'none'}", f"one of the columns {wanted}")

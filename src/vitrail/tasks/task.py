@@ -350,28 +350,20 @@ def check_fit(config: object, input: Input, output: Codec) -> None:
     if not isinstance(config, NetworkConfig):
         return
     if config.outputs != output.outputs:
-        raise UsageError(
-            f"the output has {output.outputs} {output.describe()[0]}, the network gives {config.outputs} logits",
-            f"an output of {config.outputs}, one for each logit",
-        )
+        problem = f"the output has {output.outputs} {output.describe()[0]}, the network gives {config.outputs} logits"
+        raise UsageError(problem, f"an output of {config.outputs}, one for each logit")
     if isinstance(config, SequenceConfig) and (config.padding, config.begin, config.end) != (PADDING, BEGIN, END):
-        raise UsageError(
-            f"the network has the special ids {config.padding}, {config.begin}, {config.end}",
-            f"padding={PADDING}, begin={BEGIN}, end={END}, as in every Vocabulary",
-        )
+        problem = f"the network has the special ids {config.padding}, {config.begin}, {config.end}"
+        raise UsageError(problem, f"padding={PADDING}, begin={BEGIN}, end={END}, as in every Vocabulary")
     reads = config.reads
     if isinstance(reads, int):
         if not isinstance(input, Vocabulary) or input.outputs != reads:
             has = f"{input.outputs} ids" if isinstance(input, Vocabulary) else "none"
-            raise UsageError(
-                f"the network reads texts of {reads} ids, the input's vocabulary has {has}",
-                f"a vocabulary of {reads - 3} tokens",
-            )
+            problem = f"the network reads texts of {reads} ids, the input's vocabulary has {has}"
+            raise UsageError(problem, f"a vocabulary of {reads - 3} tokens")
         return
     if not isinstance(input, Preprocessing) or input.channels != reads.channels:
         makes = f"{input.channels} channels" if isinstance(input, Preprocessing) else "texts"
-        raise UsageError(
-            f"preprocessing makes {makes}, the network wants {reads.channels} channels",
-            f"Preprocessing(channels={reads.channels}, ...)",
-        )
+        problem = f"preprocessing makes {makes}, the network wants {reads.channels} channels"
+        raise UsageError(problem, f"Preprocessing(channels={reads.channels}, ...)")
     grid_of(input.size, reads.patch)
