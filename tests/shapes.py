@@ -1,8 +1,9 @@
-"""The check of shapes under test, with one exception that takes no check away and most of the suite's time.
+"""The check of shapes under test, with two exceptions that take no check away and half of the suite's time.
 
 jaxtyping decorates every function of the package, also those that a function defines each time it runs, and reading one
 takes milliseconds: it would read two for every block of every forward pass. What is defined inside a function stays as
-it is: it is checked by what it returns to that function, and by what that function returns.
+it is: it is checked by what it returns to that function, and by what that function returns. And where no axis is named
+beartype checks alone: jaxtyping binds the arguments of each call and checks them twice, to compare axes.
 """
 
 import inspect

@@ -30,5 +30,17 @@ def test_a_function_inside_a_function_stays_as_it_is() -> None:
         outermost(typechecker=checked)(outer)(torch.zeros(2, 2))
 
 
+def test_types_without_shapes_are_checked_too() -> None:
+    with pytest.raises(TypeCheckError):
+        LayerScale("4", 1.0)  # pyrefly: ignore[bad-argument-type]
+    with pytest.raises(TypeCheckError):
+        outermost(typechecker=checked)(counted)(1)
+    assert outermost(typechecker=checked)(counted)("ab") == 2
+
+
+def counted(text: str) -> int:
+    return len(text)
+
+
 def outer(tensor: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     return tensor
