@@ -18,6 +18,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
+from vitrail import weights
 from vitrail.data.background_file import background_in, card_words, misfit, read_background, write_background
 from vitrail.data.columns import Classes, Codec
 from vitrail.data.decode import open_picture
@@ -42,10 +43,8 @@ from vitrail.tasks import TASKS, Prediction, Result, Task
 from vitrail.tasks.classify import Classification
 from vitrail.tasks.task import Input, check_fit
 from vitrail.text import OWN as OWN_PART, check_given, python_call, typed
-from vitrail.weights import timm_keys
-from vitrail.weights.format1 import FORMAT as OLD, model_config
 
-FORMAT = 2
+OLD, FORMAT = 1, 2  # the first is read, by `weights/format1.py`, and never written
 OWN = "own"  # the kind of a network that a person made
 WEIGHTS, CONFIG, PREPROCESSOR, CARD = "model.safetensors", "config.json", "preprocessor_config.json", "README.md"
 SAVED_AGAIN = "the folder of another run, or train again"
@@ -265,7 +264,7 @@ def save(
     if isinstance(model.input, Preprocessing):
         write_file(folder / PREPROCESSOR, to_json(to_hugging_face(model.input)))
         if isinstance(model.network, ViT) and not named["parts"] and isinstance(model.output, Classes):
-            config |= timm_keys(model.network.config, model.input, model.classes)
+            config |= weights.timm_keys(model.network.config, model.input, model.classes)
     write_file(folder / CARD, card or card_of(model, result))
     write_file(folder / CONFIG, to_json(config))
     return folder
@@ -352,7 +351,7 @@ def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
     if config["format"] == FORMAT:
         return folder, config
     try:
-        return folder, model_config(config)
+        return folder, weights.model_config(config)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(folder, error) from error
 

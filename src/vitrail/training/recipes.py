@@ -31,7 +31,8 @@ class Recipe:
         reached: Its result unchanged, with hardware and seeds, or that there is none; said where it is announced.
         document: What a founding document states, to be shown beside the result; empty when it states no figure.
         network: Fields of the network's configuration that differ from its defaults, with its kind.
-        fetch_size: Shorter side at which images are read for training, before random crops; 0 for the network's.
+        fetch_size: Height in pixels at which images are read for training, before random crops, with the width in the
+            network's proportion; 0 for the network's.
         resize: How an image is brought to the size.
         pad_value: Grey value around a padded image.
         optimization: How the weights move.

@@ -136,8 +136,8 @@ class Settings:
         split_seed: Of splits that vitrail made.
         seed: Of everything else.
         recipe: Which recipe filled in what was left open.
-        fetch_size: Shorter side in pixels at which images are read for training, before random crops; 0 for the
-            network's.
+        fetch_size: Height in pixels at which images are read for training, before random crops, with the width in the
+            network's proportion; 0 for the network's.
         resize: How an image is brought to the size: see `Preprocessing`.
         pad_value: Grey value around a padded image and behind transparent pixels, 0 to 255.
         separator: What stands between two tokens of a text; empty for one token a character.

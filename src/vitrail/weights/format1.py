@@ -8,8 +8,6 @@ config.yaml of a run    `task` only for sequences, whose `label_smoothing` and `
 from collections.abc import Mapping
 from typing import Any
 
-FORMAT = 1
-
 
 def model_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """`config.json` of format 1 as one of format 2; raises KeyError or TypeError where it is damaged."""
