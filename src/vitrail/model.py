@@ -250,7 +250,10 @@ def save(
             f"save(model, folder, network='{type(model.network).__name__}'), and load(folder, network=...) later",
         )
     folder = Path(folder)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.network.state_dict().items()}
+    state = model.network.state_dict()  # what stands in two places of a network stands twice in the file
+    tensors = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()
+    }
     write_file(folder / WEIGHTS, with_checksum(tensors))
     write_background(folder, model.background, None if model.background is None else _patch(model))
     config: dict[str, Any] = {
@@ -383,10 +386,13 @@ def _task_of(config: Mapping[str, Any], given: Task | None) -> Task:
 
 def _own_network(config: Mapping[str, Any], given: nn.Module | None) -> nn.Module | None:
     """The network that was given, where the configuration names one of a person's own; None where it builds one."""
-    named = own_of(config).get("network", "one of the library, which its files build")
-    if given is not None and type(given).__name__ != named:
-        raise UsageError(f"this model's network is {named}, and {type(given).__name__} is given", "its own, or none")
-    return given
+    own = own_of(config).get("network")
+    if given is None or type(given).__name__ == own:
+        return given
+    if own is None and getattr(given, "config", None) == config_from_dict(config["network"]):
+        return given
+    named = own or "one of the library, which its files build"
+    raise UsageError(f"this model's network is {named}, and {type(given).__name__} is given", "its own, or none")
 
 
 def _fill(network: nn.Module, file: Path) -> None:
@@ -402,7 +408,7 @@ def _fill(network: nn.Module, file: Path) -> None:
         wrong = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
         shown = ", ".join(f"{name} {found.get(name)} for {wanted.get(name)}" for name in wrong[:5])
         raise DataError(f"{file}: {len(wrong)} tensors do not fit the network: {shown}", SAVED_AGAIN)
-    bad = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
+    bad = [name for name, _ in network.named_parameters() if not bool(tensors[name].isfinite().all())]
     if bad:
         raise DataError(f"{file}: {len(bad)} tensors hold NaN or infinity, first {bad[0]}", SAVED_AGAIN)
     network.load_state_dict(tensors)

@@ -24,7 +24,7 @@ from tests.own_objects import (
     read_bars,
     squared_error,
 )
-from vitrail.data import ArrayImages, RawDataset, Samples, Texts, Values
+from vitrail.data import ArrayImages, Column, RawDataset, Samples, Texts, Values
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch, Batches
 from vitrail.data.images import Images
@@ -32,8 +32,8 @@ from vitrail.data.loader import open_loader
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.model import Model
-from vitrail.tasks import Metric, Result
-from vitrail.training.contracts import check_codec, check_facts, check_kinds, read_own, rehearse
+from vitrail.tasks import Example, Metric, Result
+from vitrail.training.contracts import check_codec, check_facts, check_kinds, check_network, read_own, rehearse
 
 BARS = read_bars("bars")
 TRAIN = BARS.splits["train"]
@@ -78,6 +78,25 @@ def of(**splits: Any) -> RawDataset:
     return RawDataset("bars", splits)
 
 
+class Texted(Column):
+    """A column whose digest is a text."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, ids: Any, epoch: int = 0) -> Any:
+        return self.values[ids]
+
+    def select(self, ids: Any) -> Any:
+        return Texted(self.values[ids])
+
+    def digest(self) -> Any:
+        return "the same"
+
+
 HEIGHTS = {"height": Values(np.zeros(96, np.float32))}
 READERS: dict[str, Callable[[], Any]] = {
     "it raises": raises,
@@ -95,6 +114,9 @@ READERS: dict[str, Callable[[], Any]] = {
     "images that do not open": lambda: of(train=Samples(Unopened(), {})),
     "texts that are numbers": lambda: of(train=Samples(Texts((1, 2)), {})),  # type: ignore[arg-type]
     "facts that no file holds": lambda: replace(BARS, facts={"made by": read_bars}),
+    "notes as one text": lambda: replace(BARS, notes="hello"),  # type: ignore[arg-type]
+    "classes as one text": lambda: replace(BARS, classes="ab"),  # type: ignore[arg-type]
+    "a digest that is a text": lambda: of(train=Samples(TRAIN.inputs, {"height": Texted(np.zeros(96))})),
     "notes that are no words": lambda: replace(BARS, notes=(1,)),  # type: ignore[arg-type]
 }
 
@@ -121,14 +143,14 @@ def test_what_a_file_can_hold_is_no_fault():
         return raw
 
     assert read_own(my_reader, "bars", None).root == "bars"
-    told = check_facts(task_with(facts=lambda *_: {"scale": np.float32(0.5)}), INPUT, AUGMENTATION, TRAIN)
-    assert told == {"scale": 0.5}
+    check_facts(task_with(facts=lambda *_: {"scale": np.float32(0.5)}), {"data": "bars"}, INPUT, AUGMENTATION, TRAIN)
 
 
 CODECS: dict[str, Callable[[], Any]] = {
     "none": lambda: task_with(codec=lambda *_: None),
     "it raises": lambda: task_with(codec=raises),
     "no outputs": lambda: number_with(outputs=0),
+    "a number that no file holds": lambda: Number(float("nan")),
     "half an output": lambda: number_with(outputs=1.5),
     "words as one text": lambda: number_with(describe=lambda self: "number"),
     "values that no file holds": lambda: number_with(to_dict=lambda self: {"mean": read_bars}),
@@ -160,7 +182,7 @@ FACTS: dict[str, dict[str, Any]] = {
     "no values": {"facts": lambda *_: ["a"]},
     "values that no file holds": {"facts": lambda *_: {"made by": read_bars}},
     "it raises": {"facts": raises},
-    "counted as seconds": {"counted": "seconds"},
+    "a name that is taken": {"facts": lambda *_: {"data": "mine"}},
     "a metric called loss": {"metric": Metric("loss", "loss")},
     "a measure called loss": {"measures": {"mine": "loss"}},
 }
@@ -169,7 +191,7 @@ FACTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("members", FACTS.values(), ids=list(FACTS))
 def test_what_a_task_tells(members: dict[str, Any]):
     with must_raise(UsageError, "predict-height"):
-        check_facts(task_with(**members), INPUT, AUGMENTATION, TRAIN)
+        check_facts(task_with(**members), {"data": "bars"}, INPUT, AUGMENTATION, TRAIN)
 
 
 @pytest.fixture(scope="module")
@@ -211,6 +233,11 @@ def answers(make: Callable[[str], Any]) -> Any:
     return task_with(predict=lambda self, network, output, inputs, names, search, facts: [make(name) for name in names])
 
 
+def squeezed(self: Any, network: Any, output: Any, inputs: Tensor, names: Any, search: Any, facts: Any) -> Any:
+    values = network(inputs).detach().squeeze()
+    return [NumberPrediction(name, float(value)) for name, value in zip(names, values, strict=True)]
+
+
 TASKS: dict[str, Any] = {
     "metrics that raise": task_with(metrics=raises),
     "no metrics": task_with(metrics=lambda *_: NoMetrics()),
@@ -218,7 +245,17 @@ TASKS: dict[str, Any] = {
     "a value that is not finite": found(value=float("nan")),
     "a loss that is not finite": found(loss=float("inf")),
     "details that no file holds": found(details={"made by": read_bars}),
+    "no sentence": found(sentence=None),
+    "a count that is no number": found(count=None),
+    "an interval in words": found(interval="a to b"),
+    "half an interval": found(interval=(0.5,)),
+    "nothing about it": found(about=None),
+    "an example that is a text": found(examples=("x",)),
+    "an example of no sample": found(examples=(Example(99999, "x", "1", "2"),)),
+    "a table that is a text": found(tables=("x",)),
     "no answers": task_with(predict=lambda *_: []),
+    "answers that need two samples": task_with(predict=squeezed),
+    "answers by other names": answers(lambda name: NumberPrediction("image", 0.5)),
     "answers that are numbers": answers(lambda name: 0.5),
     "answers that are no predictions": answers(Bare),
     "cells that are no texts": answers(lambda name: Wordless(name, 0.5)),
@@ -249,6 +286,7 @@ class Shaped(nn.Module):
 NETWORKS = {
     "no tensor": Shaped(None),
     "one row for all": Shaped((1, 1)),
+    "more logits than outputs": Shaped((6, 7)),
     "not finite": Shaped((6, 1), torch.inf),
 }
 
@@ -265,11 +303,51 @@ def test_a_network_with_more_logits_than_classes(tmp_path: Path):
     assert not (tmp_path / "run").exists()
 
 
+class Stateful(Columns):
+    """A network whose state is more than tensors."""
+
+    def get_extra_state(self) -> Any:
+        return {"seen": 3}
+
+
+class Locked(Columns):
+    """A network that cannot be copied."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise RuntimeError("no copies")
+
+
+MADE: dict[str, Callable[[], nn.Module]] = {
+    "nothing to train": lambda: Columns().requires_grad_(False),
+    "no shape yet": lambda: nn.LazyLinear(1),
+    "not finite": lambda: nn.ParameterList([torch.full((1,), torch.nan)]),
+    "more than tensors": Stateful,
+    "no copy": Locked,
+}
+
+
+@pytest.mark.parametrize("make", MADE.values(), ids=list(MADE))
+def test_what_a_network_is_made_of(make: Callable[[], nn.Module]):
+    check_network(Columns())
+    with must_raise(UsageError, "the network "):
+        check_network(make())
+
+
 def measured(value: Any) -> Callable[..., Any]:
     def objective(network: Callable[..., Tensor], batch: Batch) -> Any:
         return squared_error(network, batch)[0], len(batch), value
 
     return objective
+
+
+class Weighed(nn.Linear):
+    """An objective with weights of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1)
+
+    def forward(self, network: Callable[..., Tensor], batch: Batch) -> Any:
+        return super().forward(network(batch.inputs)).square().sum(), len(batch), {}
 
 
 OBJECTIVES: dict[str, Callable[..., Any]] = {
@@ -282,6 +360,8 @@ OBJECTIVES: dict[str, Callable[..., Any]] = {
     "a measure of three": measured({"three": torch.zeros(3)}),
     "a measure that is a number": measured({"half": 0.5}),
     "measures in a list": measured([]),
+    "a measure by number": measured({1: torch.zeros(())}),
+    "weights that nothing trains": Weighed(),
     "a measure of the loop's own": measured({"count": torch.zeros(())}),
 }
 
@@ -299,6 +379,20 @@ def test_measures_of_some_batches_only(tmp_path: Path):
 
     with must_raise(RunError, "odd"):
         vitrail.train("bars", tmp_path / "run", OPTIONS, task=PredictNumber(), reader=read_bars, objective=objective)
+
+
+def test_what_fails_in_the_middle_of_a_run_is_one_line_and_loses_nothing(tmp_path: Path):
+    calls: list[int] = []
+
+    def objective(network: Callable[..., Tensor], batch: Batch) -> Any:
+        calls.append(1)
+        if len(calls) > 30:
+            raise ZeroDivisionError("of ours")
+        return squared_error(network, batch)
+
+    with must_raise(RunError, "objective"):
+        vitrail.train("bars", tmp_path / "run", OPTIONS, task=PredictNumber(), reader=read_bars, objective=objective)
+    assert "stopped" in (tmp_path / "run" / "run.html").read_text()
 
 
 def test_a_network_for_sequences_that_cannot_be_asked_to_write(tmp_path: Path):
@@ -340,7 +434,12 @@ def test_the_line_of_a_persons_own_code_is_named(batch: Batch):
 
 
 @pytest.mark.parametrize(
-    "members", [{"metric": "mae"}, {"column": None}, {"networks": ("Vit",)}, {"networks": ()}, {"counted": 3}]
+    "members",
+    [
+        *({"metric": "mae"}, {"column": None}, {"networks": ("Vit",)}, {"networks": ()}, {"counted": 3}),
+        *({"counted": "seconds"}, {"counted": "samples"}, {"counted": "training_loss"}),
+        *({"name": ""}, {"name": "auto"}, {"name": "a\nb"}),
+    ],
 )
 def test_what_a_task_is(members: dict[str, Any]):
     check_kinds(PredictNumber(), None, None, None, None)
@@ -350,7 +449,12 @@ def test_what_a_task_is(members: dict[str, Any]):
 
 @pytest.mark.parametrize(
     "given",
-    [{"task": task_with(metrics=raises)}, {"task": task_with(fit=raises)}, {"parts": vitrail.nn.Parts(norm=raises)}],
+    [
+        {"task": task_with(metrics=raises)},
+        {"task": task_with(fit=raises)},
+        {"task": task_with(objective=raises)},
+        {"parts": vitrail.nn.Parts(norm=raises)},
+    ],
 )
 def test_nothing_is_written(given: Any, tmp_path: Path):
     with must_raise(UsageError):

@@ -167,8 +167,9 @@ def _decode(images: Images, index: int, preprocessing: Preprocessing, whole: boo
     """The pixels of one image; black ones, and why, where it cannot be read."""
     try:
         return preprocessing.to_uint8(images.open(index), whole=whole), ""
-    except DataError as error:
-        return torch.zeros(preprocessing.channels, *preprocessing.size, dtype=torch.uint8), error.problem
+    except (DataError, OSError) as error:  # the second by images of a person's own
+        problem = error.problem if isinstance(error, DataError) else f"{images.name(index)}: {error}"
+        return torch.zeros(preprocessing.channels, *preprocessing.size, dtype=torch.uint8), problem
 
 
 def filled_up(images: Sequence[Image]) -> tuple[UInt8[Tensor, "n c h w"], Int64[Tensor, "n 2"]]:

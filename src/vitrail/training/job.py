@@ -28,7 +28,7 @@ from vitrail.tasks import Result, Task
 from vitrail.tasks.task import Objective
 from vitrail.text import python_call, typed
 from vitrail.training.checkpoint import load_state, save_state, states, weights_hash
-from vitrail.training.contracts import check_kinds
+from vitrail.training.contracts import check_kinds, guarded
 from vitrail.training.distill.request import HANDED, Request
 from vitrail.training.distill.teacher import Teacher, of_model
 from vitrail.training.evaluate import batches_of, evaluate_split
@@ -216,11 +216,13 @@ class _Job:
         with stop_signals() as asked:
             loop = train_loop(state, prepared.data, prepared.objective, settings.optimization, settings.execution)
             try:
-                self._follow(loop, state, asked)
+                with guarded(settings.own, RunError):
+                    self._follow(loop, state, asked)
             except VitrailError:
                 self._write_page("stopped")
                 raise
-        return self._finish(state)
+        with guarded(settings.own, RunError):
+            return self._finish(state)
 
     def _refuse_to_repeat(self) -> None:
         """A run that has no saved state begins again, unless it was finished: then that would replace its model."""

@@ -87,7 +87,7 @@ def learning_rate(choices: Optimization, step: int, steps_per_epoch: int) -> flo
 
 
 class Average:
-    """An exponential moving average of a network's parameters, which is what is evaluated and saved.
+    """An exponential moving average of a network's parameters, its buffers as they are: what is evaluated and saved.
 
     average <- d * average + (1 - d) * weights, with d = min(decay, (1 + step) / (10 + step)), so that the first
     steps do not weigh down the rest.
@@ -101,12 +101,15 @@ class Average:
         self.network = copy.deepcopy(network).requires_grad_(False).eval()
         self._averaged: list[Tensor] = list(self.network.parameters())
         self._current: list[Tensor] = list(network.parameters())
+        self._buffers = list(zip(self.network.buffers(), network.buffers(), strict=True))
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Take the weights of step `step` (counted from 0) into the average."""
         decay = min(self.decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(self._averaged, self._current, 1 - decay)
+        for kept, current in self._buffers:  # such as running means, which are averages already
+            kept.copy_(current)
 
 
 def gradient_norms(parameters: Sequence[Tensor]) -> Tensor:

@@ -33,7 +33,7 @@ from vitrail.nn.networks import build as build_network
 from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.tasks import Task, check_column, choose_task
 from vitrail.tasks.task import Input, Objective, unit_of
-from vitrail.training.contracts import check_codec, check_facts, read_own, rehearse
+from vitrail.training.contracts import check_codec, check_facts, check_network, guarded, read_own, rehearse
 from vitrail.training.distill.objective import with_teacher
 from vitrail.training.distill.request import Request, teacher_of
 from vitrail.training.events import Listen, Reading
@@ -180,7 +180,8 @@ def new_run(
         if options.accumulate is None and "accumulate" not in given.get("optimization", {}):
             prepared, more = _in_micro_batches(prepared, memory)
         listen("timing a few steps")
-        batch, whole = prepared.trial()
+        with guarded(prepared.settings.own):
+            batch, whole = prepared.trial()
         rehearse(prepared.model, prepared.objective, batch, settings.own)
         width = vars(image_config(settings.network) or settings.network)["width"]
         execution, said, seconds = pick_precision(
@@ -272,9 +273,8 @@ def build(
         check_parts(settings.network, own.parts)
     torch.manual_seed(settings.seed)
     network = build_network(settings.network, own.parts) if own.network is None else own.network
-    if own.network is not None or own.parts is not None:
-        _refuse_shared(network)
-    tell = task.facts if own.task is None else partial(check_facts, task)
+    if own.network is not None:
+        check_network(network)
     facts = {
         "data": settings.data,
         f"training_{unit_of(read_by)}s": len(dataset.train),
@@ -282,8 +282,10 @@ def build(
         "epochs": settings.optimization.epochs,
         "seed": settings.seed,
         **settings.distillation_facts(),
-        **tell(read_by, settings.augmentation, dataset.train),
     }
+    if own.task is not None:
+        check_facts(task, facts, read_by, settings.augmentation, dataset.train)
+    facts |= task.facts(read_by, settings.augmentation, dataset.train)
     model = Model(network.to(device), read_by, dataset.codec, task, background, facts)
     data = Batches(
         train,
@@ -296,28 +298,17 @@ def build(
         device,
     )
     held_out = dataset.validation.column(task.column)
+    with guarded(settings.own):
+        objective = own.objective or task.objective(settings.augmentation)
     return Prepared(
         settings=settings,
         dataset=dataset,
         model=model,
         data=data,
         validation=Batches(validation, held_out, dataset.codec, read_by, device=device),
-        objective=own.objective or task.objective(settings.augmentation),
+        objective=objective,
         notes=(*notes, *unreadable_notes(train, validation)),
     )
-
-
-def _refuse_shared(network: nn.Module) -> None:
-    """Refuse a tensor that stands in two places of an own network, which its file could not hold.
-
-    Raises:
-        UsageError: Names both places.
-    """
-    places: dict[int, str] = {}
-    for name, parameter in network.named_parameters(remove_duplicate=False):
-        if id(parameter) in places:
-            raise UsageError(f"{places[id(parameter)]} and {name} share one tensor", "a tensor of its own for each")
-        places[id(parameter)] = name
 
 
 def _images(settings: Settings, dataset: Dataset, listen: Listen) -> tuple[Preprocessing, Loader, Loader]:
