@@ -38,8 +38,8 @@ from vitrail.data import Codec, Labels, RawDataset, Samples, Values
 from vitrail.data.batches import Batch
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.nn import SILENT, Parts, ViT, ViTConfig, parts_of
+from vitrail.own import python_call
 from vitrail.tasks import Task
-from vitrail.text import python_call
 
 
 @pytest.fixture(scope="module")

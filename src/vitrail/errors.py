@@ -7,12 +7,8 @@ library, so that any part of it may raise them.
 
 import difflib
 import math
-import sysconfig
-import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
-from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -53,73 +49,6 @@ class DataError(VitrailError):
     """Bad data or bad weights (exit code 3)."""
 
     exit_code = 3
-
-
-class Broken(Exception):
-    """A contract that is not kept; `contract` names its owner."""
-
-
-def demand(kept: bool, problem: str) -> None:
-    """Hold one clause of a contract.
-
-    Args:
-        kept: Whether it is kept.
-        problem: What is wrong where it is not, for a sentence that names its owner before.
-
-    Raises:
-        Broken: It is not kept.
-    """
-    if not kept:
-        raise Broken(problem)
-
-
-@contextmanager
-def contract(whose: str, wanted: str, kind: type[VitrailError] = UsageError) -> Iterator[None]:
-    """Whatever goes wrong in this block, in code that a person brought, is one line with its contract.
-
-    Args:
-        whose: What is asked: "the reader read_bars".
-        wanted: Its contract, for the hint.
-        kind: The error that is raised.
-
-    Raises:
-        VitrailError: Of that kind; where the library itself raised one it is that.
-    """
-    try:
-        yield
-    except VitrailError:
-        raise
-    except Broken as error:
-        raise kind(f"{whose} breaks its contract: {error}", wanted) from None
-    except Exception as error:  # anything may go wrong there
-        text = str(error).strip().partition("\n")[0]
-        problem = f"it raised {type(error).__name__}{': ' * bool(text)}{text}{_place(error)}"
-        raise kind(f"{whose} breaks its contract: {problem}", wanted) from error
-
-
-def _place(error: Exception) -> str:
-    """File and line of a person's own code in which an error arose; empty where there is none."""
-    others = (str(Path(__file__).parent), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<")
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
-    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-
-
-def check_kind(name: str, given: object, kind: Any, wanted: str) -> None:
-    """Hold an argument that takes an object, or None, against the class that is wanted.
-
-    Args:
-        name: Of the argument.
-        given: What was given.
-        kind: Its class.
-        wanted: What to give, for the hint.
-
-    Raises:
-        UsageError: It is of another class, or the class itself.
-    """
-    if given is not None and not isinstance(given, kind):
-        what = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
-        hint = f"{name}={given.__name__}(...)" if isinstance(given, type) else wanted
-        raise UsageError(f"{name} must be a {kind.__name__}, got {what}", hint)
 
 
 def counted(number: int, one: str, many: str = "") -> str:

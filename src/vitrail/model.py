@@ -26,7 +26,7 @@ from vitrail.data.hugging_face import from_hugging_face, to_hugging_face
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import read_tensors, with_checksum
 from vitrail.data.vocabulary import Vocabulary
-from vitrail.errors import DataError, UsageError, VitrailError, check_kind, nearest
+from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.io import read_json, to_json, write_file
 from vitrail.nn import (
     STANDARD,
@@ -39,10 +39,10 @@ from vitrail.nn import (
     parts_of,
 )
 from vitrail.nn.networks import NETWORKS, build, config_from_dict, config_to_dict
+from vitrail.own import OWN as OWN_PART, check_given, check_kind, python_call, typed
 from vitrail.tasks import TASKS, Prediction, Result, Task
 from vitrail.tasks.classify import Classification
 from vitrail.tasks.task import Input, check_fit
-from vitrail.text import OWN as OWN_PART, check_given, python_call, typed
 
 OLD, FORMAT = 1, 2  # the first is read, by `weights/format1.py`, and never written
 OWN = "own"  # the kind of a network that a person made

@@ -24,15 +24,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.errors import UsageError, contract, demand, nearest
+from vitrail.errors import UsageError, nearest
 from vitrail.nn.blocks import STANDARD, Parts, own
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.embedding import grid_of
 from vitrail.nn.networks import NetworkConfig, build, example_inputs
 from vitrail.nn.record import Queries, Tokens
 from vitrail.nn.twin import evaluating
-
-OWN = "own:"  # in front of the name of a part that is not in the table
+from vitrail.own import OWN, contract, demand
 
 
 @runtime_checkable

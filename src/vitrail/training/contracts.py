@@ -31,11 +31,12 @@ from vitrail.data.columns import Codec, Column, Match, Texts
 from vitrail.data.dataset import ALL, SPLIT_NAMES, TEST, TRAIN, VALIDATION, RawDataset, Samples
 from vitrail.data.images import Images
 from vitrail.data.readers import Reader
-from vitrail.errors import DataError, UsageError, VitrailError, check_kind, contract, demand
+from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.io import plain, to_json
 from vitrail.model import Model
 from vitrail.nn import Parts, evaluating
 from vitrail.nn.networks import NETWORKS
+from vitrail.own import check_kind, contract, demand
 from vitrail.pages import ClassTable, Confusion, Table
 from vitrail.tasks import TASKS, Example, Metric, Prediction, Result, Task
 from vitrail.tasks.task import Input, Objective

@@ -18,10 +18,10 @@ from vitrail.errors import DataError, UsageError
 from vitrail.model import Model, load, open_model, own_of
 from vitrail.nn import Parts
 from vitrail.nn.twin import evaluating
+from vitrail.own import check_given
 from vitrail.runtime import processors
 from vitrail.tasks import Result, Task, check_column
 from vitrail.tasks.task import unit_of
-from vitrail.text import check_given
 from vitrail.training.contracts import read_own
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import read_yaml, settings_from_dict

@@ -23,10 +23,10 @@ from vitrail.io import write_file
 from vitrail.model import CARD, Model, card_of, save
 from vitrail.nn import Parts, ViT
 from vitrail.nn.networks import NETWORKS
+from vitrail.own import python_call, typed
 from vitrail.runtime import threads_set
 from vitrail.tasks import Result, Task
 from vitrail.tasks.task import Objective
-from vitrail.text import python_call, typed
 from vitrail.training.checkpoint import load_state, save_state, states, weights_hash
 from vitrail.training.contracts import check_kinds, guarded
 from vitrail.training.distill.request import HANDED, Request

@@ -18,12 +18,12 @@ from vitrail.data.dataset import Counts, Dataset, read_vocabulary
 from vitrail.data.images import ArrayImages, Images, MadeImages
 from vitrail.data.readers import Reader, check_root, format_of
 from vitrail.data.vocabulary import Vocabulary
-from vitrail.errors import DataError, UsageError, contract
+from vitrail.errors import DataError, UsageError
 from vitrail.nn import Parts, ViTConfig, names_of
 from vitrail.nn.networks import NetworkConfig, config_to_dict, kind_of
+from vitrail.own import contract, python_call, typed
 from vitrail.tasks import TASKS, Task
 from vitrail.tasks.task import Objective
-from vitrail.text import python_call, typed
 from vitrail.training.distill.request import Request, anywhere
 from vitrail.training.execution import pick_execution
 from vitrail.training.loop import steps_per_epoch

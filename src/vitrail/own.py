@@ -1,0 +1,142 @@
+"""What a person brings as an object: how it is held against its contract, and the call in Python that takes it.
+
+with contract("the reader read_bars", "(data, data_root) -> RawDataset"):   whatever goes wrong inside is one line
+    demand(isinstance(found, RawDataset), "it gave a list")
+check_given(stored, {"reader": reader}, "evaluate", ["'runs/x'"])           the hint is the call that is wanted
+"""
+
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from vitrail.errors import UsageError, VitrailError
+
+OWN = "own:"  # in front of the name of a part that is a person's own
+
+
+class Broken(Exception):
+    """A contract that is not kept; `contract` names its owner."""
+
+
+def demand(kept: bool, problem: str) -> None:
+    """Hold one clause of a contract.
+
+    Args:
+        kept: Whether it is kept.
+        problem: What is wrong where it is not, for a sentence that names its owner before.
+
+    Raises:
+        Broken: It is not kept.
+    """
+    if not kept:
+        raise Broken(problem)
+
+
+@contextmanager
+def contract(whose: str, wanted: str, kind: type[VitrailError] = UsageError) -> Iterator[None]:
+    """Whatever goes wrong in this block, in code that a person brought, is one line with its contract.
+
+    Args:
+        whose: What is asked: "the reader read_bars".
+        wanted: Its contract, for the hint.
+        kind: The error that is raised.
+
+    Raises:
+        VitrailError: Of that kind; where the library itself raised one it is that.
+    """
+    try:
+        yield
+    except VitrailError:
+        raise
+    except Broken as error:
+        raise kind(f"{whose} breaks its contract: {error}", wanted) from None
+    except Exception as error:  # anything may go wrong there
+        text = str(error).strip().partition("\n")[0]
+        problem = f"it raised {type(error).__name__}{': ' * bool(text)}{text}{_place(error)}"
+        raise kind(f"{whose} breaks its contract: {problem}", wanted) from error
+
+
+def _place(error: Exception) -> str:
+    """File and line of a person's own code in which an error arose; empty where there is none."""
+    others = (str(Path(__file__).parent), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<")
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
+    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+
+
+def check_kind(name: str, given: object, kind: Any, wanted: str) -> None:
+    """Hold an argument that takes an object, or None, against the class that is wanted.
+
+    Args:
+        name: Of the argument.
+        given: What was given.
+        kind: Its class.
+        wanted: What to give, for the hint.
+
+    Raises:
+        UsageError: It is of another class, or the class itself.
+    """
+    if given is not None and not isinstance(given, kind):
+        what = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
+        hint = f"{name}={given.__name__}(...)" if isinstance(given, type) else wanted
+        raise UsageError(f"{name} must be a {kind.__name__}, got {what}", hint)
+
+
+def typed(value: Any) -> str:
+    """A value as it is typed in Python, as far as that can be known: `PredictNumber(bins=3)`, `Weighted(...)`."""
+    if is_dataclass(value):
+        known = [(each.name, getattr(value, each.name), each.default) for each in fields(value) if each.init]
+        words = [f"{name}={typed(new)}" for name, new, usual in known if repr(new) != repr(usual)]
+        return f"{type(value).__name__}({', '.join(words)})"
+    text = f"Path({str(value)!r})" if isinstance(value, PurePath) else repr(value)
+    return f"{type(value).__name__}(...)" if "<" in text else text
+
+
+def python_call(verb: str, words: Sequence[str], own: Mapping[str, str]) -> str:
+    """The call in Python that a run or a model wants which was made with a person's own objects.
+
+    Args:
+        verb: load, evaluate, train or distill.
+        words: The arguments in front of the objects, as they are typed.
+        own: What is stored of each object, by its kind. What has no name that can be typed becomes `...`.
+    """
+    return f"vitrail.{verb}({', '.join([*words, *(f'{kind}={_named(kind, name)}' for kind, name in own.items())])})"
+
+
+def _named(kind: str, stored: str) -> str:
+    if kind == "parts":
+        slots = [slot.partition("=") for slot in stored.split(", ") if "=" in slot]
+        return f"vitrail.nn.Parts({', '.join(f'{slot}={_part(slot, name)}' for slot, _, name in slots) or '...'})"
+    found = re.fullmatch(r"(?:.*<locals>\.)?([A-Za-z_][\w.]*)(\(.*\))?", stored)
+    if found is None or (kind == "task" and not found[2]):
+        return "..."
+    return found[1] + (found[2] or "(...)" * (kind == "network"))
+
+
+def _part(slot: str, name: str) -> str:
+    called = name.removeprefix(OWN)
+    if name == called:
+        return f"vitrail.nn.parts_of({{{slot!r}: {name!r}}}).{slot}"
+    return called if called.isidentifier() else "..."
+
+
+def check_given(own: Mapping[str, str], given: Mapping[str, object], verb: str, words: Sequence[str]) -> None:
+    """Refuse to open what was made with a person's own objects without them.
+
+    Args:
+        own: What is stored of each, by its kind.
+        given: The objects, by their kind; None where there is none.
+        verb: As for `python_call`, and
+        words: likewise; the first is what was made.
+
+    Raises:
+        UsageError: Names those that are missing; its hint is the call.
+    """
+    missing = "; ".join(f"{kind} {own[kind]}".strip() for kind in own if given.get(kind) is None)
+    if missing:
+        problem = f"{words[0]} was made with objects of a person's own, which are not given: {missing}"
+        raise UsageError(problem, python_call(verb, words, own))
