@@ -150,5 +150,5 @@ def test_the_ends_of_a_scale() -> None:
     assert ends_words(value_range(values, False), False) == ("0", "", "3")
     low, zero, high = ends_words(value_range(values, True), True)
     assert (low.split()[0], zero, high.split()[0]) == ("−3", "0", "3")
-    assert ends_words(share_range(values, False, Common(0.75, False)), False) == ("0", "", "75.0\u00a0%")
-    assert ends_words(share_range(values, False, Common(0.25, True)), False) == ("0", "", ">\u00a025.0\u00a0%")
+    assert ends_words(share_range(values, False, Common(0.75, False)), False) == ("0", "", "75.0 %")
+    assert ends_words(share_range(values, False, Common(0.25, True)), False) == ("0", "", "> 25.0 %")

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitrail.text import JOIN, percent_in_words
+from vitrail.text import percent_in_words
 
 Verdict = Literal["supported", "weak", "no better than random", "cannot tell"]
 Kind = Literal["composites", "surrogates"]
@@ -72,7 +72,7 @@ def _as_good(p: float) -> str:
 
 def _above(p: float) -> str:
     """A p above the limit, which must not read like the limit."""
-    return percent_in_words(p) if round(100 * p) > 100 * EVIDENCE else f"{100 * p:.1f}{JOIN}%"
+    return percent_in_words(p) if round(100 * p) > 100 * EVIDENCE else f"{100 * p:.1f} %"
 
 
 @dataclass(frozen=True, eq=False)

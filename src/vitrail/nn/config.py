@@ -136,16 +136,6 @@ class ViTConfig:
         return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})  # pyrefly: ignore
 
     @property
-    def outputs(self) -> int:
-        """Logits of an image."""
-        return self.classes
-
-    @property
-    def reads(self) -> "ViTConfig":
-        """What the inputs are: the images of this ViT."""
-        return self
-
-    @property
     def head_width(self) -> int:
         """Numbers per head, whether `head_dim` says it or leaves it open."""
         return head_dim_of(self.width, self.heads, self.head_dim)

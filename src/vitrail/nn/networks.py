@@ -32,6 +32,16 @@ def kind_of(config: NetworkConfig) -> str:
     return next(kind for kind, (known, _) in NETWORKS.items() if type(config) is known)
 
 
+def reads_of(config: NetworkConfig) -> ViTConfig | int:
+    """What the inputs of a network are: the images of a ViT, or ids below a number."""
+    return config if isinstance(config, ViTConfig) else config.reads
+
+
+def outputs_of(config: NetworkConfig) -> int:
+    """How many logits a network gives: of an image, or of a token."""
+    return config.classes if isinstance(config, ViTConfig) else config.outputs
+
+
 def config_to_dict(config: NetworkConfig) -> dict[str, Any]:
     """Plain values, with the kind in front."""
     return {"kind": kind_of(config), **asdict(config)}

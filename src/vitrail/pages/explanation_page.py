@@ -16,7 +16,7 @@ from vitrail.pages.maps import at_a_glance, map_figure
 from vitrail.pages.trust import how_tested, shared_block
 from vitrail.pages.views import ExplainedPicture, ExplanationPage
 from vitrail.pages.words import tests_of
-from vitrail.text import percent, percent_in_words
+from vitrail.text import joined, percent, percent_in_words
 
 KIND = "explanation"  # by which the page is known again
 FEW = 3  # maps that stand beside the picture; more stand below it
@@ -56,7 +56,7 @@ def _answer(explained: ExplainedPicture) -> str:
     if not explained.top:
         return '<p class="verdict">The model gave no answer.</p>'
     name, probability = explained.top[0]
-    verdict = f"The model says <b>{escape(name)}</b> ({percent_in_words(probability)})."
+    verdict = f"The model says <b>{escape(name)}</b> ({joined(percent_in_words(probability))})."
     if explained.true_label is not None:
         right = explained.true_label == name
         mark = "✓ That is its label." if right else f"✗ Its label is <b>{escape(explained.true_label)}</b>."

@@ -19,7 +19,7 @@ from vitrail.pages.tables import (
     settings_table,
 )
 from vitrail.pages.views import ClassTable, Confusion, EvaluationView, Example, RunView, Section, Table
-from vitrail.text import JOIN, percent
+from vitrail.text import percent
 
 _STATES = {
     "running": "Still running. This page is written anew after every epoch; reload it to see more.",
@@ -68,7 +68,7 @@ def _curves(run: RunView) -> str:
     losses = [value for value in training + validation if value is not None and value > 0]
 
     def write(value: float) -> str:
-        return f"{number(100 * value)}{JOIN}%" if run.fraction else number(value)
+        return f"{number(100 * value)} %" if run.fraction else number(value)
 
     charts = (
         line_chart(

@@ -40,7 +40,7 @@ from vitrail.pages.words import (
     told_words,
     unit_words,
 )
-from vitrail.text import percent, percent_in_words
+from vitrail.text import joined, percent, percent_in_words
 
 __all__ = ["draw_map_file", "draw_sheet"]
 
@@ -97,7 +97,7 @@ def _subject(column: Column, explained: ExplainedPicture) -> None:
         column.text("The model gave no answer.")
         return
     name, probability = explained.top[0]
-    column.text(f"The model says {name} ({percent_in_words(probability)}).", TEXT + 3, bold=True)
+    column.text(f"The model says {name} ({joined(percent_in_words(probability))}).", TEXT + 3, bold=True)
     if explained.true_label is not None:
         right = explained.true_label == name
         said = "Right: that is its label." if right else f"Wrong: its label is {explained.true_label}."

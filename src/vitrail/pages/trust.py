@@ -23,7 +23,6 @@ from vitrail.pages.words import (
     unit_words,
     upper,
 )
-from vitrail.text import JOIN
 
 WIDTH, HEIGHT, MARGIN = 320, 46, 10  # of the line of a score
 _MARKS = {
@@ -127,7 +126,7 @@ def _numbers(trust: TrustView, key: str = "") -> str:
     rows = [
         (
             "Score",
-            f"{score} (95{JOIN}% interval {low} to {high}): the mean fall of the explained number, in logits, while "
+            f"{score} (95 % interval {low} to {high}): the mean fall of the explained number, in logits, while "
             "squares are covered in the map's order, from the first one to half of all. Beside the random maps, all "
             "maps meet the very same covers, so that nothing but the squares differs",
         ),
@@ -210,7 +209,7 @@ def how_tested(trusts: Sequence[TrustView]) -> str:
         f"map names them, by {escape(fills)}, and the fall of the explained number is compared with the fall for "
         f"{maps} of the same smoothness. A logit counts from the mean of all classes. {scores} The test was computed "
         f"{escape(precisions)}.</li>"
-        f"<li><b>Supported</b>: at most 5{JOIN}% of pictures without evidence reach the number, and at most one random "
+        f"<li><b>Supported</b>: at most 5 % of pictures without evidence reach the number, and at most one random "
         "map in twenty does as well as this one. <b>Weak</b>: at most one in five does. <b>No better than random</b>: "
         f"more do. <b>Cannot tell</b>: there is no evidence to be found, or it could not be asked for.{asked}</li>"
         "<li>Maps of the last two kinds are drawn pale, in a hatched frame: strong colours would say more than is "

@@ -8,13 +8,13 @@ from statistics import median
 from vitrail.pages.colour import Range
 from vitrail.pages.html import number
 from vitrail.pages.views import HeatView, TrustView
-from vitrail.text import JOIN, percent
+from vitrail.text import percent
 
 SCORE_TITLE = "Fall of the score when squares are covered"
 # Two numbers for one map look like a mistake unless somebody says what each is for.
 TWO_SCORES = (
     "“This map” met the very covers that the random maps met, so they can be compared; “under every cover” is its "
-    f"mean with each of the ten covers at every step, with the 95{JOIN}% interval."
+    "mean with each of the ten covers at every step, with the 95 % interval."
 )
 STEP_TOLD = (
     "What covering the brightest squares does is told of one step, up to a quarter of all squares: the one at which "
@@ -31,7 +31,7 @@ def ends_words(shown: Range, signed: bool) -> tuple[str, str, str]:
     """What stands at the left end of a colour scale, in its middle and at its right end."""
     low, high = number(shown.low, 3), number(shown.high, 3)
     if shown.rooted:  # shares
-        low, high = "0", f"{f'>{JOIN}' if shown.more else ''}{percent(shown.high)}"
+        low, high = "0", f"{'> ' if shown.more else ''}{percent(shown.high)}"
     if not signed:
         return low, "", high
     return f"{high if shown.rooted else low} against", "0", f"{high} for"

@@ -29,7 +29,7 @@ from vitrail.tasks.task import (
     interval_words,
     wilson_interval,
 )
-from vitrail.text import JOIN, percent
+from vitrail.text import percent
 
 if TYPE_CHECKING:
     from vitrail.data.augmentation import Augmentation
@@ -165,7 +165,7 @@ class ClassMetrics(Metrics):
             sentence=f"of {counted(images, 'image')} ({interval_words(interval)})",
             about=(
                 f"{'is' if images == 1 else 'are'} classified correctly",
-                f"With 95{JOIN}% confidence the accuracy on images like these lies between {percent(low, 2)} and "
+                f"With 95 % confidence the accuracy on images like these lies between {percent(low, 2)} and "
                 f"{percent(high, 2)} (Wilson interval).",
             ),
             tables=(

@@ -34,7 +34,7 @@ from vitrail.tasks.task import (
     interval_words,
     wilson_interval,
 )
-from vitrail.text import JOIN, percent
+from vitrail.text import percent
 
 if TYPE_CHECKING:
     from vitrail.data.augmentation import Augmentation
@@ -210,7 +210,7 @@ class SequenceMetrics(Metrics):
             sentence=f"of {counted(count, 'sequence')} ({interval_words(interval)}), token error rate {errors}",
             about=(
                 f"{'is' if count == 1 else 'are'} written exactly right",
-                f"With 95{JOIN}% confidence the fraction for sources like these lies between {percent(low, 2)} and "
+                f"With 95 % confidence the fraction for sources like these lies between {percent(low, 2)} and "
                 f"{percent(high, 2)} (Wilson interval). Token error rate {errors}.",
             ),
             tables=(pages.Table("Length by length", ("length", "sequences", "exact"), tuple(rows)),),
@@ -362,7 +362,7 @@ class Sequences(Task):
         certain = 1 - smoothing + smoothing / output.outputs
         return (
             f"Trained with label smoothing {smoothing:g}, so even a certain token gets at most about "
-            f"{100 * certain:.3g}{JOIN}%; the probability of a text is the product over its tokens and its end."
+            f"{100 * certain:.3g} %; the probability of a text is the product over its tokens and its end."
         )
 
 

@@ -29,8 +29,8 @@ from vitrail.data.vocabulary import BEGIN, END, PADDING, Vocabulary
 from vitrail.errors import UsageError
 from vitrail.nn import Search, grid_of
 from vitrail.nn.generate import SequenceConfig
-from vitrail.nn.networks import NetworkConfig
-from vitrail.text import JOIN, percent
+from vitrail.nn.networks import NetworkConfig, outputs_of, reads_of
+from vitrail.text import percent
 
 if TYPE_CHECKING:  # who loads a model needs nothing that only a training has
     from vitrail.data.augmentation import Augmentation
@@ -338,7 +338,7 @@ def wilson_interval(correct: int, images: int) -> tuple[float, float]:
 
 def interval_words(interval: tuple[float, float]) -> str:
     """An interval of a fraction in words."""
-    return f"95{JOIN}% interval {percent(interval[0], 2)} to {percent(interval[1], 2)}"
+    return f"95 % interval {percent(interval[0], 2)} to {percent(interval[1], 2)}"
 
 
 def check_fit(config: object, input: Input, output: Codec) -> None:
@@ -349,13 +349,13 @@ def check_fit(config: object, input: Input, output: Codec) -> None:
     """
     if not isinstance(config, NetworkConfig):
         return
-    if config.outputs != output.outputs:
-        problem = f"the output has {output.outputs} {output.describe()[0]}, the network gives {config.outputs} logits"
-        raise UsageError(problem, f"an output of {config.outputs}, one for each logit")
+    if (logits := outputs_of(config)) != output.outputs:
+        problem = f"the output has {output.outputs} {output.describe()[0]}, the network gives {logits} logits"
+        raise UsageError(problem, f"an output of {logits}, one for each logit")
     if isinstance(config, SequenceConfig) and (config.padding, config.begin, config.end) != (PADDING, BEGIN, END):
         problem = f"the network has the special ids {config.padding}, {config.begin}, {config.end}"
         raise UsageError(problem, f"padding={PADDING}, begin={BEGIN}, end={END}, as in every Vocabulary")
-    reads = config.reads
+    reads = reads_of(config)
     if isinstance(reads, int):
         if not isinstance(input, Vocabulary) or input.outputs != reads:
             has = f"{input.outputs} ids" if isinstance(input, Vocabulary) else "none"

@@ -16,7 +16,7 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.dataset import Counts
 from vitrail.errors import UsageError, VitrailError, nearest
 from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViTConfig
-from vitrail.nn.networks import NetworkConfig, config_from_dict, config_to_dict
+from vitrail.nn.networks import NetworkConfig, config_from_dict, config_to_dict, reads_of
 from vitrail.weights.format1 import run_settings
 
 
@@ -196,7 +196,8 @@ class Settings:
 
 def image_config(network: NetworkConfig) -> ViTConfig | None:
     """The part of a network's configuration that reads images; None where texts are read."""
-    return None if isinstance(network.reads, int) else network.reads
+    reads = reads_of(network)
+    return None if isinstance(reads, int) else reads
 
 
 def _at_least(name: str, value: int, least: int) -> None:

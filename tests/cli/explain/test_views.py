@@ -35,12 +35,12 @@ def test_the_sentence_of_a_contrast_names_both_classes(tested: Comparison) -> No
     view = view_of(tested)
     assert (view.target, view.rather_than) == ("6", "5")
     assert view.trust is not None
-    assert " “6” rather than “5” from 90\u00a0% to 20\u00a0%; " in view.trust.sentence
+    assert " “6” rather than “5” from 90 % to 20 %; " in view.trust.sentence
     (heat,) = tested.heats
     alone = dataclasses.replace(tested, heats=(dataclasses.replace(heat, rather_than=None),))
     single = view_of(alone)
     assert single.trust is not None
-    assert " “6” from 90\u00a0% to 20\u00a0%; " in single.trust.sentence
+    assert " “6” from 90 % to 20 %; " in single.trust.sentence
 
 
 def test_json_has_what_the_sentence_says_and_no_rank_without_signal(tested: Comparison) -> None:

@@ -28,7 +28,6 @@ from vitrail.explain.readout import wide, without_autocast
 from vitrail.explain.target import Target, choose_target
 from vitrail.nn import SILENT, AnyRecord, Record, ViT
 from vitrail.nn.vit import Images
-from vitrail.text import JOIN
 
 AT_A_TIME = 8  # references
 
@@ -67,7 +66,7 @@ class HeadSources:
         said = []
         for index in strongest:
             head, source = divmod(index, self.share.shape[2])
-            part = f"{100 * float(shares[index]):.0f}{JOIN}% of what block {self.layer} adds to the {self.to}"
+            part = f"{100 * float(shares[index]):.0f} % of what block {self.layer} adds to the {self.to}"
             said.append(f"head {head} brought {self.names[source]}: {part}")
         return tuple(said)
 
