@@ -13,7 +13,8 @@ BENCHMARKS := $(patsubst benchmarks/%.py,benchmarks.%,$(filter-out %/__init__.py
 # One thread for each test process: small networks on shared cores are slower with more. Some hundred processes are
 # started, which need not compile the sources each.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(PY) -m pytest
-SPREAD := -n $(WORKERS) --dist loadfile
+# Files in their order, so that the last ones are short.
+SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help install demo test soak lint types docs check bench lessons notebooks pages clean
 .DEFAULT_GOAL := help

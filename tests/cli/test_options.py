@@ -69,7 +69,15 @@ REFUSED = {  # beside `device`, which is not there, and `data_root`, since no se
 IDLE = {"strict"}  # where nothing is left out
 
 
-@pytest.mark.parametrize(("verb", "name"), [(verb, name) for verb, asked in ASKED.items() for name in asked])
+OFTEN = {("evaluate", "photos"), ("predict", "photos"), ("predict", "strings"), ("explain", "strings")}
+EVERY = [
+    pytest.param(verb, name, marks=() if (verb, name) in OFTEN else pytest.mark.soak)
+    for verb, asked in ASKED.items()
+    for name in asked
+]
+
+
+@pytest.mark.parametrize(("verb", "name"), EVERY)
 def test_every_option_changes_the_answer_or_is_refused(verb: str, name: str, cli: Cli, tmp_path: Path):
     names = {field.name for field in fields(VERBS[verb].options) if "positional" not in field.metadata}
     assert names == OPTIONS[verb].keys(), "say in OPTIONS what the new option may be"

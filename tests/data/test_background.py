@@ -135,7 +135,11 @@ def test_where_there_is_none_it_is_said_why(count: int, patch: tuple[int, int]) 
 
 
 @pytest.mark.parametrize(
-    ("side", "patch", "least"), [(28, 7, 64), (64, 8, 64), (96, 16, 37), (224, 16, 40), (384, 16, 10)]
+    ("side", "patch", "least"),
+    [
+        *((28, 7, 64), (96, 16, 37)),
+        *(pytest.param(*rest, marks=pytest.mark.soak) for rest in ((64, 8, 64), (224, 16, 40), (384, 16, 10))),
+    ],
 )
 def test_photographs_fit_in_one_megabyte_and_come_back_to_the_bit(
     side: int, patch: int, least: int, tmp_path: Path

@@ -285,6 +285,7 @@ def test_statistics_are_those_of_all_pixels_of_all_images() -> None:
     assert std[0] == pytest.approx(0.6 * (0.6 * 0.4) ** 0.5)
 
 
+@pytest.mark.soak
 def test_statistics_of_mnist(mnist_root: Path) -> None:
     """The values that every tutorial prints."""
     pixels = read("mnist", mnist_root).splits["train"].inputs.pixels

@@ -46,7 +46,7 @@ def seldom(often: list[str], rest: list[str]) -> list:
 # ---- it passes
 
 
-@pytest.mark.parametrize("name", seldom(["class-0", "mean-1"], ["class-1", "class-2", "mean-0", "mean-2", "pairs-2"]))
+@pytest.mark.parametrize("name", seldom(["class-0"], ["mean-1", "class-1", "class-2", "mean-0", "mean-2", "pairs-2"]))
 def test_it_passes_on_trained_networks(name: str) -> None:
     report = selftest(load_planted(name))
     assert report.passed, str(report)
@@ -148,7 +148,11 @@ def test_it_tells_what_it_saw() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "pixels"), [("bfloat16", "float32"), ("float32", "bfloat16"), ("float64", "float32")]
+    ("weights", "pixels"),
+    [
+        ("float32", "bfloat16"),
+        *(pytest.param(kind, "float32", marks=pytest.mark.soak) for kind in ("bfloat16", "float64")),
+    ],
 )
 def test_images_of_another_precision_than_the_weights(weights: str, pixels: str) -> None:
     network = make_network(PLAIN).to(getattr(torch, weights))

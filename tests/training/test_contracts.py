@@ -406,8 +406,10 @@ def test_a_network_for_sequences_that_cannot_be_asked_to_write(tmp_path: Path):
         def forward(self, source: Tensor, target: Tensor, record: Any = None) -> Tensor:
             return self.map(target)
 
+    (tmp_path / "few.yaml").write_text("counts: {train: 64, validation: 16, test: 16}\n")
+    options = vitrail.TrainOptions(threads=1, precision="fp32", config=tmp_path / "few.yaml")
     with must_raise(UsageError, "network"):
-        vitrail.train("sort-digits", tmp_path / "run", vitrail.TrainOptions(threads=1), network=Mute())
+        vitrail.train("sort-digits", tmp_path / "run", options, network=Mute())
 
 
 def test_targets_that_are_not_finite_are_named(batch: Batch):

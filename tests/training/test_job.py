@@ -173,7 +173,7 @@ def test_a_signal_stops_and_the_run_goes_on(tmp_path: Path, step: int, number: i
 
 
 @pytest.mark.parametrize("often", [True, False])
-@pytest.mark.parametrize("step", [3, 9])
+@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.soak), 9])
 def test_a_run_that_died_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, often: bool) -> None:
     """From the last state, or from the start where there is none; no row comes twice, no picture counts twice."""
     expected = whole("digits")
