@@ -88,6 +88,14 @@ TABLE: dict[str, dict[str, Callable[..., Any]]] = {
 }
 
 
+CONTRACTS = {  # of parts that do not give the shape they get
+    "embedding": "a module: images (b, c, h, w) -> tokens (b, patches, width), or ids (b, n) -> (b, n, width)",
+    "positions": "a tensor (1, tokens, width), or None",
+    "pooling": "a module: (tokens (b, n, d), prefix) -> (b, d)",
+    "head": "a module: (b, d) -> logits (b, classes)",
+}
+
+
 def names_of(parts: Parts) -> dict[str, str]:
     """What is stored of parts: for each slot that is given, its name in the table, or `own:` and what it is called."""
     names = {}
@@ -156,7 +164,9 @@ def _tried(slot: str, make: Callable[..., Any], parts: Parts, watched: list[nn.M
     """Makes the same part, which then looks at itself whenever it is called."""
     name = names_of(parts)[slot].removeprefix(OWN)
     keeps, gets = f"the {slot} {name}", "config, activation" if slot == "mlp" else "config"
-    wanted = f"{slot}=lambda {gets}: MyModule(...); what it takes and gives stands in the docstring of vitrail.nn.Parts"
+    wanted = (
+        f"{slot}=lambda {gets}: ..., which makes {CONTRACTS.get(slot, 'a module: tokens (b, n, d) -> the same shape')}"
+    )
 
     def made(config: Any, *more: Any) -> Any:
         with contract(keeps, wanted):
