@@ -365,6 +365,8 @@ def test_answers_are_stored_where_nothing_is_augmented(tmp_path: Path) -> None:
     pairs = zip(finished.model.network.parameters(), live.model.network.parameters(), strict=True)
     for ours, theirs in pairs:
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+    still.write_text(f"{still.read_text()}distillation: {{teacher: '', cache: false}}\n")  # a file goes before "auto"
+    assert stored_distillation(distilled(tmp_path / "file", epochs=1, config=still).folder)["cache"] is False
     with must_raise(UsageError) as caught:
         distilled(tmp_path / "mixed", cache="on")
     assert caught.value.hint.startswith("--cache off")

@@ -168,6 +168,7 @@ def new_run(
     refuse_idle_data(data, options, dataset, own)
     settings, notes = resolve(data, options, given, dataset, learnt, own)
     asked = replayed(options, settings.execution, given)
+    request = None if request is None else request.completed(given)
     settings = settings if request is None else request.applied(settings)
     memory = free_memory(torch.device(settings.execution.device))
     settings, teacher = teacher_of(settings, request, dataset, new=True)

@@ -4,6 +4,7 @@
 before any image is read; `vitrail.training.distill.objective` turns a prepared classifier into a prepared student.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from vitrail.training.options import DistillOptions
 from vitrail.training.settings import Distillation, Settings
 
 HANDED = "python:"  # before the name of a teacher that was handed over
+WORDS = {"fit_head": ("never", "always"), "cache": ("off", "on")}  # what options call False and True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,15 @@ class Request:
             chosen["teacher_weights"] = anywhere(chosen["teacher_weights"])
         return {"teacher": anywhere(self.teacher), **chosen}
 
+    def completed(self, given: Mapping[str, Any]) -> "Request":
+        """The same, where options leave a choice open, with what a configuration file says of it."""
+        stored, network = given.get("distillation") or {}, given.get("network") or {}
+        said = {name: words[stored[name]] for name, words in WORDS.items() if name in stored}
+        if stored and "distillation_token" in network:
+            said["token"] = ("no", "yes")[network["distillation_token"]]
+        left = {name: word for name, word in said.items() if getattr(self.options, name) == "auto"}
+        return replace(self, options=replace(self.options, **left))
+
     def applied(self, settings: Settings) -> Settings:
         """The settings of the student: its distillation, and its token where there is one."""
         _refuse_idle(self.teacher, self.options)
@@ -61,9 +72,8 @@ class Request:
         if stored is None:
             return [f"teacher: none -> {self.teacher}"]
         token = "yes" if getattr(settings.network, "distillation_token", False) else "no"
-        kept = {"fit_head": ("never", "always"), "cache": ("off", "on")}
         pairs = [(name, getattr(stored, name), new) for name, new in self.given().items()]
-        pairs += [(name, words[getattr(stored, name)], getattr(self.options, name)) for name, words in kept.items()]
+        pairs += [(name, words[getattr(stored, name)], getattr(self.options, name)) for name, words in WORDS.items()]
         pairs.append(("token", token, self.options.token))
         return [f"{name}: {old} -> {new}" for name, old, new in pairs if new not in (old, "auto")]
 
