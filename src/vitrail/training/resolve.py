@@ -317,7 +317,7 @@ def _some(images: Images) -> list[Any]:
     for index in np.linspace(0, len(images) - 1, min(SAMPLED, len(images))).astype(int):
         try:
             opened.append(images.open(int(index)))
-        except DataError:
+        except (DataError, OSError):
             continue
     if not opened:
         raise DataError("none of the images looked at can be read", "other images, or another folder")

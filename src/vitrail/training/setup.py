@@ -213,6 +213,7 @@ def resume_run(
     """
     settings = settings_from_dict(read_yaml(folder.config), str(folder.config))
     stored = folder.read_data("another --out, to start again")
+    request = None if request is None else request.completed(given)
     check_same(folder.path, settings, stored["root"], data, options, given, request, own)
     pick_device(settings.execution.device)
     if options.workers is not None:  # the one choice that cannot change a bit of the result
