@@ -157,7 +157,7 @@ def test_a_planted_import_is_found():
         ("vitrail.explain.heat", "from vitrail.training import loop"),
         ("vitrail.explain.heat", "import timm"),
         ("vitrail.training.loop", "from vitrail.cli import main"),
-        ("vitrail.model", "import pickle"),
+        ("vitrail.model.loading", "import pickle"),
         ("vitrail.pages.html", "import torch"),
         ("vitrail.pages.html", "from vitrail.nn import ViT"),
         ("vitrail", "from vitrail.cli import main"),

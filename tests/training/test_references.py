@@ -14,7 +14,7 @@ from torch import Tensor
 
 import vitrail
 from tests.errors import must_raise
-from tests.old_format.images import make_images
+from tests.model.old_format.images import make_images
 from tests.runs import stored
 from tests.training.tiny import AGAIN, options, stopped as stopped_run, student_options, whole
 from vitrail.data.background import draw_background

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import vitrail
-from tests.old_format.images import make_images, some_images
-from tests.old_format.lab import PLACE, SOURCES, machine, teacher
+from tests.model.old_format.images import make_images, some_images
+from tests.model.old_format.lab import PLACE, SOURCES, machine, teacher
 from vitrail.errors import DataError, UsageError
 from vitrail.training.run import RunFolder
 

@@ -1,6 +1,6 @@
 """What wrote the folders beside it: the code of commit ec7d80c (format 1), on 2026-11-22; it is not for later code.
 
-    python -m tests.old_format.write FOLDER
+    python -m tests.model.old_format.write FOLDER
 
 It stays as the record of how they were made. `images.py` makes the images again, `expected.json` holds what that code
 said of the runs: predictions, evaluations, maps, and the weights that they end with.
@@ -25,8 +25,8 @@ from typing import Any
 import yaml
 
 import vitrail
-from tests.old_format.images import label_texts, make_images, some_images
-from tests.old_format.lab import PLACE, SOURCES, machine, rounded, teacher
+from tests.model.old_format.images import label_texts, make_images, some_images
+from tests.model.old_format.lab import PLACE, SOURCES, machine, rounded, teacher
 from vitrail.training.events import Stopped
 from vitrail.training.loop import StepDone
 

@@ -1,0 +1,10 @@
+from .loading import (
+    CONFIG as CONFIG,
+    PREPROCESSOR as PREPROCESSOR,
+    WEIGHTS as WEIGHTS,
+    load as load,
+    open_model as open_model,
+    own_of as own_of,
+)
+from .model import Model as Model
+from .saving import CARD as CARD, card_of as card_of, save as save

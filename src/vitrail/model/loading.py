@@ -1,0 +1,174 @@
+"""A model out of the folder that a run or `save` left.
+
+    model = vitrail.load("runs/latest")
+    model.predict(["photo.jpg"])[0].label
+
+Everything is read and compared before anything is returned: a folder whose files do not fit each other gives no model.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitrail import weights
+from vitrail.data.background_file import background_in, read_background
+from vitrail.data.hugging_face import from_hugging_face
+from vitrail.data.tensor_files import read_tensors
+from vitrail.data.vocabulary import Vocabulary
+from vitrail.errors import DataError, UsageError, VitrailError, nearest
+from vitrail.io import read_json
+from vitrail.model.model import Model
+from vitrail.nn import STANDARD, Parts, parts_of
+from vitrail.nn.networks import build, config_from_dict
+from vitrail.own import OWN as OWN_PART, check_given, check_kind
+from vitrail.tasks import TASKS, Task
+
+OLD, FORMAT = 1, 2  # the first is read, by `weights/format1.py`, and never written
+OWN = "own"  # the kind of a network that a person made
+WEIGHTS, CONFIG, PREPROCESSOR = "model.safetensors", "config.json", "preprocessor_config.json"
+SAVED_AGAIN = "the folder of another run, or train again"
+FIRST_RUN = "vitrail train digits, or for a model that writes: vitrail train sort-digits"
+
+
+def load(
+    path: str | Path,
+    *,
+    task: Task | None = None,
+    network: nn.Module | None = None,
+    parts: Parts | None = None,
+    device: str | torch.device = "cpu",
+) -> Model:
+    """Read a model from a run folder or a model folder; the network is in eval mode.
+
+    Args:
+        path: A run folder (which holds `model/`) or a model folder.
+        task: For a task of your own, the same value that it was trained with.
+        network: For a network of your own, one of the same kind, into which the weights are read.
+        parts: For a network with parts of your own, those that it was built with. Parts that bear a name in
+            `vitrail.nn.parts` need not be given.
+        device: Where the network goes.
+
+    Raises:
+        DataError: If the folder is missing, or a file in it is missing, damaged or does not fit the others.
+        UsageError: If the model was saved with a task, network or parts of your own, and they are not given.
+    """
+    check_kind("task", task, Task, "task=MyTask()")
+    folder, config = open_model(path)
+    given = {"task": task, "network": network, "parts": parts}
+    check_given(own_of(config), given, "load", [repr(str(path))])
+    names, standard = config.get("parts") or {}, parts or STANDARD
+    made = standard if isinstance(names, str) else parts_of(names, standard)
+    learnt = _task_of(config, task)
+    own = _own_network(config, network)
+    try:
+        network = own if own is not None else build(config_from_dict(config["network"]), made)
+        network.eval()
+        text = config["input"]
+        reads = Vocabulary.from_dict(text) if text else from_hugging_face(read_json(folder / PREPROCESSOR, SAVED_AGAIN))
+        model = Model(network, reads, learnt.codec_from_dict(config["output"]), learnt, facts=dict(config["facts"]))
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise _damaged(folder, error) from error
+    _fill(network, folder / WEIGHTS)
+    network.to(device)
+    file = background_in(folder)
+    return model if file is None else replace(model, background=read_background(file, model.preprocessing))
+
+
+def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
+    """The model folder of a run folder or a model folder, and its configuration in today's terms.
+
+    Raises:
+        DataError: If there is none, or it is damaged or of another format.
+    """
+    folder = Path(path)
+    if (folder / "model" / CONFIG).is_file():
+        folder = folder / "model"
+    if not (folder / CONFIG).is_file():
+        raise _not_a_model(Path(path))
+    config = read_json(folder / CONFIG, SAVED_AGAIN)
+    if config.get("model_type") != "vitrail" or config.get("format") not in (OLD, FORMAT):
+        problem = f"{folder / CONFIG} is not of a vitrail model of format {OLD} or {FORMAT}"
+        raise DataError(problem, "a folder written by `vitrail train`, or a newer vitrail")
+    if config["format"] == FORMAT:
+        return folder, config
+    try:
+        return folder, weights.model_config(config)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(folder, error) from error
+
+
+def _damaged(folder: Path, error: Exception) -> DataError:
+    """What is said of a configuration that cannot be used: one line, however many the exception has."""
+    problem = error.problem if isinstance(error, VitrailError) else f"{type(error).__name__}: {error}"
+    return DataError(f"{folder}: the configuration is damaged ({problem.partition(chr(10))[0]})", SAVED_AGAIN)
+
+
+def own_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """What a configuration says of objects of a person's own, which `load` takes: task, network, parts, by kind."""
+    network, parts = config.get("network"), config.get("parts") or {}
+    found = {} if config.get("task") in TASKS else {"task": str(config.get("own_task") or config.get("task"))}
+    if isinstance(network, dict) and network.get("kind") == OWN:
+        found["network"] = str(network.get("name"))
+    if isinstance(parts, dict):  # in format 1 all of them had one name
+        parts = ", ".join(f"{slot}={name}" for slot, name in parts.items() if str(name).startswith(OWN_PART))
+    return {**found, "parts": str(parts)} if parts else found
+
+
+def _task_of(config: Mapping[str, Any], given: Task | None) -> Task:
+    """The task that a configuration names: one of the library, or the one that was given."""
+    name = str(config.get("task"))
+    if given is not None and given.name != name:
+        raise UsageError(f"this model learnt the task {name}, and {given.name} is given", f"the task {name}, or none")
+    return given or TASKS[name]
+
+
+def _own_network(config: Mapping[str, Any], given: nn.Module | None) -> nn.Module | None:
+    """The network that was given, where the configuration names one of a person's own; None where it builds one."""
+    own = own_of(config).get("network")
+    if given is None or type(given).__name__ == own:
+        return given
+    if own is None and getattr(given, "config", None) == config_from_dict(config["network"]):
+        return given
+    named = own or "one of the library, which its files build"
+    raise UsageError(f"this model's network is {named}, and {type(given).__name__} is given", "its own, or none")
+
+
+def _fill(network: nn.Module, file: Path) -> None:
+    """Fill a network from a safetensors file; the network is untouched when the file does not fit.
+
+    Raises:
+        DataError: If the file is missing or damaged, or its tensors are not exactly the network's.
+    """
+    tensors = read_tensors(file, SAVED_AGAIN)
+    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if wanted != found:
+        wrong = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
+        shown = ", ".join(f"{name} {found.get(name)} for {wanted.get(name)}" for name in wrong[:5])
+        raise DataError(f"{file}: {len(wrong)} tensors do not fit the network: {shown}", SAVED_AGAIN)
+    bad = [name for name, _ in network.named_parameters() if not bool(tensors[name].isfinite().all())]
+    if bad:
+        raise DataError(f"{file}: {len(bad)} tensors hold NaN or infinity, first {bad[0]}", SAVED_AGAIN)
+    network.load_state_dict(tensors)
+
+
+def _not_a_model(path: Path) -> DataError:
+    if not path.exists():
+        siblings = [p.name for p in path.parent.iterdir() if _is_model(p)] if path.parent.is_dir() else []
+        close = nearest(path.name, siblings)
+        some = f"one of {', '.join(sorted(siblings)[-4:])} in {path.parent}" if siblings else FIRST_RUN
+        return DataError(f"there is no run or model at {path}", str(path.with_name(close)) if close else some)
+    if (path / "config.yaml").is_file():
+        return DataError(
+            f"{path} is a run that has not come to its end, so it holds no model yet",
+            f"the command in {path / 'command.txt'} with --out {path} --resume auto",
+        )
+    return DataError(f"{path} holds no model: neither {CONFIG} nor model/{CONFIG}", "the folder `vitrail train` wrote")
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / CONFIG).is_file() or (folder / "model" / CONFIG).is_file()

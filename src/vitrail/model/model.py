@@ -1,0 +1,187 @@
+"""A model: a network together with what makes it usable, as one value, whatever its task."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor
+
+from vitrail.data.background_file import misfit
+from vitrail.data.columns import Classes, Codec
+from vitrail.data.decode import open_picture
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.vocabulary import Vocabulary
+from vitrail.errors import DataError, UsageError
+from vitrail.nn import Search, evaluating
+from vitrail.tasks import Prediction, Task
+from vitrail.tasks.classify import Classification
+from vitrail.tasks.task import Input, check_fit
+
+Source = str | Path | Image.Image
+CLASSIFY = Classification()
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A network with all that makes it usable, whatever its task.
+
+    Attributes:
+        network: A module that gives logits.
+        input: What turns a source into what the network expects: of an image, or the vocabulary of a text.
+        output: The codec: class names in the order of the logits, a vocabulary, or that of a task of your own.
+        task: What was learnt.
+        background: Images that explanations are tested with, put together from patches of training images; see
+            `vitrail.data.background`. None where there are none. Predictions do not need them.
+        facts: What to know of its training and origin, by name, in plain values.
+    """
+
+    network: Any
+    input: Input
+    output: Codec
+    task: Task = CLASSIFY
+    background: UInt8[Tensor, "r c h w"] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not belong together."""
+        config = getattr(self.network, "config", None)
+        check_fit(config, self.input, self.output)
+        if self.background is not None:
+            problem = misfit(self.background, self.preprocessing)
+            if problem:
+                raise UsageError(problem, "background=None, or images that preprocessing.to_uint8 made")
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How an image becomes what the network expects.
+
+        Raises:
+            UsageError: The model reads texts.
+        """
+        if not isinstance(self.input, Preprocessing):
+            raise UsageError("this model reads texts, which have no preprocessing", "model.input, its vocabulary")
+        return self.input
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The class names, in the order of the logits.
+
+        Raises:
+            UsageError: The model tells something else.
+        """
+        if not isinstance(self.output, Classes):
+            raise UsageError(f"the task {self.task.name} has no classes", "model.output, what it tells")
+        return self.output.names
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether a source is a text; else it is an image."""
+        return isinstance(self.input, Vocabulary)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return next(self.network.parameters()).device
+
+    @property
+    def about(self) -> str:
+        """What to know of its probabilities, in a sentence; empty where there is nothing."""
+        return self.task.about(self.output, self.facts)
+
+    @property
+    def example(self) -> str:
+        """A source as it may be typed, for cards and hints."""
+        if isinstance(self.input, Vocabulary):
+            return self.input.separator.join(self.input.tokens[:4][::-1])
+        return "image.png"
+
+    @property
+    def background_images(self) -> Float[Tensor, "r c h w"] | None:
+        """The background as the network expects it, on its device."""
+        if self.background is None:
+            return None
+        return self.preprocessing.normalise(self.background.to(self.device))
+
+    def tensor(self, sources: Sequence[Source]) -> Tensor:
+        """Sources as the network expects them, on its device: images (b, c, h, w), or ids (b, s).
+
+        Raises:
+            DataError: An image cannot be read, or a text is empty or has an unknown token; names it.
+            UsageError: A source is of the wrong kind.
+        """
+        if isinstance(self.input, Preprocessing):
+            pixels = torch.stack([self.input.to_uint8(opened(source)) for source in sources])
+            return self.input.normalise(pixels.to(self.device))
+        texts = []
+        for source in sources:
+            if not isinstance(source, str):
+                raise UsageError(f"this model reads texts, got {type(source).__name__}", "a text, as str")
+            texts.append(source)
+        return torch.from_numpy(self.input.rows(texts, framed=False)).to(self.device)
+
+    def predict(
+        self,
+        sources: Sequence[Source] | Source,
+        *,
+        search: Search | None = None,
+        batch_size: int = 64,
+        names: Sequence[str] = (),
+    ) -> list[Prediction]:
+        """What the model answers to each source.
+
+        Args:
+            sources: Files or opened images, or texts; or a single one.
+            search: How the next token is chosen, of a model that writes; greedy when None.
+            batch_size: How many go through the network at a time.
+            names: What the sources are called in the answers; files and texts go by themselves when empty.
+
+        Returns:
+            One prediction for each source, in order: its class says what it is.
+
+        Raises:
+            DataError: A source cannot be read; names it, an empty text by its place.
+            UsageError: There is a search, and the task knows none.
+        """
+        if search is not None and (not self.task.searches or not isinstance(search, Search)):
+            what = f"got {type(search).__name__}" if self.task.searches else f"and the task {self.task.name} has none"
+            raise UsageError(f"search says how a text is written, {what}", "model.predict(sources) without a search")
+        if isinstance(sources, str | Path | Image.Image):
+            sources = [sources]
+        if isinstance(self.input, Vocabulary) and "" in sources:
+            problem = f"text {list(sources).index('') + 1} of {len(sources)} is empty"
+            raise DataError(problem, f"at least one of {self.input.describe()[1]}")
+        predictions: list[Prediction] = []
+        with evaluating(self.network):
+            for first in range(0, len(sources), batch_size):
+                some = sources[first : first + batch_size]
+                own = [str(source) if isinstance(source, str | Path) else "image" for source in some]
+                called = names[first : first + batch_size] or own
+                here = None if search is None else search.from_row(first)
+                inputs = self.tensor(some)
+                predictions += self.task.predict(self.network, self.output, inputs, called, here, self.facts)
+        return predictions
+
+    @torch.no_grad()
+    def probabilities(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b v"]:
+        """Softmax of the network's logits, with the network in eval mode and left as it was."""
+        with evaluating(self.network):
+            return self.network(images).float().softmax(dim=-1)
+
+
+def opened(image: object) -> Image.Image:
+    """The image of a file, or the image itself.
+
+    Raises:
+        DataError: If the file cannot be read.
+        UsageError: If it is neither a path nor an image.
+    """
+    if isinstance(image, Image.Image):
+        return image
+    if isinstance(image, str | Path):
+        return open_picture(Path(image))
+    problem = f"an image must be a path or a PIL image, got {type(image).__name__}"
+    raise UsageError(problem, "model.network(tensor) for a tensor that is normalised already")

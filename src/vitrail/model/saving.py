@@ -1,0 +1,150 @@
+"""A model as a folder of plain files, and its card.
+
+`model.safetensors` holds the tensors, `config.json` the network, the task and the names of what it says,
+`preprocessor_config.json` how images go in; with them lie the background that explanations are tested with, where
+there is one, and `README.md`. Nothing in it is a pickle. `config.json` comes last: with it the folder is a model.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail import weights
+from vitrail.data.background_file import card_words, write_background
+from vitrail.data.columns import Classes
+from vitrail.data.hugging_face import to_hugging_face
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.tensor_files import with_checksum
+from vitrail.data.vocabulary import Vocabulary
+from vitrail.errors import UsageError
+from vitrail.io import to_json, write_file
+from vitrail.model.loading import CONFIG, FORMAT, OWN, PREPROCESSOR, WEIGHTS, own_of
+from vitrail.model.model import Model
+from vitrail.nn import STANDARD, ImageToSequence, ViT, names_of
+from vitrail.nn.networks import NETWORKS, config_to_dict
+from vitrail.own import python_call, typed
+from vitrail.tasks import TASKS, Result
+
+CARD = "README.md"
+
+
+def save(
+    model: Model,
+    folder: str | Path,
+    *,
+    result: Result | None = None,
+    card: str = "",
+    network: str = "",
+) -> Path:
+    """Write a model folder; `load` reads it again.
+
+    Files are written beside their place and renamed, so an interrupted save leaves the former files whole.
+
+    Args:
+        model: What to save.
+        folder: Where; made if missing.
+        result: How well it does, for its card.
+        card: Text of the README; made from the model when empty.
+        network: The name of a network of one's own, which no configuration builds.
+
+    Raises:
+        UsageError: If the network is none of the library's and is not named, or its decoder has parts of its own.
+    """
+    if not network and type(model.network) not in [known for _, known in NETWORKS.values()]:
+        raise UsageError(
+            f"{type(model.network).__name__} is none of the library's networks ({', '.join(NETWORKS)})",
+            f"save(model, folder, network='{type(model.network).__name__}'), and load(folder, network=...) later",
+        )
+    named = _named(model, network)
+    if isinstance(model.network, ImageToSequence) and model.network.decoder_parts != STANDARD:
+        raise UsageError(
+            f"this decoder has parts of its own, which files do not hold: {names_of(model.network.decoder_parts)}",
+            f"save(model, folder, network='{type(model.network).__name__}'), and load(folder, network=...) later",
+        )
+    folder = Path(folder)
+    state = model.network.state_dict()  # what stands in two places of a network stands twice in the file
+    tensors = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()
+    }
+    write_file(folder / WEIGHTS, with_checksum(tensors))
+    write_background(folder, model.background, None if model.background is None else _patch(model))
+    config: dict[str, Any] = {
+        "model_type": "vitrail",
+        "format": FORMAT,
+        **named,
+        "input": model.input.to_dict() if isinstance(model.input, Vocabulary) else None,
+        "output": model.output.to_dict(),
+        "facts": dict(model.facts),
+    }
+    if isinstance(model.input, Preprocessing):
+        write_file(folder / PREPROCESSOR, to_json(to_hugging_face(model.input)))
+        if isinstance(model.network, ViT) and not named["parts"] and isinstance(model.output, Classes):
+            config |= weights.timm_keys(model.network.config, model.input, model.classes)
+    write_file(folder / CARD, card or card_of(model, result))
+    write_file(folder / CONFIG, to_json(config))
+    return folder
+
+
+def _named(model: Model, network: str = "") -> dict[str, Any]:
+    """Task, network and parts of a model, as its configuration names them; a network of one's own by `network`."""
+    if type(model.network) not in [known for _, known in NETWORKS.values()]:
+        network = network or type(model.network).__name__
+    return {
+        "task": model.task.name,
+        **({} if model.task.name in TASKS else {"own_task": typed(model.task)}),
+        "network": {"kind": OWN, "name": network} if network else config_to_dict(model.network.config),
+        "parts": {} if network else names_of(model.network.parts),
+    }
+
+
+def _patch(model: Model) -> tuple[int, int]:
+    """Height and width in pixels of the patches of a network that reads images; the whole image where it has none."""
+    config = getattr(model.network, "config", None)
+    patch = getattr(getattr(config, "encoder", config), "patch", None)
+    return model.preprocessing.size if patch is None else patch
+
+
+def card_of(model: Model, result: Result | None = None) -> str:
+    """The README of a saved model: what it is, what it learnt from, how well it does, how to use it.
+
+    Args:
+        model: What is saved; its facts are shown.
+        result: How well it does, where that was counted.
+    """
+    name, holds = model.output.describe()
+    facts = {
+        **{fact.replace("_", " "): value for fact, value in model.facts.items()},
+        name: holds,
+        "parameters": f"{sum(parameter.numel() for parameter in model.network.parameters()):,}",
+    }
+    if isinstance(model.input, Vocabulary):
+        reads = "a text"
+        facts["reads"] = model.input.describe()[1]
+    else:
+        reads = "an image"
+        facts["image size"] = " x ".join(str(side) for side in model.input.size) + " pixels"
+    rows = "\n".join(f"| {fact} | {value} |" for fact, value in facts.items())
+    kind, data = type(model.network).__name__, model.facts.get("data")
+    title = f"# {kind} for {data}" if data else f"# {kind} made with vitrail"
+    background = ""
+    if model.background is not None:
+        background = f"{card_words(model.background)}\n\n"
+    about = f"{model.about}\n\n" if model.about else ""
+    opens = python_call("load", ['"."'], own_of(_named(model)))
+    return (
+        f"{title}\n\nIt reads {reads} and gives {model.task.help}.{_result(result)}\n\n"
+        f"| fact | value |\n|---|---|\n{rows}\n\n"
+        f"```python\nimport vitrail\n\nmodel = {opens}\n"
+        f"print(model.predict([{model.example!r}])[0])\n```\n\n{about}{background}"
+        "The files hold tensors and plain text only. How inputs are read, and what answers are called, is part of the "
+        "model.\n"
+    )
+
+
+def _result(result: Result | None) -> str:
+    if result is None:
+        return ""
+    name, value = result.headline
+    shown = result.metric.shown(value)
+    return f" {name.capitalize()} {shown} {result.sentence}."
