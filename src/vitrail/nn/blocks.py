@@ -42,7 +42,8 @@ class Parts:
             sequences ids to tokens, as `TokenEmbedding` does it.
         positions: What is added to all tokens, (1, n, d): no module, but a parameter, a fixed tensor, or None.
         embed_norm: What stands between the embedding and the first block; nothing of itself.
-        norm: Of each branch, and behind the last block.
+        norm: Of each branch; and behind the last block, where `last_norm` is not given.
+        last_norm: Behind the last block of a ViT, before pooling.
         attention: Called as `attention(tokens, record=record)`, and with a mask where sequences are padded.
         mlp: Gets what makes an activation, too: `mlp(config, activation)`.
         activation: Of the MLP.
@@ -55,6 +56,7 @@ class Parts:
     positions: Make = own
     embed_norm: Make = own
     norm: Make = own
+    last_norm: Make = own
     attention: Make = own
     mlp: Make = own
     activation: Make = own
@@ -165,7 +167,21 @@ def post_norm(tokens: Tokens, norm: Branch, branch: Branch) -> Tokens:
     return norm(tokens + branch(tokens))
 
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU}
+class QuickGELU(nn.Module):
+    """x sigmoid(1.702 x), near GELU ("Gaussian error linear units", 2016, section 2), as CLIP has it."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Each number by itself."""
+        return tokens * torch.sigmoid(1.702 * tokens)
+
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "gelu": nn.GELU,
+    "relu": nn.ReLU,
+    "gelu_tanh": partial(nn.GELU, "tanh"),
+    "quick_gelu": QuickGELU,
+    "silu": nn.SiLU,
+}
 BLOCK = Parts(  # the standard parts of a block, in every network
     norm=lambda c: nn.LayerNorm(c.width, eps=c.norm_eps),
     attention=lambda c: Attention(

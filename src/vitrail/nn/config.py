@@ -47,6 +47,7 @@ class ViTConfig:
         registers: Number of register tokens behind those.
         pooling: What the head reads: the class token, or the mean of the patch tokens.
         positions: Learned, sinusoidal (1-D, over all tokens), sinusoidal-2d (over the grid), or none.
+        position_resize: Whose rule carries positions to another grid; see `RESIZE_RULES` in `embedding.py`.
         activation: Of the MLP.
         embed_bias: Whether the patch map has a bias.
         qkv_bias: Whether queries, keys and values have a bias.
@@ -75,7 +76,8 @@ class ViTConfig:
     registers: int = 0
     pooling: Pooling = "class"
     positions: Literal["learned", "sinusoidal", "sinusoidal-2d", "none"] = "learned"
-    activation: Literal["gelu", "relu"] = "gelu"
+    position_resize: Literal["timm", "transformers", "dinov2", "torchvision"] = "timm"
+    activation: Literal["gelu", "relu", "gelu_tanh", "quick_gelu", "silu"] = "gelu"
     embed_bias: bool = True
     qkv_bias: bool = True
     out_bias: bool = True

@@ -28,6 +28,13 @@ from vitrail.errors import UsageError, nearest
 from vitrail.nn.blocks import STANDARD, Parts, own
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.embedding import grid_of
+from vitrail.nn.family_parts import (
+    AttentionPooling,
+    ClassAndMean,
+    MeanThenNorm,
+    NormedPatchEmbedding,
+    SwiGLU,
+)
 from vitrail.nn.networks import NetworkConfig, build, example_inputs
 from vitrail.nn.record import Queries, Tokens
 from vitrail.nn.twin import evaluating
@@ -52,39 +59,19 @@ class JoinsHeads(Protocol):
         ...
 
 
-class NormedPatchEmbedding(nn.Module):
-    """The patch map between two norms: flattened patches, LayerNorm, linear map, LayerNorm, as in vit-pytorch.
-
-    Args:
-        config: Of the network.
-    """
-
-    def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        numbers = config.channels * config.patch[0] * config.patch[1]
-        self.patch_size = config.patch
-        self.norm_patches = nn.LayerNorm(numbers, eps=config.norm_eps)
-        self.proj = nn.Linear(numbers, config.width, bias=config.embed_bias)
-        self.norm_tokens = nn.LayerNorm(config.width, eps=config.norm_eps)
-
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Tokens:
-        """Tokens in reading order; the numbers of a patch stand by rows, channels last."""
-        height, width = self.patch_size
-        rows, columns = grid_of((images.shape[2], images.shape[3]), self.patch_size)
-        cut = images.unflatten(3, (columns, width)).unflatten(2, (rows, height)).permute(0, 2, 4, 3, 5, 1)
-        return self.norm_tokens(self.proj(self.norm_patches(cut.flatten(3).flatten(1, 2))))
-
-    def detached(self) -> nn.Module:
-        """Itself: it is linear as soon as its norms are."""
-        return self
-
-
-# Poolings, positions and activations that bear a name are fields of the configuration itself
+# What stands beside these is a field of the configuration itself
 TABLE: dict[str, dict[str, Callable[..., Any]]] = {
     "embedding": {"normed": NormedPatchEmbedding},
     "embed_norm": {"layer": lambda c: nn.LayerNorm(c.width, eps=c.norm_eps)},
     "norm": {"rms": lambda c: nn.RMSNorm(c.width, eps=c.norm_eps)},
-    "activation": {"silu": lambda c: nn.SiLU()},
+    "last_norm": {"none": lambda c: nn.Identity()},
+    "mlp": {"swiglu": lambda c, activation: SwiGLU(c.width, c.mlp_width, activation, c.dropout, c.mlp_bias)},
+    "pooling": {
+        "attention": AttentionPooling,
+        "mean_then_norm": MeanThenNorm,
+        "class_and_mean": lambda c: ClassAndMean(),
+    },
+    "head": {"of_two": lambda c: nn.Linear(2 * c.width, c.classes, bias=c.head_bias)},
 }
 
 
@@ -200,7 +187,7 @@ def _shape(slot: str, config: Any, inputs: Tensor, parts: Parts) -> tuple[int, .
         case "embedding":
             return *inputs.shape, config.width
         case "pooling":
-            return inputs.shape[0], config.width
+            return (inputs.shape[0], config.width) if parts.head is own else None
         case "head":
             return (inputs.shape[0], config.classes) if config.classes else None
         case "activation" if parts.mlp is not own:

@@ -32,8 +32,8 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.nn.attention import Attention, attend
-from vitrail.nn.blocks import MLP, EncoderBlock, LayerScale, StochasticDepth
-from vitrail.nn.embedding import PatchEmbedding, Size, resize_positions
+from vitrail.nn.blocks import MLP, EncoderBlock, LayerScale, QuickGELU, StochasticDepth
+from vitrail.nn.embedding import PatchEmbedding, Size
 from vitrail.nn.vit import ClassToken, MeanOfPatches, ViT
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -225,6 +225,7 @@ FORMS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
     nn.RMSNorm: lambda part: DetachedNorm(part, centred=False),
     nn.GELU: _gelu,
     nn.SiLU: lambda part: DetachedGate(part, torch.sigmoid),
+    QuickGELU: lambda part: DetachedGate(part, lambda tokens: torch.sigmoid(1.702 * tokens)),
 }
 
 
@@ -235,9 +236,9 @@ def resized(network: ViT, image_size: int | Size) -> ViT:
     """The same network for another image size: positions resized once, everything else copied."""
     other = copy.deepcopy(network)
     config = other.config = replace(network.config, image_size=image_size)
-    own = network.pos_embed
-    if own is not None:
-        positions = resize_positions(own.detach(), config.prefix, network.config.grid, config.grid).clone()
+    own, positions = network.pos_embed, network.positions(config.grid)
+    if own is not None and positions is not None:
+        positions = positions.detach().clone()
         other.pos_embed = nn.Parameter(positions, own.requires_grad) if isinstance(own, nn.Parameter) else positions
     return other
 

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
-from vitrail.nn.blocks import BLOCK, STANDARD, EncoderBlock, Parts, initialise
+from vitrail.nn.blocks import BLOCK, STANDARD, EncoderBlock, Parts, initialise, own
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.embedding import PatchEmbedding, Size, grid_of, resize_positions, sinusoids, sinusoids_2d
 from vitrail.nn.record import SILENT, AnyRecord, Tokens
@@ -116,7 +116,7 @@ class ViT(nn.Module):
         self.norm_pre = made.embed_norm()
         rates = (config.stochastic_depth * index / max(1, depth - 1) for index in range(depth))
         self.blocks = nn.ModuleList(EncoderBlock(config, parts, rate) for rate in rates)
-        self.norm = made.norm()
+        self.norm = made.norm() if parts.last_norm is own else made.last_norm()
         self.pool = made.pooling()
         self.head = made.head()
         self.head_dist = made.head() if config.distillation_token else None
@@ -149,8 +149,9 @@ class ViT(nn.Module):
         tokens = self.patch_embed(images)
         prefix = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
         tokens = torch.cat([*(token.expand(images.shape[0], -1, -1) for token in prefix), tokens], dim=1)
-        if self.pos_embed is not None:
-            tokens = tokens + resize_positions(self.pos_embed, self.config.prefix, self.config.grid, grid)
+        positions = self.positions(grid)
+        if positions is not None:
+            tokens = tokens + positions
         tokens = self.drop(tokens)
         record.keep("tokens", tokens)
         return self.norm_pre(tokens)
@@ -186,6 +187,12 @@ class ViT(nn.Module):
         return Features(
             tokens[:, 0] if self.config.class_token else None, patches, registers, self.pool(tokens, prefix)
         )
+
+    def positions(self, grid: Size) -> Float[Tensor, "1 n d"] | None:
+        """What is added to the tokens of an image of this grid; None where nothing is."""
+        if self.pos_embed is None:
+            return None
+        return resize_positions(self.pos_embed, self.config.prefix, self.config.grid, grid, self.config.position_resize)
 
     def grid(self, images: Images) -> Size:
         """(rows, columns) of patches in these images.

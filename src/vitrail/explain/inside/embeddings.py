@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.readout import wide
-from vitrail.nn import ViT, resize_positions
+from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
 
 
@@ -97,12 +97,12 @@ def position_similarity(network: ViT, grid: Size | None = None) -> Float[Tensor,
     Raises:
         UsageError: If the network has no positions.
     """
-    if network.pos_embed is None:
+    wanted = network.config.grid if grid is None else grid
+    added = network.positions(wanted)
+    if added is None:
         raise UsageError("this network adds no positions, so none are alike", "a network with positions='learned'")
-    prefix, own = network.config.prefix, network.config.grid
-    wanted = own if grid is None else grid
     with torch.no_grad():
-        positions = wide(resize_positions(network.pos_embed, prefix, own, wanted))[0, prefix:]
+        positions = wide(added)[0, network.config.prefix :]
         tiny = torch.finfo(positions.dtype).tiny
         directions = positions / positions.norm(dim=1, keepdim=True).clamp(min=tiny)
         return (directions @ directions.T).clamp(-1, 1).unflatten(1, wanted).unflatten(0, wanted)

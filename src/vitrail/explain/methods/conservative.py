@@ -32,7 +32,7 @@ from vitrail.explain.methods.held import Count, Counted, held, uncounted
 from vitrail.explain.methods.pixels import by_patch, gradients_of
 from vitrail.explain.readout import Opened, check, heat_of, on_grid, open_run, wide
 from vitrail.explain.target import Target
-from vitrail.nn import ViT, resize_positions
+from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
 At = Literal["pixels", "tokens"]
@@ -176,10 +176,8 @@ class _CountedBiases:
 
 def _of_positions(network: ViT, opened: Opened, by_tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b"]:
     """What the positions of all tokens give; nothing in a network without positions."""
-    if network.pos_embed is None:
-        return by_tokens.new_zeros(len(by_tokens))
-    resized = resize_positions(network.pos_embed, opened.prefix, network.config.grid, opened.grid)
-    return (wide(resized) * by_tokens).sum(dim=(1, 2))
+    positions = network.positions(opened.grid)
+    return by_tokens.new_zeros(len(by_tokens)) if positions is None else (wide(positions) * by_tokens).sum(dim=(1, 2))
 
 
 def _of_prefix(network: ViT, by_tokens: Float[Tensor, "b n d"]) -> dict[str, Float[Tensor, "b"]]:
