@@ -1,0 +1,214 @@
+"""What a family of ViTs is: how it calls its tensors, and what it says beside them.
+
+A rule says which of a family's tensors make one of ours. `#` stands for the number of a block, `*` for `weight` and
+`bias`, which may each be missing:
+
+    Rule("blocks.#.attn.qkv.*", ("layers.#.q_proj.*", "layers.#.k_proj.*", "layers.#.v_proj.*"), STACKED)
+
+Of two rules for the same tensor of ours a file fulfils one. A tensor that no rule knows is an error: a network whose
+part is left out answers, and answers wrongly.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.errors import DataError, some_of
+
+Tensors = dict[str, Tensor]
+Facts = Mapping[str, Any]  # fields of ViTConfig, and `pooling`, which is told or assumed, never seen
+
+
+class Form(NamedTuple):
+    """How tensors of a family become one of ours, and the way back.
+
+    `read` gets theirs; `write` gets ours and the number of heads.
+    """
+
+    read: Callable[[Sequence[Tensor]], Tensor]
+    write: Callable[[Tensor, int], Sequence[Tensor]]
+
+
+SAME = Form(lambda theirs: theirs[0], lambda ours, heads: [ours])
+STACKED = Form(torch.cat, lambda ours, heads: ours.chunk(3))  # queries, keys and values, one below the other
+TOKEN = Form(lambda theirs: theirs[0].reshape(1, 1, -1), lambda ours, heads: [ours.flatten()])
+TABLE = Form(lambda theirs: theirs[0][None], lambda ours, heads: [ours[0]])
+
+
+class Rule(NamedTuple):
+    """Which tensors of a family make one of ours."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    form: Form = SAME
+
+
+def same(*names: str) -> list[Rule]:
+    """Rules for tensors that are called as ours."""
+    return [Rule(name, (name,)) for name in names]
+
+
+def unknown(module: nn.Module) -> Facts | None:
+    """Stands in a family that has no live modules."""
+    return None
+
+
+def answer(module: nn.Module, images: Tensor) -> Tensor:
+    """The logits of a module that gives them; it asks for what ours answers, in eval mode and without a graph."""
+    return module(images)
+
+
+def no_positions(tensors: Tensors, facts: Facts) -> Tensors:
+    """What a family adds to its tensors once they bear our names: nothing, where all of it is in the file."""
+    return tensors
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a library, or a lab, calls the tensors of its ViTs.
+
+    Attributes:
+        name: For messages.
+        mark: A tensor that every member has and no other family has.
+        rules: All tensors that an answer depends on.
+        idle: Patterns of tensors that no answer depends on (`#` is a number, `*` anything), with why, for the report.
+        prefixes: What may stand before every name.
+        assumed: What is the same in all members and stands in no tensor.
+        of_module: What a live module of the family says of itself; None where it is of another.
+        of_config: What a `config.json` says; None where it is of another.
+        answer: What a live module answers, of what ours answers.
+        completed: Adds what the family computes rather than stores.
+    """
+
+    name: str
+    mark: str
+    rules: tuple[Rule, ...]
+    idle: Mapping[str, str] = field(default_factory=dict)
+    prefixes: tuple[str, ...] = ()
+    assumed: Facts = field(default_factory=dict)
+    of_module: Callable[[nn.Module], Facts | None] = unknown
+    of_config: Callable[[Mapping[str, Any]], Facts | None] = lambda config: None
+    answer: Callable[[nn.Module, Tensor], Tensor] = answer
+    completed: Callable[[Tensors, Facts], Tensors] = no_positions
+
+
+class Renamed(NamedTuple):
+    """Tensors under our names, with the names of those that were used, and why others were not."""
+
+    tensors: Tensors
+    used: tuple[str, ...]
+    skipped: Mapping[str, str]
+
+
+@cache
+def pattern(text: str, rest: str = "weight|bias") -> re.Pattern[str]:
+    """A name with `#` and `*` as a regular expression, which matches it whole."""
+    named = re.escape(text).replace(re.escape("#"), r"(?P<number>\d{1,4})")
+    return re.compile(named.replace(re.escape("*"), f"(?P<kind>{rest})"))
+
+
+def filled(text: str, match: re.Match[str]) -> str:
+    """The name that a pattern means, for the block and kind that another one matched."""
+    found = match.groupdict()
+    return text.replace("#", found.get("number") or "#").replace("*", found.get("kind") or "*")
+
+
+def stripped(names: Sequence[str], prefixes: Sequence[str]) -> dict[str, str]:
+    """Names without what may stand before them, to the names as they are."""
+    found: dict[str, str] = {}
+    for name in names:
+        short = name
+        for prefix in prefixes:
+            short = short.removeprefix(prefix)
+        if short in found:
+            problem = f"two tensors, {found[short]} and {name}, are both called {short}"
+            raise DataError(problem, "a file of one network")
+        found[short] = name
+    return found
+
+
+def is_of(family: Family, names: Sequence[str]) -> bool:
+    """Whether a family has tensors of these names."""
+    mark = pattern(family.mark, ".*")
+    return any(mark.fullmatch(_short(name, family.prefixes)) for name in names)
+
+
+def _short(name: str, prefixes: Sequence[str]) -> str:
+    for prefix in prefixes:
+        name = name.removeprefix(prefix)
+    return name
+
+
+def renamed(family: Family, tensors: Mapping[str, Tensor], where: str) -> Renamed:
+    """The tensors of a family under our names.
+
+    Args:
+        family: Whose they are.
+        tensors: By their names.
+        where: The file, for messages.
+
+    Raises:
+        DataError: If a tensor is not known, or one that belongs to another is missing; lists them.
+    """
+    names = stripped(list(tensors), family.prefixes)
+    found: Tensors = {}
+    used: dict[str, None] = {}
+    for rule in family.rules:
+        for match in _matches(rule.theirs[0], names):
+            ours, theirs = filled(rule.ours, match), [filled(name, match) for name in rule.theirs]
+            missing = [name for name in theirs if name not in names]
+            if missing:
+                raise DataError(f"{where}: {theirs[0]} is there, and {some_of(missing, 5)} not", "the whole file")
+            if ours in found:
+                raise DataError(f"{where}: {theirs[0]} is a second {ours}", "a file of one network")
+            found[ours] = rule.form.read([tensors[names[name]] for name in theirs])
+            used |= dict.fromkeys(theirs)
+    skipped, left = {}, []
+    for short in names:
+        if short not in used:
+            why = [reason for text, reason in family.idle.items() if pattern(text, ".*").fullmatch(short)]
+            if why:
+                skipped[names[short]] = why[0]
+            else:
+                left.append(names[short])
+    if left:
+        problem = f"{where}: {len(left)} tensors are none that a plain ViT of {family.name} has: {some_of(left, 5)}"
+        raise DataError(problem, "the weights of a plain ViT; docs/weights.md lists what opens")
+    return Renamed(found, tuple(names[short] for short in used), skipped)
+
+
+def _matches(text: str, names: Mapping[str, str]) -> Iterator[re.Match[str]]:
+    if "#" not in text and "*" not in text:
+        match = pattern(text).fullmatch(text)
+        if text in names and match:
+            yield match
+        return
+    wanted = pattern(text)
+    yield from (match for name in names if (match := wanted.fullmatch(name)))
+
+
+def written(family: Family, tensors: Mapping[str, Tensor], heads: int) -> Tensors:
+    """Our tensors under a family's names: the way back from `renamed`.
+
+    Args:
+        family: Whose names are wanted; the first rule that knows a tensor of ours is taken.
+        tensors: By our names.
+        heads: Of each block, which some forms ask for.
+
+    Raises:
+        DataError: If the family has no name for one of them.
+    """
+    found: Tensors = {}
+    for ours, tensor in tensors.items():
+        rules = [(rule, match) for rule in family.rules if (match := pattern(rule.ours).fullmatch(ours))]
+        if not rules:
+            raise DataError(f"{family.name} has no tensor for {ours}", "another family of names")
+        rule, match = rules[0]
+        theirs = [filled(name, match) for name in rule.theirs]
+        found |= dict(zip(theirs, (part.contiguous() for part in rule.form.write(tensor, heads)), strict=True))
+    return found

@@ -1,0 +1,194 @@
+"""From tensors under our names to a network: what their shapes say, and what has to be told.
+
+    told by the tensors     width, depth, MLP, patch, channels, classes, prefix tokens, biases, LayerScale, norms, SwiGLU,
+                            the kind of pooling where it has tensors, which tokens have positions, and the grid of a
+                            square image
+    told beside them        heads, epsilon, activation, how positions are resized, the pooling that has no tensors
+
+What has to be told comes from a live module, a `config.json`, what all members of the family share, or the caller; the
+heads, where nobody tells them, from the row of the published sizes that has this width, depth and MLP.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.errors import DataError, UsageError, some_of
+from vitrail.nn import SIZES, Parts, ViT, ViTConfig, parts_of
+from vitrail.weights.family import Tensors
+
+PATCHES = "patch_embed.proj.weight"
+STARTS = 1e-5  # of LayerScale, for who makes a fresh network of this configuration; a loaded one has its own
+POOLINGS = {"attention": "pool.query", "mean_then_norm": "pool.norm.weight"}  # those that have tensors
+WANTED = {"heads": "how many heads a block has", "norm_eps": "the epsilon of its norms", "activation": "its activation"}
+
+
+class Probed(NamedTuple):
+    """What makes the network: `ViT(config, parts)` with these tensors; and what was taken for granted, in sentences."""
+
+    config: ViTConfig
+    parts: Parts
+    tensors: Tensors
+    assumed: tuple[str, ...]
+
+
+def probe(tensors: Mapping[str, Tensor], told: Mapping[str, Any], where: str) -> Probed:
+    """What a network with these tensors is.
+
+    Args:
+        tensors: Under our names.
+        told: Fields of `ViTConfig` by name, and `pooling`; what tensors say is held against it.
+        where: The file or module, for messages.
+
+    Raises:
+        DataError: If tensors are missing, do not fit each other, or hold what is not finite.
+        UsageError: If something has to be told that is not; names it.
+    """
+    found, told, assumed = dict(tensors), dict(told), list[str]()
+    for name in (PATCHES, "blocks.0.norm1.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc2.weight"):
+        if name not in found:
+            raise DataError(f"{where}: there is no {name}, which every ViT has", "the weights of a plain ViT")
+    if found[PATCHES].ndim != 4 or found["blocks.0.mlp.fc2.weight"].ndim != 2:
+        raise DataError(f"{where}: {PATCHES} has the shape {tuple(found[PATCHES].shape)}", "(width, channels, h, w)")
+    width, channels, *patch = found[PATCHES].shape
+    depth = 1 + max(int(match[1]) for name in found if (match := re.match(r"blocks\.(\d+)\.", name)))
+    mlp_dim = found["blocks.0.mlp.fc2.weight"].shape[1]
+    if "dist_token" in found and not ("head_dist.weight" in found or told.get("distillation_token", False)):
+        found["reg_token"] = found.pop("dist_token")  # a token that nothing reads is a register
+    told.pop("distillation_token", None)
+    heads = told.pop("heads", 0) or _heads_of(width, depth, mlp_dim, assumed)
+    parts, classes = _parts(found, told.pop("pooling", ""), assumed)
+    seen: dict[str, Any] = {
+        "patch_size": tuple(patch),
+        "channels": channels,
+        "classes": classes,
+        "width": width,
+        "depth": depth,
+        "mlp_dim": mlp_dim,
+        "class_token": "cls_token" in found,
+        "distillation_token": "dist_token" in found,
+        "registers": found["reg_token"].shape[1] if "reg_token" in found else 0,
+        "positions": "learned" if "pos_embed" in found else "none",
+        "embed_bias": "patch_embed.proj.bias" in found,
+        "qkv_bias": "blocks.0.attn.qkv.bias" in found,
+        "out_bias": "blocks.0.attn.proj.bias" in found,
+        "mlp_bias": "blocks.0.mlp.fc2.bias" in found,
+        "head_bias": not classes or "head.bias" in found,
+        "layer_scale": told.pop("layer_scale", 0) or STARTS if "blocks.0.ls1.gamma" in found else 0.0,
+    }
+    for name, value in seen.items():
+        if name in told and told[name] != value and not isinstance(value, float):
+            raise DataError(f"{where}: the tensors say {name} {value}, what comes with them says {told[name]}", "both of one")
+    missing = [f"{name} ({what})" for name, what in WANTED.items() if name not in told and (name != "heads" or not heads)]
+    if missing:
+        hint = f"vitrail.load({where!r}, told={{{', '.join(repr(name.split()[0]) + ': ...' for name in missing)}}})"
+        raise UsageError(f"{where}: no tensor says {', '.join(missing)}", hint)
+    found = _with_positions(found, seen, told, where)
+    pooling = "class" if parts["pooling"] in ("class", "attention", "class_and_mean") and seen["class_token"] else "mean"
+    inner = found["blocks.0.attn.proj.weight"].shape[1]
+    if inner % heads:
+        raise DataError(f"{where}: {inner} numbers cannot be shared among {heads} heads", f"told={{'heads': {inner // 64}}}")
+    known = {field.name for field in fields(ViTConfig)}
+    rest = {name: value for name, value in told.items() if name in known and name not in seen}
+    head_dim = inner // heads
+    config = ViTConfig(
+        **{**rest, **seen, "heads": heads, "head_dim": 0 if head_dim * heads == width else head_dim, "pooling": pooling}
+    )
+    named = parts_of({slot: name for slot, name in parts.items() if name not in ("class", "mean")})
+    _hold(found, config, named, where)
+    return Probed(config, named, {name: tensor.float().contiguous() for name, tensor in found.items()}, tuple(assumed))
+
+
+def network_of(probed: Probed) -> ViT:
+    """The network with its tensors, in eval mode; nothing is drawn at random on the way."""
+    with torch.device("meta"):
+        network = ViT(probed.config, probed.parts)
+    network.load_state_dict(probed.tensors, assign=True)
+    for parameter in network.parameters():
+        parameter.requires_grad_(True)
+    return network.eval()
+
+
+def _heads_of(width: int, depth: int, mlp_dim: int, assumed: list[str]) -> int:
+    """The heads of the published size with this width, depth and MLP; 0 where there is none."""
+    for letter, (known, blocks, heads, hidden) in SIZES.items():
+        if (known, blocks, hidden) == (width, depth, mlp_dim):
+            assumed.append(f"{heads} heads, as size {letter} has them")
+            return heads
+    return 0
+
+
+def _parts(found: Tensors, pooling: str, assumed: list[str]) -> tuple[dict[str, str], int]:
+    """Names of the parts that are none of the paper's, the pooling among them; and the number of classes."""
+    parts: dict[str, str] = {}
+    if "norm_pre.weight" in found:
+        parts["embed_norm"] = "layer"
+    if "norm.weight" not in found:
+        parts["last_norm"] = "none"
+    if found["blocks.0.mlp.fc1.weight"].shape[0] == 2 * found["blocks.0.mlp.fc2.weight"].shape[1]:
+        parts["mlp"] = "swiglu"
+    head = found.get("head.weight")
+    classes = 0 if head is None else head.shape[0]
+    width = found[PATCHES].shape[0]
+    seen = next((name for name, tensor in POOLINGS.items() if tensor in found), "")
+    if head is not None and head.shape[1] == 2 * width:
+        seen, parts["head"] = "class_and_mean", "of_two"
+    if not seen and not pooling:
+        seen = "class" if "cls_token" in found else "mean"
+        assumed.append(f"pooling {seen}")
+    parts["pooling"] = seen or pooling
+    return parts, classes
+
+
+def _with_positions(found: Tensors, seen: Mapping[str, Any], told: dict[str, Any], where: str) -> Tensors:
+    """The tensors with positions for all tokens (zeros for those that have none), and the size of an image in `told`."""
+    prefix = [int(seen["class_token"]), int(seen["distillation_token"]), seen["registers"]]
+    given = found.get("pos_embed")
+    size = told.get("image_size")
+    sides = (size, size) if isinstance(size, int) else size
+    if given is None:
+        if sides is None:
+            raise UsageError(f"{where}: no positions, so nothing says the size of an image", "image_size=(224, 224)")
+        return found
+    count = given.shape[1]
+    fronts = sorted({0, prefix[0], sum(prefix[:2]), sum(prefix)})  # how many prefix tokens have a position
+    if sides is None:
+        square = [(front, math.isqrt(count - front)) for front in fronts if count > front]
+        square = [(front, side) for front, side in square if side * side == count - front]
+        if len(square) != 1:
+            problem = f"{where}: {count} positions are those of no square image, or of several"
+            raise UsageError(problem, "image_size=(height, width) in pixels")
+        front, side = square[0]
+        told["image_size"] = (side * seen["patch_size"][0], side * seen["patch_size"][1])
+    else:
+        patches = math.prod(pixels // patch for pixels, patch in zip(sides, seen["patch_size"], strict=True))
+        front = count - patches
+        if front not in fronts:
+            wanted = f"positions for {patches} patches and {' or '.join(map(str, fronts))} other tokens"
+            raise DataError(f"{where}: {count} positions do not fit an image of {sides[0]}x{sides[1]}", wanted)
+    if front == sum(prefix):
+        return found
+    tokens, patches_at = given[:, :front], given[:, front:]
+    without = given.new_zeros(1, sum(prefix) - front, given.shape[2])
+    return {**found, "pos_embed": torch.cat([tokens, without, patches_at], dim=1)}
+
+
+def _hold(found: Tensors, config: ViTConfig, parts: Parts, where: str) -> None:
+    """Refuse tensors that are not exactly those of the network, or not finite."""
+    with torch.device("meta"):
+        wanted = {name: tuple(tensor.shape) for name, tensor in ViT(config, parts).state_dict().items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
+    wrong = [name for name in {**wanted, **shapes} if wanted.get(name) != shapes.get(name)]
+    if wrong:
+        shown = some_of([f"{name} {shapes.get(name, 'is missing')} for {wanted.get(name, 'none')}" for name in wrong], 5)
+        raise DataError(f"{where}: {len(wrong)} tensors do not fit the network: {shown}", "the whole file of one network")
+    bad = [name for name, tensor in found.items() if not bool(tensor.isfinite().all())]
+    if bad:
+        raise DataError(f"{where}: {len(bad)} tensors hold NaN or infinity: {some_of(bad, 5)}", "another copy of the file")
+
+

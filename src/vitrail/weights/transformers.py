@@ -1,0 +1,222 @@
+"""The vision models of transformers: ViT, DeiT and MAE; DINOv2 with and without registers; CLIP and SigLIP.
+
+Each has the names of its files, and the newer ones that live modules of transformers 5 bear. Queries, keys and values
+are three maps there. `config.json` and a live module's `config` say the same.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from vitrail.errors import DataError
+from vitrail.weights.family import STACKED, TABLE, TOKEN, Facts, Family, Rule
+
+ACTIVATIONS = {  # theirs, ours
+    **{"gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh"},
+    **{"gelu_pytorch_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh", "quick_gelu": "quick_gelu"},
+    **{"relu": "relu", "silu": "silu", "swish": "silu"},
+}
+KINDS = {  # model_type of a config.json
+    **dict.fromkeys(("vit", "deit", "vit_mae"), "ViT"),
+    **dict.fromkeys(("dinov2", "dinov2_with_registers"), "DINOv2"),
+    **dict.fromkeys(("clip", "clip_vision_model", "siglip", "siglip_vision_model"), "CLIP"),
+}
+
+
+def facts_of(config: Mapping[str, Any], kind: str) -> Facts | None:
+    """What a configuration says; None where it is of another family.
+
+    Raises:
+        DataError: If it has an activation that is not known here.
+    """
+    if KINDS.get(config.get("model_type", "")) != kind:
+        return None
+    vision = config.get("vision_config") or config
+    names = config.get("id2label") or {}
+    act = vision.get("hidden_act", "quick_gelu" if kind == "CLIP" else "gelu")
+    if act not in ACTIVATIONS:
+        raise DataError(f"the activation {act} of its configuration is not known", ", ".join(ACTIVATIONS))
+    swiglu = bool(vision.get("use_swiglu_ffn"))
+    facts = {
+        "heads": vision.get("num_attention_heads", 12),
+        "norm_eps": vision.get("layer_norm_eps", {"ViT": 1e-12, "DINOv2": 1e-6}.get(kind, _clip_eps(config))),
+        "activation": "silu" if swiglu else ACTIVATIONS[act],
+        "image_size": _sides(vision.get("image_size", 224)),
+        "patch_size": _sides(vision.get("patch_size", {"ViT": 16, "DINOv2": 14}.get(kind, 32))),
+        "position_resize": "transformers",
+    }
+    if "siglip" in config["model_type"]:
+        return facts
+    if config["model_type"] == "deit":
+        facts["distillation_token"] = "DeiTForImageClassificationWithTeacher" in (config.get("architectures") or ())
+    return {**facts, "pooling": "class", **({"names": _ordered(names)} if names else {})}
+
+
+def _clip_eps(config: Mapping[str, Any]) -> float:
+    return 1e-6 if "siglip" in config.get("model_type", "") else 1e-5
+
+
+def _sides(size: Any) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def _ordered(names: Mapping[Any, str]) -> tuple[str, ...]:
+    return tuple(names[key] for key in sorted(names, key=int))
+
+
+def _of_module(kind: str) -> Any:
+    def of_module(module: nn.Module) -> Facts | None:
+        config: Any = getattr(module, "config", None)
+        if not type(module).__module__.startswith("transformers.") or not hasattr(config, "to_dict"):
+            return None
+        return facts_of({**config.to_dict(), "architectures": [type(module).__name__]}, kind)
+
+    return of_module
+
+
+def answer(module: nn.Module, images: Tensor) -> Tensor:
+    """Its logits; else its projected, its pooled, or its class token's numbers."""
+    net: Any = module
+    if hasattr(net.config, "mask_ratio"):  # a masked autoencoder hides patches, unless it is told to hide none
+        ratio, net.config.mask_ratio = net.config.mask_ratio, 0.0
+        try:
+            return net(pixel_values=images).last_hidden_state[:, 0]
+        finally:
+            net.config.mask_ratio = ratio
+    found = net(pixel_values=images)
+    for name in ("logits", "image_embeds"):
+        if getattr(found, name, None) is not None:
+            return getattr(found, name)
+    if net.config.model_type in ("vit", "deit"):  # whose pooler is no part of the network
+        return found.last_hidden_state[:, 0]
+    return found.pooler_output
+
+
+def _block(theirs: str, *pairs: tuple[str, str]) -> list[Rule]:
+    """Rules for the tensors of a block: ours, theirs."""
+    return [Rule(f"blocks.#.{one}", (f"{theirs}.{other}",)) for one, other in pairs]
+
+
+def _qkv(ours: str, theirs: str, *names: str) -> Rule:
+    return Rule(f"{ours}.qkv.*", tuple(f"{theirs}.{name}.*" for name in names), STACKED)
+
+
+PROJECTIONS = "q_proj", "k_proj", "v_proj"
+EMBEDDINGS = (
+    Rule("cls_token", ("embeddings.cls_token",)),
+    Rule("dist_token", ("embeddings.distillation_token",)),
+    Rule("reg_token", ("embeddings.register_tokens",)),
+    Rule("pos_embed", ("embeddings.position_embeddings",)),
+    Rule("patch_embed.proj.*", ("embeddings.patch_embeddings.projection.*",)),
+    Rule("norm.*", ("layernorm.*",)),
+    Rule("head.*", ("classifier.*",)),
+)
+IDLE = {
+    "pooler.dense.*": "a dense layer and tanh behind the class token, which is no part of the network's answer",
+    "embeddings.mask_token": "stands for hidden patches in pre-training",
+    "decoder*": "the decoder of a masked autoencoder",
+}
+
+VIT = Family(
+    name="transformers (ViT, DeiT, MAE)",
+    mark="*.layernorm_before.weight",
+    rules=(
+        *EMBEDDINGS,
+        Rule("head.*", ("cls_classifier.*",)),
+        Rule("head_dist.*", ("distillation_classifier.*",)),
+        _qkv("blocks.#.attn", "encoder.layer.#.attention.attention", "query", "key", "value"),
+        *_block(
+            "encoder.layer.#",
+            ("norm1.*", "layernorm_before.*"),
+            ("attn.proj.*", "attention.output.dense.*"),
+            ("norm2.*", "layernorm_after.*"),
+            ("mlp.fc1.*", "intermediate.dense.*"),
+            ("mlp.fc2.*", "output.dense.*"),
+        ),
+        _qkv("blocks.#.attn", "layers.#.attention", *PROJECTIONS),
+        *_block(
+            "layers.#",
+            ("norm1.*", "layernorm_before.*"),
+            ("attn.proj.*", "attention.o_proj.*"),
+            ("norm2.*", "layernorm_after.*"),
+            ("mlp.fc1.*", "mlp.fc1.*"),
+            ("mlp.fc2.*", "mlp.fc2.*"),
+        ),
+    ),
+    idle=IDLE,
+    prefixes=("vit.", "deit."),
+    of_module=_of_module("ViT"),
+    of_config=lambda config: facts_of(config, "ViT"),
+    answer=answer,
+)
+
+DINOV2 = Family(
+    name="transformers (DINOv2)",
+    mark="encoder.layer.#.layer_scale1.lambda1",
+    rules=(
+        *EMBEDDINGS,
+        _qkv("blocks.#.attn", "encoder.layer.#.attention.attention", "query", "key", "value"),
+        _qkv("blocks.#.attn", "encoder.layer.#.attention", *PROJECTIONS),
+        *_block(
+            "encoder.layer.#",
+            ("norm1.*", "norm1.*"),
+            ("attn.proj.*", "attention.output.dense.*"),
+            ("attn.proj.*", "attention.o_proj.*"),
+            ("ls1.gamma", "layer_scale1.lambda1"),
+            ("norm2.*", "norm2.*"),
+            ("mlp.fc1.*", "mlp.fc1.*"),
+            ("mlp.fc2.*", "mlp.fc2.*"),
+            ("mlp.fc1.*", "mlp.weights_in.*"),
+            ("mlp.fc2.*", "mlp.weights_out.*"),
+            ("mlp.fc2.*", "mlp.down_proj.*"),
+            ("ls2.gamma", "layer_scale2.lambda1"),
+        ),
+        Rule("blocks.#.mlp.fc1.*", ("encoder.layer.#.mlp.gate_proj.*", "encoder.layer.#.mlp.up_proj.*"), STACKED),
+    ),
+    idle=IDLE,
+    prefixes=("dinov2.", "dinov2_with_registers."),
+    of_module=_of_module("DINOv2"),
+    of_config=lambda config: facts_of(config, "DINOv2"),
+    answer=answer,
+)
+
+CLIP = Family(
+    name="transformers (CLIP, SigLIP)",
+    mark="encoder.layers.#.self_attn.q_proj.weight",
+    rules=(
+        Rule("cls_token", ("embeddings.class_embedding",), TOKEN),
+        Rule("pos_embed", ("embeddings.position_embedding.weight",), TABLE),
+        Rule("patch_embed.proj.*", ("embeddings.patch_embedding.*",)),
+        Rule("norm_pre.*", ("pre_layrnorm.*",)),  # so it is spelled
+        _qkv("blocks.#.attn", "encoder.layers.#.self_attn", *PROJECTIONS),
+        *_block(
+            "encoder.layers.#",
+            ("norm1.*", "layer_norm1.*"),
+            ("attn.proj.*", "self_attn.out_proj.*"),
+            ("norm2.*", "layer_norm2.*"),
+            ("mlp.fc1.*", "mlp.fc1.*"),
+            ("mlp.fc2.*", "mlp.fc2.*"),
+        ),
+        Rule("norm.*", ("post_layernorm.*",)),
+        Rule("head.*", ("visual_projection.*",)),
+        Rule("pool.query", ("head.probe",)),
+        Rule("pool.attn.qkv.weight", ("head.attention.in_proj_weight",)),
+        Rule("pool.attn.qkv.bias", ("head.attention.in_proj_bias",)),
+        Rule("pool.attn.proj.*", ("head.attention.out_proj.*",)),
+        Rule("pool.norm.*", ("head.layernorm.*",)),
+        Rule("pool.mlp.fc1.*", ("head.mlp.fc1.*",)),
+        Rule("pool.mlp.fc2.*", ("head.mlp.fc2.*",)),
+    ),
+    idle={
+        "text_model*": "reads texts",
+        "text_projection*": "of texts",
+        "logit_scale": "of the comparison with texts",
+        "logit_bias": "of the comparison with texts",
+        "embeddings.position_ids": "the numbers from 0",
+    },
+    prefixes=("vision_model.",),
+    of_module=_of_module("CLIP"),
+    of_config=lambda config: facts_of(config, "CLIP"),
+    answer=answer,
+)
