@@ -79,6 +79,7 @@ class Family:
         idle: Patterns of tensors that no answer depends on (`#` is a number, `*` anything), with why, for the report.
         prefixes: What may stand before every name.
         assumed: What is the same in all members and stands in no tensor.
+        of_tensors: What its tensors show under their own names that ours no longer do.
         of_module: What a live module of the family says of itself; None where it is of another.
         of_config: What a `config.json` says; None where it is of another.
         answer: What a live module answers, of what ours answers.
@@ -91,6 +92,7 @@ class Family:
     idle: Mapping[str, str] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()
     assumed: Facts = field(default_factory=dict)
+    of_tensors: Callable[[Mapping[str, Tensor]], Facts] = lambda tensors: {}
     of_module: Callable[[nn.Module], Facts | None] = unknown
     of_config: Callable[[Mapping[str, Any]], Facts | None] = lambda config: None
     answer: Callable[[nn.Module, Tensor], Tensor] = answer

@@ -1,8 +1,8 @@
 """From tensors under our names to a network: what their shapes say, and what has to be told.
 
-    told by the tensors     width, depth, MLP, patch, channels, classes, prefix tokens, biases, LayerScale, norms, SwiGLU,
-                            the kind of pooling where it has tensors, which tokens have positions, and the grid of a
-                            square image
+    told by the tensors     width, depth, MLP, patch, channels, classes, prefix tokens, biases, LayerScale, norms,
+                            SwiGLU, the kind of pooling where it has tensors, which tokens have positions, and the grid
+                            of a square image
     told beside them        heads, epsilon, activation, how positions are resized, the pooling that has no tensors
 
 What has to be told comes from a live module, a `config.json`, what all members of the family share, or the caller; the
@@ -53,9 +53,14 @@ def probe(tensors: Mapping[str, Tensor], told: Mapping[str, Any], where: str) ->
     for name in (PATCHES, "blocks.0.norm1.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc2.weight"):
         if name not in found:
             raise DataError(f"{where}: there is no {name}, which every ViT has", "the weights of a plain ViT")
-    if found[PATCHES].ndim != 4 or found["blocks.0.mlp.fc2.weight"].ndim != 2:
-        raise DataError(f"{where}: {PATCHES} has the shape {tuple(found[PATCHES].shape)}", "(width, channels, h, w)")
-    width, channels, *patch = found[PATCHES].shape
+    patches, normed = found[PATCHES], "patch_embed.norm_patches.weight" in found
+    if patches.ndim != (2 if normed else 4) or found["blocks.0.mlp.fc2.weight"].ndim != 2:
+        raise DataError(f"{where}: {PATCHES} has the shape {tuple(patches.shape)}", "(width, channels, height, width)")
+    if normed:  # flattened patches: what they hold has to be told
+        patch, width = _sides(told["patch_size"]), patches.shape[0]
+        channels = patches.shape[1] // math.prod(patch)
+    else:
+        width, channels, *patch = patches.shape
     depth = 1 + max(int(match[1]) for name in found if (match := re.match(r"blocks\.(\d+)\.", name)))
     mlp_dim = found["blocks.0.mlp.fc2.weight"].shape[1]
     if "dist_token" in found and not ("head_dist.weight" in found or told.get("distillation_token", False)):
@@ -82,17 +87,25 @@ def probe(tensors: Mapping[str, Tensor], told: Mapping[str, Any], where: str) ->
         "layer_scale": told.pop("layer_scale", 0) or STARTS if "blocks.0.ls1.gamma" in found else 0.0,
     }
     for name, value in seen.items():
-        if name in told and told[name] != value and not isinstance(value, float):
-            raise DataError(f"{where}: the tensors say {name} {value}, what comes with them says {told[name]}", "both of one")
-    missing = [f"{name} ({what})" for name, what in WANTED.items() if name not in told and (name != "heads" or not heads)]
+        if name in told and _plain(told[name]) != _plain(value) and not isinstance(value, float):
+            raise DataError(
+                f"{where}: the tensors say {name} {value}, what comes with them says {told[name]}", "both of one"
+            )
+    missing = [
+        f"{name} ({what})" for name, what in WANTED.items() if name not in told and (name != "heads" or not heads)
+    ]
     if missing:
         hint = f"vitrail.load({where!r}, told={{{', '.join(repr(name.split()[0]) + ': ...' for name in missing)}}})"
         raise UsageError(f"{where}: no tensor says {', '.join(missing)}", hint)
     found = _with_positions(found, seen, told, where)
-    pooling = "class" if parts["pooling"] in ("class", "attention", "class_and_mean") and seen["class_token"] else "mean"
+    pooling = (
+        "class" if parts["pooling"] in ("class", "attention", "class_and_mean") and seen["class_token"] else "mean"
+    )
     inner = found["blocks.0.attn.proj.weight"].shape[1]
     if inner % heads:
-        raise DataError(f"{where}: {inner} numbers cannot be shared among {heads} heads", f"told={{'heads': {inner // 64}}}")
+        raise DataError(
+            f"{where}: {inner} numbers cannot be shared among {heads} heads", f"told={{'heads': {inner // 64}}}"
+        )
     known = {field.name for field in fields(ViTConfig)}
     rest = {name: value for name, value in told.items() if name in known and name not in seen}
     head_dim = inner // heads
@@ -114,6 +127,14 @@ def network_of(probed: Probed) -> ViT:
     return network.eval()
 
 
+def _plain(value: Any) -> Any:
+    return [value, value] if type(value) is int else list(value) if isinstance(value, tuple) else value
+
+
+def _sides(size: Any) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
 def _heads_of(width: int, depth: int, mlp_dim: int, assumed: list[str]) -> int:
     """The heads of the published size with this width, depth and MLP; 0 where there is none."""
     for letter, (known, blocks, heads, hidden) in SIZES.items():
@@ -126,6 +147,8 @@ def _heads_of(width: int, depth: int, mlp_dim: int, assumed: list[str]) -> int:
 def _parts(found: Tensors, pooling: str, assumed: list[str]) -> tuple[dict[str, str], int]:
     """Names of the parts that are none of the paper's, the pooling among them; and the number of classes."""
     parts: dict[str, str] = {}
+    if "patch_embed.norm_patches.weight" in found:
+        parts["embedding"] = "normed"
     if "norm_pre.weight" in found:
         parts["embed_norm"] = "layer"
     if "norm.weight" not in found:
@@ -146,11 +169,11 @@ def _parts(found: Tensors, pooling: str, assumed: list[str]) -> tuple[dict[str, 
 
 
 def _with_positions(found: Tensors, seen: Mapping[str, Any], told: dict[str, Any], where: str) -> Tensors:
-    """The tensors with positions for all tokens (zeros for those that have none), and the size of an image in `told`."""
+    """The tensors with positions for all tokens, zeros for those that have none; `told` gets the size of an image."""
     prefix = [int(seen["class_token"]), int(seen["distillation_token"]), seen["registers"]]
     given = found.get("pos_embed")
     size = told.get("image_size")
-    sides = (size, size) if isinstance(size, int) else size
+    sides = None if size is None else _sides(size)
     if given is None:
         if sides is None:
             raise UsageError(f"{where}: no positions, so nothing says the size of an image", "image_size=(224, 224)")
@@ -185,10 +208,14 @@ def _hold(found: Tensors, config: ViTConfig, parts: Parts, where: str) -> None:
     shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
     wrong = [name for name in {**wanted, **shapes} if wanted.get(name) != shapes.get(name)]
     if wrong:
-        shown = some_of([f"{name} {shapes.get(name, 'is missing')} for {wanted.get(name, 'none')}" for name in wrong], 5)
-        raise DataError(f"{where}: {len(wrong)} tensors do not fit the network: {shown}", "the whole file of one network")
+        shown = some_of(
+            [f"{name} {shapes.get(name, 'is missing')} for {wanted.get(name, 'none')}" for name in wrong], 5
+        )
+        raise DataError(
+            f"{where}: {len(wrong)} tensors do not fit the network: {shown}", "the whole file of one network"
+        )
     bad = [name for name, tensor in found.items() if not bool(tensor.isfinite().all())]
     if bad:
-        raise DataError(f"{where}: {len(bad)} tensors hold NaN or infinity: {some_of(bad, 5)}", "another copy of the file")
-
-
+        raise DataError(
+            f"{where}: {len(bad)} tensors hold NaN or infinity: {some_of(bad, 5)}", "another copy of the file"
+        )

@@ -13,9 +13,16 @@ from vitrail.errors import DataError
 from vitrail.weights.family import STACKED, TABLE, TOKEN, Facts, Family, Rule
 
 ACTIVATIONS = {  # theirs, ours
-    **{"gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh"},
-    **{"gelu_pytorch_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh", "quick_gelu": "quick_gelu"},
-    **{"relu": "relu", "silu": "silu", "swish": "silu"},
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
 }
 KINDS = {  # model_type of a config.json
     **dict.fromkeys(("vit", "deit", "vit_mae"), "ViT"),

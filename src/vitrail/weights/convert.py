@@ -1,0 +1,143 @@
+"""A foreign network becomes ours: its tensors by the rules of its family, and the proof that both answer alike.
+
+converted = convert(module)                    a live network of timm, transformers, torchvision or vit-pytorch
+converted = from_tensors(tensors, told, where) tensors of a file, with what is told beside them
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.errors import DataError, UsageError, some_of
+from vitrail.nn import ViT
+from vitrail.nn.twin import evaluating
+from vitrail.weights.family import Facts, Family, is_of, renamed
+from vitrail.weights.probe import network_of, probe
+from vitrail.weights.table import FAMILIES
+
+GAP = 1e-4  # the largest difference of two answers, relative to the largest number in them, in fp32
+TRIED = 2  # images that both answer
+SEED = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Converted:
+    """A network made of foreign tensors, and how it was made.
+
+    Attributes:
+        network: In eval mode.
+        family: Whose names the tensors bore.
+        told: What was said beside the tensors, by a live module, a configuration or the caller.
+        used: Their tensors that are ours now.
+        skipped: Their tensors that no answer depends on, with why.
+        assumed: What nobody said and was taken for granted, in sentences.
+        gap: How far the answers of both lie apart, relative to the largest number; None without a live network.
+    """
+
+    network: ViT
+    family: str
+    told: Facts
+    used: tuple[str, ...]
+    skipped: Mapping[str, str]
+    assumed: tuple[str, ...]
+    gap: float | None = None
+
+
+def family_of(names: Sequence[str], where: str) -> Family:
+    """The family that tensors of these names belong to.
+
+    Raises:
+        DataError: If none knows them, or more than one does.
+    """
+    found = [family for family in FAMILIES if is_of(family, names)]
+    if len(found) != 1:
+        known = ", ".join(family.name for family in FAMILIES)
+        those = "of several families at once" if found else "of no family known here"
+        raise DataError(
+            f"{where}: its tensors are {those}: {some_of(sorted(names), 3)}", f"the weights of a ViT of {known}"
+        )
+    return found[0]
+
+
+def from_tensors(
+    tensors: Mapping[str, Tensor], told: Facts, where: str, config: Mapping[str, Any] | None = None
+) -> Converted:
+    """A network with these tensors.
+
+    Args:
+        tensors: Under the names of one of the families; they are not changed.
+        told: Fields of `ViTConfig` that tensors do not say, and `pooling`: above what the family and `config` say.
+        where: The file, for messages.
+        config: A `config.json` that lies beside it.
+
+    Raises:
+        DataError: If the tensors are of no family, do not fit each other or are not finite.
+        UsageError: If something has to be told; names it.
+    """
+    family = family_of(list(tensors), where)
+    said = None if config is None else family.of_config(config)
+    if config is not None and said is None:
+        kind = config.get("model_type") or config.get("architecture") or "nothing"
+        raise DataError(
+            f"{where}: the tensors are those of {family.name}, config.json says {kind}", "both of one model"
+        )
+    return _converted(family, tensors, {**(said or {}), **told}, where)
+
+
+def _converted(family: Family, tensors: Mapping[str, Tensor], told: Facts, where: str) -> Converted:
+    names = renamed(family, tensors, where)
+    facts = {**family.assumed, **family.of_tensors(tensors), **told}
+    probed = probe(family.completed(names.tensors, facts), facts, where)
+    return Converted(network_of(probed), family.name, facts, names.used, names.skipped, probed.assumed)
+
+
+def convert(module: nn.Module, told: Facts | None = None) -> Converted:
+    """The network of a live module, proved to answer as it does.
+
+    Args:
+        module: Of timm, transformers, torchvision or vit-pytorch; it is left as it was.
+        told: What it does not say of itself; see `from_tensors`.
+
+    Raises:
+        UsageError: If the module is of no family.
+        DataError: If it has what no plain ViT has, or the answers differ; nothing is returned then.
+    """
+    where, tensors = type(module).__name__, module.state_dict()
+    for family in FAMILIES:
+        facts = family.of_module(module)
+        if facts is not None and is_of(family, list(tensors)):
+            break
+    else:
+        known = ", ".join(family.name for family in FAMILIES)
+        raise UsageError(
+            f"{type(module).__module__}.{where} is no plain ViT of {known}", "one of these, as a live module"
+        )
+    own = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+    converted = _converted(family, own, {**facts, **(told or {})}, where)
+    return prove(converted, lambda images: family.answer(module, images), module)
+
+
+@torch.no_grad()
+def prove(converted: Converted, theirs: Any, module: nn.Module) -> Converted:
+    """The same, with the gap between its answers and those of the live network.
+
+    Raises:
+        DataError: If the gap is above `GAP`, or either answer is not finite.
+    """
+    device = next(module.parameters()).device
+    config = converted.network.config
+    images = torch.randn(TRIED, config.channels, *config.image, generator=torch.Generator().manual_seed(SEED))
+    with evaluating(module):
+        wanted = theirs(images.to(device, next(module.parameters()).dtype)).float().cpu()
+    found = converted.network(images)
+    if wanted.shape != found.shape:
+        problem = f"it answers {tuple(wanted.shape)}, and its tensors make a network that answers {tuple(found.shape)}"
+        raise DataError(f"{type(module).__name__}: {problem}", "a plain ViT whose answer is its head's")
+    gap = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
+    if not gap <= GAP:
+        problem = f"the converted network answers otherwise: the gap is {gap:.1e}, at most {GAP:.0e} is allowed"
+        raise DataError(f"{type(module).__name__}: {problem}", "a plain ViT; docs/weights.md lists what opens")
+    return Converted(**{**vars(converted), "gap": gap})

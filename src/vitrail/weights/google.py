@@ -1,0 +1,88 @@
+"""Google's own files (`.npz`): those of ViT, MLP-like names and all, and those of big_vision, SigLIP among them.
+
+The names are Flax's. Maps are stored as (in, out), kernels as (height, width, in, out), and queries, keys and values by
+heads, so that the tensors tell how many there are.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from vitrail.weights.family import Facts, Family, Form, Rule
+
+CONVOLUTION = Form(lambda theirs: theirs[0].permute(3, 2, 0, 1), lambda ours, heads: [ours.permute(2, 3, 1, 0)])
+DENSE = Form(lambda theirs: theirs[0].T, lambda ours, heads: [ours.T])
+
+
+def _by_heads(one: Callable[[Tensor], Tensor]) -> Callable[[Tensor, int], Sequence[Tensor]]:
+    return lambda ours, heads: [one(part.unflatten(0, (heads, -1))) for part in ours.chunk(3)]
+
+
+QKV = Form(
+    lambda theirs: torch.cat([kernel.flatten(1).T for kernel in theirs]), _by_heads(lambda part: part.permute(2, 0, 1))
+)
+QKV_BIAS = Form(lambda theirs: torch.cat([bias.flatten() for bias in theirs]), _by_heads(lambda part: part))
+OUT = Form(lambda theirs: theirs[0].flatten(0, 1).T, lambda ours, heads: [ours.T.unflatten(0, (heads, -1))])
+
+
+def _norm(ours: str, theirs: str) -> list[Rule]:
+    return [Rule(f"{ours}.weight", (f"{theirs}/scale",)), Rule(f"{ours}.bias", (f"{theirs}/bias",))]
+
+
+def _dense(ours: str, theirs: str) -> list[Rule]:
+    return [Rule(f"{ours}.weight", (f"{theirs}/kernel",), DENSE), Rule(f"{ours}.bias", (f"{theirs}/bias",))]
+
+
+def _attention(ours: str, theirs: str) -> list[Rule]:
+    three = [f"{theirs}/{name}" for name in ("query", "key", "value")]
+    return [
+        Rule(f"{ours}.qkv.weight", tuple(f"{name}/kernel" for name in three), QKV),
+        Rule(f"{ours}.qkv.bias", tuple(f"{name}/bias" for name in three), QKV_BIAS),
+        Rule(f"{ours}.proj.weight", (f"{theirs}/out/kernel",), OUT),
+        Rule(f"{ours}.proj.bias", (f"{theirs}/out/bias",)),
+    ]
+
+
+def _block(attention: int, norm: int, mlp: int) -> list[Rule]:
+    """The rules of a block whose parts bear these numbers."""
+    block = "Transformer/encoderblock_#"
+    return [
+        *_attention("blocks.#.attn", f"{block}/MultiHeadDotProductAttention_{attention}"),
+        *_norm("blocks.#.norm2", f"{block}/LayerNorm_{norm}"),
+        *_dense("blocks.#.mlp.fc1", f"{block}/MlpBlock_{mlp}/Dense_0"),
+        *_dense("blocks.#.mlp.fc2", f"{block}/MlpBlock_{mlp}/Dense_1"),
+    ]
+
+
+def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
+    """The heads, which the queries' kernels show."""
+    kernels = [tensor for name, tensor in tensors.items() if name.endswith("/query/kernel") and tensor.ndim == 3]
+    return {"heads": kernels[0].shape[1]} if kernels else {}
+
+
+GOOGLE = Family(
+    name="Google's .npz",
+    mark="Transformer/encoderblock_#/LayerNorm_0/scale",
+    rules=(
+        Rule("cls_token", ("cls",)),
+        Rule("pos_embed", ("Transformer/posembed_input/pos_embedding",)),
+        Rule("pos_embed", ("pos_embedding",)),
+        Rule("patch_embed.proj.weight", ("embedding/kernel",), CONVOLUTION),
+        Rule("patch_embed.proj.bias", ("embedding/bias",)),
+        *_norm("blocks.#.norm1", "Transformer/encoderblock_#/LayerNorm_0"),
+        *_block(1, 2, 3),
+        *_block(0, 1, 0),
+        *_norm("norm", "Transformer/encoder_norm"),
+        *_dense("head", "head"),
+        Rule("pool.query", ("MAPHead_0/probe",)),
+        *_attention("pool.attn", "MAPHead_0/MultiHeadDotProductAttention_0"),
+        *_norm("pool.norm", "MAPHead_0/LayerNorm_0"),
+        *_dense("pool.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0"),
+        *_dense("pool.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
+    ),
+    idle={"opt/state*": "of the optimizer", "txt/*": "reads texts", "t": "of the comparison with texts"},
+    prefixes=("opt/target/", "params/", "img/"),
+    assumed={"norm_eps": 1e-6, "activation": "gelu", "position_resize": "timm"},
+    of_tensors=of_tensors,
+)
