@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pages": {"io", "text"},
     "nn": set(),
     "data": {"io", "runtime"},
-    "weights": {"nn", "data"},
+    "weights": {"io", "runtime", "nn", "data"},
     "tasks": {"text", "pages", "nn", "data"},
     "model": {"io", "text", "nn", "data", "weights", "tasks"},
     "explain": {"text", "pages", "nn", "data", "weights"},

@@ -27,6 +27,11 @@ def write_file(file: Path, content: bytes | str) -> None:
     os.replace(beside, file)
 
 
+def user_cache() -> Path:
+    """The folder for what can be made again: `$XDG_CACHE_HOME/vitrail`, else `~/.cache/vitrail`; it may not be there."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitrail"
+
+
 def plain(value: Any) -> Any:
     """A value as JSON has it: numbers and arrays of numpy and torch as Python's own, what is not finite as None."""
     match value:

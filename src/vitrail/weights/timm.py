@@ -10,12 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitrail.data.preprocessing import Preprocessing
 from vitrail.weights.activation import activation_of
 from vitrail.weights.family import Facts, Family, Form, Rule, same
+from vitrail.weights.tables import timm_table
 
 TOGETHER = Form(torch.cat, lambda ours, heads: ours.split((len(ours) // 3, len(ours) - len(ours) // 3)))
 EPSILON = 1e-6  # of its LayerNorm where nothing else is said
 KINDS = ("VisionTransformer", "VisionTransformerDistilled")
+ARGUMENTS = {"num_heads": "heads", "img_size": "image_size", "patch_size": "patch_size", "act_layer": "activation"}
 POOLS = {"token": "class", "avg": "mean", "map": "attention"}
 
 
@@ -26,6 +29,8 @@ def of_module(module: nn.Module) -> Facts | None:
         return None
     net: Any = module
     block = net.blocks[0]
+    if type(block).__name__ != "Block" or type(block.attn).__name__ != "Attention":
+        return None
     pooling = POOLS.get(net.global_pool, net.global_pool)
     return {
         "heads": block.attn.num_heads,
@@ -39,10 +44,41 @@ def of_module(module: nn.Module) -> Facts | None:
 
 
 def of_config(config: Mapping[str, Any]) -> Facts | None:
-    """What the `config.json` of timm's hub says by itself; None where it is of another family."""
-    if "architecture" not in config:
+    """What the `config.json` of timm's hub says: the table's row of its architecture, and arguments above it."""
+    architecture = str(config.get("architecture", "")).partition(".")[0]
+    if not architecture:
         return None
-    return {}
+    arguments = config.get("model_args") or {}
+    facts = dict(timm_table().get(architecture, {}).get("facts", {}))
+    facts |= {ours: arguments[theirs] for theirs, ours in ARGUMENTS.items() if theirs in arguments}
+    pooling = arguments.get("global_pool") or config.get("global_pool")
+    if pooling:
+        told = POOLS.get(pooling, pooling)
+        facts["pooling"] = "mean_then_norm" if told == "mean" and arguments.get("fc_norm", True) else told
+    size = (config.get("pretrained_cfg") or {}).get("input_size")
+    if size and "img_size" not in arguments:
+        facts["image_size"] = tuple(size[1:])
+    return facts
+
+
+def preprocessing_of(config: Mapping[str, Any]) -> Preprocessing:
+    """What timm's `pretrained_cfg` says of how images go in.
+
+    Raises:
+        UsageError: If it asks for what a `Preprocessing` cannot do.
+        KeyError: If it does not say enough.
+    """
+    channels, height, width = config["input_size"]
+    resize = {"center": "crop", "squash": "squash", "border": "pad"}[config.get("crop_mode") or "center"]
+    return Preprocessing(
+        (height, width),
+        resize=resize,  # pyrefly: ignore[bad-argument-type]
+        crop_ratio=float(config.get("crop_pct") or 1.0) if resize == "crop" else 1.0,
+        interpolation=config.get("interpolation") or "bicubic",
+        channels=channels,
+        mean=tuple(config["mean"]),
+        std=tuple(config["std"]),
+    )
 
 
 def answer(module: nn.Module, images: Tensor) -> Tensor:

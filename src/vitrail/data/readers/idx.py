@@ -21,6 +21,7 @@ from jaxtyping import UInt8
 from vitrail.data.dataset import TEST, TRAIN, VALIDATION, RawDataset, Samples, hold_out, labelled, pixels_of
 from vitrail.data.images import ArrayImages
 from vitrail.errors import DataError, nearest
+from vitrail.io import user_cache
 
 CLASSES: Mapping[str, tuple[str, ...]] = {
     "mnist": tuple("0123456789"),
@@ -144,7 +145,7 @@ def download(name: str, folder: Path) -> None:
 def data_folder(name: str, data_root: Path | None = None) -> tuple[Path, bool]:
     """Where to look for a named set, and whether a person chose it (`data_root` or VITRAIL_DATA) or it is the cache."""
     chosen = data_root or os.environ.get("VITRAIL_DATA")
-    return (Path(chosen).expanduser(), True) if chosen else (Path.home() / ".cache" / "vitrail" / name, False)
+    return (Path(chosen).expanduser(), True) if chosen else (user_cache() / name, False)
 
 
 def _locate(name: str, data_root: Path | None) -> Path:
