@@ -62,7 +62,9 @@ def main() -> None:
             table[name] = found
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in table.items())
     OUT.write_text(f"{{\n{lines}\n}}\n")
-    print(f"timm {timm.__version__}: {len(table)} architectures, {sum(len(row['tags']) for row in table.values())} weights")
+    print(
+        f"timm {timm.__version__}: {len(table)} architectures, {sum(len(row['tags']) for row in table.values())} weights"
+    )
     for name, why in left_out.items():
         print(f"left out: {name}: {why[:150]}")
 

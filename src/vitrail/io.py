@@ -28,7 +28,7 @@ def write_file(file: Path, content: bytes | str) -> None:
 
 
 def user_cache() -> Path:
-    """The folder for what can be made again: `$XDG_CACHE_HOME/vitrail`, else `~/.cache/vitrail`; it may not be there."""
+    """The folder for what can be made again: `$XDG_CACHE_HOME/vitrail`, else `~/.cache/vitrail`; it may be missing."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitrail"
 
 

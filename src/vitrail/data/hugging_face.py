@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from vitrail.data.preprocessing import RESAMPLING, Preprocessing, require
+from vitrail.data.preprocessing import RESAMPLING, Preprocessing, crop_ratio, require
 from vitrail.errors import DataError, UsageError
 
 
@@ -91,5 +91,5 @@ def _from_foreign_keys(keys: Mapping[str, Any]) -> Preprocessing:
     crop = keys["crop_size"]
     crop = {"height": crop, "width": crop} if isinstance(crop, int) else crop
     require(crop["height"] == crop["width"], "crop_size", crop, "a square, since the image is scaled to shortest_edge")
-    ratio = crop["height"] / size["shortest_edge"]
+    ratio = crop_ratio(crop["height"], size["shortest_edge"])
     return Preprocessing(size=(crop["height"], crop["width"]), resize="crop", crop_ratio=ratio, **common)

@@ -269,6 +269,14 @@ def _middle(size: tuple[int, int], scaled: tuple[int, int], own: tuple[int, int]
     return left * across, top * down, right, bottom
 
 
+def crop_ratio(side: int, scaled: int) -> float:
+    """The ratio by which `crop` scales the shorter side to exactly `scaled` pixels, and keeps `side` of them."""
+    ratio = side / scaled
+    while int(side / ratio) < scaled:  # the division came out a little too low
+        ratio = math.nextafter(ratio, 0.0)
+    return ratio
+
+
 def measure_statistics(images: Iterable[UInt8[Tensor, "_ _ _"]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel over all pixels of all images, of values scaled to 0..1.
 

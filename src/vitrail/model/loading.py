@@ -6,7 +6,7 @@
 Everything is read and compared before anything is returned: a folder whose files do not fit each other gives no model.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,19 @@ from torch import nn
 from vitrail import weights
 from vitrail.data.background_file import background_in, read_background
 from vitrail.data.hugging_face import from_hugging_face
+from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import read_tensors
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.io import read_json
-from vitrail.model.model import Model
+from vitrail.model.foreign import open_foreign
+from vitrail.model.model import Model, resized
 from vitrail.nn import STANDARD, Parts, parts_of
+from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build, config_from_dict
 from vitrail.own import OWN as OWN_PART, check_given, check_kind
 from vitrail.tasks import TASKS, Task
+from vitrail.weights.names import is_foreign
 
 OLD, FORMAT = 1, 2  # the first is read, by `weights/format1.py`, and never written
 OWN = "own"  # the kind of a network that a person made
@@ -41,22 +45,39 @@ def load(
     network: nn.Module | None = None,
     parts: Parts | None = None,
     device: str | torch.device = "cpu",
+    told: Mapping[str, Any] | None = None,
+    preprocessing: Preprocessing | None = None,
+    classes: Sequence[str] | None = None,
+    image_size: int | Size | None = None,
+    channels: int | None = None,
 ) -> Model:
-    """Read a model from a run folder or a model folder; the network is in eval mode.
+    """Read a model from a run folder, a model folder or other people's weights; the network is in eval mode.
 
     Args:
-        path: A run folder (which holds `model/`) or a model folder.
+        path: A run folder (which holds `model/`) or a model folder; a ViT of others: `timm:NAME`, `hf:OWNER/NAME`,
+            `torchvision:NAME`, a file (.safetensors, .npz, .pth) or a folder as hubs lay it out.
         task: For a task of your own, the same value that it was trained with.
         network: For a network of your own, one of the same kind, into which the weights are read.
         parts: For a network with parts of your own, those that it was built with. Parts that bear a name in
             `vitrail.nn.parts` need not be given.
         device: Where the network goes.
+        told: Of other people's weights, what nothing beside the tensors says: fields of `ViTConfig` by name (such as
+            `heads`), and `pooling`.
+        preprocessing: Of other people's weights, how images go in; what comes with them when None.
+        classes: Of other people's weights, the names in the order of the logits; what comes with them when None.
+        image_size: (height, width) of images, or one number; positions are resized by the rule of their source.
+        channels: 1 for grey images, of a network that reads colour.
 
     Raises:
         DataError: If the folder is missing, or a file in it is missing, damaged or does not fit the others.
         UsageError: If the model was saved with a task, network or parts of your own, and they are not given.
     """
     check_kind("task", task, Task, "task=MyTask()")
+    foreign = {"told": told, "preprocessing": preprocessing, "classes": classes}
+    if is_foreign(path) and not _is_model(Path(path)):
+        return open_foreign(path, **foreign, image_size=image_size, channels=channels, device=device)
+    for name in (name for name, given in foreign.items() if given is not None):
+        raise UsageError(f"{path} is a model of vitrail, which says its {name} itself", f"no {name}=")
     folder, config = open_model(path)
     given = {"task": task, "network": network, "parts": parts}
     check_given(own_of(config), given, "load", [repr(str(path))])
@@ -75,7 +96,8 @@ def load(
     _fill(network, folder / WEIGHTS)
     network.to(device)
     file = background_in(folder)
-    return model if file is None else replace(model, background=read_background(file, model.preprocessing))
+    model = model if file is None else replace(model, background=read_background(file, model.preprocessing))
+    return model if image_size is None and channels is None else resized(model, image_size, channels)
 
 
 def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
@@ -171,4 +193,12 @@ def _not_a_model(path: Path) -> DataError:
 
 
 def _is_model(folder: Path) -> bool:
-    return (folder / CONFIG).is_file() or (folder / "model" / CONFIG).is_file()
+    """Whether this is a run or model folder of vitrail, whole or not."""
+    if (folder / "model" / CONFIG).is_file() or (folder / "config.yaml").is_file():
+        return True
+    return (folder / CONFIG).is_file() and is_ours(read_json(folder / CONFIG, SAVED_AGAIN))
+
+
+def is_ours(config: Mapping[str, Any]) -> bool:
+    """Whether a `config.json` was written by vitrail, among whose keys are those of other libraries."""
+    return config.get("model_type") == "vitrail" or "vitrail" in config

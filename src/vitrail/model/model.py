@@ -1,7 +1,7 @@
 """A model: a network together with what makes it usable, as one value, whatever its task."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ from vitrail.data.decode import open_picture
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
-from vitrail.nn import Search, evaluating
+from vitrail.nn import Search, ViT, evaluating
+from vitrail.nn.embedding import Size
 from vitrail.tasks import Prediction, Task
 from vitrail.tasks.classify import Classification
 from vitrail.tasks.task import Input, check_fit
+from vitrail.weights.adapt import adapted
 
 Source = str | Path | Image.Image
 CLASSIFY = Classification()
@@ -170,6 +172,20 @@ class Model:
         """Softmax of the network's logits, with the network in eval mode and left as it was."""
         with evaluating(self.network):
             return self.network(images).float().softmax(dim=-1)
+
+
+def resized(model: Model, image_size: int | Size | None = None, channels: int | None = None) -> Model:
+    """The model for images of another size, or for grey ones; see `vitrail.weights.adapt`.
+
+    Raises:
+        UsageError: It reads no images by a ViT of the library, or the patches do not divide the size.
+    """
+    if not isinstance(model.network, ViT):
+        problem = f"the size of images belongs to a ViT, and this network is {type(model.network).__name__}"
+        raise UsageError(problem, "load without image_size= and channels=")
+    network, reads = adapted(model.network, model.preprocessing, image_size, channels)
+    background = model.background if reads == model.preprocessing else None  # its images have the size of before
+    return replace(model, network=network, input=reads, background=background)
 
 
 def opened(image: object) -> Image.Image:

@@ -5,7 +5,7 @@ converted = from_tensors(tensors, told, where) tensors of a file, with what is t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -140,4 +140,4 @@ def prove(converted: Converted, theirs: Any, module: nn.Module) -> Converted:
     if not gap <= GAP:
         problem = f"the converted network answers otherwise: the gap is {gap:.1e}, at most {GAP:.0e} is allowed"
         raise DataError(f"{type(module).__name__}: {problem}", "a plain ViT; docs/weights.md lists what opens")
-    return Converted(**{**vars(converted), "gap": gap})
+    return replace(converted, gap=gap)

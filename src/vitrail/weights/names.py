@@ -15,8 +15,9 @@ from typing import Any
 
 from vitrail.errors import DataError, UsageError, nearest
 from vitrail.io import read_json
-from vitrail.weights.tables import timm_table
 from vitrail.weights.files import ARRAYS, INDEX, PICKLES, SAFE
+from vitrail.weights.tables import timm_table
+from vitrail.weights.torchvision import preprocessing_of
 
 HUBS = ("timm:", "hf:", "torchvision:")
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
@@ -66,7 +67,7 @@ def find(name: str | Path) -> Found:
         UsageError: If a hub has no such name; offers the nearest.
         DataError: If the files are not there and cannot be fetched; says their size, their licence and where they go.
     """
-    hub, colon, rest = str(name).partition(":")
+    hub, _, rest = str(name).partition(":")
     if str(name).startswith(HUBS):
         return {"timm": _of_timm, "hf": _of_hub, "torchvision": _of_torchvision}[hub](rest)
     path = Path(name)
@@ -81,11 +82,11 @@ def _of_folder(folder: Path, origin: str, file: Path | None = None) -> Found:
     files = [folder / name for name in WEIGHTS if (folder / name).is_file()]
     if file is None and not files:
         raise DataError(f"{folder} holds no weights", f"one of {', '.join(WEIGHTS)}")
-    beside = [
+    config, preprocessor = (
         read_json(folder / name, "the hub's own file") if (folder / name).is_file() else None
         for name in (CONFIG, PREPROCESSOR)
-    ]
-    return Found(file or files[0], origin, *beside)
+    )
+    return Found(file or files[0], origin, config, preprocessor)
 
 
 def _of_hub(name: str) -> Found:
@@ -184,8 +185,11 @@ def _of_torchvision(name: str) -> Found:
             torch.hub.download_url_to_file(published.url, str(file), file.stem.rpartition("-")[2], progress=False)
         except (OSError, RuntimeError) as error:
             raise _not_here(full, published.meta["_file_size"], licence, file, str(error)) from error
-    preset = published.transforms()
-    facts = {"licence": licence, "classes": tuple(published.meta["categories"]), "preprocessing": preset}
+    facts = {
+        "licence": licence,
+        "classes": tuple(published.meta["categories"]),
+        "preprocessing": preprocessing_of(published.transforms()),
+    }
     return Found(file, f"{full} ({file.name} of torch hub)", facts=facts)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import nn
 
+from vitrail.data.preprocessing import Preprocessing, crop_ratio
 from vitrail.weights.activation import activation_of
 from vitrail.weights.family import Facts, Family, Rule
 
@@ -22,6 +23,18 @@ def of_module(module: nn.Module) -> Facts | None:
         "image_size": (net.image_size, net.image_size),
         "patch_size": (net.patch_size, net.patch_size),
     }
+
+
+def preprocessing_of(preset: Any) -> Preprocessing:
+    """What the transforms of published weights do to an image."""
+    (side,), (scaled,) = preset.crop_size, preset.resize_size
+    return Preprocessing(
+        (side, side),
+        crop_ratio=crop_ratio(side, scaled),
+        interpolation=preset.interpolation.value,
+        mean=tuple(preset.mean),
+        std=tuple(preset.std),
+    )
 
 
 BLOCK = "encoder.layers.encoder_layer_#"

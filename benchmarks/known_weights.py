@@ -1,0 +1,50 @@
+"""Adds a row to `src/vitrail/weights/known_weights.json`: weights that were really run, and what they answered.
+
+    python benchmarks/known_weights.py timm vit_tiny_patch16_224.augreg_in21k_ft_in1k FILE.safetensors imagenet
+
+The library named builds the network, reads the file and answers an image drawn from a seed; the row holds that answer, a
+fingerprint of the tensors, the preprocessing and the licence that the library states. It is written only where vitrail's
+network answers alike.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import timm
+import torch
+from timm.models import get_pretrained_cfg, load_checkpoint
+
+from vitrail.weights.convert import convert
+from vitrail.weights.known import drawn_image, fingerprint, shown
+from vitrail.weights.timm import preprocessing_of
+
+OUT = Path(__file__).parents[1] / "src" / "vitrail" / "weights" / "known_weights.json"
+
+
+def main(library: str, name: str, file: str, classes: str) -> None:
+    """Run the original, and write what it answered."""
+    assert library == "timm", "the only library that a row was made with so far"
+    network = timm.create_model(name).eval()
+    load_checkpoint(network, file)
+    converted = convert(network)
+    published = get_pretrained_cfg(name).to_dict()
+    preprocessing = preprocessing_of(published)
+    with torch.no_grad():
+        answers = shown(network(drawn_image(preprocessing)))
+    row = {
+        "name": f"timm:{name}",
+        "by": f"timm {timm.__version__}",
+        "classes": classes,
+        "licence": published.get("license", ""),
+        "preprocessing": preprocessing.to_dict(),
+        "answers": [round(float(value), 6) for value in answers],
+    }
+    rows = json.loads(OUT.read_text())
+    rows[fingerprint(converted.network.state_dict())] = row
+    OUT.write_text("{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(row)}" for key, row in rows.items()) + "\n}\n")
+    print(f"{row['name']}: gap of the conversion {converted.gap:.1e}, {len(row['answers'])} answers written")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

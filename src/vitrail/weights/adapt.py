@@ -1,0 +1,63 @@
+"""A network for images of another size or with one channel, with the numbers that it has.
+
+Positions are carried to another grid by the rule of their source. For one channel the kernels of the three are summed,
+with mean and standard deviation folded in, so that a grey image gives what its three equal channels gave.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import UsageError
+from vitrail.nn import PatchEmbedding, ViT, ViTConfig, resized
+from vitrail.nn.embedding import Size
+
+
+def adapted(
+    network: ViT, preprocessing: Preprocessing, image_size: int | Size | None = None, channels: int | None = None
+) -> tuple[ViT, Preprocessing]:
+    """The network and its preprocessing for another size, or other channels; both as they are where nothing changes.
+
+    Args:
+        network: Is not changed.
+        preprocessing: What it expects.
+        image_size: (height, width) in pixels; one number means a square.
+        channels: 1, of a network for 3; or those that it has.
+
+    Raises:
+        UsageError: If the patches do not divide the size, or the channels cannot be made.
+    """
+    if channels is not None and channels != preprocessing.channels:
+        network, preprocessing = _grey(network, preprocessing, channels)
+    if image_size is None:
+        return network, preprocessing
+    size = (image_size, image_size) if isinstance(image_size, int) else (image_size[0], image_size[1])
+    network = network if size == network.config.image else resized(network, size)
+    return network, preprocessing if size == preprocessing.size else replace(preprocessing, size=size)
+
+
+def _grey(network: ViT, preprocessing: Preprocessing, channels: int) -> tuple[ViT, Preprocessing]:
+    """A network for one channel: (g - m_c) / s_c over c in a kernel is one of g with a constant."""
+    embedding = network.patch_embed
+    if channels != 1 or preprocessing.channels != 3 or type(embedding) is not PatchEmbedding:
+        problem = f"{preprocessing.channels} channels cannot become {channels} in {type(embedding).__name__}"
+        raise UsageError(problem, "channels=1, of a network for 3 whose patches are mapped by a convolution")
+    mean, std = (torch.tensor(values, dtype=torch.float64) for values in (preprocessing.mean, preprocessing.std))
+    one_mean, one_std = mean.mean(), std.mean()
+    kernel = embedding.proj.weight.detach().double()
+    summed = (kernel * (one_std / std)[None, :, None, None]).sum(dim=1, keepdim=True)
+    moved = (kernel.sum(dim=(2, 3)) * ((one_mean - mean) / std)).sum(dim=1)
+    own = embedding.proj.bias
+    config: ViTConfig = replace(network.config, channels=1, embed_bias=True)
+    with torch.device("meta"):
+        other = ViT(config, network.parts)
+    tensors = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+    bias = moved if own is None else own.detach().double() + moved
+    tensors |= {"patch_embed.proj.weight": summed.float(), "patch_embed.proj.bias": bias.float()}
+    other.load_state_dict(tensors, assign=True)
+    for parameter in other.parameters():
+        parameter.requires_grad_(True)
+    other.train(network.training)
+    changed = replace(preprocessing, channels=1, mean=(float(one_mean),), std=(float(one_std),))
+    return other, changed

@@ -1,0 +1,90 @@
+"""Weights that somebody vouches for: what they are, how images go into them, and what they answer.
+
+Names and shapes tell an architecture and no more: ViT-Ti and DeiT-Ti are alike, and their normalisation is not. So
+a row of the table counts only where names, shapes and 4 KB of the values are those of the file that was really run;
+then the network is asked about an image drawn from a seed, and has to answer as the original did.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import DataError
+from vitrail.nn import ViT
+from vitrail.weights.tables import known_table
+
+VALUES = 1024  # of the weights, evenly spread, that make a fingerprint: 4 KB
+SHOWN = 64  # logits that a row holds, evenly spread
+GAP = 1e-4
+
+
+@dataclass(frozen=True)
+class Known:
+    """A row of the table.
+
+    Attributes:
+        name: What the weights are called, and where.
+        by: Who answered, such as "timm 1.0.31".
+        preprocessing: How images go in.
+        classes: Which list of names the logits have: "imagenet", or empty.
+        licence: Of the weights.
+        gap: How far the answer of the network at hand lies from the one in the table.
+    """
+
+    name: str
+    by: str
+    preprocessing: Preprocessing
+    classes: str
+    licence: str
+    gap: float
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, shapes and 1,024 evenly spread values of tensors under our names, whatever their file was."""
+    names = sorted(tensors)
+    digest = hashlib.sha256(json.dumps([(name, list(tensors[name].shape)) for name in names]).encode())
+    ends = np.cumsum([tensors[name].numel() for name in names])
+    for place in np.linspace(0, ends[-1] - 1, VALUES).astype(np.int64):
+        index = int(np.searchsorted(ends, place, side="right"))
+        start = int(ends[index - 1]) if index else 0
+        value = tensors[names[index]].flatten()[int(place) - start]
+        digest.update(np.float32(float(value)).tobytes())
+    return digest.hexdigest()
+
+
+def drawn_image(preprocessing: Preprocessing, seed: int = 0) -> Tensor:
+    """The image that is asked about, (1, c, h, w) as the network expects it: even noise of 0..255."""
+    shape = (1, preprocessing.channels, *preprocessing.size)
+    values = np.random.Generator(np.random.PCG64(seed)).integers(0, 256, shape, dtype=np.uint8)
+    return preprocessing.normalise(torch.from_numpy(values))
+
+
+def shown(logits: Tensor) -> Tensor:
+    """The logits that a row holds."""
+    return logits.flatten()[torch.linspace(0, logits.numel() - 1, min(SHOWN, logits.numel())).long()]
+
+
+@torch.no_grad()
+def known(network: ViT) -> Known | None:
+    """The row of a network's weights; None where nobody vouches for them.
+
+    Raises:
+        DataError: The weights are known, and the network answers otherwise than the original did.
+    """
+    row: dict[str, Any] | None = known_table().get(fingerprint(network.state_dict()))
+    if row is None:
+        return None
+    preprocessing = Preprocessing.from_dict(row["preprocessing"])
+    wanted = torch.tensor(row["answers"])
+    gap = float((shown(network(drawn_image(preprocessing))) - wanted).abs().max() / wanted.abs().max())
+    if not gap <= GAP:
+        problem = f"these are the weights of {row['name']}, and this network answers otherwise than {row['by']}"
+        raise DataError(f"{problem}: the gap is {gap:.1e}", "load without told=, or report this as a fault")
+    return Known(row["name"], row["by"], preprocessing, row["classes"], row["licence"], gap)
