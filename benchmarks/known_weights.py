@@ -2,9 +2,9 @@
 
     python benchmarks/known_weights.py timm vit_tiny_patch16_224.augreg_in21k_ft_in1k FILE.safetensors imagenet
 
-The library named builds the network, reads the file and answers an image drawn from a seed; the row holds that answer, a
-fingerprint of the tensors, the preprocessing and the licence that the library states. It is written only where vitrail's
-network answers alike.
+The library named builds the network, reads the file and answers an image drawn from a seed; the row holds that answer,
+a fingerprint of the tensors, the preprocessing and the licence that the library states. It is written only where
+vitrail's network answers alike.
 """
 
 import json

@@ -35,9 +35,9 @@ class Form(NamedTuple):
 
 
 SAME = Form(lambda theirs: theirs[0], lambda ours, heads: [ours])
-STACKED = Form(
+STACKED = Form(  # queries, keys and values, one below the other
     lambda theirs: torch.cat(list(theirs)), lambda ours, heads: ours.chunk(3)
-)  # queries, keys and values, one below the other
+)
 TOKEN = Form(lambda theirs: theirs[0].reshape(1, 1, -1), lambda ours, heads: [ours.flatten()])
 TABLE = Form(lambda theirs: theirs[0][None], lambda ours, heads: [ours[0]])
 

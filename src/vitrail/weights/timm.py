@@ -15,7 +15,7 @@ from vitrail.weights.activation import activation_of
 from vitrail.weights.family import Facts, Family, Form, Rule, same
 from vitrail.weights.tables import timm_table
 
-TOGETHER = Form(
+TOGETHER = Form(  # queries; then keys and values
     lambda theirs: torch.cat(list(theirs)), lambda ours, heads: ours.split((len(ours) // 3, len(ours) - len(ours) // 3))
 )
 EPSILON = 1e-6  # of its LayerNorm where nothing else is said
