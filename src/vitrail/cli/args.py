@@ -75,14 +75,37 @@ def _check_resume(resume: str, out: Path | None) -> None:
         raise UsageError("--resume auto needs the run to go on with", "--out with the folder of the run")
 
 
+RUN = (
+    "A run or model folder; or other people's weights: timm:NAME, hf:OWNER/NAME, torchvision:NAME, a file "
+    "(.safetensors, .npz, .pth), a folder of a hub"
+)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Evaluate:
+class Weights:
+    """What other people's weights may not say, and the size of images; of every verb that opens a model."""
+
+    mean: str | None = option(
+        "Of other people's weights: what is taken off each channel, of values from 0 to 1: one number, or one for each "
+        "channel with commas between."
+    )
+    std: str | None = option("Of other people's weights: what each channel is divided by, then.")
+    class_names: Path | None = option("Of other people's weights: a text file with a name a line, in their order.")
+    told: str | None = option(
+        "Of other people's weights: what no tensor says, such as heads=6,norm_eps=1e-6,activation=gelu."
+    )
+    image_size: str | None = option("Side of the images in pixels, or HEIGHTxWIDTH; the model's own when left out.")
+    channels: int | None = option("1 for a network of grey images made of one that reads colour.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Weights):
     """Count how often a model is right; each sample counts once.
 
     Example: vitrail evaluate runs/latest
     """
 
-    run: str = positional("A run or model folder")
+    run: str = positional(RUN)
     data: str = positional(
         "A named set (digits, mnist, planted:2x3 ...), folder or manifest; the run's own data when left out",
         "",
@@ -99,13 +122,13 @@ class Evaluate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict:
+class Predict(Weights):
     """Say what is on images, or write a text for each.
 
     Example: vitrail predict runs/latest photo.jpg
     """
 
-    run: str = positional("A run or model folder")
+    run: str = positional(RUN)
     inputs: tuple[str, ...] = positional(
         "Image files, or folders of them; texts, for a model that reads texts; or planted images, such as "
         "planted:double, whose test images are taken",
@@ -149,13 +172,13 @@ class Predict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explain:
+class Explain(Weights):
     """Show where on an image a prediction comes from.
 
     Example: vitrail explain runs/latest photo.jpg
     """
 
-    run: str = positional("A run or model folder")
+    run: str = positional(RUN)
     images: tuple[str, ...] = positional(
         "Image files or folders of them; or one named set, manifest or the run's own data, whose test images (or "
         "validation images, where there is no test) are taken. Planted images, whose evidence is known, may show "
@@ -219,7 +242,9 @@ class Models:
     Example: vitrail models S/16
     """
 
-    size: str = positional("A size such as S/16, or a run or model folder; all sizes when left out", "")
+    size: str = positional(
+        "A size such as S/16; a run or model folder, or other people's weights; all sizes when left out", ""
+    )
     image_size: int | None = option("Side of the images in pixels; 224 when left out, for a folder its own.")
     channels: int | None = option("Channels of the images; 3 when left out, for a folder its own.")
     classes: int | None = option("Number of classes; 1000 when left out, for a folder its own.")

@@ -19,7 +19,7 @@ SHOWN = 40  # classes in the table; --json has all
 def run(typed: Evaluate, command: str) -> int:
     """Evaluate, and print the counts."""
     check_objects(typed.run, typed.data or None, {})
-    model = load_on(typed.run, typed.device, typed.threads, batch_size=256)
+    model = load_on(typed.run, typed.device, typed.threads, 256, typed)
     result = evaluate(model, typed.data or None, run=typed.run, data_root=typed.data_root, split=typed.split)
     if typed.json:
         print_json({"model": typed.run, "data": result.data, **result.to_dict(), "notes": list(result.notes)})

@@ -1,7 +1,7 @@
 """`vitrail models [SIZE]`: the table of sizes, or the layers of one size with shapes, parameters and FLOPs."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import groupby
 from pathlib import Path
@@ -11,8 +11,10 @@ from vitrail.cli.args import Models
 from vitrail.cli.output import print_json, print_table, say
 from vitrail.errors import UsageError
 from vitrail.model import load
+from vitrail.model.foreign import Origin, look_at
 from vitrail.nn import SIZES, ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.cost import Config, Layer, layers
+from vitrail.weights.names import is_foreign
 
 
 def run(typed: Models, command: str) -> int:
@@ -29,15 +31,20 @@ def run(typed: Models, command: str) -> int:
             say(f"{rows[0][1].classes} classes; --image-size, --channels and --classes change it")
             say("the layers of one: vitrail models S/16")
         return 0
-    if not Path(typed.size).is_dir():
+    origin = None
+    if is_foreign(typed.size):
+        if given:
+            raise _own(typed.size, given)
+        origin = look_at(typed.size)
+        config = origin.converted.network.config
+    elif not Path(typed.size).is_dir():
         config = ViTConfig.from_size(typed.size, **given)
     elif given:
-        flag = f"--{next(iter(given)).replace('_', '-')}"
-        raise UsageError(f"the model in {typed.size} has its own {flag}", f"vitrail models {typed.size}")
+        raise _own(typed.size, given)
     else:
         config = load(typed.size).network.config
     rows = layers(config)
-    facts = _facts(typed.size, config, rows)
+    facts = {**_facts(typed.size, config, rows), **({} if origin is None else _about(origin))}
     if typed.json:
         print_json({**facts, "layers": [layer._asdict() for layer in rows]})
         return 0
@@ -47,7 +54,28 @@ def run(typed: Models, command: str) -> int:
     say(f"{typed.size}: {size} (2 per multiply-add, forward; training takes about 3 times that)")
     if isinstance(config, ViTConfig) and (switches := _switches(config)):
         say(f"other than the paper's: {', '.join(switches)}")
+    if origin is not None:
+        print_table([(name.replace("_", " "), str(value)) for name, value in _about(origin).items() if value], left=2)
     return 0
+
+
+def _own(name: str, given: Mapping[str, int]) -> UsageError:
+    flag = f"--{next(iter(given)).replace('_', '-')}"
+    return UsageError(f"the model in {name} has its own {flag}", f"vitrail models {name}")
+
+
+def _about(origin: Origin) -> dict[str, Any]:
+    """What is known of other people's weights."""
+    converted = origin.converted
+    return {
+        "origin": origin.found.origin,
+        "family": converted.family,
+        "tensors": len(converted.used),
+        "left_out": ", ".join(f"{name} ({why})" for name, why in converted.skipped.items()),
+        "assumed": "; ".join(converted.assumed),
+        "licence": origin.licence,
+        "vouched": origin.vouched,
+    }
 
 
 def _sample(config: Config) -> str:

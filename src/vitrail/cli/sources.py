@@ -12,6 +12,7 @@ from jaxtyping import Bool
 from PIL import Image
 
 from vitrail import training
+from vitrail.cli.args import Weights
 from vitrail.cli.output import warn
 from vitrail.data import readers
 from vitrail.data.vocabulary import Vocabulary
@@ -40,21 +41,94 @@ class Shown:
     mask: Image.Image | None = None
 
 
-def load_on(run: str, device: str, threads: int | None = None, batch_size: int = 64) -> Model:
+def load_on(
+    run: str,
+    device: str,
+    threads: int | None = None,
+    batch_size: int = 64,
+    typed: Weights = Weights(),  # noqa: B008
+) -> Model:
     """The model of a run on a device; sets torch's threads by the size of the work, as training does.
 
+    Args:
+        run: Its folder, or what names other people's weights.
+        device: Where it goes.
+        threads: Of torch.
+        batch_size: How many samples go through it at a time.
+        typed: What was said of other people's weights, and the size of images.
+
     Raises:
-        UsageError: If the device is not there, or `threads` is below 1.
+        UsageError: If the device is not there, `threads` is below 1, or weights of others leave something open.
         DataError: If there is no model, or it is damaged.
     """
     if threads is not None and threads < 1:
         raise UsageError(f"threads must be at least 1, got {threads}", "--threads 1")
-    model = load(run, device=pick_device(device))
+    model = load(run, device=pick_device(device), **said(typed))
     config = model.network.config
     tokens = config.tokens if isinstance(config, ViTConfig) else WRITTEN
     work = 2.0 * tokens * batch_size * sum(parameter.numel() for parameter in model.network.parameters())  # about
     torch.set_num_threads(threads if threads is not None else pick_threads(work)[0])
     return model
+
+
+def said(typed: Weights) -> dict[str, Any]:
+    """What was typed of other people's weights, as `load` takes it; nothing where nothing was typed.
+
+    Raises:
+        UsageError: A value cannot be read.
+        DataError: The file of names cannot.
+    """
+    told: dict[str, Any] = {}
+    for part in (typed.told or "").split(","):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if part and not (name and equals and value):
+            raise UsageError(f"--told has '{part}', which is no NAME=VALUE", "--told heads=6,norm_eps=1e-6")
+        if part:
+            told[name] = _value(value)
+    for name, given in (("mean", typed.mean), ("std", typed.std)):
+        if given is not None:
+            told[name] = _numbers(name, given)
+    found: dict[str, Any] = {"told": told} if told else {}
+    if typed.class_names is not None:
+        found["classes"] = _names(typed.class_names)
+    if typed.image_size is not None:
+        found["image_size"] = _size(typed.image_size)
+    if typed.channels is not None:
+        found["channels"] = typed.channels
+    return found
+
+
+def _value(word: str) -> Any:
+    """A word as the number that it is, or itself."""
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(word.lower(), word)
+
+
+def _numbers(name: str, given: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(word) for word in given.split(","))
+    except ValueError as error:
+        raise UsageError(f"--{name} must be numbers with commas between, got '{given}'", f"--{name} 0.5") from error
+
+
+def _size(given: str) -> tuple[int, int]:
+    sides = given.lower().split("x")
+    if len(sides) not in (1, 2) or not all(side.isdecimal() and int(side) for side in sides):
+        raise UsageError(f"--image-size must be a side or HEIGHTxWIDTH in pixels, got '{given}'", "--image-size 224")
+    return int(sides[0]), int(sides[-1])
+
+
+def _names(file: Path) -> tuple[str, ...]:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"the names of the classes in {file} cannot be read ({type(error).__name__})"
+        raise DataError(problem, "a text file with a name a line") from error
+    return tuple(line.strip() for line in lines if line.strip())
 
 
 # ---- images and texts that are named

@@ -6,6 +6,7 @@ real ViT-Ti 37 of 85 points without a word.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from torch import nn
 from vitrail.data.columns import Classes
 from vitrail.data.hugging_face import from_hugging_face
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, UsageError, nearest
 from vitrail.model.model import Model
+from vitrail.nn import ViTConfig
 from vitrail.nn.embedding import Size
 from vitrail.weights import convert as conversion
 from vitrail.weights.adapt import adapted
@@ -28,6 +30,8 @@ from vitrail.weights.tables import imagenet_names
 from vitrail.weights.timm import preprocessing_of
 
 IMAGENET = 1000  # classes
+CROP = 0.9  # part of the shorter side that is kept, where only mean and standard deviation are told
+STATISTICS = ("mean", "std")
 NOBODY = "nobody vouches for these weights"
 
 
@@ -42,9 +46,45 @@ def open_foreign(
     device: str | torch.device = "cpu",
 ) -> Model:
     """A model of the weights that a name means; see `vitrail.load`."""
+    origin = look_at(name, told)
+    return _model(origin, preprocessing, classes, image_size, channels, device)
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Foreign weights before they are a model: nothing is known yet of how images go in.
+
+    Attributes:
+        found: Their files.
+        converted: Their network, and how it was made.
+        known: Who vouches for them; None where nobody does.
+    """
+
+    found: Found
+    converted: Converted
+    known: Known | None
+
+    @property
+    def vouched(self) -> str:
+        """Who vouches for the answers, in words."""
+        if self.known is not None:
+            return f"{self.known.name}: answers as {self.known.by} did, gap {self.known.gap:.0e}"
+        if self.converted.gap is not None:
+            return f"answers as the live network does, gap {self.converted.gap:.0e}"
+        return NOBODY
+
+    @property
+    def licence(self) -> str:
+        """Of the weights, as the library or the lab states it."""
+        return (self.known.licence if self.known else str(self.found.facts.get("licence") or "")) or "not stated"
+
+
+def look_at(name: str | Path, told: Mapping[str, Any] | None = None) -> Origin:
+    """The network of the weights that a name means, and who vouches for it; see `vitrail.load` for errors."""
+    check_told(told or {})
     found = find(name)
     converted = conversion.from_tensors(read_weights(found.weights), told or {}, str(name), found.config)
-    return _model(converted, found, preprocessing, classes, image_size, channels, device)
+    return Origin(found, converted, known(converted.network))
 
 
 def convert(
@@ -73,20 +113,21 @@ def convert(
     config: Any = getattr(module, "pretrained_cfg", None)
     beside = {"pretrained_cfg": dict(config)} if isinstance(config, Mapping) else None
     origin = f"a live {type(module).__module__.partition('.')[0]} {type(module).__name__}"
-    return _model(converted, Found(Path(origin), origin, beside), preprocessing, classes)
+    found = Found(Path(origin), origin, beside)
+    return _model(Origin(found, converted, known(converted.network)), preprocessing, classes)
 
 
 def _model(
-    converted: Converted,
-    found: Found,
+    origin: Origin,
     preprocessing: Preprocessing | None,
     classes: Sequence[str] | None,
     image_size: int | Size | None = None,
     channels: int | None = None,
     device: str | torch.device = "cpu",
 ) -> Model:
-    network, row = converted.network, known(converted.network)
-    reads = preprocessing or (row.preprocessing if row else _beside(found, converted))
+    found, converted, row = origin.found, origin.converted, origin.known
+    network = converted.network
+    reads = _with_statistics(preprocessing or (row.preprocessing if row else _beside(found, converted)), converted)
     if reads is None:
         height, width = network.config.image
         raise UsageError(
@@ -98,13 +139,35 @@ def _model(
     network, reads = adapted(network, reads, image_size, channels)
     facts = {
         "origin": found.origin,
-        "licence": (row.licence if row else found.facts.get("licence")) or "not stated",
-        "vouched": _vouched(converted, row),
+        "licence": origin.licence,
+        "vouched": origin.vouched,
         **({"class_names": named} if named else {}),
         **({"assumed": "; ".join(converted.assumed)} if converted.assumed and not row else {}),
         **({"left_out": ", ".join(converted.skipped)} if converted.skipped else {}),
     }
     return Model(network.to(device), reads, Classes(names), facts=facts)
+
+
+def check_told(told: Mapping[str, Any]) -> None:
+    """Refuse what is told under a name that nothing reads."""
+    known = [*(field.name for field in fields(ViTConfig)), "pooling", *STATISTICS]
+    for name in told:
+        if name not in known:
+            problem = f"told has '{name}', which no network has"
+            raise UsageError(problem, nearest(name, known) or f"one of {', '.join(known[:8])} ...")
+
+
+def _with_statistics(stated: Preprocessing | None, converted: Converted) -> Preprocessing | None:
+    """How images go in, with the mean and the standard deviation that were told; None where nothing says either."""
+    given = {name: converted.told[name] for name in STATISTICS if name in converted.told}
+    if not given:
+        return stated
+    config = converted.network.config
+    if stated is None and len(given) < len(STATISTICS):
+        raise UsageError(f"{next(iter(given))} is given, and {', '.join(STATISTICS)} belong together", "both")
+    stated = stated or Preprocessing(config.image, crop_ratio=CROP, channels=config.channels)
+    each = {name: tuple(values) * (config.channels if len(values) == 1 else 1) for name, values in given.items()}
+    return replace(stated, mean=each.get("mean", stated.mean), std=each.get("std", stated.std))
 
 
 def _beside(found: Found, converted: Converted) -> Preprocessing | None:
@@ -142,11 +205,3 @@ def _names(
     if len(names) != count:
         raise UsageError(f"{len(names)} class names for {count} logits", f"classes= with {count} names")
     return names, source
-
-
-def _vouched(converted: Converted, row: Known | None) -> str:
-    if row is not None:
-        return f"{row.name}: answers as {row.by} did, gap {row.gap:.0e}"
-    if converted.gap is not None:
-        return f"answers as the live network does, gap {converted.gap:.0e}"
-    return NOBODY

@@ -74,7 +74,7 @@ def load(
     """
     check_kind("task", task, Task, "task=MyTask()")
     foreign = {"told": told, "preprocessing": preprocessing, "classes": classes}
-    if is_foreign(path) and not _is_model(Path(path)):
+    if is_foreign(path):
         return open_foreign(path, **foreign, image_size=image_size, channels=channels, device=device)
     for name in (name for name, given in foreign.items() if given is not None):
         raise UsageError(f"{path} is a model of vitrail, which says its {name} itself", f"no {name}=")

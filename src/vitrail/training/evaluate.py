@@ -25,6 +25,7 @@ from vitrail.tasks.task import unit_of
 from vitrail.training.contracts import read_own
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import read_yaml, settings_from_dict
+from vitrail.weights.names import is_foreign
 
 CHANGED = "The data has changed since the training: what is held out now may be among what was learnt."
 BATCH = 256  # samples at a time; does not change what is counted
@@ -82,6 +83,9 @@ def check_objects(run: str | Path, data: str | None, given: Mapping[str, object]
         UsageError: Some are missing; its hint is the call in Python.
         DataError: There is no model.
     """
+    if is_foreign(run):
+        check_given({}, given, "evaluate", [])
+        return
     own, reader = own_of(open_model(run)[1]), own_reader(run)
     if reader and (data is None or is_own_data(run, data)):
         own["reader"] = reader

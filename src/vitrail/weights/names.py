@@ -56,8 +56,16 @@ def is_foreign(name: str | Path) -> bool:
     if str(name).startswith(HUBS):
         return True
     if path.is_dir():
-        return any((path / file).is_file() for file in WEIGHTS)
+        return any((path / file).is_file() for file in WEIGHTS) and not _is_ours(path / CONFIG)
     return path.suffix in (SAFE, ARRAYS, *PICKLES) or path.name.endswith(INDEX)
+
+
+def _is_ours(config: Path) -> bool:
+    """Whether a `config.json` was written by vitrail, among whose keys are those of other libraries."""
+    if not config.is_file():
+        return False
+    content = read_json(config, "the file as its hub has it")
+    return "vitrail" in content or content.get("model_type") == "vitrail"
 
 
 def find(name: str | Path) -> Found:
