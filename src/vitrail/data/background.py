@@ -8,7 +8,7 @@ are stored, `background_file.py` tells.
 
     draw_background     that of a model, from the images that it is trained on
     open_background     that of a person: a folder of images, or what another model carries
-    noise_background    of a model that carries none, where a person gives none: noise with the statistics of photographs
+    noise_background    of a model that carries none, where a person gives none: noise with photographs' statistics
 """
 
 from collections.abc import Callable

@@ -13,13 +13,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrail.data.columns import Classes
+from vitrail.data.columns import Classes, Codec
 from vitrail.data.hugging_face import from_hugging_face
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, nearest
-from vitrail.model.model import Model
+from vitrail.model.model import CLASSIFY, Model
 from vitrail.nn import ViTConfig
 from vitrail.nn.embedding import Size
+from vitrail.nn.networks import outputs_of
+from vitrail.tasks.features import Features, Numbers
 from vitrail.weights import convert as conversion
 from vitrail.weights.adapt import adapted
 from vitrail.weights.convert import Converted
@@ -135,7 +137,9 @@ def _model(
             f"preprocessing=vitrail.Preprocessing(({height}, {width}), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)); on "
             "the command line --mean 0.5 --std 0.5",
         )
-    names, named = _names(found, converted, row, classes)
+    output, named = _output(found, converted, row, classes)
+    if preprocessing is None and reads.size != network.config.image:  # a network made for another size than published
+        reads = replace(reads, size=network.config.image)
     network, reads = adapted(network, reads, image_size, channels)
     facts = {
         "origin": found.origin,
@@ -145,7 +149,8 @@ def _model(
         **({"assumed": "; ".join(converted.assumed)} if converted.assumed and not row else {}),
         **({"left_out": ", ".join(converted.skipped)} if converted.skipped else {}),
     }
-    return Model(network.to(device), reads, Classes(names), facts=facts)
+    task = CLASSIFY if isinstance(output, Classes) else Features()
+    return Model(network.to(device), reads, output, task, facts=facts)
 
 
 def check_told(told: Mapping[str, Any]) -> None:
@@ -186,11 +191,11 @@ def _beside(found: Found, converted: Converted) -> Preprocessing | None:
         raise DataError(f"{found.origin}: its pretrained_cfg has no {error}", "preprocessing=") from error
 
 
-def _names(
-    found: Found, converted: Converted, row: Known | None, given: Sequence[str] | None
-) -> tuple[tuple[str, ...], str]:
-    """The names of the classes, and where they come from."""
+def _output(found: Found, converted: Converted, row: Known | None, given: Sequence[str] | None) -> tuple[Codec, str]:
+    """What the logits are: classes, and where their names come from; or numbers that describe an image."""
     count = converted.network.config.classes
+    if given is None and (not count or converted.told.get("projection")):
+        return Numbers(outputs_of(converted.network.config)), ""
     stated = (found.config or {}).get("label_names") or converted.told.get("names") or found.facts.get("classes")
     if given is not None:
         names, source = tuple(given), ""
@@ -204,4 +209,4 @@ def _names(
         names, source = tuple(map(str, range(count))), "numbers: nothing names them"
     if len(names) != count:
         raise UsageError(f"{len(names)} class names for {count} logits", f"classes= with {count} names")
-    return names, source
+    return Classes(names), source

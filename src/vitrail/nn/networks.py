@@ -39,7 +39,7 @@ def reads_of(config: NetworkConfig) -> ViTConfig | int:
 
 def outputs_of(config: NetworkConfig) -> int:
     """How many logits a network gives: of an image, or of a token."""
-    return config.classes if isinstance(config, ViTConfig) else config.outputs
+    return (config.classes or config.width) if isinstance(config, ViTConfig) else config.outputs
 
 
 def config_to_dict(config: NetworkConfig) -> dict[str, Any]:

@@ -4,11 +4,17 @@ from collections.abc import Sequence
 
 from vitrail.errors import DataError, UsageError, nearest
 from vitrail.tasks.classify import Classification
+from vitrail.tasks.features import Features
 from vitrail.tasks.sequences import Sequences
 from vitrail.tasks.task import Task
 
-TASKS: dict[str, Task] = {task.name: task for task in (Classification(), Sequences())}
-"""The tasks of the library, by name: what `--task` takes."""
+TASKS: dict[str, Task] = {task.name: task for task in (Classification(), Sequences(), Features())}
+"""The tasks of the library, by name."""
+
+
+def learnt() -> dict[str, Task]:
+    """Those that are learnt from a column: what `--task` takes."""
+    return {name: task for name, task in TASKS.items() if task.column}
 
 
 def choose_task(data: str, columns: Sequence[str], asked: str = "auto") -> Task:
@@ -23,16 +29,17 @@ def choose_task(data: str, columns: Sequence[str], asked: str = "auto") -> Task:
         UsageError: The name is unknown, or the columns allow more than one task.
         DataError: The column of the task is missing.
     """
+    known = learnt()
     if asked != "auto":
-        if asked not in TASKS:
-            raise UsageError(f"there is no task '{asked}'", f"--task {nearest(asked, TASKS) or ', '.join(TASKS)}")
-        return check_column(data, columns, TASKS[asked])
-    fitting = [task for task in TASKS.values() if task.column in columns]
+        if asked not in known:
+            raise UsageError(f"no task '{asked}' is learnt", f"--task {nearest(asked, known) or ', '.join(known)}")
+        return check_column(data, columns, known[asked])
+    fitting = [task for task in known.values() if task.column in columns]
     if len(fitting) > 1:
         problem = f"{data} has the columns {', '.join(columns)}, from which more than one task can be learnt"
         raise UsageError(problem, " or ".join(f"--task {task.name} ({task.help})" for task in fitting))
     if not fitting:
-        wanted = ", ".join(f"{task.column} ({task.help})" for task in TASKS.values())
+        wanted = ", ".join(f"{task.column} ({task.help})" for task in known.values())
         raise DataError(f"{data} has the columns {', '.join(columns) or 'none'}", f"one of the columns {wanted}")
     return fitting[0]
 
@@ -43,6 +50,8 @@ def check_column(data: str, columns: Sequence[str], task: Task) -> Task:
     Raises:
         DataError: It is not.
     """
+    if not task.column:
+        raise UsageError(f"the task {task.name} gives {task.help}, and no data says which are right", "vitrail predict")
     if task.column not in columns:
         raise DataError(
             f"{data} has no column {task.column}, which the task {task.name} learns; it has "

@@ -60,6 +60,8 @@ def of_config(config: Mapping[str, Any]) -> Facts | None:
     size = (config.get("pretrained_cfg") or {}).get("input_size")
     if size and "img_size" not in arguments:
         facts["image_size"] = tuple(size[1:])
+    if "clip" in architecture and "ft_in" not in str((config.get("pretrained_cfg") or {}).get("tag", "")):
+        facts["projection"] = True  # the head is a map to where texts are compared, and gives no classes
     return facts
 
 

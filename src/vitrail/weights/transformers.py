@@ -57,6 +57,8 @@ def facts_of(config: Mapping[str, Any], kind: str) -> Facts | None:
         return facts
     if config["model_type"] == "deit":
         facts["distillation_token"] = "DeiTForImageClassificationWithTeacher" in (config.get("architectures") or ())
+    if kind == "CLIP":
+        facts["projection"] = True
     return {**facts, "pooling": "class", **({"names": _ordered(names)} if names else {})}
 
 

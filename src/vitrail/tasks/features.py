@@ -1,0 +1,131 @@
+"""No answer but the numbers that describe an image: what a network without a head of classes gives.
+
+Such networks come from elsewhere (DINO, MAE, CLIP, SigLIP); nothing is learnt here. What is explained of them is one of
+the numbers, or how alike an image is to another.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.data.columns import Codec, Column
+from vitrail.errors import UsageError
+from vitrail.nn import Search
+from vitrail.tasks.task import NO_FACTS, Input, Metric, Metrics, Objective, Task
+
+if TYPE_CHECKING:
+    from vitrail.data.augmentation import Augmentation
+    from vitrail.data.dataset import RawDataset, Samples
+
+SHOWN = 4  # numbers in a line for people
+
+
+@final
+@dataclass(frozen=True)
+class Numbers(Codec):
+    """As many numbers, which have no names.
+
+    Args:
+        count: How many.
+    """
+
+    count: int
+
+    @property
+    def outputs(self) -> int:
+        """That many."""
+        return self.count
+
+    def match(self, column: Column) -> NoReturn:
+        """Refused: no column says what these numbers are to be."""
+        raise _nothing_learnt()
+
+    def targets(self, values: Any) -> NoReturn:
+        """Refused, too."""
+        raise _nothing_learnt()
+
+    def describe(self) -> tuple[str, str]:
+        """How many."""
+        return "features", f"{self.count} numbers for each image"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The count."""
+        return {"features": self.count}
+
+
+@dataclass(frozen=True, eq=False)
+class FeaturePrediction:
+    """What describes one image.
+
+    Attributes:
+        name: The file, or "image".
+        features: (v,), fp32 on the CPU.
+        notes: None.
+    """
+
+    name: str
+    features: Float[Tensor, " v"]
+    notes: tuple[str, ...] = ()
+
+    def cells(self) -> tuple[str, ...]:
+        """How many numbers there are, how long they are as a vector, and the first of them."""
+        some = "  ".join(f"{value:.3g}" for value in self.features[:SHOWN].tolist())
+        return self.name, f"{len(self.features)} numbers", f"length {float(self.features.norm()):.3g}", f"({some} ...)"
+
+    def row(self) -> dict[str, Any]:
+        """File, then a column for each number."""
+        return {"file": self.name, **{f"f{i}": f"{value:.7g}" for i, value in enumerate(self.features.tolist())}}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers."""
+        return {"file": self.name, "features": self.features.tolist()}
+
+
+@final
+@dataclass(frozen=True)
+class Features(Task):
+    """The numbers of an image; there is nothing to learn and nothing to count."""
+
+    name = "features"
+    column = ""  # of no data
+    help = "numbers that describe an image"
+    metric = Metric("none", "nothing", fraction=False)
+
+    def codec(self, raw: "RawDataset", splits: "Mapping[str, Samples]", separator: str = "") -> NoReturn:
+        """Refused."""
+        raise _nothing_learnt()
+
+    def codec_from_dict(self, values: Mapping[str, Any]) -> Numbers:
+        """The count."""
+        return Numbers(int(values["features"]))
+
+    def objective(self, augmentation: "Augmentation") -> Objective:
+        """Refused."""
+        raise _nothing_learnt()
+
+    def metrics(self, input: Input, output: Codec) -> Metrics:
+        """Refused."""
+        raise _nothing_learnt()
+
+    @torch.no_grad()
+    def predict(
+        self,
+        network: nn.Module,
+        output: Codec,
+        inputs: Tensor,
+        names: Sequence[str],
+        search: Search | None = None,
+        facts: Mapping[str, Any] = NO_FACTS,
+    ) -> list[FeaturePrediction]:
+        """The numbers of each image."""
+        rows = network(inputs).float().cpu()
+        return [FeaturePrediction(name, row) for name, row in zip(names, rows, strict=True)]
+
+
+def _nothing_learnt() -> UsageError:
+    problem = "this network describes images by numbers, and nothing says which numbers are right"
+    return UsageError(problem, "vitrail predict, or a model of classes")
