@@ -1,7 +1,7 @@
 from . import data as data, explain as explain, nn as nn, tasks as tasks, training as training
 from .data.columns import Classes as Classes
 from .data.vocabulary import Vocabulary as Vocabulary
-from .model import Model as Model, load as load, save as save
+from .model import Model as Model, convert as convert, load as load, save as save
 from .nn import (
     ImageToSequence as ImageToSequence,
     ImageToSequenceConfig as ImageToSequenceConfig,

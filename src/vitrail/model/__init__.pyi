@@ -1,3 +1,4 @@
+from .foreign import convert as convert
 from .loading import (
     CONFIG as CONFIG,
     PREPROCESSOR as PREPROCESSOR,

@@ -134,8 +134,8 @@ def _model(
         height, width = network.config.image
         raise UsageError(
             f"{found.origin}: nothing says how images go into it, and it answers wrongly when they go in wrongly",
-            f"preprocessing=vitrail.Preprocessing(({height}, {width}), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)); on "
-            "the command line --mean 0.5 --std 0.5",
+            f"preprocessing=vitrail.data.Preprocessing(({height}, {width}), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))"
+            "; on the command line --mean 0.5 --std 0.5",
         )
     output, named = _output(found, converted, row, classes)
     if preprocessing is None and reads.size != network.config.image:  # a network made for another size than published

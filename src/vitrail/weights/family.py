@@ -10,7 +10,7 @@ part is left out answers, and answers wrongly.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -196,23 +196,26 @@ def _matches(text: str, names: Mapping[str, str]) -> Iterator[re.Match[str]]:
     yield from (match for name in names if (match := wanted.fullmatch(name)))
 
 
-def written(family: Family, tensors: Mapping[str, Tensor], heads: int) -> Tensors:
+def written(family: Family, tensors: Mapping[str, Tensor], heads: int, like: Collection[str] = ()) -> Tensors:
     """Our tensors under a family's names: the way back from `renamed`.
 
     Args:
-        family: Whose names are wanted; the first rule that knows a tensor of ours is taken.
+        family: Whose names are wanted.
         tensors: By our names.
         heads: Of each block, which some forms ask for.
+        like: Names of the family, as those of a file: of several rules that know a tensor of ours, the first whose
+            names are among them is taken, else the first.
 
     Raises:
         DataError: If the family has no name for one of them.
     """
     found: Tensors = {}
+    wanted = {_short(name, family.prefixes) for name in like}
     for ours, tensor in tensors.items():
         rules = [(rule, match) for rule in family.rules if (match := pattern(rule.ours).fullmatch(ours))]
         if not rules:
             raise DataError(f"{family.name} has no tensor for {ours}", "another family of names")
-        rule, match = rules[0]
-        theirs = [filled(name, match) for name in rule.theirs]
+        named = [(rule, [filled(name, match) for name in rule.theirs]) for rule, match in rules]
+        rule, theirs = next((each for each in named if each[1][0] in wanted), named[0])
         found |= dict(zip(theirs, (part.contiguous() for part in rule.form.write(tensor, heads)), strict=True))
     return found

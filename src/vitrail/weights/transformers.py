@@ -7,10 +7,11 @@ are three maps there. `config.json` and a live module's `config` say the same.
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from vitrail.errors import DataError
-from vitrail.weights.family import STACKED, TABLE, TOKEN, Facts, Family, Rule
+from vitrail.weights.family import STACKED, TABLE, TOKEN, Facts, Family, Form, Rule
 
 ACTIVATIONS = {  # theirs, ours
     "gelu": "gelu",
@@ -29,6 +30,13 @@ KINDS = {  # model_type of a config.json
     **dict.fromkeys(("dinov2", "dinov2_with_registers"), "DINOv2"),
     **dict.fromkeys(("clip", "clip_vision_model", "siglip", "siglip_vision_model"), "CLIP"),
 }
+UNSAID: dict[str, tuple[int, float, str]] = {  # patch, epsilon and activation where a configuration leaves them out
+    **dict.fromkeys(("vit", "deit", "vit_mae"), (16, 1e-12, "gelu")),
+    "dinov2": (14, 1e-6, "gelu"),
+    "dinov2_with_registers": (16, 1e-6, "gelu"),
+    **dict.fromkeys(("clip", "clip_vision_model"), (32, 1e-5, "quick_gelu")),
+    **dict.fromkeys(("siglip", "siglip_vision_model"), (16, 1e-6, "gelu_pytorch_tanh")),
+}
 
 
 def facts_of(config: Mapping[str, Any], kind: str) -> Facts | None:
@@ -37,33 +45,30 @@ def facts_of(config: Mapping[str, Any], kind: str) -> Facts | None:
     Raises:
         DataError: If it has an activation that is not known here.
     """
-    if KINDS.get(config.get("model_type", "")) != kind:
+    model = config.get("model_type", "")
+    if KINDS.get(model) != kind:
         return None
     vision = config.get("vision_config") or config
-    names = config.get("id2label") or {}
-    act = vision.get("hidden_act", "quick_gelu" if kind == "CLIP" else "gelu")
+    patch, eps, act = UNSAID[model]
+    act = vision.get("hidden_act", act)
     if act not in ACTIVATIONS:
         raise DataError(f"the activation {act} of its configuration is not known", ", ".join(ACTIVATIONS))
-    swiglu = bool(vision.get("use_swiglu_ffn"))
     facts = {
         "heads": vision.get("num_attention_heads", 12),
-        "norm_eps": vision.get("layer_norm_eps", {"ViT": 1e-12, "DINOv2": 1e-6}.get(kind, _clip_eps(config))),
-        "activation": "silu" if swiglu else ACTIVATIONS[act],
+        "norm_eps": vision.get("layer_norm_eps", eps),
+        "activation": "silu" if vision.get("use_swiglu_ffn") else ACTIVATIONS[act],
         "image_size": _sides(vision.get("image_size", 224)),
-        "patch_size": _sides(vision.get("patch_size", {"ViT": 16, "DINOv2": 14}.get(kind, 32))),
-        "position_resize": "transformers",
+        "patch_size": _sides(vision.get("patch_size", patch)),
+        "position_resize": "timm" if model == "dinov2_with_registers" else "transformers",  # antialiased there
     }
-    if "siglip" in config["model_type"]:
+    if "siglip" in model:
         return facts
-    if config["model_type"] == "deit":
+    if model == "deit":
         facts["distillation_token"] = "DeiTForImageClassificationWithTeacher" in (config.get("architectures") or ())
     if kind == "CLIP":
         facts["projection"] = True
+    names = config.get("id2label") or {}
     return {**facts, "pooling": "class", **({"names": _ordered(names)} if names else {})}
-
-
-def _clip_eps(config: Mapping[str, Any]) -> float:
-    return 1e-6 if "siglip" in config.get("model_type", "") else 1e-5
 
 
 def _sides(size: Any) -> tuple[int, int]:
@@ -111,6 +116,7 @@ def _qkv(ours: str, theirs: str, *names: str) -> Rule:
     return Rule(f"{ours}.qkv.*", tuple(f"{theirs}.{name}.*" for name in names), STACKED)
 
 
+GATED = Form(lambda theirs: torch.cat(list(theirs)), lambda ours, heads: ours.chunk(2))  # the gate, then the values
 PROJECTIONS = "q_proj", "k_proj", "v_proj"
 EMBEDDINGS = (
     Rule("cls_token", ("embeddings.cls_token",)),
@@ -181,7 +187,7 @@ DINOV2 = Family(
             ("mlp.fc2.*", "mlp.down_proj.*"),
             ("ls2.gamma", "layer_scale2.lambda1"),
         ),
-        Rule("blocks.#.mlp.fc1.*", ("encoder.layer.#.mlp.gate_proj.*", "encoder.layer.#.mlp.up_proj.*"), STACKED),
+        Rule("blocks.#.mlp.fc1.*", ("encoder.layer.#.mlp.gate_proj.*", "encoder.layer.#.mlp.up_proj.*"), GATED),
     ),
     idle=IDLE,
     prefixes=("dinov2.", "dinov2_with_registers."),

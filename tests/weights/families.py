@@ -1,0 +1,219 @@
+"""The rows of the conformance suite of weights: small members of each family, made, saved and resized by its own code.
+
+Every parameter is redrawn, so that no bias is zero, no norm or LayerScale one, and no token idle.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+import torchvision
+import transformers
+from timm.models import save_for_hf
+from torch import Tensor, nn
+from torchvision.models.vision_transformer import interpolate_embeddings
+
+from vitrail.nn.embedding import Size
+
+WIDTH, DEPTH, HEADS = 48, 2, 3
+NETWORK = {"embed_dim": WIDTH, "depth": DEPTH, "num_heads": HEADS}
+
+
+def redrawn(module: nn.Module, seed: int = 0) -> nn.Module:
+    """The module in eval mode with every parameter drawn: maps by their inputs, all else of deviation 0.3."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.numel():
+                alone = parameter.ndim < 2 or len(parameter) == 1  # a bias, a norm, a token, a table of positions
+                scale = 0.3 if alone else 1.2 * parameter[0].numel() ** -0.5
+                parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
+    return module.eval()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A network of a family.
+
+    Attributes:
+        make: Makes the peer's module, redrawn, and puts its files into a folder as the peer does; gives the module and
+            what `vitrail.load` opens.
+        at: The peer's answer to images of another size, with positions resized by its own code.
+        size: (height, width) of its images.
+        other: The other size: one side shorter, where antialiasing shows, and one longer.
+        told: What the files do not say.
+    """
+
+    make: Callable[[Path], tuple[nn.Module, Path]]
+    at: Callable[[nn.Module, Tensor], Tensor]
+    size: Size = (64, 64)
+    other: Size = (48, 96)
+    told: Mapping[str, Any] = field(default_factory=dict)
+
+
+def answer(module: nn.Module, images: Tensor, **how: Any) -> Tensor:
+    """What a peer's module says of images; of one without a head, what a head would read."""
+    if not type(module).__module__.startswith("transformers."):
+        return module(images)
+    net: Any = module
+    found = net(pixel_values=images, **how)
+    for name in ("logits", "image_embeds"):
+        if getattr(found, name, None) is not None:
+            return getattr(found, name)
+    bare = net.config.model_type in ("vit", "deit", "vit_mae")
+    return found.last_hidden_state[:, 0] if bare else found.pooler_output
+
+
+def _timm(name: str, other: Size = (48, 96), **given: Any) -> Row:
+    side = 56 if "patch14" in name else 64
+    arguments: Any = {**NETWORK, "img_size": (side, side), **given}
+
+    def make(folder: Path) -> tuple[nn.Module, Path]:
+        module = redrawn(timm.create_model(name, **arguments))
+        save_for_hf(module, str(folder), model_args=arguments, safe_serialization=True)
+        return module, folder
+
+    return Row(make, _timm_at, arguments["img_size"], (42, 84) if side == 56 else other)
+
+
+def _timm_at(module: nn.Module, images: Tensor) -> Tensor:
+    other: Any = copy.deepcopy(module)
+    other.set_input_size(img_size=tuple(images.shape[2:]))
+    return other(images)
+
+
+def _transformers(kind: str, config: Any, part: str = "") -> Row:
+    def make(folder: Path) -> tuple[nn.Module, Path]:
+        module: Any = redrawn(getattr(transformers, kind)(config))
+        module.save_pretrained(folder)
+        if part:  # the files hold more than what answers
+            whole, module = module, getattr(transformers, part)(config.vision_config).eval()
+            module.vision_model.load_state_dict(whole.vision_model.state_dict())
+            module.visual_projection.load_state_dict(whole.visual_projection.state_dict())
+        return module, folder
+
+    return Row(make, lambda module, images: answer(module, images, interpolate_pos_encoding=True), (32, 32), (24, 48))
+
+
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "image_size": 32,
+    "patch_size": 8,
+}
+DINOV2 = {key: value for key, value in SMALL.items() if key != "intermediate_size"} | {"mlp_ratio": 2}
+TEXT = {**SMALL, "vocab_size": 20, "eos_token_id": 2}
+
+
+def _torchvision() -> Row:
+    def make(folder: Path) -> tuple[nn.Module, Path]:
+        module = redrawn(torchvision.models.VisionTransformer(32, 8, 2, 2, 32, 64, num_classes=10))
+        torch.save(module.state_dict(), folder / "vit.pth")
+        return module, folder / "vit.pth"
+
+    def at(module: nn.Module, images: Tensor) -> Tensor:
+        side = images.shape[2]
+        other = torchvision.models.VisionTransformer(side, 8, 2, 2, 32, 64, num_classes=10).eval()
+        other.load_state_dict(interpolate_embeddings(side, 8, module.state_dict()))
+        return other(images)
+
+    return Row(make, at, (32, 32), (24, 24), {"heads": 2})
+
+
+def flax(modern: bool, classes: int = 10) -> dict[str, np.ndarray]:
+    """Arrays of a ViT under Google's names, with their shapes: of the first files, or of big_vision with a MAP head."""
+    rng, mlp, head = np.random.default_rng(0), 4 * WIDTH, (HEADS, WIDTH // HEADS)
+    attention, norm, dense = (0, 1, 0) if modern else (1, 2, 3)
+    shapes: dict[str, tuple[int, ...]] = {
+        "embedding/kernel": (16, 16, 3, WIDTH),
+        "embedding/bias": (WIDTH,),
+        "pos_embedding" if modern else "Transformer/posembed_input/pos_embedding": (1, 16 + (not modern), WIDTH),
+        "Transformer/encoder_norm/scale": (WIDTH,),
+        "Transformer/encoder_norm/bias": (WIDTH,),
+    }
+    shapes |= {} if modern else {"cls": (1, 1, WIDTH), "head/kernel": (WIDTH, classes), "head/bias": (classes,)}
+
+    def part(at: str, attention: int, norms: tuple[int, ...], dense: int) -> dict[str, tuple[int, ...]]:
+        asks = f"{at}/MultiHeadDotProductAttention_{attention}"
+        found = {f"{asks}/{name}/kernel": (WIDTH, *head) for name in ("query", "key", "value")}
+        found |= {f"{asks}/{name}/bias": head for name in ("query", "key", "value")}
+        found |= {f"{asks}/out/kernel": (*head, WIDTH), f"{asks}/out/bias": (WIDTH,)}
+        found |= {f"{at}/LayerNorm_{number}/{name}": (WIDTH,) for number in norms for name in ("scale", "bias")}
+        maps = {"Dense_0/kernel": (WIDTH, mlp), "Dense_0/bias": (mlp,)}
+        maps |= {"Dense_1/kernel": (mlp, WIDTH), "Dense_1/bias": (WIDTH,)}
+        return found | {f"{at}/MlpBlock_{dense}/{name}": shape for name, shape in maps.items()}
+
+    for index in range(DEPTH):
+        shapes |= part(f"Transformer/encoderblock_{index}", attention, (0, norm), dense)
+    if modern:
+        shapes |= {"MAPHead_0/probe": (1, 1, WIDTH), **part("MAPHead_0", 0, (0,), 0)}
+    scales = {name: 0.3 if len(shape) < 2 else 1.2 * WIDTH**-0.5 for name, shape in shapes.items()}
+    scales["embedding/kernel"] = 1.2 * (3 * 16 * 16) ** -0.5
+    front = "params/" if modern else ""
+    return {front + name: (scales[name] * rng.standard_normal(shapes[name])).astype(np.float32) for name in shapes}
+
+
+def _google(modern: bool) -> Row:
+    def make(folder: Path) -> tuple[nn.Module, Path]:
+        np.savez(folder / "vit.npz", **flax(modern))
+        name = "vit_base_patch16_siglip_224" if modern else "vit_base_patch16_224"
+        module: Any = timm.create_model(name, **NETWORK, img_size=64, num_classes=0 if modern else 10)
+        module.load_pretrained(str(folder / "vit.npz"))
+        return module.eval(), folder / "vit.npz"
+
+    return Row(make, _timm_at)
+
+
+def _rows() -> dict[str, Row]:
+    t: Any = transformers
+    clip = t.CLIPConfig(text_config=TEXT, vision_config={**SMALL, "projection_dim": 16}, projection_dim=16)
+    named = t.ViTConfig(**SMALL, id2label={0: "ant", 1: "bee", 2: "cat"}, label2id={"ant": 0, "bee": 1, "cat": 2})
+    return {
+        "timm Ti/16": _timm("vit_tiny_patch16_224"),
+        "timm S/8, a rectangle": _timm("vit_small_patch8_224", (48, 128), img_size=(64, 96)),
+        "timm B/32": _timm("vit_base_patch32_224", (96, 160), img_size=(128, 128)),
+        "timm L/14": _timm("vit_large_patch14_224"),
+        "timm mean of patches": _timm("vit_base_patch16_224", global_pool="avg"),
+        "timm mean without its norm": _timm("vit_base_patch16_224", global_pool="avg", fc_norm=False),
+        "timm DeiT": _timm("deit_tiny_patch16_224"),
+        "timm DeiT, distilled": _timm("deit_tiny_distilled_patch16_224"),
+        "timm DeiT-III": _timm("deit3_small_patch16_224"),
+        "timm SigLIP": _timm("vit_base_patch16_siglip_224"),
+        "timm CLIP": _timm("vit_base_patch32_clip_quickgelu_224", (96, 160), img_size=(128, 128), num_classes=16),
+        "timm DINO": _timm("vit_small_patch16_224", num_classes=0),
+        "timm DINOv2": _timm("vit_small_patch14_dinov2"),
+        "timm DINOv2 with registers": _timm("vit_small_patch14_reg4_dinov2"),
+        "timm DINOv2 giant": _timm("vit_giant_patch14_dinov2"),
+        "timm MAE": _timm("vit_base_patch16_224", num_classes=0, global_pool="token"),
+        "transformers ViT": _transformers("ViTForImageClassification", named),
+        "transformers ViT without head": _transformers("ViTModel", t.ViTConfig(**SMALL, hidden_act="gelu_new")),
+        "transformers DeiT": _transformers("DeiTForImageClassification", t.DeiTConfig(**SMALL)),
+        "transformers DeiT with teacher": _transformers("DeiTForImageClassificationWithTeacher", t.DeiTConfig(**SMALL)),
+        "transformers DINOv2": _transformers("Dinov2Model", t.Dinov2Config(**DINOV2)),
+        "transformers DINOv2 classifier": _transformers(
+            "Dinov2ForImageClassification", t.Dinov2Config(**DINOV2, use_swiglu_ffn=True)
+        ),
+        "transformers DINOv2 with registers": _transformers(
+            "Dinov2WithRegistersForImageClassification", t.Dinov2WithRegistersConfig(**DINOV2)
+        ),
+        "transformers CLIP": _transformers("CLIPVisionModel", t.CLIPVisionConfig(**SMALL)),
+        "transformers CLIP, projected": _transformers(
+            "CLIPVisionModelWithProjection", t.CLIPVisionConfig(**SMALL, projection_dim=16)
+        ),
+        "transformers CLIP of both halves": _transformers("CLIPModel", clip, part="CLIPVisionModelWithProjection"),
+        "transformers SigLIP": _transformers("SiglipVisionModel", t.SiglipVisionConfig(**SMALL)),
+        "transformers MAE": _transformers("ViTMAEModel", t.ViTMAEConfig(**SMALL, mask_ratio=0.0)),
+        "torchvision": _torchvision(),
+        "Google's first files": _google(modern=False),
+        "Google's big_vision": _google(modern=True),
+    }
+
+
+ROWS = _rows()

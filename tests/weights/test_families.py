@@ -1,0 +1,93 @@
+"""The conformance suite of weights: each row opens live and from its files, answers as its peer does, and goes back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+import vitrail
+from tests.errors import must_raise
+from tests.weights.families import ROWS, answer
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import UsageError
+from vitrail.model.model import Model, resized
+from vitrail.weights.convert import family_of
+from vitrail.weights.family import renamed, stripped, written
+from vitrail.weights.files import read_weights
+from vitrail.weights.names import find
+from vitrail.weights.transformers import KINDS, facts_of
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+ENOUGH = 0.1  # deviation of the peer's logits: less would let anything pass
+
+
+def gap(ours: Tensor, theirs: Tensor) -> float:
+    assert ours.shape == theirs.shape
+    return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+def goes_back(tensors: dict[str, Tensor], heads: int) -> None:
+    """The family's names, to ours and back, give what was used, bit for bit."""
+    family = family_of(list(tensors), "a row")
+    names = renamed(family, tensors, "a row")
+    back = written(family, names.tensors, heads, like=names.used)
+    given = {short: tensors[full] for short, full in stripped(names.used, family.prefixes).items()}
+    assert back.keys() == given.keys()
+    assert all(torch.equal(back[name], given[name]) for name in back)
+
+
+@pytest.mark.parametrize("name", ROWS)
+@torch.no_grad()
+def test_it_opens_and_answers_as_its_peer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    row = ROWS[name]
+    module, files = row.make(tmp_path)
+    before = {key: tensor.clone() for key, tensor in module.state_dict().items()}
+    live = vitrail.convert(module, preprocessing=Preprocessing(row.size, mean=MEAN, std=STD))
+    config = live.network.config
+    images = torch.randn(3, 3, *config.image, generator=torch.Generator().manual_seed(7))
+    assert config.image == row.size
+    theirs = answer(module, images)
+    assert theirs.std() > ENOUGH
+    assert (theirs[0] - theirs[1]).std() > ENOUGH / 10
+    assert gap(live.network(images), theirs) < 1e-4
+
+    opened = vitrail.load(files, told=row.told or None, preprocessing=live.preprocessing)
+    assert gap(opened.network(images), theirs) < 1e-4
+    assert opened.network.config == config
+    goes_back(module.state_dict(), config.heads)
+    goes_back(read_weights(find(files).weights), config.heads)
+
+    wide: Any = torch.randn(2, 3, *row.other, generator=torch.Generator().manual_seed(8))
+    bigger = resized(live, row.other)
+    assert bigger.network.config.image == row.other
+    assert gap(bigger.network(wide), row.at(module, wide)) < 1e-4
+    assert resized(live, config.image).network is live.network
+
+    check_grey(live)
+    assert all(torch.equal(before[key], tensor) for key, tensor in module.state_dict().items())
+
+
+def check_grey(model: Model) -> None:
+    """For one channel, a grey image gives what its three equal channels gave."""
+    pixels = torch.randint(0, 256, (2, 1, *model.network.config.image), dtype=torch.uint8)
+    grey = resized(model, channels=1)
+    three = model.network(model.preprocessing.normalise(pixels.expand(-1, 3, -1, -1)))
+    assert gap(grey.network(grey.preprocessing.normalise(pixels)), three) < 1e-5
+
+
+def test_a_size_that_patches_do_not_divide_offers_the_nearest(tmp_path: Path) -> None:
+    module, _ = ROWS["timm Ti/16"].make(tmp_path)
+    model = vitrail.convert(module)
+    with must_raise(UsageError, r"208x208[^\n]*224x224"):
+        resized(model, 222)
+
+
+def test_what_a_configuration_leaves_out_is_what_transformers_takes() -> None:
+    """Published files hold only what differs from the defaults."""
+    for kind, family in KINDS.items():
+        full = transformers.CONFIG_MAPPING[kind]().to_dict()
+        assert facts_of({"model_type": kind}, family) == facts_of({**full, "id2label": None}, family)
