@@ -815,7 +815,7 @@ show("library.parameters.right", parameters(version_029), "numbers of vit-pytorc
 show("library.parameters_today.right", parameters(today), "numbers of today's")
 
 # %% [markdown]
-# `vitrail.convert` turns such a network, or `vitrail.load` its file, into one of these; the tests hold the logits of both
+# `vitrail.convert` turns one of theirs into such a network; the tests hold the logits of both
 # versions against the library itself, to 1e-5.
 #
 # ### Fault c1: a teacher that learns in its sleep
