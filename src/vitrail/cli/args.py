@@ -201,6 +201,9 @@ class Explain(Weights):
         "Which ones --compare shows, with commas between; all but those that take long when left out."
     )
     target: str | None = option("The class to explain, by name; each image's top class when left out.")
+    similar_to: Path | None = option(
+        "Of a model that describes images by numbers: what makes an image like this one; --target N is one number."
+    )
     rather_than: str | None = option("The class that it is held against: why this one rather than that one.")
     no_trust: bool = option(
         "Only the maps, without the test on the model that says how far to trust each; far quicker.",

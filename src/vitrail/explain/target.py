@@ -75,6 +75,21 @@ class Aim:
         return Aim(self.target[pictures], against, self.function)
 
 
+def similarity(reference: Float[Tensor, " v"]) -> OfLogits:
+    """A target for networks whose logits describe an image: how alike they are to another image's, as a cosine.
+
+    Args:
+        reference: The other image's numbers.
+    """
+    direction = reference.detach().float() / reference.detach().float().norm().clamp(min=1e-30)
+
+    def alike(logits: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+        norms = logits.norm(dim=1).clamp(min=torch.finfo(logits.dtype).tiny)
+        return logits @ direction.to(logits) / norms
+
+    return alike
+
+
 def choose_target(logits: Float[Tensor, "b v"], target: Target) -> Aim:
     """What to explain, for each picture.
 

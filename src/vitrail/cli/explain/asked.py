@@ -10,11 +10,13 @@ from torch import Tensor
 from vitrail.cli.args import Explain
 from vitrail.cli.output import warn
 from vitrail.data.background import FEW, open_background
-from vitrail.data.columns import Classes
+from vitrail.data.columns import Classes, Codec
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, counted, nearest
 from vitrail.explain.methods import METHODS, Method, nearest_method
+from vitrail.explain.target import FUNCTION, OfLogits, similarity
 from vitrail.model import Model
+from vitrail.tasks import FeaturePrediction, Numbers
 
 DEFAULT_METHOD = "generic_attention"
 WRITTEN = "cross_attention"  # the method of a model that writes
@@ -32,11 +34,13 @@ class Asked:
     Args:
         methods: Which maps.
         options: The layer and the head that were asked for.
-        target: Index of the class; each picture's top class when None.
+        target: Index of the class or of the number; each picture's top class when None.
         rather_than: Index of the class that it is held against.
         references: What covers squares, as the network reads pictures; the model's own when None.
         scored: Whether each map is tested.
         precision: Of the passes that test maps: "fp32", "bf16", or "auto" for the faster.
+        function: What is explained, where it is no class and no number by itself.
+        explained: What that is, in words.
     """
 
     methods: Methods
@@ -46,6 +50,14 @@ class Asked:
     references: Tensor | None
     scored: bool
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    function: OfLogits | None = None
+    explained: str = ""
+
+    def name_of(self, output: Codec, target: int) -> str:
+        """What is explained, by its index."""
+        if target == FUNCTION or not isinstance(output, Classes):
+            return self.explained
+        return output.names[target]
 
 
 def check_asked(model: Model, typed: Explain) -> Asked | None:
@@ -58,7 +70,7 @@ def check_asked(model: Model, typed: Explain) -> Asked | None:
     if isinstance(model.output, Vocabulary):
         _check_written(model, typed)
         return None
-    if not isinstance(model.output, Classes):
+    if not isinstance(model.output, Classes | Numbers):
         problem = f"the model in {typed.run} learnt {model.task.name}, and pages show classes and texts"
         raise UsageError(problem, "in Python: vitrail.explain.occlusion(model.network, model.tensor(images), 0)")
     tested = {"--reference": typed.reference, "--masks": typed.masks, "--precision": typed.precision != "auto"}
@@ -66,6 +78,22 @@ def check_asked(model: Model, typed: Explain) -> Asked | None:
         raise UsageError(f"{option} is for the test that --no-trust leaves out", "one of the two")
     contrast = typed.rather_than is not None
     methods = choose_methods(model, typed.method, typed.compare, typed.methods, contrast)
+    if isinstance(model.output, Numbers):
+        target, function, explained = _of_numbers(model, typed, model.output.count)
+        return Asked(
+            methods=methods,
+            options=choose_options(methods, {"layer": typed.layer, "head": typed.head}),
+            target=target,
+            rather_than=None,
+            references=_references(model, typed),
+            scored=not typed.no_trust,
+            precision=typed.precision,
+            function=function,
+            explained=explained,
+        )
+    if typed.similar_to is not None:
+        problem = f"--similar-to is for models that describe images by numbers, and the one in {typed.run} says classes"
+        raise UsageError(problem, f"--target {model.classes[0]}")
     target = class_index(model, typed.target, "--target")
     rather_than = class_index(model, typed.rather_than, "--rather-than")
     if contrast and target == rather_than:
@@ -83,6 +111,29 @@ def check_asked(model: Model, typed: Explain) -> Asked | None:
     )
 
 
+def _of_numbers(model: Model, typed: Explain, count: int) -> tuple[int | None, OfLogits | None, str]:
+    """What is explained of a model without classes: its index, or its function; and what it is called.
+
+    Raises:
+        UsageError: If nothing says it, or there is no such number.
+        DataError: If the other image cannot be read.
+    """
+    example = f"--similar-to {typed.images[0]}, or --target 0 for the first of its {count} numbers"
+    if typed.rather_than is not None:
+        raise UsageError("--rather-than holds classes against each other, and this model has none", example)
+    if (typed.target is None) == (typed.similar_to is None):
+        problem = f"the model in {typed.run} describes images by {count} numbers and says no class"
+        raise UsageError(f"{problem}: what is to be explained?", example)
+    if typed.similar_to is not None:
+        (other,) = model.predict([typed.similar_to])
+        assert isinstance(other, FeaturePrediction)
+        return None, similarity(other.features.to(model.device)), f"similarity to {typed.similar_to.name}"
+    if not str(typed.target).isdecimal() or int(str(typed.target)) >= count:
+        problem = f"--target must be one of the model's numbers, 0 to {count - 1}, got '{typed.target}'"
+        raise UsageError(problem, "--target 0")
+    return int(str(typed.target)), None, f"number {typed.target}"
+
+
 def _check_written(model: Model, typed: Explain) -> None:
     """Refuse what only models that say classes have.
 
@@ -95,6 +146,7 @@ def _check_written(model: Model, typed: Explain) -> None:
     if typed.method not in (None, WRITTEN):
         raise UsageError(f"method '{typed.method}' explains classes, and this model writes", f"--method {WRITTEN}")
     given = {
+        "--similar-to": typed.similar_to is not None,
         "--compare": typed.compare,
         "--methods": typed.methods is not None,
         f"--target {typed.target}": typed.target is not None,

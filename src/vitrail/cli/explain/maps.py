@@ -19,11 +19,12 @@ from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS, Comparison, Method, balance_sheet, compare, cross_attention
 from vitrail.explain.readout import wide
+from vitrail.explain.target import Target
 from vitrail.explain.trial import in_precision
 from vitrail.explain.verdict import Precision
 from vitrail.model import Model
 from vitrail.pages.views import AreasView, ExplainedPicture, HeatView, TrustView
-from vitrail.tasks import ClassPrediction, TextPrediction
+from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
 from vitrail.training import execution
 
 BATCH = 16
@@ -33,8 +34,7 @@ SUMMED = "conservative"  # the method whose parts add up to what is explained
 TIMED = 4  # pictures of a pass that is timed
 PAYS = 0.8  # bf16 is taken where it needs less than this share of the time
 
-Result = tuple[ClassPrediction | TextPrediction, ExplainedPicture]
-Classes = int | tuple[list[int], list[int]] | None
+Result = tuple[ClassPrediction | FeaturePrediction | TextPrediction, ExplainedPicture]
 
 
 def explain(model: Model, shown: Sequence[Shown], asked: Asked | None) -> Iterator[Result]:
@@ -70,15 +70,15 @@ def _explain(
     against = None if asked.rather_than is None else model.classes[asked.rather_than]
     kept, predictions = [], []
     for row, said in enumerate(model.predict([one.picture for one in shown])):
-        assert isinstance(said, ClassPrediction)
-        if asked.target is None and said.label == against:
+        assert isinstance(said, ClassPrediction | FeaturePrediction)
+        if against is not None and asked.target is None and getattr(said, "label", "") == against:
             warn(f"left out: the model takes {shown[row].name} for '{against}', which has nothing to be held against")
         else:
             kept.append(row)
             predictions.append(said)
     if not kept:
         return []
-    target: Classes = asked.target
+    target: Target = asked.function or asked.target
     if asked.rather_than is not None:
         tops = [model.classes.index(each.label) if asked.target is None else asked.target for each in predictions]
         target = tops, [asked.rather_than] * len(tops)
@@ -88,15 +88,16 @@ def _explain(
     parts = _parts(model, images, target, asked.methods)
     results: list[Result] = []
     for row, (one, prediction) in enumerate(zip(shown, predictions, strict=True)):
-        views = views_of(model.classes, compared, row)
+        views = views_of(partial(asked.name_of, model.output), compared, row)
         views = [dataclasses.replace(v, parts=parts[row]) if v.method == SUMMED else v for v in views]
         picture = model.preprocessing.to_array(one.picture)
-        results.append((prediction, ExplainedPicture(one.name, picture, one.true_label, list(prediction.top), views)))
+        top = list(prediction.top) if isinstance(prediction, ClassPrediction) else []
+        results.append((prediction, ExplainedPicture(one.name, picture, one.true_label, top, views)))
     return results
 
 
 def _compared(
-    model: Model, images: Tensor, target: Classes, masks: Tensor | None, asked: Asked, precision: Precision
+    model: Model, images: Tensor, target: Target, masks: Tensor | None, asked: Asked, precision: Precision
 ) -> Comparison:
     """The maps, each with how far to trust it."""
     methods = [dataclasses.replace(each, function=partial(each.function, **asked.options)) for each in asked.methods]
@@ -126,7 +127,7 @@ def _typed_hint(error: UsageError, options: Mapping[str, Any]) -> str:
 
 
 def _parts(
-    model: Model, images: Tensor, target: Classes, methods: Sequence[Method]
+    model: Model, images: Tensor, target: Target, methods: Sequence[Method]
 ) -> list[tuple[tuple[str, float], ...]]:
     """What the explained number of each picture is the sum of, where a method shares it out without a rest."""
     if all(method.name != SUMMED for method in methods):
@@ -184,18 +185,18 @@ def seconds_of(forward: Callable[[], Any]) -> float:
 # ---- what is shown of each map
 
 
-def views_of(classes: Sequence[str], compared: Comparison, row: int) -> list[HeatView]:
+def views_of(called: Callable[[int], str], compared: Comparison, row: int) -> list[HeatView]:
     """The maps of one picture: numbers, caveats and verdicts.
 
     Args:
-        classes: Names of the model's classes.
+        called: The name of what is explained, by its index.
         compared: The maps of a batch, each with how far to trust it.
         row: The place of the picture in the batch.
     """
     views = []
     for number, (name, heat) in enumerate(zip(compared.methods, compared.heats, strict=True)):
-        target = classes[int(heat.target[row])]
-        against = None if heat.rather_than is None else classes[int(heat.rather_than[row])]
+        target = called(int(heat.target[row]))
+        against = None if heat.rather_than is None else called(int(heat.rather_than[row]))
         trust = areas = None
         if compared.trusts:
             tested = compared.trusts[number]

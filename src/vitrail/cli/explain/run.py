@@ -17,7 +17,7 @@ from vitrail.model import Model
 from vitrail.pages.explanation_page import write_explanation_page
 from vitrail.pages.views import ExplainedPicture, ExplanationPage
 from vitrail.pages.words import fall_words, parts_words, reach_of, several_words, shared_words, tests_of
-from vitrail.tasks import ClassPrediction, TextPrediction
+from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
 from vitrail.text import percent
 
 
@@ -70,8 +70,10 @@ def _write(model: Model, typed: Explain, page: Path, command: str, results: Sequ
     say(f"the pictures  {page.with_suffix('')}")
 
 
-def _answer(said: ClassPrediction | TextPrediction, one: ExplainedPicture) -> dict[str, Any]:
+def _answer(said: ClassPrediction | FeaturePrediction | TextPrediction, one: ExplainedPicture) -> dict[str, Any]:
     """What the model says and what is true, under the names that JSON has for it."""
+    if isinstance(said, FeaturePrediction):
+        return {"features": said.features.tolist()}
     if isinstance(said, TextPrediction):
         return {"text": said.text, "probability": said.probability, "true_text": one.true_label}
     return {"label": said.label, "probability": said.probability, "true_label": one.true_label}
@@ -82,11 +84,14 @@ def _tell(typed: Explain, results: Sequence[Result]) -> None:
     explained = [one for _, one in results]
     rows, sentences = [], []
     for said, one in results:
-        answer, shown = (said.text, said.shown) if isinstance(said, TextPrediction) else (said.label, said.label)
-        truth = "" if one.true_label in (None, answer) else f"(it is {one.true_label})"
-        rows.append((one.name, shown, percent(said.probability), truth))
+        if isinstance(said, FeaturePrediction):
+            rows.append((one.name, f"{one.heats[0].target}: {one.heats[0].logit:.4g}", "", ""))
+        else:
+            answer, shown = (said.text, said.shown) if isinstance(said, TextPrediction) else (said.label, said.label)
+            truth = "" if one.true_label in (None, answer) else f"(it is {one.true_label})"
+            rows.append((one.name, shown, percent(said.probability), truth))
         sentences += [f"{one.name}: {view.trust.sentence}" for view in one.heats if view.trust is not None]
-    if typed.target is not None or typed.rather_than is not None:
+    if typed.similar_to is None and (typed.target is not None or typed.rather_than is not None):
         against = "" if typed.rather_than is None else f" rather than {typed.rather_than}"
         say(f"explained: {typed.target or 'the class that the model chose'}{against}")
     several = several_words(explained[0].heats)
