@@ -75,11 +75,11 @@ def make_gaussian(config: object) -> nn.Module:
 
 def test_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that has it is opened by its name, by every verb."""
-    monkeypatch.setitem(TABLE["activation"], "gaussian", make_gaussian)
+    monkeypatch.setitem(TABLE, "activation", {"gaussian": make_gaussian})
     options = vitrail.TrainOptions(epochs=1, threads=1)
     run = vitrail.train("digits", tmp_path / "run", options, parts=parts_of({"activation": "gaussian"})).folder
     config = json.loads((run / "model" / "config.json").read_text())
-    assert config["parts"] == {"activation": "gaussian"}
+    assert config["vitrail"]["parts"] == {"activation": "gaussian"}
     assert isinstance(vitrail.load(run).network.blocks[0].mlp.act, Gaussian)
     for words in (("evaluate", run), ("explain", run, "digits", "--count", "1", "--out", tmp_path / "page.html")):
         answer = call(*words)

@@ -402,7 +402,7 @@ def test_other_objects_than_a_run_was_trained_with(finished: Any, tmp_path: Path
     with pytest.raises(UsageError):
         vitrail.train("bars", tmp_path / "run", again, task=PredictNumber(), reader=read_bars)
     config = json.loads((finished.folder / "model" / "config.json").read_text())
-    assert config["parts"] == {"activation": "own:make_gaussian"}
+    assert config["vitrail"]["parts"] == {"activation": "own:make_gaussian"}
     with pytest.raises(UsageError):
         vitrail.load(finished.folder, task=PredictNumber(), parts=Parts(activation=make_relu))
 

@@ -375,13 +375,14 @@ def damage(model: Path, how: str) -> None:
             config.write_text("[]")
         case "another width" | "another class" | "another channel count" | "another kind":
             values = json.loads(config.read_text())
+            ours = values["vitrail"]
             if how == "another class":
-                values["output"]["classes"].append("new")
+                ours["output"]["classes"].append("new")
             elif how == "another kind":
-                values["model_type"] = "bert"
+                del values["vitrail"]
             else:
                 key = {"another width": "width", "another channel count": "channels"}[how]
-                values["network"][key] += 4 if key == "width" else 1
+                ours["network"][key] += 4 if key == "width" else 1
             config.write_text(json.dumps(values))
         case _:
             raise AssertionError(how)

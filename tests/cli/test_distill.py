@@ -55,7 +55,7 @@ def test_a_student_with_a_token_of_its_own_and_without_a_background(cli: Cli, di
     how = settings_of(run).distillation
     assert how is not None
     assert (how.kind, how.weight) == ("hard", 0.7)
-    assert json.loads((run / "model" / "config.json").read_text())["network"]["distillation_token"]
+    assert json.loads((run / "model" / "config.json").read_text())["vitrail"]["network"]["distillation_token"]
     assert not (run / "model" / BACKGROUND).exists()
 
 

@@ -1,4 +1,6 @@
-"""Folders that commit ec7d80c wrote (format 1) open, answer and are evaluated as then, and go on to the same weights.
+"""Folders of format 1 (commit ec7d80c) open, answer and are evaluated as then, and go on to the same weights.
+
+Those of format 2 (commit 3ed458a), which held a model's keys between those of timm, open and answer as then.
 
 What lies in `old_format` is described in `old_format/write.py`. Bits are compared where processor and torch are those
 of then; elsewhere the figures that the run comes to, within a tolerance.
@@ -96,6 +98,21 @@ def test_an_old_model_saved_again_is_the_same_model(old: Path, images: Path, tmp
     assert torch.equal(again.background, model.background), "nothing is lost twice"
     some = some_images(images)
     assert again.predict(some) == model.predict(some)
+
+
+@pytest.mark.parametrize("name", ["plain", "attention"])
+def test_a_folder_of_format_2(name: str, tmp_path: Path) -> None:
+    """One whose configuration has timm's keys, too; and one with a part by name, whose tensors bear our names."""
+    model = vitrail.load(OLD / "format2" / name)
+    images = torch.linspace(-1, 1, 192).reshape(1, 3, 8, 8)
+    with torch.no_grad():
+        then = torch.tensor(json.loads((OLD / "format2" / "expected.json").read_text())[name])
+        torch.testing.assert_close(model.network(images), then)
+    assert (model.classes, model.facts) == (("a", "b", "c"), {"seed": 3})
+    again = vitrail.load(vitrail.save(model, tmp_path))
+    with torch.no_grad():
+        assert torch.equal(again.network(images), model.network(images))
+    assert "model_type" not in json.loads((tmp_path / "config.json").read_text())
 
 
 def test_a_stopped_classifier_goes_on(old: Path) -> None:

@@ -29,9 +29,10 @@ from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build, config_from_dict
 from vitrail.own import OWN as OWN_PART, check_given, check_kind
 from vitrail.tasks import TASKS, Task
-from vitrail.weights.names import is_foreign
+from vitrail.weights.names import is_foreign, is_ours
 
-OLD, FORMAT = 1, 2  # the first is read, by `weights/format1.py`, and never written
+OLD, FORMAT = (1, 2), 3  # the old ones are read, by `weights/format1.py`, and never written
+KEY = "vitrail"  # under which all that is ours stands in `config.json`, beside the keys of other libraries
 OWN = "own"  # the kind of a network that a person made
 WEIGHTS, CONFIG, PREPROCESSOR = "model.safetensors", "config.json", "preprocessor_config.json"
 SAVED_AGAIN = "the folder of another run, or train again"
@@ -93,7 +94,7 @@ def load(
         model = Model(network, reads, learnt.codec_from_dict(config["output"]), learnt, facts=dict(config["facts"]))
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise _damaged(folder, error) from error
-    _fill(network, folder / WEIGHTS)
+    _fill(network, folder / WEIGHTS, config.get("timm", False))
     network.to(device)
     file = background_in(folder)
     model = model if file is None else replace(model, background=read_background(file, model.preprocessing))
@@ -101,7 +102,9 @@ def load(
 
 
 def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
-    """The model folder of a run folder or a model folder, and its configuration in today's terms.
+    """The model folder of a run folder or a model folder, and what is ours in its configuration, in today's terms.
+
+    `timm` in it says whether the tensors bear timm's names.
 
     Raises:
         DataError: If there is none, or it is damaged or of another format.
@@ -112,11 +115,12 @@ def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
     if not (folder / CONFIG).is_file():
         raise _not_a_model(Path(path))
     config = read_json(folder / CONFIG, SAVED_AGAIN)
-    if config.get("model_type") != "vitrail" or config.get("format") not in (OLD, FORMAT):
-        problem = f"{folder / CONFIG} is not of a vitrail model of format {OLD} or {FORMAT}"
+    own, old = config.get(KEY), config.get("model_type") == "vitrail" and config.get("format") in OLD
+    if isinstance(own, dict) and own.get("format") == FORMAT:
+        return folder, {**own, "timm": "architecture" in config}
+    if not old:
+        problem = f"{folder / CONFIG} is not of a vitrail model of format {', '.join(map(str, (*OLD, FORMAT)))}"
         raise DataError(problem, "a folder written by `vitrail train`, or a newer vitrail")
-    if config["format"] == FORMAT:
-        return folder, config
     try:
         return folder, weights.model_config(config)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -159,13 +163,18 @@ def _own_network(config: Mapping[str, Any], given: nn.Module | None) -> nn.Modul
     raise UsageError(f"this model's network is {named}, and {type(given).__name__} is given", "its own, or none")
 
 
-def _fill(network: nn.Module, file: Path) -> None:
-    """Fill a network from a safetensors file; the network is untouched when the file does not fit.
+def _fill(network: Any, file: Path, timm: bool) -> None:
+    """Fill a network from a safetensors file, `timm` if under its names; it is untouched when the file does not fit.
 
     Raises:
         DataError: If the file is missing or damaged, or its tensors are not exactly the network's.
     """
     tensors = read_tensors(file, SAVED_AGAIN)
+    if timm:
+        try:
+            tensors = weights.of_timm(tensors, network.config, str(file))
+        except RuntimeError as error:
+            raise _damaged(file, error) from error
     wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if wanted != found:
@@ -196,9 +205,4 @@ def _is_model(folder: Path) -> bool:
     """Whether this is a run or model folder of vitrail, whole or not."""
     if (folder / "model" / CONFIG).is_file() or (folder / "config.yaml").is_file():
         return True
-    return (folder / CONFIG).is_file() and is_ours(read_json(folder / CONFIG, SAVED_AGAIN))
-
-
-def is_ours(config: Mapping[str, Any]) -> bool:
-    """Whether a `config.json` was written by vitrail, among whose keys are those of other libraries."""
-    return config.get("model_type") == "vitrail" or "vitrail" in config
+    return is_ours(folder)

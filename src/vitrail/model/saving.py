@@ -1,8 +1,9 @@
 """A model as a folder of plain files, and its card.
 
-`model.safetensors` holds the tensors, `config.json` the network, the task and the names of what it says,
-`preprocessor_config.json` how images go in; with them lie the background that explanations are tested with, where
-there is one, and `README.md`. Nothing in it is a pickle. `config.json` comes last: with it the folder is a model.
+`model.safetensors` holds the tensors, `config.json` the network, the task and the names of what it says under the key
+`vitrail`, beside what timm and transformers read in it, `preprocessor_config.json` how images go in; with them lie the
+background that explanations are tested with, where there is one, and `README.md`. Nothing in it is a pickle.
+`config.json` comes last: with it the folder is a model.
 """
 
 from pathlib import Path
@@ -19,12 +20,13 @@ from vitrail.data.tensor_files import with_checksum
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import UsageError
 from vitrail.io import to_json, write_file
-from vitrail.model.loading import CONFIG, FORMAT, OWN, PREPROCESSOR, WEIGHTS, own_of
+from vitrail.model.loading import CONFIG, FORMAT, KEY, OWN, PREPROCESSOR, WEIGHTS, own_of
 from vitrail.model.model import Model
 from vitrail.nn import STANDARD, ImageToSequence, ViT, names_of
 from vitrail.nn.networks import NETWORKS, config_to_dict
 from vitrail.own import python_call, typed
 from vitrail.tasks import TASKS, Result
+from vitrail.tasks.features import Numbers
 
 CARD = "README.md"
 
@@ -63,14 +65,19 @@ def save(
             f"save(model, folder, network='{type(model.network).__name__}'), and load(folder, network=...) later",
         )
     folder = Path(folder)
+    keys: dict[str, Any] = {}
+    if isinstance(model.network, ViT) and not network and isinstance(model.output, Classes | Numbers):
+        classes = model.output.names if isinstance(model.output, Classes) else ()
+        keys = weights.timm_keys(model.network.config, named["parts"], model.preprocessing, classes)
     state = model.network.state_dict()  # what stands in two places of a network stands twice in the file
+    if keys:
+        state = weights.to_timm(state, model.network.config)
     tensors = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()
     }
     write_file(folder / WEIGHTS, with_checksum(tensors))
     write_background(folder, model.background, None if model.background is None else _patch(model))
-    config: dict[str, Any] = {
-        "model_type": "vitrail",
+    own: dict[str, Any] = {
         "format": FORMAT,
         **named,
         "input": model.input.to_dict() if isinstance(model.input, Vocabulary) else None,
@@ -79,10 +86,8 @@ def save(
     }
     if isinstance(model.input, Preprocessing):
         write_file(folder / PREPROCESSOR, to_json(to_hugging_face(model.input)))
-        if isinstance(model.network, ViT) and not named["parts"] and isinstance(model.output, Classes):
-            config |= weights.timm_keys(model.network.config, model.input, model.classes)
     write_file(folder / CARD, card or card_of(model, result))
-    write_file(folder / CONFIG, to_json(config))
+    write_file(folder / CONFIG, to_json({**keys, KEY: own}))
     return folder
 
 

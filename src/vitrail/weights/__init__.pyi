@@ -1,2 +1,2 @@
 from .format1 import model_config as model_config
-from .timm_keys import timm_keys as timm_keys
+from .timm_keys import of_timm as of_timm, timm_keys as timm_keys, to_timm as to_timm

@@ -1,6 +1,7 @@
-"""Model and run folders of format 1, which were written until version 0.1.0, in the terms of today. Never written.
+"""Model and run folders of formats 1 and 2, written until version 0.1.0, in the terms of today. Never written.
 
-model/config.json       had no task: the kind of network said it; class names or vocabularies stood at the top
+model/config.json       of format 2: what stands under `vitrail` stood at the top, between the keys of timm
+                        of format 1: no task, the kind of network said it; class names or vocabularies at the top
 config.yaml of a run    `task` only for sequences, whose `label_smoothing` and `background` stood at the top;
                         `references` for what is called background now
 """
@@ -10,7 +11,9 @@ from typing import Any
 
 
 def model_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """`config.json` of format 1 as one of format 2; raises KeyError or TypeError where it is damaged."""
+    """`config.json` of format 1 or 2 as today's; raises KeyError or TypeError where it is damaged."""
+    if config["format"] == 2:
+        return dict(config)
     network = dict(config["network"])
     if network["kind"] == "ViT":
         task, output, source, facts = "classify", {"classes": config["classes"]}, None, {}
@@ -20,8 +23,6 @@ def model_config(config: Mapping[str, Any]) -> dict[str, Any]:
         if longest := int(config.get("longest_source", 0)):
             facts["longest_source"] = longest
     return {
-        "model_type": "vitrail",
-        "format": 2,
         "task": task,
         "network": network,
         "parts": config.get("parts", ""),

@@ -56,16 +56,15 @@ def is_foreign(name: str | Path) -> bool:
     if str(name).startswith(HUBS):
         return True
     if path.is_dir():
-        return any((path / file).is_file() for file in WEIGHTS) and not _is_ours(path / CONFIG)
+        return any((path / file).is_file() for file in WEIGHTS) and not is_ours(path)
     return path.suffix in (SAFE, ARRAYS, *PICKLES) or path.name.endswith(INDEX)
 
 
-def _is_ours(config: Path) -> bool:
-    """Whether a `config.json` was written by vitrail, among whose keys are those of other libraries."""
-    if not config.is_file():
-        return False
-    content = read_json(config, "the file as its hub has it")
-    return "vitrail" in content or content.get("model_type") == "vitrail"
+def is_ours(folder: Path) -> bool:
+    """Whether vitrail wrote a model folder, of which a file may be lost; keys of other libraries stand beside ours."""
+    files = [folder / name for name in (CONFIG, PREPROCESSOR)]
+    contents = [read_json(file, "the file as it was written") for file in files if file.is_file()]
+    return any("vitrail" in content or content.get("model_type") == "vitrail" for content in contents)
 
 
 def find(name: str | Path) -> Found:

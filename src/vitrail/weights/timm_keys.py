@@ -1,47 +1,97 @@
-"""What timm wants to read in `config.json`, so that it opens a saved model without vitrail.
+"""What timm and transformers read in a saved model, so that they open it without vitrail.
 
     timm.create_model("local-dir:runs/latest/model", pretrained=True)
+    transformers.AutoModelForImageClassification.from_pretrained("runs/latest/model")       by its TimmWrapper
 
-Tensors bear timm's names already. A network that timm's VisionTransformer cannot express gets no keys.
+`config.json` names an architecture of timm's that has what no argument can say (the kind of MLP, the epsilon, a
+distillation token), and arguments for all the rest. Tensors bear timm's names. A network that timm cannot express gets
+no keys, and its tensors keep our names.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+
+import torch
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import ViTConfig
+from vitrail.weights.family import Tensors, renamed, written
+from vitrail.weights.timm import TIMM
 
-EPSILON = 1e-6  # of timm's LayerNorm
+EPSILON, CLIPS = 1e-6, 1e-5  # of timm's LayerNorm: by itself, and in the networks of CLIP
+EXPRESSIBLE = {  # parts by slot
+    ("embed_norm", "layer"),
+    ("mlp", "swiglu"),
+    ("last_norm", "none"),
+    ("pooling", "attention"),
+    ("pooling", "mean_then_norm"),
+}
+HEAD_BIAS = "head.bias"  # which timm's heads always have: zeros where ours has none
 
 
-def timm_keys(config: ViTConfig, preprocessing: Preprocessing, classes: tuple[str, ...]) -> dict[str, Any]:
-    """The keys of timm's model hub for this model; empty when timm cannot express it.
+def architecture_of(config: ViTConfig, parts: Mapping[str, str]) -> str:
+    """The architecture of timm's that arguments can make into this network; empty where there is none.
 
     Args:
         config: Of the network.
-        preprocessing: Of the model.
-        classes: Its class names.
+        parts: Names of those that are none of the paper's, by slot.
     """
-    hidden = config.mlp_width / config.width
+    pooling, swiglu, hidden = parts.get("pooling", ""), "mlp" in parts, config.mlp_width
     expressible = (
-        config.heads * config.head_width == config.width
-        and int(config.width * hidden) == config.mlp_width
-        and not config.distillation_token
-        and config.norm_eps == EPSILON
-        and config.classes > 0
-        and config.embed_bias  # timm leaves it out only together with a norm behind the embedding
-        and config.head_bias
+        EXPRESSIBLE.issuperset(parts.items())
+        and config.heads * config.head_width == config.width
+        and int(config.width * _ratio(config, swiglu)) == hidden * (2 if swiglu else 1)
+        and config.norm_eps in (EPSILON, CLIPS)
+        and config.embed_bias == ("embed_norm" not in parts)  # timm has one or the other
         and config.out_bias == config.mlp_bias  # timm has one switch for both
+        and (pooling != "mean_then_norm" or "last_norm" in parts)  # timm has one norm, before or behind the mean
+        and (pooling != "attention" or not swiglu)  # its pooling has the MLP of before
     )
-    if not expressible:
+    if config.distillation_token:  # whose positions and pooling are fixed
+        plain = not pooling and config.pooling == "class" and not config.registers and config.head_bias
+        expressible = expressible and plain and config.positions != "none"
+    special = {
+        "deit_tiny_distilled_patch16_224": config.distillation_token,
+        "vit_giant_patch14_dinov2": swiglu,
+        "vit_base_patch32_clip_224": config.norm_eps == CLIPS,
+    }
+    chosen = [name for name, needed in special.items() if needed]
+    return (chosen or ["vit_base_patch16_224"])[0] if expressible and len(chosen) < 2 else ""
+
+
+def _ratio(config: ViTConfig, swiglu: bool) -> float:
+    """What timm calls the ratio of the MLP; with SwiGLU both halves of its first map count."""
+    return config.mlp_width * (2 if swiglu else 1) / config.width
+
+
+def timm_keys(
+    config: ViTConfig, parts: Mapping[str, str], preprocessing: Preprocessing, classes: tuple[str, ...]
+) -> dict[str, Any]:
+    """The keys of timm's model hub for this model; empty when timm cannot express it.
+
+    Its transforms give our pixels within one level of 255 where an image is squashed, or cropped to a square. A crop
+    to a rectangle is scaled to sides that are rounded otherwise, and a padded image lies on the mean's colour.
+
+    Args:
+        config: Of the network.
+        parts: Names of those that are none of the paper's, by slot.
+        preprocessing: Of the model.
+        classes: Its class names; none for a network whose numbers have no names.
+    """
+    architecture = architecture_of(config, parts)
+    if not architecture:
         return {}
     height, width = config.image
-    pooling = "token" if config.pooling == "class" else "avg"
+    named = {"attention": "map", "mean_then_norm": "avg", "class": "token", "mean": "avg"}
+    pooling = named[parts.get("pooling", config.pooling)]
+    after = parts.get("pooling") == "mean_then_norm"
     return {
-        "architecture": "vit_base_patch16_224",  # any of timm's plain ViTs: the arguments below say the rest
+        "architecture": architecture,
         "num_classes": config.classes,
         "num_features": config.width,
         "global_pool": pooling,
-        "label_names": list(classes),
+        "label_names": list(classes) or list(map(str, range(config.classes))),
         "model_args": {
             "img_size": [height, width],
             "patch_size": list(config.patch),
@@ -49,16 +99,19 @@ def timm_keys(config: ViTConfig, preprocessing: Preprocessing, classes: tuple[st
             "embed_dim": config.width,
             "depth": config.depth,
             "num_heads": config.heads,
-            "mlp_ratio": hidden,
+            "mlp_ratio": _ratio(config, "mlp" in parts),
             "qkv_bias": config.qkv_bias,
             "proj_bias": config.out_bias,
-            "init_values": config.layer_scale or None,
+            "init_values": config.layer_scale,  # 0 is none; null would leave the architecture's
             "class_token": config.class_token,
             "global_pool": pooling,
             "reg_tokens": config.registers,
             "pos_embed": "none" if config.positions == "none" else "learn",
+            "no_embed_class": False,
             "act_layer": config.activation,
-            "fc_norm": False,
+            "pre_norm": "embed_norm" in parts,
+            "final_norm": after or "last_norm" not in parts,
+            "fc_norm": after,
         },
         "pretrained_cfg": {
             "input_size": [config.channels, height, width],
@@ -70,6 +123,34 @@ def timm_keys(config: ViTConfig, preprocessing: Preprocessing, classes: tuple[st
             "std": list(preprocessing.std),
             "num_classes": config.classes,
             "first_conv": "patch_embed.proj",
-            "classifier": "head",
+            "classifier": ["head", "head_dist"] if config.distillation_token else "head",
         },
     }
+
+
+def to_timm(tensors: Tensors, config: ViTConfig) -> Tensors:
+    """Tensors under timm's names, of a network that it can express."""
+    other = "fc_norm." if "pool.query" in tensors else "attn_pool."  # one name of ours stands for either
+    rules = [rule for rule in TIMM.rules if rule.ours != "pool.norm.*" or not rule.theirs[0].startswith(other)]
+    found = written(replace(TIMM, rules=tuple(rules)), tensors, config.heads)
+    if config.classes and not config.head_bias:
+        found[HEAD_BIAS] = torch.zeros(config.classes)
+    return found
+
+
+def of_timm(tensors: Tensors, config: ViTConfig, where: str) -> Tensors:
+    """The way back from `to_timm`.
+
+    Args:
+        tensors: Of a file.
+        config: Of the network.
+        where: The file, for messages.
+
+    Raises:
+        DataError: If a tensor is not known, or one that belongs to another is missing.
+        RuntimeError: If those that belong together do not fit each other.
+    """
+    found = renamed(TIMM, tensors, where).tensors
+    if not config.head_bias and HEAD_BIAS in found and not found[HEAD_BIAS].any():
+        del found[HEAD_BIAS]
+    return found
