@@ -1,0 +1,133 @@
+"""A real ViT-Ti, trained on ImageNet, in three layouts of the same tensors: the class that timm's own pipeline gives.
+
+The weights and photographs lie in `../shared/data` beside the checkout, or in $VITRAIL_DATA; without them this skips.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+import torchvision
+import transformers
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import vitrail
+from tests.weights.test_planted_faults import FAULTS, planted
+from vitrail.errors import DataError
+from vitrail.model import Model
+from vitrail.weights import convert as conversion
+from vitrail.weights.family import written
+from vitrail.weights.torchvision import TORCHVISION
+from vitrail.weights.transformers import VIT
+
+NAME = "vit_tiny_patch16_224"
+BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
+
+
+@pytest.fixture(scope="module")
+def data() -> Path:
+    named = os.environ.get("VITRAIL_DATA")
+    for root in (Path(named) if named else BESIDE, BESIDE):
+        if (root / "vit_ti16" / "model.safetensors").is_file():
+            return root
+    pytest.skip("the real ViT-Ti is not here: set VITRAIL_DATA to the folder that holds vit_ti16 and photos")
+
+
+@pytest.fixture(scope="module")
+def photographs(data: Path) -> list[Path]:
+    return sorted((data / "photos" / "imagenet100").glob("*.jpg"), key=lambda path: int(path.name.partition("_")[0]))
+
+
+@pytest.fixture(scope="module")
+def peer(data: Path) -> nn.Module:
+    module: Any = timm.create_model(NAME)
+    module.load_state_dict(load_file(data / "vit_ti16" / "model.safetensors"))
+    return module.eval()
+
+
+@pytest.fixture(scope="module")
+def layouts(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+    """The same tensors under three libraries' names; two of them open in those libraries themselves, too."""
+    first = vitrail.load(data / "vit_ti16" / "model.safetensors")
+    ours, folder = first.network.state_dict(), tmp_path_factory.mktemp("layouts")
+    theirs = {
+        name if name.startswith("classifier") else f"vit.{name}": tensor
+        for name, tensor in written(VIT, ours, 3).items()
+    }
+    save_file(theirs, folder / "model.safetensors")
+    sizes = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3, "intermediate_size": 768}
+    config = {"model_type": "vit", "architectures": ["ViTForImageClassification"], "layer_norm_eps": 1e-6, **sizes}
+    config |= {"id2label": {str(number): f"LABEL_{number}" for number in range(1000)}}
+    (folder / "config.json").write_text(json.dumps(config))
+    preprocessor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 224, "width": 224}, "resample": 2}
+    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))  # the table knows better
+    save_file(written(TORCHVISION, ours, 3), folder / "vit_ti_16.safetensors")
+    network = torchvision.models.VisionTransformer(224, 16, 12, 3, 192, 768)
+    network.load_state_dict(load_file(folder / "vit_ti_16.safetensors"))
+    third = vitrail.load(folder / "vit_ti_16.safetensors", told={"heads": 3})
+    return {"timm": first, "transformers": vitrail.load(folder), "torchvision": third}
+
+
+def tensors(peer: nn.Module, photographs: list[Path]) -> Tensor:
+    """Photographs as timm's own pipeline prepares them for these weights."""
+    module: Any = peer
+    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(module))
+    return torch.stack([transform(Image.open(path).convert("RGB")) for path in photographs])
+
+
+@torch.no_grad()
+def hold(layouts: dict[str, Model], peer: nn.Module, photographs: list[Path]) -> tuple[int, int]:
+    """All layouts give the same bits, and timm's class of every photograph; how many are right, in 1 and in 5."""
+    theirs = peer(tensors(peer, photographs))
+    found = [model.network(model.tensor(photographs)) for model in layouts.values()]
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[0].argmax(1), theirs.argmax(1))
+    top = found[0].topk(5).indices
+    truth = torch.tensor([int(path.name.partition("_")[0]) for path in photographs])[:, None]
+    return int((top[:, :1] == truth).sum()), int((top == truth).any(1).sum())
+
+
+def test_ten_photographs_in_three_layouts(layouts: dict[str, Model], peer: nn.Module, photographs: list[Path]) -> None:
+    assert len({model.facts["vouched"] for model in layouts.values()}) == 1
+    for model in layouts.values():
+        assert f"timm:{NAME}" in model.facts["vouched"]
+        assert model.preprocessing == layouts["timm"].preprocessing
+        assert model.classes == layouts["timm"].classes
+    hold(layouts, peer, photographs[::10])
+
+
+@pytest.mark.soak
+def test_a_hundred_photographs(layouts: dict[str, Model], peer: nn.Module, photographs: list[Path]) -> None:
+    rights = [hold(layouts, peer, photographs[first : first + 20]) for first in range(0, 100, 20)]
+    one, five = (sum(right) for right in zip(*rights, strict=True))
+    assert one >= 84
+    assert five >= 98
+
+
+def test_transformers_opens_its_layout(layouts: dict[str, Model]) -> None:
+    folder = layouts["transformers"].facts["origin"]
+    module, loading = transformers.ViTForImageClassification.from_pretrained(folder, output_loading_info=True)
+    assert not any(loading[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert conversion.convert(module.eval()).gap < conversion.GAP
+
+
+# An epsilon of 1e-12 moves its answers by less than 3e-5, whatever the image; 1e-5 shows on a faint one
+ON_REAL = [
+    name for name, fault in FAULTS.items() if fault.name == NAME and not fault.arguments and name != "epsilon 1e-12"
+]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ON_REAL)
+def test_planted_faults_are_seen_on_it(name: str, peer: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    conversion.convert(peer)
+    monkeypatch.setattr(conversion, "FAMILIES", (planted(FAULTS[name]),))
+    with pytest.raises(DataError):
+        conversion.convert(peer)
