@@ -13,6 +13,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 INTERRUPTED = 130  # the exit code of a command that Ctrl-C ended
+LONGEST = 2000  # characters of a line
 
 
 class VitrailError(ValueError):
@@ -26,6 +27,7 @@ class VitrailError(ValueError):
     exit_code = 1
 
     def __init__(self, problem: str, hint: str) -> None:
+        problem, hint = _one_line(problem), _one_line(hint)
         super().__init__(f"{problem}\ntry: {hint}")
         self.problem = problem
         self.hint = hint
@@ -33,6 +35,12 @@ class VitrailError(ValueError):
     def __reduce__(self) -> tuple[type, tuple[str, str]]:
         """Pickle by the two lines, so that a worker process can hand the error to its parent."""
         return type(self), (self.problem, self.hint)
+
+
+def _one_line(text: str) -> str:
+    """Text that may quote a stranger's file: what no terminal should print is escaped, and its length has an end."""
+    cut = text if len(text) <= LONGEST else text[:LONGEST] + " ..."
+    return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
 
 
 class RunError(VitrailError):

@@ -67,7 +67,7 @@ def read_json(file: Path, hint: str) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(f"{file} is missing", hint) from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, no JSON, or a number without end
         raise DataError(f"{file} is damaged ({error})", hint) from error
     if not isinstance(content, dict):
         raise DataError(f"{file} is damaged (not a JSON object)", hint)

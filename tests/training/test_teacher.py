@@ -22,7 +22,8 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 from vitrail.training.distill.objective import DECAY, fitted, with_new_head
 from vitrail.training.distill.teacher import Teacher, open_teacher
-from vitrail.weights.classifiers import open_classifier, read_state_dict
+from vitrail.weights.classifiers import open_classifier
+from vitrail.weights.files import read_weights
 
 CLASSES = tuple("abc")
 RGB = Preprocessing((12, 12), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
@@ -350,7 +351,8 @@ def test_weights_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     "kind", ["weights.safetensors", pytest.param("weights.pth", marks=pytest.mark.soak), "checkpoint.pth"]
 )
-def test_weights_from_a_file(kind: str, tmp_path: Path) -> None:
+def test_weights_from_a_file(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     network = open_classifier("torchvision", "squeezenet1_1", "random").network
     with torch.no_grad():
         next(network.parameters()).add_(1)
@@ -373,20 +375,21 @@ class Evil:
         return (open, (self.file, "w"))
 
 
-def test_files_that_hold_no_weights(tmp_path: Path) -> None:
+def test_files_that_hold_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(DataError, match=r"missing\.pth"):
-        read_state_dict(tmp_path / "missing.pth")
+        read_weights(tmp_path / "missing.pth")
     evil, touched = tmp_path / "evil.pth", tmp_path / "touched"
     torch.save({"weight": torch.zeros(1), "evil": Evil(touched)}, evil)
     with pytest.raises(DataError, match=r"evil\.pth"):
-        read_state_dict(evil)
+        read_weights(evil)
     assert not touched.exists()
     torch.load(evil, weights_only=False)["evil"].close()
     assert touched.exists(), "the planted fault: read carelessly, it runs"
     noise = tmp_path / "noise.safetensors"
     noise.write_bytes(b"noise")
     with pytest.raises(DataError, match=r"noise\.safetensors"):
-        read_state_dict(noise)
+        read_weights(noise)
     other = tmp_path / "other.safetensors"
     safetensors.torch.save_file({"weight": torch.zeros(1)}, other)
     with pytest.raises(DataError, match="torchvision:squeezenet1_1"):

@@ -5,7 +5,8 @@ vouches for; what lies beside the file. How images go in is never guessed: a wro
 real ViT-Ti 37 of 85 points without a word.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from torch import nn
 from vitrail.data.columns import Classes, Codec
 from vitrail.data.hugging_face import from_hugging_face
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, UsageError, nearest
+from vitrail.data.tensor_files import check_size
+from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.model.model import CLASSIFY, Model
 from vitrail.nn import ViTConfig
 from vitrail.nn.embedding import Size
@@ -49,7 +51,8 @@ def open_foreign(
 ) -> Model:
     """A model of the weights that a name means; see `vitrail.load`."""
     origin = look_at(name, told)
-    return _model(origin, preprocessing, classes, image_size, channels, device)
+    with _of_a_stranger(origin.found):
+        return _model(origin, preprocessing, classes, image_size, channels, device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +88,22 @@ def look_at(name: str | Path, told: Mapping[str, Any] | None = None) -> Origin:
     """The network of the weights that a name means, and who vouches for it; see `vitrail.load` for errors."""
     check_told(told or {})
     found = find(name)
-    converted = conversion.from_tensors(read_weights(found.weights), told or {}, str(name), found.config)
+    tensors = read_weights(found.weights)
+    with _of_a_stranger(found):
+        converted = conversion.from_tensors(tensors, told or {}, str(name), found.config)
     return Origin(found, converted, known(converted.network))
+
+
+@contextmanager
+def _of_a_stranger(found: Found) -> Iterator[None]:
+    """What a configuration says may be of any kind and size: whatever breaks on it is told in one line."""
+    try:
+        yield
+    except VitrailError:
+        raise
+    except Exception as error:
+        problem = f"{found.origin}: what comes with its tensors cannot be used ({type(error).__name__}: {error})"
+        raise DataError(problem, "the files as their hub has them") from error
 
 
 def convert(
@@ -140,6 +157,8 @@ def _model(
     output, named = _output(found, converted, row, classes)
     if preprocessing is None and reads.size != network.config.image:  # a network made for another size than published
         reads = replace(reads, size=network.config.image)
+    scaled = [side / reads.crop_ratio for side in reads.size]
+    check_size(found.weights, int(12 * scaled[0] * scaled[1]))  # of an image on its way
     network, reads = adapted(network, reads, image_size, channels)
     facts = {
         "origin": found.origin,
@@ -197,6 +216,8 @@ def _output(found: Found, converted: Converted, row: Known | None, given: Sequen
     if given is None and (not count or converted.told.get("projection")):
         return Numbers(outputs_of(converted.network.config)), ""
     stated = (found.config or {}).get("label_names") or converted.told.get("names") or found.facts.get("classes")
+    if not isinstance(stated, list | tuple) or not all(isinstance(name, str) for name in stated):
+        stated = ()
     if given is not None:
         names, source = tuple(given), ""
     elif row is not None and row.classes == "imagenet":

@@ -1,38 +1,22 @@
 """Classifiers of torchvision and timm by name, as they are, to be asked as teachers: nothing of them is converted.
 
 A network comes with what it expects of a picture and with its class names, which are ImageNet's as the library has
-them. Weights are the library's own (fetched by it), random, or a file: safetensors as it is, a pickle only in a process
-of its own, which reads with `weights_only=True`, writes safetensors and ends; nothing of the pickle reaches this one.
+them. Weights are the library's own (fetched by it), random, or a file, as `files.py` reads it.
 """
 
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import nn
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, nearest
+from vitrail.weights.files import read_weights
 
 SEED = 0  # of random weights, so that the same name gives the same network
-
-_CONVERT = """
-import sys
-import torch
-from safetensors.torch import save_file
-content = torch.load(sys.argv[1], map_location="cpu", weights_only=True)
-for key in ("state_dict", "model"):
-    if isinstance(content.get(key), dict):
-        content = content[key]
-save_file({name: t.detach().clone().contiguous() for name, t in content.items()}, sys.argv[2])
-"""
 
 
 class Classifier(NamedTuple):
@@ -49,7 +33,7 @@ def open_classifier(library: str, name: str, weights: str = "pretrained", head: 
     Args:
         library: torchvision or timm.
         name: Such as resnet50.
-        weights: `pretrained`, `random`, or a file with its state dict (.safetensors, .pth, .pt, .bin).
+        weights: `pretrained`, `random`, or a file with its state dict (see `read_weights`).
         head: Whether it gives logits; else it gives what its last linear map reads.
 
     Raises:
@@ -114,7 +98,7 @@ def _made(make: Callable[[], nn.Module], name: str) -> nn.Module:
 
 
 def _fill(network: nn.Module, file: Path, name: str) -> None:
-    tensors = read_state_dict(file)
+    tensors = read_weights(file)
     try:
         network.load_state_dict(tensors)
     except RuntimeError as error:
@@ -132,30 +116,3 @@ def _without_head(network: nn.Module, outputs: int) -> None:
 
 def _unknown(library: str, name: str, known: list[str]) -> UsageError:
     return UsageError(f"{library} has no classifier '{name}'", f"{library}:{nearest(name, known) or 'resnet50'}")
-
-
-def read_state_dict(file: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name.
-
-    Args:
-        file: `.safetensors`, or a state dict that `torch.save` wrote.
-
-    Raises:
-        DataError: If the file is missing, or holds anything but tensors by name.
-    """
-    if not file.is_file():
-        raise DataError(f"there is no file of weights {file}", "the path of a .safetensors or .pth file")
-    with tempfile.TemporaryDirectory() as folder:
-        readable = file
-        if file.suffix != ".safetensors":
-            readable = Path(folder) / "converted.safetensors"
-            command = [sys.executable, "-c", _CONVERT, str(file), str(readable)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-                hint = "torch.save(network.state_dict(), file)"
-                raise DataError(f"{file} is not a plain state dict ({said[:200]})", hint)
-        try:
-            return safetensors.torch.load(readable.read_bytes())
-        except (SafetensorError, OSError) as error:
-            raise DataError(f"{file} cannot be read as safetensors ({error})", "another file of weights") from error

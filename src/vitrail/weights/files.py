@@ -9,8 +9,9 @@
 A file says how large its tensors are before memory is taken for them.
 """
 
+import contextlib
 import hashlib
-import json
+import math
 import os
 import subprocess
 import sys
@@ -18,22 +19,19 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
-from vitrail.data.tensor_files import read_tensors
-from vitrail.errors import DataError, some_of
+from vitrail.data.tensor_files import MOST_TENSORS, check_size, read_tensors
+from vitrail.errors import DataError, VitrailError, some_of
 from vitrail.io import read_json, user_cache
-from vitrail.runtime import free_memory
 from vitrail.weights.family import Tensors
 
 SAFE, ARRAYS, PICKLES, INDEX = ".safetensors", ".npz", (".pth", ".pt", ".bin", ".ckpt"), ".index.json"
 HINT = "another copy of the file"
-MOST_HEADER = 10 * 2**20  # bytes
-MOST_TENSORS = 20_000
-PART_OF_MEMORY = 0.5  # of what is free, for the tensors of a file
+PACKED, SLACK = 20, 2**24  # a .npz holds at most so many times its own bytes, and these
 SECONDS = 300  # for a pickle
 CONVERT = Path(__file__).with_name("unpickle.py")
 
@@ -49,69 +47,44 @@ def read_weights(path: Path) -> Tensors:
     """
     if not path.is_file():
         raise DataError(f"there is no file of weights {path}", "the path of a .safetensors, .npz or .pth file")
-    if path.name.endswith(INDEX):
-        return _of_index(path)
-    if path.suffix == SAFE:
-        check_header(path)
-        return read_tensors(path, HINT)
-    if path.suffix == ARRAYS:
-        return _of_arrays(path)
-    if path.suffix in PICKLES:
-        return read_tensors(unpickled(path), HINT)
-    known = ", ".join((SAFE, ARRAYS, *PICKLES, INDEX))
-    raise DataError(f"{path} is no file of weights by its name", f"a file that ends in one of {known}")
+    known = {SAFE: _of_safetensors, ARRAYS: _of_arrays, **dict.fromkeys(PICKLES, _of_pickle)}
+    read = _of_index if path.name.endswith(INDEX) else known.get(path.suffix)
+    if read is None:
+        wanted = ", ".join((*known, INDEX))
+        raise DataError(f"{path} is no file of weights by its name", f"a file that ends in one of {wanted}")
+    try:
+        return read(path)
+    except VitrailError:
+        raise
+    except Exception as error:  # a stranger's file: whatever numpy, zipfile, zlib and JSON have to say of it
+        why = str(error).partition("\n")[0]
+        raise DataError(f"{path} cannot be read ({type(error).__name__}: {why})", HINT) from error
 
 
-def check_header(path: Path) -> None:
-    """Hold the header of a safetensors file to limits, before anything is read.
-
-    Raises:
-        DataError: If it is longer than the file or than any header may be, names too many tensors, or more bytes than
-            memory has for them.
-    """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, MOST_HEADER):
-            raise DataError(f"{path} is damaged: its header would have {length:,} bytes of {size:,}", HINT)
-        try:
-            header = json.loads(file.read(length))
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path} is damaged: its header is no JSON", HINT) from error
-    if not isinstance(header, dict) or len(header) > MOST_TENSORS:
-        raise DataError(f"{path} is damaged: its header is no list of at most {MOST_TENSORS:,} tensors", HINT)
-    check_size(path, size)
+def is_pickle(path: Path) -> bool:
+    """Whether a file, or those that an index names, are pickles by its name."""
+    return Path(path.name.removesuffix(INDEX)).suffix in PICKLES
 
 
-def check_size(path: Path, size: int) -> None:
-    """Refuse tensors that memory has no room for.
-
-    Args:
-        path: For the message.
-        size: Bytes that the tensors take.
-
-    Raises:
-        DataError: Says both numbers.
-    """
-    free = free_memory(torch.device("cpu"))
-    if size > PART_OF_MEMORY * free:
-        problem = f"{path} holds {size / 2**20:,.0f} MiB of tensors, and {free / 2**20:,.0f} MiB of memory are free"
-        raise DataError(problem, "a machine with more memory, or a smaller network")
+def _of_safetensors(path: Path) -> Tensors:
+    return read_tensors(path, HINT)
 
 
 def _of_index(path: Path) -> Tensors:
-    """The tensors of the files that an index names, which lie in its folder."""
+    """The tensors of the files that an index names, which lie in its folder and are of the kind its name says."""
     content: Any = read_json(path, HINT)
-    places = content.get("weight_map") if isinstance(content, dict) else None
+    places = content.get("weight_map")
     if not isinstance(places, Mapping) or not all(isinstance(name, str) for name in places.values()):
         raise DataError(f"{path} names no files: it has no weight_map", HINT)
-    found: Tensors = {}
     names = sorted(set(places.values()))
+    kind = Path(path.name.removesuffix(INDEX)).suffix or SAFE
     for name in names:
-        if Path(name).name != name or name.endswith(INDEX) or name in (".", ".."):
-            raise DataError(f"{path} names '{name}', which is no file beside it", "an index of files in its own folder")
-        if not (path.parent / name).is_file():
-            raise DataError(f"{path.parent / name} is missing, which {path.name} names", f"all {len(names)} files")
+        _check_beside(path, name, kind)
+    if len({name.casefold() for name in names}) < len(names):
+        raise DataError(f"{path} names files that differ only in upper and lower case", HINT)
+    check_size(path, sum((path.parent / name).stat().st_size for name in names))
+    found: Tensors = {}
+    for name in names:
         for key, tensor in read_weights(path.parent / name).items():
             if key in found:
                 raise DataError(f"{path.parent}: two files hold the tensor {key}", "the files of one network")
@@ -122,37 +95,66 @@ def _of_index(path: Path) -> Tensors:
     return found
 
 
+def _check_beside(index: Path, name: str, kind: str) -> None:
+    """Refuse a file that lies elsewhere: only a hub's own cache links to files out of the folder, to its `blobs`."""
+    folder = index.parent.resolve()
+    file = folder / name
+    if Path(name).name != name or "\\" in name or not name.endswith(kind):
+        raise DataError(f"{index} names '{name}', which is no {kind} file beside it", "an index of its own folder")
+    if not file.is_file():
+        raise DataError(f"{index.parent / name} is missing, which {index.name} names", "all files that it names")
+    blobs = [folder.parent.parent / "blobs"] if folder.parent.name == "snapshots" else []
+    if file.resolve().parent not in (folder, *blobs):
+        raise DataError(f"{index.parent / name} is a link out of its folder", "the file itself in its place")
+
+
 def _of_arrays(path: Path) -> Tensors:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-        if len(entries) > MOST_TENSORS:
-            raise DataError(f"{path} has {len(entries):,} arrays, at most {MOST_TENSORS:,} are read", HINT)
-        check_size(path, sum(entry.file_size for entry in entries))
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in arrays.files}
-    except (OSError, ValueError, TypeError, EOFError, NotImplementedError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read as arrays ({type(error).__name__}: {error})"[:400], HINT) from error
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        if len(entries) > MOST_TENSORS or len({entry.filename for entry in entries}) < len(entries):
+            problem = f"{path} has {len(entries):,} arrays, at most {MOST_TENSORS:,} of different names are read"
+            raise DataError(problem, HINT)
+        total = sum(entry.file_size for entry in entries)
+        if total > PACKED * path.stat().st_size + SLACK:
+            raise DataError(f"{path} would grow to {total:,} bytes, which weights do not", HINT)
+        check_size(path, total)
+        return {entry.filename.removesuffix(".npy"): _array(archive, entry) for entry in entries}
 
 
-def unpickled(path: Path) -> Path:
-    """A safetensors file with the tensors of a pickle, made once in a process of its own.
+def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> torch.Tensor:
+    """One array, whose header is held against the bytes that are there; raises what numpy and zipfile raise."""
+    with archive.open(entry) as packed:
+        file = cast(Any, packed)
+        version = np.lib.format.read_magic(file)
+        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        shape, _, kind = readers[version](file)
+        if file.tell() + math.prod(shape) * kind.itemsize != entry.file_size:
+            raise ValueError(f"{entry.filename} is not as large as its header says")
+    with archive.open(entry) as packed:
+        array = np.lib.format.read_array(cast(Any, packed), allow_pickle=False)
+    return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
 
-    Raises:
-        DataError: If the pickle holds anything but tensors by name, or the process fails or takes too long.
-    """
+
+def _of_pickle(path: Path) -> Tensors:
+    """The tensors of a pickle, by way of a safetensors file that is made once, in a process of its own."""
     with path.open("rb") as file:
         known = hashlib.file_digest(file, "sha256").hexdigest()
     folder = user_cache() / "unpickled"
-    kept = folder / f"{known}.safetensors"
+    kept = folder / f"{known}{SAFE}"
     if kept.is_file():
-        return kept
+        with contextlib.suppress(DataError):  # made again where it is damaged
+            return read_tensors(kept, HINT)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        place = tempfile.TemporaryDirectory(dir=folder)
+    except OSError:  # nothing can be kept
+        place = tempfile.TemporaryDirectory()
     size = path.stat().st_size
     check_size(path, 3 * size)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as own:
-        made = Path(own) / "tensors.safetensors"
-        command = [sys.executable, "-I", str(CONVERT), str(path), str(made), str(4 * size + 2 * 2**30)]
+    with place as own:
+        made = Path(own).resolve() / f"tensors{SAFE}"
+        # -P: the folder of that file, whose modules are called as other libraries are, is not searched for them
+        command = [sys.executable, "-P", str(CONVERT), str(path.resolve()), str(made), str(4 * size + 2 * 2**30)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS, cwd=own)
         except subprocess.TimeoutExpired as error:
@@ -161,5 +163,7 @@ def unpickled(path: Path) -> Path:
             said = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
             hint = "torch.save(network.state_dict(), file), or a safetensors file"
             raise DataError(f"{path} is not a plain state dict ({said[:200]})", hint)
-        os.replace(made, kept)
-    return kept
+        tensors = read_tensors(made, HINT)
+        with contextlib.suppress(OSError):
+            os.replace(made, kept)
+    return tensors

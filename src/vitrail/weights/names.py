@@ -8,19 +8,21 @@
 Nothing is fetched where the hub is told to stay offline (`HF_HUB_OFFLINE=1`); what was fetched bears its revision.
 """
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vitrail.errors import DataError, UsageError, nearest
+from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.io import read_json
-from vitrail.weights.files import ARRAYS, INDEX, PICKLES, SAFE
+from vitrail.weights.files import ARRAYS, INDEX, PICKLES, SAFE, is_pickle
 from vitrail.weights.tables import timm_table
 from vitrail.weights.torchvision import preprocessing_of
 
 HUBS = ("timm:", "hf:", "torchvision:")
-CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
+CONFIG, PREPROCESSOR, CARD = "config.json", "preprocessor_config.json", "README.md"
 WEIGHTS = (  # in a folder, the first that is there
     "model.safetensors",
     "model.safetensors.index.json",
@@ -28,7 +30,9 @@ WEIGHTS = (  # in a folder, the first that is there
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-WANTED = (CONFIG, PREPROCESSOR, "*.safetensors", "*.safetensors.index.json")
+WANTED = (CONFIG, PREPROCESSOR, CARD, "*.safetensors", "*.safetensors.index.json")
+CARDS = 2**16  # bytes of a card that are looked at
+EXAMPLE = "google/vit-base-patch16-224"
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ def is_foreign(name: str | Path) -> bool:
     path = Path(name)
     if str(name).startswith(HUBS):
         return True
+    if not path.exists() and _meant(str(name)):
+        return True
     if path.is_dir():
         return any((path / file).is_file() for file in WEIGHTS) and not is_ours(path)
     return path.suffix in (SAFE, ARRAYS, *PICKLES) or path.name.endswith(INDEX)
@@ -74,6 +80,14 @@ def find(name: str | Path) -> Found:
         UsageError: If a hub has no such name; offers the nearest.
         DataError: If the files are not there and cannot be fetched; says their size, their licence and where they go.
     """
+    found = _found(name)
+    if is_pickle(found.weights):
+        told = f"{found.origin} (a pickle: a process of its own read it and kept it as safetensors)"
+        return replace(found, origin=told)
+    return found
+
+
+def _found(name: str | Path) -> Found:
     hub, _, rest = str(name).partition(":")
     if str(name).startswith(HUBS):
         return {"timm": _of_timm, "hf": _of_hub, "torchvision": _of_torchvision}[hub](rest)
@@ -82,7 +96,19 @@ def find(name: str | Path) -> Found:
         return _of_folder(path, str(path))
     if path.name in WEIGHTS:
         return _of_folder(path.parent, str(path), path)
+    meant = None if path.exists() else _meant(str(name))
+    if meant:
+        raise UsageError(f"{name} is no file, and no hub is called so", meant)
     return Found(path, str(path))
+
+
+def _meant(name: str) -> str:
+    """The name in a hub that a name without one, or with one misspelt, may stand for; empty where there is none."""
+    hub, colon, rest = name.partition(":")
+    if name.partition(".")[0] in timm_table():
+        return f"timm:{name}"
+    close = nearest(hub + colon, HUBS) if colon and hub.isidentifier() and len(hub) > 1 else None
+    return close + rest if close else ""
 
 
 def _of_folder(folder: Path, origin: str, file: Path | None = None) -> Found:
@@ -93,11 +119,37 @@ def _of_folder(folder: Path, origin: str, file: Path | None = None) -> Found:
         read_json(folder / name, "the hub's own file") if (folder / name).is_file() else None
         for name in (CONFIG, PREPROCESSOR)
     )
-    return Found(file or files[0], origin, config, preprocessor)
+    return Found(file or files[0], origin, config, preprocessor, {"licence": _licence(folder / CARD)})
 
 
-def _of_hub(name: str) -> Found:
-    """A repository of the Hugging Face hub, from its cache; fetched where it is not there."""
+def _licence(card: Path) -> str:
+    """What the card of a hub says of the licence, in the lines of keys at its top; empty where it does not."""
+    if not card.is_file():
+        return ""
+    with card.open("rb") as file:
+        text = file.read(CARDS).decode("utf-8", "replace")
+    top = text.partition("---")[2].partition("---")[0] if text.startswith("---") else ""
+    found = re.search(r"^license:\s*([\w.+-]{1,60})\s*$", top, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _whole(folder: Path) -> bool:
+    """Whether weights are in a folder of the cache, and all of their files: a fetch may have been interrupted."""
+    there = [folder / name for name in WEIGHTS if (folder / name).is_file()]
+    if not there or not there[0].name.endswith(INDEX):
+        return bool(there)
+    places = read_json(there[0], "the hub's own file").get("weight_map")
+    return not isinstance(places, Mapping) or all((folder / str(name)).is_file() for name in places.values())
+
+
+def _of_hub(name: str, called: str = "", about: str = "") -> Found:
+    """A repository of the Hugging Face hub, from its cache; fetched where it is not there.
+
+    Args:
+        name: OWNER/NAME[@REVISION].
+        called: What was asked for, where that is another name.
+        about: Size and licence, where they are known.
+    """
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -108,29 +160,35 @@ def _of_hub(name: str) -> Found:
     )
 
     repository, _, revision = name.partition("@")
-    wanted: dict[str, Any] = {"repo_id": repository, "revision": revision or None, "allow_patterns": list(WANTED)}
-    place = f"a folder with {CONFIG} and model.safetensors, in place of hf:{name}"
+    called = called or f"hf:{name}"
+    about = about or f"size and licence stand at huggingface.co/{repository}"
+    wanted: dict[str, Any] = {"repo_id": repository, "revision": revision or None}
+    wanted |= {"allow_patterns": list(WANTED), "ignore_patterns": ["*/*"]}
+    place = f"the folder of {repository}, with {CONFIG} and model.safetensors, in place of the name"
     try:
         try:
             folder = Path(snapshot_download(**wanted, local_files_only=True))
-            if not any((folder / file).exists() for file in WEIGHTS):
-                raise LocalEntryNotFoundError("no weights in the cache")
+            if not _whole(folder):
+                raise LocalEntryNotFoundError("not all files of its weights are in the cache")
         except LocalEntryNotFoundError:
-            if constants.HF_HUB_OFFLINE:
+            if offline():
                 raise
             folder = Path(snapshot_download(**wanted))
     except GatedRepoError as error:
         raise DataError(
-            f"hf:{name} is gated: its owner gives it to those who accept its licence",
+            f"{called} ({about}) is gated: its owner gives it to those who accept its licence",
             f"accept it at huggingface.co/{repository}, then hf auth login",
         ) from error
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
-        raise UsageError(
-            f"the hub has no hf:{name} ({type(error).__name__})", "hf:google/vit-base-patch16-224"
-        ) from error
-    except (LocalEntryNotFoundError, OSError, ValueError) as error:
-        where = f"{constants.HF_HUB_CACHE} does not hold it, and the hub cannot be reached"
-        raise DataError(f"hf:{name} is not on this machine: {where} ({type(error).__name__})", place) from error
+        here = [each.name[8:].replace("--", "/") for each in Path(constants.HF_HUB_CACHE).glob("models--*")]
+        close = nearest(repository, [each for each in here if each != repository]) or EXAMPLE
+        raise UsageError(f"the hub has no {called} ({type(error).__name__})", f"hf:{close}") from error
+    except VitrailError:
+        raise
+    except Exception as error:  # of the hub, of the network and of what lies between
+        where = f"{constants.HF_HUB_CACHE} does not hold it"
+        why = "the hub is to stay offline" if offline() else f"the hub cannot be reached ({type(error).__name__})"
+        raise DataError(f"{called} ({about}) is not on this machine: {where}, and {why}", place) from error
     return _of_folder(folder, f"hf:{repository} at revision {folder.name}")
 
 
@@ -151,17 +209,10 @@ def _of_timm(name: str) -> Found:
     tag = tag or next(iter(tags))
     about = tags[tag]
     size = 4 * known[architecture]["parameters"] / 2**20
-    try:
-        found = _of_hub(about["hub"])
-    except DataError as error:
-        licence = about.get("licence") or "not stated"
-        raise DataError(
-            f"timm:{architecture}.{tag} ({size:,.0f} MiB, licence {licence}) is not on this machine: {error.problem}",
-            f"the folder of {about['hub']}, with {CONFIG} and model.safetensors, in place of the name",
-        ) from error
-    return replace(
-        found, origin=f"timm:{architecture}.{tag} ({found.origin})", facts={"licence": about.get("licence", "")}
-    )
+    called, licence = f"timm:{architecture}.{tag}", about.get("licence") or "not stated"
+    found = _of_hub(about["hub"], called, f"{size:,.0f} MiB, licence {licence}")
+    facts = {"licence": about.get("licence") or found.facts.get("licence", "")}
+    return replace(found, origin=f"{called} ({found.origin})", facts=facts)
 
 
 def _of_torchvision(name: str) -> Found:
@@ -192,12 +243,23 @@ def _of_torchvision(name: str) -> Found:
             torch.hub.download_url_to_file(published.url, str(file), file.stem.rpartition("-")[2], progress=False)
         except (OSError, RuntimeError) as error:
             raise _not_here(full, published.meta["_file_size"], licence, file, str(error)) from error
+    _check_digest(file)
     facts = {
         "licence": licence,
         "classes": tuple(published.meta["categories"]),
         "preprocessing": preprocessing_of(published.transforms()),
     }
     return Found(file, f"{full} ({file.name} of torch hub)", facts=facts)
+
+
+def _check_digest(file: Path) -> None:
+    """Refuse a file of torch hub, whose name ends in how its SHA-256 begins, that is another."""
+    wanted = file.stem.rpartition("-")[2]
+    with file.open("rb") as handle:
+        found = hashlib.file_digest(handle, "sha256").hexdigest()
+    if not found.startswith(wanted):
+        problem = f"{file} is damaged: its SHA-256 begins with {found[: len(wanted)]}, its name says {wanted}"
+        raise DataError(problem, "delete it, so that it is fetched again")
 
 
 def offline() -> bool:

@@ -25,6 +25,8 @@ from vitrail.weights.family import Tensors
 PATCHES = "patch_embed.proj.weight"
 STARTS = 1e-5  # of LayerScale, for who makes a fresh network of this configuration; a loaded one has its own
 POOLINGS = {"attention": "pool.query", "mean_then_norm": "pool.norm.weight"}  # those that have tensors
+EVERY = "norm1", "attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"
+DEEPEST = 256  # blocks
 WANTED = {"heads": "how many heads a block has", "norm_eps": "the epsilon of its norms", "activation": "its activation"}
 
 
@@ -50,7 +52,7 @@ def probe(tensors: Mapping[str, Tensor], told: Mapping[str, Any], where: str) ->
         UsageError: If something has to be told that is not; names it.
     """
     found, told, assumed = dict(tensors), dict(told), list[str]()
-    for name in (PATCHES, "blocks.0.norm1.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc2.weight"):
+    for name in (PATCHES, *(f"blocks.0.{part}.weight" for part in EVERY)):
         if name not in found:
             raise DataError(f"{where}: there is no {name}, which every ViT has", "the weights of a plain ViT")
     patches, normed = found[PATCHES], "patch_embed.norm_patches.weight" in found
@@ -61,7 +63,11 @@ def probe(tensors: Mapping[str, Tensor], told: Mapping[str, Any], where: str) ->
         channels = patches.shape[1] // math.prod(patch)
     else:
         width, channels, *patch = patches.shape
-    depth = 1 + max(int(match[1]) for name in found if (match := re.match(r"blocks\.(\d+)\.", name)))
+    blocks = {int(match[1]) for name in found if (match := re.match(r"blocks\.(\d+)\.", name))}
+    depth = 1 + max(blocks)
+    if depth > min(len(blocks), DEEPEST):
+        problem = f"{where}: {len(blocks)} blocks, the last of which is number {depth - 1}"
+        raise DataError(problem, f"blocks that are numbered from 0, at most {DEEPEST}")
     mlp_dim = found["blocks.0.mlp.fc2.weight"].shape[1]
     if "dist_token" in found and not ("head_dist.weight" in found or told.get("distillation_token", False)):
         found["reg_token"] = found.pop("dist_token")  # a token that nothing reads is a register
@@ -104,7 +110,7 @@ def probe(tensors: Mapping[str, Tensor], told: Mapping[str, Any], where: str) ->
     inner = found["blocks.0.attn.proj.weight"].shape[1]
     if inner % heads:
         raise DataError(
-            f"{where}: {inner} numbers cannot be shared among {heads} heads", f"told={{'heads': {inner // 64}}}"
+            f"{where}: {inner} numbers cannot be shared among {heads} heads", f"told={{'heads': {max(1, inner // 64)}}}"
         )
     known = {field.name for field in fields(ViTConfig)}
     rest = {name: value for name, value in told.items() if name in known and name not in seen}
@@ -212,7 +218,11 @@ def _hold(found: Tensors, config: ViTConfig, parts: Parts, where: str) -> None:
         raise DataError(
             f"{where}: {len(wrong)} tensors do not fit the network: {shown}", "the whole file of one network"
         )
-    bad = [name for name, tensor in found.items() if not bool(tensor.isfinite().all())]
+    other = [f"{name} {tensor.dtype}" for name, tensor in found.items() if not tensor.is_floating_point()]
+    if other:
+        problem = f"{where}: {len(other)} tensors are of a kind that no weights are: {some_of(other, 5)}"
+        raise DataError(problem, "weights that are not quantized")
+    bad = [name for name, tensor in found.items() if not bool(tensor.float().isfinite().all())]
     if bad:
         raise DataError(
             f"{where}: {len(bad)} tensors hold NaN or infinity: {some_of(bad, 5)}", "another copy of the file"

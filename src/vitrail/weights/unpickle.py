@@ -1,19 +1,22 @@
 """Run as a process of its own: `python unpickle.py FILE OUT BYTES` reads a pickle of tensors and writes safetensors.
 
 It imports nothing of vitrail. What it may allocate is limited before torch sees the file; torch's reader for weights
-only runs no code that the file names.
+only runs no code that the file names. What it refuses is said in one line on stderr.
 """
 
-import resource
+import re
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 INSIDE = ("state_dict", "model", "teacher", "model_state_dict", "network")  # where a checkpoint keeps its tensors
+MOST = 4  # times the size of the file: tensors that share their numbers are written one by one
+SLACK = 2**20  # bytes
 
 
-def tensors_of(content: Any) -> dict[str, Any]:
-    """The tensors by name of a state dict, or of the one that a checkpoint holds."""
+def tensors_of(content: Any, most: int) -> dict[str, Any]:
+    """The tensors by name of a state dict, or of the one that a checkpoint holds; at most so many bytes."""
     import torch
 
     for key in INSIDE:
@@ -21,26 +24,47 @@ def tensors_of(content: Any) -> dict[str, Any]:
             content = content[key]
     if not isinstance(content, Mapping):
         raise SystemExit(f"it holds {type(content).__name__}, and no tensors by name")
-    wrong = [
-        name for name, value in content.items() if not isinstance(name, str) or not isinstance(value, torch.Tensor)
-    ]
+    wrong = [name for name, value in content.items() if type(name) is not str or not isinstance(value, torch.Tensor)]
     if wrong:
-        raise SystemExit(f"{len(wrong)} entries are no tensors by name, first {str(wrong[0])[:80]!r}")
-    sparse = [name for name, value in content.items() if value.layout != torch.strided or value.is_quantized]
-    if sparse:
-        raise SystemExit(f"{len(sparse)} tensors are sparse or quantized, first {sparse[0][:80]!r}")
+        first = repr(wrong[0][:80]) if type(wrong[0]) is str else f"of the kind {type(wrong[0]).__name__}"
+        raise SystemExit(f"{len(wrong)} entries are no tensors by name, first {first}")
+    plain = {
+        name: value.layout == torch.strided and not value.is_quantized and value.device.type == "cpu"
+        for name, value in content.items()
+    }
+    if not all(plain.values()):
+        raise SystemExit(f"{list(plain.values()).count(False)} tensors are sparse, quantized or without numbers")
+    if sum(value.numel() * value.element_size() for value in content.values()) > most:
+        raise SystemExit(f"its tensors are larger than {most:,} bytes, and the file is not")
     return {name: value.detach().clone().contiguous() for name, value in content.items()}
 
 
-def main(file: str, out: str, limit: int) -> None:
+def limit(size: int) -> None:
+    """Memory and files of this process have at most so many bytes; Windows has no such limits."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    for kind, value in ((resource.RLIMIT_DATA, size), (resource.RLIMIT_FSIZE, size), (resource.RLIMIT_CORE, 0)):
+        _, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (value if hard < 0 else min(value, hard), hard))
+
+
+def main(file: str, out: str, size: int) -> None:
     """Read, look, write."""
     import torch
     from safetensors.torch import save_file
 
     torch.set_num_threads(1)
-    _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit if most < 0 else min(limit, most), most))
-    save_file(tensors_of(torch.load(file, map_location="cpu", weights_only=True)), out)
+    limit(size)
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+        save_file(tensors_of(content, MOST * Path(file).stat().st_size + SLACK), out)
+    except Exception as error:
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+        why = f"it names {named[1]}" if named else f"{type(error).__name__}: {lines[0].partition('. In PyTorch')[0]}"
+        raise SystemExit(why[:200]) from None
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def completed(tensors: Tensors, facts: Facts) -> Tensors:
             found[name] = found[name].reshape(1, -1, width)
     for name in [name for name in found if name.endswith(".attn.qkv.weight")]:
         out = name.replace("qkv", "proj")
-        if out not in found:  # one head as wide as the tokens has no output map
+        if out not in found and tuple(found[name].shape) == (3 * width, width):  # one head, no output map
             found |= {out: torch.eye(width), out.replace("weight", "bias"): torch.zeros(width)}
     if "pos_embed" not in found and width:
         found["pos_embed"] = _plane(_sides(facts.get("image_size"), "image_size", flat), facts, width)
