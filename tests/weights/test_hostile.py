@@ -126,6 +126,16 @@ def test_files_of_one_index_are_counted_together(tmp_path: Path, monkeypatch: py
         read_weights(folder / "model.safetensors.index.json")
 
 
+@pytest.mark.parametrize("name", ["block_9999", "9999_blocks", "a_block_left_out"])
+def test_no_network_is_built_for_blocks_that_are_not_there(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = []
+    monkeypatch.setattr("vitrail.weights.probe.ViT", lambda config, parts: built.append(config))
+    must_be_refused(hostile.SAFETENSORS[name], tmp_path)
+    assert built == []
+
+
 # ---- what is read stays what it was
 
 

@@ -107,7 +107,11 @@ def _meant(name: str) -> str:
     hub, colon, rest = name.partition(":")
     if name.partition(".")[0] in timm_table():
         return f"timm:{name}"
-    close = nearest(hub + colon, HUBS) if colon and hub.isidentifier() and len(hub) > 1 else None
+    page = re.match(r"(?:https?://)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)", name)
+    if page:
+        return f"hf:{page[1]}"
+    named = colon and hub.isidentifier() and len(hub) > 1 and not rest.startswith("/")
+    close = nearest(hub + colon, HUBS) if named else None
     return close + rest if close else ""
 
 
