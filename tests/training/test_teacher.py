@@ -1,5 +1,7 @@
 """A teacher is frozen whatever is called on it, sees in its own way, and is matched by name."""
 
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -271,6 +273,103 @@ def test_the_features_of_a_run(token: bool, tmp_path: Path) -> None:
         torch.testing.assert_close(found, record["pooled"])
 
 
+# ---- plain ViTs of others, which are converted
+
+
+@pytest.fixture(scope="module")
+def small_vit(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, nn.Module]:
+    """A ViT of timm, every parameter drawn, and the folder in which a hub would have it."""
+    import timm
+
+    arguments = {"img_size": 16, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3}
+    network = timm.create_model("vit_tiny_patch16_224", num_classes=3, **arguments).eval()
+    torch.manual_seed(0)
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    folder = tmp_path_factory.mktemp("small")
+    safetensors.torch.save_file(network.state_dict(), folder / "model.safetensors")
+    seen = {"input_size": [3, 16, 16], "mean": RGB.mean, "std": RGB.std, "crop_pct": 1.0, "interpolation": "bicubic"}
+    said = {"architecture": "vit_tiny_patch16_224", "model_args": arguments, "label_names": CLASSES}
+    (folder / "config.json").write_text(json.dumps({**said, "pretrained_cfg": seen}))
+    return folder, network
+
+
+@torch.no_grad()
+def test_a_vit_of_others_teaches_as_it_answers(small_vit: tuple[Path, Any]) -> None:
+    folder, theirs = small_vit
+    images = torch.randn(4, 3, 16, 16)
+    for name in (folder, str(folder), folder / "model.safetensors"):
+        teacher = open_teacher(name)
+        assert (teacher.classes, teacher.preprocessing.mean) == (CLASSES, RGB.mean)
+        torch.testing.assert_close(teacher.answer(images, teacher.preprocessing), theirs(images))
+    features = open_teacher(folder, head=False)
+    assert features.classes == ()
+    read = theirs.forward_head(theirs.forward_features(images), pre_logits=True)
+    torch.testing.assert_close(features.answer(images, features.preprocessing), read)
+
+
+@torch.no_grad()
+def test_a_network_without_classes_gives_its_features(small_vit: tuple[Path, Any], tmp_path: Path) -> None:
+    """As DINO's: a new head reads what it gives."""
+    folder, theirs = small_vit
+    whole = safetensors.torch.load_file(folder / "model.safetensors")
+    left = {name: tensor for name, tensor in whole.items() if not name.startswith("head.")}
+    safetensors.torch.save_file(left, tmp_path / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_classes": 0, "label_names": []}))
+    images = torch.randn(4, 3, 16, 16)
+    for head in (True, False):
+        teacher = open_teacher(tmp_path, head=head)
+        assert teacher.classes == ()
+        answer = teacher.answer(images, teacher.preprocessing)
+        torch.testing.assert_close(answer, theirs.forward_features(images)[:, 0])
+    with must_raise(DataError) as caught:
+        teacher.matched(CLASSES)
+    assert "--fit-head always" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("what", "weights", "by"),
+    [
+        ("timm:vit_tiny_patch16_224", "pretrained", "load"),
+        ("timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k", "pretrained", "load"),
+        ("torchvision:vit_b_16", "pretrained", "load"),
+        ("hf:google/vit-base-patch16-224", "pretrained", "load"),
+        ("weights.npz", "pretrained", "load"),
+        ("timm:vit_tiny_patch16_224", "random", "open_classifier"),
+        ("torchvision:vit_b_16", "file.pth", "open_classifier"),
+        ("timm:resnet18", "pretrained", "open_classifier"),
+        ("torchvision:resnet18", "pretrained", "open_classifier"),
+    ],
+)
+def test_one_place_decides_what_is_converted(what: str, weights: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def opened(name: str) -> Any:
+        def call(*words: object, **more: object) -> Any:
+            asked.append((name, *words))
+            raise DataError("not here", "elsewhere")
+
+        return call
+
+    for name in ("load", "open_classifier"):
+        monkeypatch.setattr(f"vitrail.training.distill.teacher.{name}", opened(name))
+    with pytest.raises(DataError):
+        open_teacher(what, weights)
+    library, _, rest = what.partition(":")
+    assert asked == [("load", what) if by == "load" else (by, library, rest, weights)]
+
+
+def test_what_a_vit_of_others_lacks_is_asked_for(small_vit: tuple[Path, Any], tmp_path: Path) -> None:
+    """With the call that says it."""
+    file = tmp_path / "bare.safetensors"
+    shutil.copy(small_vit[0] / "model.safetensors", file)
+    with must_raise(UsageError) as caught:
+        open_teacher(file)
+    assert caught.value.hint.startswith("vitrail.distill(data, vitrail.load(")
+    assert str(file) in caught.value.hint
+
+
 # ---- networks of other libraries
 
 
@@ -324,11 +423,11 @@ def test_a_timm_network() -> None:
         ("torchvision:resnet81", "torchvision:resnet18"),
         ("torchvision:fcn_resnet50", "torchvision:"),
         ("timm:resnet81", "timm:resnet"),
-        ("hf:some/model", "torchvision:NAME"),
+        ("hub:some/model", "torchvision:NAME"),
     ],
 )
 def test_unknown_names_offer_the_nearest(what: str, hint: str) -> None:
-    with must_raise(UsageError, what.partition(":")[2].partition("/")[0] if "hf" not in what else "hf:") as error:
+    with must_raise(UsageError, what.partition(":")[2].partition("/")[0] if "hub" not in what else "hub:") as error:
         open_teacher(what, "random")
     assert hint in error.value.hint
 

@@ -51,7 +51,7 @@ class Distill(DistillOptions):
     """
 
     data: str = positional(overview(texts=False), "")
-    teacher: str = option("A run or model folder, torchvision:NAME or timm:NAME.", "")
+    teacher: str = option("A run or model folder, timm:NAME, torchvision:NAME, hf:OWNER/NAME or a file of weights.", "")
     student: str | None = option(
         "The student's size with its patch in pixels, such as Ti/4 (Ti S B L H g); the recipe's network when left out."
     )
@@ -65,7 +65,7 @@ class Distill(DistillOptions):
             raise UsageError("no data given: what should be learnt?", "vitrail distill digits --teacher runs/latest")
         if not self.teacher:
             raise UsageError(
-                "no teacher given", "--teacher with a run folder, torchvision:NAME or timm:NAME; or vitrail train"
+                "no teacher given", "--teacher with a run folder, timm:NAME or a file of weights; or vitrail train"
             )
         _check_resume(self.resume, self.out)
 

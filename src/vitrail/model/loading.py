@@ -22,7 +22,6 @@ from vitrail.data.tensor_files import read_tensors
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.io import read_json
-from vitrail.model.foreign import open_foreign
 from vitrail.model.model import Model, resized
 from vitrail.nn import STANDARD, Parts, parts_of
 from vitrail.nn.embedding import Size
@@ -76,6 +75,8 @@ def load(
     check_kind("task", task, Task, "task=MyTask()")
     foreign = {"told": told, "preprocessing": preprocessing, "classes": classes}
     if is_foreign(path):
+        from vitrail.model.foreign import open_foreign  # with all families, which a model of ours does not need
+
         return open_foreign(path, **foreign, image_size=image_size, channels=channels, device=device)
     for name in (name for name, given in foreign.items() if given is not None):
         raise UsageError(f"{path} is a model of vitrail, which says its {name} itself", f"no {name}=")
@@ -170,12 +171,12 @@ def _fill(network: Any, file: Path, timm: bool) -> None:
         DataError: If the file is missing or damaged, or its tensors are not exactly the network's.
     """
     tensors = read_tensors(file, SAVED_AGAIN)
-    if timm:
+    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    if timm and tensors.keys() != wanted.keys():
         try:
             tensors = weights.of_timm(tensors, network.config, str(file))
         except RuntimeError as error:
             raise _damaged(file, error) from error
-    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if wanted != found:
         wrong = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]

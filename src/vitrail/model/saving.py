@@ -6,10 +6,12 @@ background that explanations are tested with, where there is one, and `README.md
 `config.json` comes last: with it the folder is a model.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from vitrail import weights
 from vitrail.data.background_file import card_words, write_background
@@ -29,6 +31,11 @@ from vitrail.tasks import TASKS, Result
 from vitrail.tasks.features import Numbers
 
 CARD = "README.md"
+PIPELINES = {"classify": "image-classification", "features": "image-feature-extraction"}  # what hubs call a task
+LICENCES = (  # what hubs call them; any other has its name beside `other`
+    *("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0"),
+    *("cc-by-nc-sa-4.0", "gpl-3.0", "agpl-3.0", "lgpl-3.0", "mpl-2.0", "openrail", "apple-ascl", "apple-amlr", "other"),
+)
 
 
 def save(
@@ -129,7 +136,7 @@ def card_of(model: Model, result: Result | None = None) -> str:
     else:
         reads = "an image"
         facts["image size"] = " x ".join(str(side) for side in model.input.size) + " pixels"
-    rows = "\n".join(f"| {fact} | {value} |" for fact, value in facts.items())
+    rows = "\n".join(f"| {_cell(fact)} | {_cell(value)} |" for fact, value in facts.items())
     kind, data = type(model.network).__name__, model.facts.get("data")
     title = f"# {kind} for {data}" if data else f"# {kind} made with vitrail"
     background = ""
@@ -138,13 +145,34 @@ def card_of(model: Model, result: Result | None = None) -> str:
     about = f"{model.about}\n\n" if model.about else ""
     opens = python_call("load", ['"."'], own_of(_named(model)))
     return (
-        f"{title}\n\nIt reads {reads} and gives {model.task.help}.{_result(result)}\n\n"
+        f"{_front_matter(model)}{title}\n\nIt reads {reads} and gives {model.task.help}.{_result(result)}\n\n"
         f"| fact | value |\n|---|---|\n{rows}\n\n"
         f"```python\nimport vitrail\n\nmodel = {opens}\n"
         f"print(model.predict([{model.example!r}])[0])\n```\n\n{about}{background}"
         "The files hold tensors and plain text only. How inputs are read, and what answers are called, is part of the "
         "model.\n"
     )
+
+
+def _cell(value: object) -> str:
+    """A value in a row of a table, whatever stands in it."""
+    return " ".join(str(value).split()).replace("|", "\\|")
+
+
+def _front_matter(model: Model) -> str:
+    """What hubs read at the top of a card, for weights under a licence; empty where none is known."""
+    licence = re.sub(r"[^a-z0-9.]+", "-", str(model.facts.get("licence", "")).lower()).strip("-")
+    if licence in ("", "not-stated"):
+        return ""
+    origin = re.search(r"\bhf:([\w.-]+/[\w.-]+)", str(model.facts.get("origin", "")))
+    values = {
+        **({"license": licence} if licence in LICENCES else {"license": "other", "license_name": licence}),
+        "library_name": "vitrail",
+        **({"pipeline_tag": PIPELINES[model.task.name]} if model.task.name in PIPELINES else {}),
+        "tags": ["vitrail", "vision-transformer"],
+        **({"base_model": origin[1]} if origin else {}),
+    }
+    return f"---\n{yaml.safe_dump(values, sort_keys=False)}---\n\n"
 
 
 def _result(result: Result | None) -> str:

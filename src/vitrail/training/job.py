@@ -120,8 +120,8 @@ def distill(
 
     Args:
         data: As for `train`.
-        teacher: A run or model folder, `torchvision:NAME`, `timm:NAME`, a loaded `Model`, or a `Teacher` made of any
-            callable.
+        teacher: What `load` opens by name, any classifier of torchvision or timm (`timm:resnet50`), a loaded `Model`,
+            or a `Teacher` made of any callable.
         out: The run folder; a new one below `runs/` when None.
         options: What to do differently from the recipe; `options.size` is the student's.
         listen: Gets every event; see `vitrail.training.events`.

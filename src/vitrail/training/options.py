@@ -92,7 +92,7 @@ class DistillOptions(TrainOptions):
         "auto",
     )
     fit_head: Literal["auto", "always", "never"] = option(
-        "A new head for the teacher, fitted on its frozen features; auto does so where a torchvision or timm network "
+        "A new head for the teacher, fitted on its frozen features; auto does so where a network of another library "
         "lacks a class.",
         "auto",
     )

@@ -95,7 +95,7 @@ class Distillation:
     """What is learnt from a teacher, beside the labels.
 
     Attributes:
-        teacher: A run or model folder, torchvision:NAME, timm:NAME, or python:NAME for one that was handed over.
+        teacher: What `open_teacher` opens, or python:NAME for one that was handed over.
         teacher_weights: Of a torchvision or timm teacher: pretrained, random, or a file.
         teacher_size: Side in pixels of the images that the teacher is shown; 0 for its own.
         identity: Hash of the teacher's weights; the run goes on only with the same ones.

@@ -19,7 +19,6 @@ from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.io import read_json
 from vitrail.weights.files import ARRAYS, INDEX, PICKLES, SAFE, is_pickle
 from vitrail.weights.tables import timm_table
-from vitrail.weights.torchvision import preprocessing_of
 
 HUBS = ("timm:", "hf:", "torchvision:")
 CONFIG, PREPROCESSOR, CARD = "config.json", "preprocessor_config.json", "README.md"
@@ -133,8 +132,8 @@ def _licence(card: Path) -> str:
     with card.open("rb") as file:
         text = file.read(CARDS).decode("utf-8", "replace")
     top = text.partition("---")[2].partition("---")[0] if text.startswith("---") else ""
-    found = re.search(r"^license:\s*([\w.+-]{1,60})\s*$", top, re.MULTILINE)
-    return found[1] if found else ""
+    stated = dict(re.findall(r"^(license|license_name):\s*([\w.+-]{1,60})\s*$", top, re.MULTILINE))
+    return stated.get("license_name") or stated.get("license", "")
 
 
 def _whole(folder: Path) -> bool:
@@ -223,6 +222,8 @@ def _of_torchvision(name: str) -> Found:
     """One of torchvision's published networks, from torch hub's cache."""
     import torch
     from torchvision import models
+
+    from vitrail.weights.torchvision import preprocessing_of
 
     architecture, _, version = name.partition(".")
     known = [each for each in models.list_models() if each.startswith("vit_")]

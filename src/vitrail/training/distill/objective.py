@@ -34,6 +34,7 @@ STEADY = 1e-3  # how far an answer may differ between two batches, as a fraction
 TOGETHER = 256  # images that are asked about at a time
 FITTED = 10_000  # most images that a head is fitted on
 STEPS = 100  # of L-BFGS, each with its line search
+ORIGIN = ("origin", "licence", "vouched")  # facts of a teacher that its student keeps
 DECAY = 1e-4  # on the squares of the weights, for standardised features
 
 
@@ -65,8 +66,10 @@ def with_teacher(
     notes = _said(how, teacher, prepared) if new else []
     ask = stored_answers(teacher, data, listen) if how.cache else live_answers(teacher, data)
     token = vars(prepared.settings.network)["distillation_token"]
+    origin = {f"teacher_{name}": teacher.facts[name] for name in ORIGIN if name in teacher.facts}
     return replace(
         prepared,
+        model=replace(prepared.model, facts={**prepared.model.facts, **origin}),
         settings=replace(prepared.settings, distillation=how),
         objective=distillation(ask, how.kind, how.temperature, how.weight, token),
         beside=ALONE if how.cache else teacher_cost(teacher, _shown(data), data.device),

@@ -16,6 +16,7 @@ from vitrail.nn import ViTConfig
 from vitrail.training.distill.teacher import FOREIGN, Teacher, open_teacher
 from vitrail.training.options import DistillOptions
 from vitrail.training.settings import Distillation, Settings
+from vitrail.weights.names import is_foreign
 
 HANDED = "python:"  # before the name of a teacher that was handed over
 WORDS = {"fit_head": ("never", "always"), "cache": ("off", "on")}  # what options call False and True
@@ -26,7 +27,7 @@ class Request:
     """The teacher and the options of a distillation, as a person gave them.
 
     Attributes:
-        teacher: A folder, torchvision:NAME, timm:NAME, or python:NAME for one that was handed over.
+        teacher: What `open_teacher` opens, or python:NAME for one that was handed over.
         options: What to do differently.
         handed: The teacher itself, when it was handed over in Python.
     """
@@ -127,7 +128,7 @@ def _opened(how: Distillation, handed: Teacher | None, fit: str, classes: tuple[
         return handed, fit == "always"
     named = (how.teacher, how.teacher_weights, how.teacher_size)
     teacher = open_teacher(*named, head=fit != "always")
-    if fit == "auto" and how.teacher.startswith(FOREIGN) and not set(classes) <= set(teacher.classes):
+    if fit == "auto" and is_foreign(how.teacher) and not set(classes) <= set(teacher.classes):
         return open_teacher(*named, head=False), True
     return teacher, fit == "always"
 

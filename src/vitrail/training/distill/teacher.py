@@ -1,7 +1,7 @@
 """A teacher: a frozen classifier that is shown the student's images in its own way, and only asked.
 
     Teacher(network, preprocessing, classes)     any module or function that gives logits
-    open_teacher("runs/big")                     a run or model folder, torchvision:NAME or timm:NAME
+    open_teacher("runs/big")                     what `vitrail.load` opens; any classifier of torchvision and timm
 
 It is no part of the student: no parameter, no buffer and no file of the student holds any of it. Whoever calls
 `train()` on what, it answers in eval mode and outside the graph, so that no statistic of it drifts. Its classes are
@@ -9,8 +9,8 @@ matched to the student's by name. What it takes at every step is measured by ask
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,15 @@ from vitrail.errors import DataError, UsageError, VitrailError, some_of
 from vitrail.model import Model, load
 from vitrail.nn import ViT
 from vitrail.nn.twin import evaluating
+from vitrail.tasks.features import Numbers
 from vitrail.training.checkpoint import weights_hash
 from vitrail.training.execution import Work
 from vitrail.weights.classifiers import open_classifier
+from vitrail.weights.names import is_foreign
+from vitrail.weights.tables import timm_table
 
-FOREIGN = ("torchvision:", "timm:")  # before the name of a network of another library
+FOREIGN = ("torchvision:", "timm:")  # before the name of a network of another library, ViT or not
+KINDS = "torchvision:NAME, timm:NAME, hf:OWNER/NAME, a file of weights"
 TRIED = 2  # images that a teacher's cost is taken of; a network may take a single one for none
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, as Pillow turns colour into grey
 
@@ -70,12 +74,14 @@ class Teacher:
         preprocessing: What the network expects: its size, channels, mean and standard deviation.
         classes: Its class names, in the order of the logits.
         name: For messages.
+        facts: What is to be known of its origin, by name; the student's card keeps it.
     """
 
     network: Callable[[Tensor], Tensor]
     preprocessing: Preprocessing
     classes: tuple[str, ...]
     name: str = "teacher"
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def module(self) -> nn.Module:
@@ -153,10 +159,11 @@ class Teacher:
 
 
 def open_teacher(what: str | Path, weights: str = "pretrained", size: int = 0, head: bool = True) -> Teacher:
-    """A teacher by what it is called.
+    """A teacher by what it is called: a plain ViT is converted, any other network of a library answers as it is.
 
     Args:
-        what: A run or model folder, `torchvision:NAME` or `timm:NAME`.
+        what: What `vitrail.load` opens: a run or model folder, `timm:NAME`, `hf:OWNER/NAME`, `torchvision:NAME`, a file
+            or a folder of a hub; or a network of torchvision or timm that is no ViT.
         weights: Of a torchvision or timm network: pretrained, random, or a file with its state dict.
         size: Side in pixels of the images that it is shown; 0 for its own.
         head: False for a teacher that answers with features, for a new head to read, and has no class names.
@@ -166,22 +173,28 @@ def open_teacher(what: str | Path, weights: str = "pretrained", size: int = 0, h
         DataError: If the folder or the weights are missing or damaged, or do not fit.
     """
     kind, colon, name = str(what).partition(":")
-    if str(what).startswith(FOREIGN):
+    if str(what).startswith(FOREIGN) and (weights != "pretrained" or not _is_plain_vit(kind, name)):
         found = open_classifier(kind, name, weights, head=head)
         teacher = Teacher(found.network, found.preprocessing, found.classes, str(what))
-    elif colon and len(kind) > 1 and not Path(what).exists():
-        raise UsageError(f"there is no kind of teacher '{kind}:'", "a run folder, torchvision:NAME or timm:NAME")
+    elif colon and len(kind) > 1 and not is_foreign(what) and not Path(what).exists():
+        raise UsageError(f"there is no kind of teacher '{kind}:'", f"{KINDS} or a run folder")
     else:
-        model = _loaded(Path(what))
+        model = _loaded(what)
         teacher = of_model(model, str(what))
-        if not head:
+        if not head and teacher.classes:
             teacher = replace(teacher, network=headless(model.network), classes=())
     return replace(teacher, preprocessing=replace(teacher.preprocessing, size=(size, size))) if size else teacher
 
 
+def _is_plain_vit(library: str, name: str) -> bool:
+    architecture = name.partition(".")[0]
+    return architecture in timm_table() if library == "timm" else architecture.startswith("vit_")
+
+
 def of_model(model: Model, name: str = "model") -> Teacher:
-    """A vitrail model of classes as a teacher."""
-    return Teacher(model.network, model.preprocessing, model.classes, name)
+    """A vitrail model as a teacher: of its classes, or of none where it gives features, for a new head to read."""
+    classes = () if isinstance(model.output, Numbers) else model.classes
+    return Teacher(model.network, model.preprocessing, classes, name, model.facts)
 
 
 def headless(network: ViT) -> ViT:
@@ -247,19 +260,19 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
                 yield from _tensors(value)
 
 
-def _loaded(folder: Path) -> Model:
+def _loaded(what: str | Path) -> Model:
     try:
-        model = load(folder)
-    except UsageError as error:  # its hint is the call that loads it
-        raise UsageError(
-            f"the teacher cannot be loaded: {error.problem}", f"vitrail.distill(data, {error.hint})"
-        ) from error
+        model = load(what)
+    except UsageError as error:  # its hint is the call that loads it, what that call lacks, or another name
+        hint = error.hint.partition(";")[0]
+        if hint.startswith(("preprocessing=", "told=", "classes=")):
+            hint = f"vitrail.load({str(what)!r}, {hint})"
+        call = f"vitrail.distill(data, {hint})" if hint.startswith("vitrail.load(") else error.hint
+        raise UsageError(f"the teacher cannot be loaded: {error.problem}", call) from error
     except VitrailError as error:
-        raise DataError(
-            f"the teacher cannot be loaded: {error.problem}", "the folder of a run, torchvision:NAME or timm:NAME"
-        ) from error
-    if not isinstance(model.output, Classes):
-        raise UsageError(f"{folder} is no classifier of images, so it cannot teach one", "the run of a classifier")
+        raise DataError(f"the teacher cannot be loaded: {error.problem}", error.hint) from error
+    if not isinstance(model.output, Classes | Numbers):
+        raise UsageError(f"{what} is no classifier of images, so it cannot teach one", "the run of a classifier")
     return model
 
 
