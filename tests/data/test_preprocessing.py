@@ -219,7 +219,7 @@ def test_contradictions_and_foreign_files() -> None:
     }
     assert from_hugging_face(foreign) == Preprocessing((224, 224), "squash", interpolation="bilinear")
     cropping = {"size": {"shortest_edge": 256}, "do_center_crop": True, "crop_size": 224, "resample": 3}
-    assert from_hugging_face(cropping) == Preprocessing((224, 224), "crop", 0.875)
+    assert from_hugging_face(cropping) == Preprocessing((224, 224), "crop", 0.875, centre="down")
     plain = from_hugging_face({"size": {"height": 2, "width": 3}, "do_normalize": False})
     assert (plain.mean, plain.std, plain.size) == ((0.0,) * 3, (1.0,) * 3, (2, 3))
     for fault in ({"rescale_factor": 0.5}, {"resample": 1}, {"size": {"longest_edge": 3}}, {"do_resize": False}):

@@ -1,17 +1,30 @@
 """`preprocessor_config.json`: a preprocessing in the words of transformers' image processors, and back."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from vitrail.data.preprocessing import RESAMPLING, Preprocessing, crop_ratio, require
 from vitrail.errors import DataError, UsageError
 
+HALF = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
+OF_CLIP = {"image_mean": (0.48145466, 0.4578275, 0.40821073), "image_std": (0.26862954, 0.26130258, 0.27577711)}
+CROPPED = {"size": {"shortest_edge": 224}, "square": False, "do_center_crop": True, "crop_size": 224}
+PROCESSORS: dict[str, dict[str, Any]] = {  # what each takes where its keys are left out; `square`: one number as a size
+    "ViT": {**HALF, "size": 224, "square": True, "resample": 2},
+    "DeiT": {**HALF, "size": 256, "square": True, "do_center_crop": True, "crop_size": 224, "resample": 3},
+    "CLIP": {**OF_CLIP, **CROPPED, "resample": 3},
+    "Bit": {**OF_CLIP, **CROPPED, "resample": 3},
+    "Siglip": {**HALF, "size": {"height": 224, "width": 224}, "square": False, "resample": 3},
+}
+
 
 def to_hugging_face(preprocessing: Preprocessing) -> dict[str, Any]:
     """The content of `preprocessor_config.json`, for the ViTImageProcessor of transformers.
 
-    That processor can squash, and can crop to a square. For the rest its keys say the size only, and the whole truth
-    stands under the key `vitrail`, which `from_hugging_face` reads.
+    That processor can squash, and can crop to a square (an odd rest lies one pixel elsewhere there, see `centre`). For
+    the rest its keys say the size only, and the whole truth stands under the key `vitrail`, which `from_hugging_face`
+    reads.
 
     Args:
         preprocessing: What to write down.
@@ -32,14 +45,16 @@ def to_hugging_face(preprocessing: Preprocessing) -> dict[str, Any]:
         "image_std": list(preprocessing.std),
         "do_convert_rgb": preprocessing.channels == 3,
     }
-    if preprocessing.resize == "crop" and height == width:
-        keys["size"] = {"shortest_edge": int(height / preprocessing.crop_ratio)}
+    scaled = [int(side / preprocessing.crop_ratio) for side in (height, width)]
+    crops = preprocessing.resize == "crop" and height == width
+    if crops or (preprocessing.crop_ratio < 1 and preprocessing.resize == "squash"):
+        keys["size"] = {"shortest_edge": scaled[0]} if crops else {"height": scaled[0], "width": scaled[1]}
         keys |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
     return keys | {"vitrail": preprocessing.to_dict()}
 
 
 def from_hugging_face(keys: Mapping[str, Any]) -> Preprocessing:
-    """Read a `preprocessor_config.json`, written by `to_hugging_face` or for a plain ViTImageProcessor.
+    """Read a `preprocessor_config.json`, written by `to_hugging_face` or for an image processor in `PROCESSORS`.
 
     Args:
         keys: The content of the file.
@@ -69,27 +84,35 @@ def from_hugging_face(keys: Mapping[str, Any]) -> Preprocessing:
     return preprocessing
 
 
-def _from_foreign_keys(keys: Mapping[str, Any]) -> Preprocessing:
+def _from_foreign_keys(given: Mapping[str, Any]) -> Preprocessing:
     """Read the keys of transformers; raises UsageError, TypeError, KeyError or AttributeError on what is not known."""
+    kind = str(given.get("image_processor_type") or given.get("feature_extractor_type") or "ViT")
+    family = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", kind)
+    require(family in PROCESSORS, "image_processor_type", kind, f"that of {', '.join(PROCESSORS)}")
+    keys: dict[str, Any] = {**PROCESSORS[family], **{key: value for key, value in given.items() if value is not None}}
     require(bool(keys.get("do_resize", True)), "do_resize", False, "true")
     factor = keys.get("rescale_factor", 1 / 255) if keys.get("do_rescale", True) else 1
     require(isinstance(factor, float) and abs(factor * 255 - 1) < 1e-6, "rescale_factor", factor, "1/255")
     names = {int(number): name for name, number in RESAMPLING.items()}
-    resample = keys.get("resample", 2)
+    resample = keys["resample"]
     require(resample in names, "resample", resample, "0 (nearest), 2 (bilinear) or 3 (bicubic)")
     normalised = keys.get("do_normalize", True)
-    size = keys.get("size", 224)
     common: dict[str, Any] = {
         "interpolation": names[resample],
-        "mean": tuple(keys.get("image_mean", (0.5, 0.5, 0.5))) if normalised else (0.0, 0.0, 0.0),
-        "std": tuple(keys.get("image_std", (0.5, 0.5, 0.5))) if normalised else (1.0, 1.0, 1.0),
+        "mean": tuple(keys["image_mean"]) if normalised else (0.0, 0.0, 0.0),
+        "std": tuple(keys["image_std"]) if normalised else (1.0, 1.0, 1.0),
     }
+    size = keys["size"]
     if isinstance(size, int):
-        size = {"height": size, "width": size}
+        size = {"height": size, "width": size} if keys["square"] else {"shortest_edge": size}
     if not keys.get("do_center_crop", False):
         return Preprocessing(size=(size["height"], size["width"]), resize="squash", **common)
     crop = keys["crop_size"]
     crop = {"height": crop, "width": crop} if isinstance(crop, int) else crop
-    require(crop["height"] == crop["width"], "crop_size", crop, "a square, since the image is scaled to shortest_edge")
-    ratio = crop_ratio(crop["height"], size["shortest_edge"])
-    return Preprocessing(size=(crop["height"], crop["width"]), resize="crop", crop_ratio=ratio, **common)
+    require(crop["height"] == crop["width"], "crop_size", crop, "a square")
+    squash = "shortest_edge" not in size
+    require(not squash or size["height"] == size["width"], "size", size, "a square, or shortest_edge")
+    ratio = crop_ratio(crop["height"], size["height"] if squash else size["shortest_edge"])
+    return Preprocessing(
+        (crop["height"], crop["width"]), "squash" if squash else "crop", ratio, centre="down", **common
+    )

@@ -37,12 +37,15 @@ class Preprocessing:
         size: Height and width of the result, in pixels.
         resize: `crop`: the picture is scaled to cover size / crop_ratio (rounded down), then the middle is cut out;
             `squash`: scaled to the size, whatever its proportions; `pad`: scaled to fit in, the rest is background.
-        crop_ratio: Which part of the scaled picture's side `crop` keeps, in (0, 1]; 1 for the other two.
+        crop_ratio: Which part of the scaled picture's side is kept, in (0, 1]: `squash` may cut the middle out, too, of
+            a picture scaled to size / crop_ratio; 1 for `pad`.
         interpolation: How Pillow resamples.
         channels: 1 for grey, 3 for colour.
         mean: Subtracted from each channel, whose values are 0..1.
         std: What each channel is divided by, then.
         background: The colour behind transparent pixels and around padded pictures, 0..255.
+        centre: Where the middle begins when half a pixel would be left out: at the `even` one, as torchvision and timm
+            do it, or one `down`, as transformers does it.
 
     Raises:
         UsageError: A field has a value that is not possible.
@@ -56,13 +59,15 @@ class Preprocessing:
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     background: tuple[int, int, int] = (128, 128, 128)
+    centre: Literal["even", "down"] = "even"
 
     def __post_init__(self) -> None:
         """Check every field."""
         require(len(self.size) == 2 and all(_whole(side, 1, 65535) for side in self.size), "size", self.size, "28 28")
         require(self.resize in ("crop", "squash", "pad"), "resize", self.resize, "crop, squash or pad")
         require(0 < self.crop_ratio <= 1, "crop_ratio", self.crop_ratio, "a number above 0, at most 1")
-        whole = self.resize == "crop" or self.crop_ratio == 1
+        require(self.centre in ("even", "down"), "centre", self.centre, "even or down")
+        whole = self.resize != "pad" or self.crop_ratio == 1
         require(whole, "crop_ratio", self.crop_ratio, f"1, since {self.resize} crops nothing")
         require(self.interpolation in RESAMPLING, "interpolation", self.interpolation, ", ".join(RESAMPLING))
         require(self.channels in (1, 3), "channels", self.channels, "1 (grey) or 3 (colour)")
@@ -225,13 +230,19 @@ class Preprocessing:
     def _resized(self, picture: Image.Image, whole: bool) -> Image.Image:
         height, width = self.size
         resampling = RESAMPLING[self.interpolation]
-        if self.resize == "squash":
+        if self.resize == "squash" and self.crop_ratio == 1:
             return picture.resize((width, height), resampling)
-        if self.resize == "crop":
+        if self.resize != "pad":
             scaled = self._scaled(picture.height, picture.width)
-            if whole:
-                height, width = min(scaled[0], LONGEST * height), min(scaled[1], LONGEST * width)
-            box = _middle((height, width), scaled, (picture.height, picture.width))
+            most = LONGEST * height, LONGEST * width
+            if whole and self.resize == "crop":
+                height, width = min(scaled[0], most[0]), min(scaled[1], most[1])
+            rests = scaled[0] - height, scaled[1] - width
+            top, left = (rest // 2 if self.centre == "down" else round(rest / 2) for rest in rests)
+            if scaled[0] <= most[0] and scaled[1] <= most[1]:
+                entire = picture.resize((scaled[1], scaled[0]), resampling)
+                return entire.crop((left, top, left + width, top + height))
+            box = _inside((top, left), (height, width), scaled, (picture.height, picture.width))
             return picture.resize((width, height), resampling, box=box)
         scale = min(height / picture.height, width / picture.width)
         fitted = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
@@ -241,9 +252,14 @@ class Preprocessing:
         return canvas
 
     def _scaled(self, high: int, wide: int) -> tuple[int, int]:
-        """Height and width of a picture scaled to cover size / crop_ratio, rounded as torchvision's Resize does."""
+        """Height and width of a picture scaled to cover size / crop_ratio, rounded as torchvision's Resize does.
+
+        Squashed, it is scaled to exactly that.
+        """
         height, width = self.size
         scaled_high, scaled_wide = int(height / self.crop_ratio), int(width / self.crop_ratio)
+        if self.resize == "squash":
+            return scaled_high, scaled_wide
         if scaled_high * wide >= scaled_wide * high:
             scaled_wide = scaled_high * wide // high
         else:
@@ -251,19 +267,21 @@ class Preprocessing:
         return scaled_high, scaled_wide
 
 
-def _middle(size: tuple[int, int], scaled: tuple[int, int], own: tuple[int, int]) -> tuple[float, float, float, float]:
-    """What part of a picture its middle is, as left, top, right, bottom in the picture's own pixels.
+def _inside(
+    first: tuple[int, int], size: tuple[int, int], scaled: tuple[int, int], own: tuple[int, int]
+) -> tuple[float, float, float, float]:
+    """A part of the scaled picture, as left, top, right, bottom in the picture's own pixels.
 
-    The scaled picture is never made as a whole, which keeps the memory for a panorama small. Places are rounded as
-    torchvision's CenterCrop rounds them.
+    So the scaled picture need not be made as a whole, which keeps the memory for a panorama small; where rounding meets
+    a tie, a number in 10,000 may lie a level or two off.
 
     Args:
-        size: (height, width) of the middle.
+        first: (top, left) of the part.
+        size: (height, width) of the part.
         scaled: Of the scaled picture.
         own: Of the picture as it is.
     """
-    (height, width), (scaled_high, scaled_wide), (high, wide) = size, scaled, own
-    top, left = round((scaled_high - height) / 2), round((scaled_wide - width) / 2)
+    (top, left), (height, width), (scaled_high, scaled_wide), (high, wide) = first, size, scaled, own
     down, across = high / scaled_high, wide / scaled_wide
     right, bottom = min((left + width) * across, float(wide)), min((top + height) * down, float(high))
     return left * across, top * down, right, bottom

@@ -5,6 +5,7 @@ names but for the last rows.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from vitrail.weights.tables import timm_table
 TOGETHER = Form(  # queries; then keys and values
     lambda theirs: torch.cat(list(theirs)), lambda ours, heads: ours.split((len(ours) // 3, len(ours) - len(ours) // 3))
 )
+UNSAID = 0.875  # crop_pct
 EPSILON = 1e-6  # of its LayerNorm where nothing else is said
 KINDS = ("VisionTransformer", "VisionTransformerDistilled")
 ARGUMENTS = {"num_heads": "heads", "img_size": "image_size", "patch_size": "patch_size", "act_layer": "activation"}
@@ -74,15 +76,17 @@ def preprocessing_of(config: Mapping[str, Any]) -> Preprocessing:
     """
     channels, height, width = config["input_size"]
     resize = {"center": "crop", "squash": "squash", "border": "pad"}[config.get("crop_mode") or "center"]
-    return Preprocessing(
+    found = Preprocessing(
         (height, width),
         resize=resize,  # pyrefly: ignore[bad-argument-type]
-        crop_ratio=float(config.get("crop_pct") or 1.0) if resize == "crop" else 1.0,
+        crop_ratio=float(config.get("crop_pct") or UNSAID),
         interpolation=config.get("interpolation") or "bicubic",
         channels=channels,
         mean=tuple(config["mean"]),
         std=tuple(config["std"]),
     )
+    red, green, blue = (round(255 * value) for value in found.mean) if channels == 3 else (128, 128, 128)
+    return replace(found, background=(red, green, blue)) if resize == "pad" else found
 
 
 def answer(module: nn.Module, images: Tensor) -> Tensor:
