@@ -1,8 +1,9 @@
 """What verbs are given: a model, set on its device and threads, and the images or texts that it is asked about."""
 
+import contextlib
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,16 @@ from vitrail import training
 from vitrail.cli.args import Weights
 from vitrail.cli.output import warn
 from vitrail.data import readers
+from vitrail.data.decode import open_picture
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, nearest
 from vitrail.model import Model, load
+from vitrail.model.foreign import NOBODY, Unstated
+from vitrail.model.sureness import Sureness, sureness
 from vitrail.nn import ViTConfig
 from vitrail.runtime import pick_device, pick_threads
 
+SURELY = 24  # images that tell how images go in
 WRITTEN = 10.0  # tokens that a sample has, about, where a model that writes is loaded
 
 
@@ -46,7 +51,8 @@ def load_on(
     device: str,
     threads: int | None = None,
     batch_size: int = 64,
-    typed: Weights = Weights(),  # noqa: B008
+    typed: Weights = Weights(),  # noqa: B008  # a frozen value
+    images: Sequence[str] = (),
 ) -> Model:
     """The model of a run on a device; sets torch's threads by the size of the work, as training does.
 
@@ -56,6 +62,8 @@ def load_on(
         threads: Of torch.
         batch_size: How many samples go through it at a time.
         typed: What was said of other people's weights, and the size of images.
+        images: What it will be asked about: where nobody vouches for how images go in, some are answered in each of the
+            usual ways, and one that is clearly surer is named.
 
     Raises:
         UsageError: If the device is not there, `threads` is below 1, or weights of others leave something open.
@@ -63,12 +71,40 @@ def load_on(
     """
     if threads is not None and threads < 1:
         raise UsageError(f"threads must be at least 1, got {threads}", "--threads 1")
-    model = load(run, device=pick_device(device), **said(typed))
+    given: dict[str, Any] = said(typed)
+    try:
+        model = load(run, device=pick_device(device), **given)
+    except Unstated as error:
+        given["told"] = {**given.get("told", {}), "mean": (0.5,), "std": (0.5,)}
+        usual = load(run, **given)
+        found = _surely(usual, images)
+        if found is None:
+            raise
+        means = {("0.5" if name == "as it is" else name): value for name, value in found.means.items()}
+        found = replace(found, means=means, surer=found.surer or "0.5")
+        raise UsageError(f"{error.problem}; {found.sentence()}", found.options()) from error
+    if "trained_with" in model.facts:
+        warn(f"these weights were trained with {model.facts['trained_with']}")
+    elif model.facts.get("vouched") == NOBODY and (found := _surely(model, images)) and found.surer:
+        warn(f"{found.sentence()}: clearly surer with {found.surer}, {found.options()}")
     config = model.network.config
     tokens = config.tokens if isinstance(config, ViTConfig) else WRITTEN
     work = 2.0 * tokens * batch_size * sum(parameter.numel() for parameter in model.network.parameters())  # about
     torch.set_num_threads(threads if threads is not None else pick_threads(work)[0])
     return model
+
+
+def _surely(model: Model, images: Sequence[str]) -> Sureness | None:
+    """How sure the model is of the images that can be read; None where that says nothing."""
+    readable: list[Image.Image] = []
+    for name in images:
+        path = Path(name).expanduser()
+        for file in readers.image_files(path) if path.is_dir() else [path]:
+            with contextlib.suppress(DataError):
+                readable.append(open_picture(file))
+            if len(readable) == SURELY:
+                return sureness(model, readable)
+    return sureness(model, readable)
 
 
 def said(typed: Weights) -> dict[str, Any]:

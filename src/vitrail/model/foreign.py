@@ -55,6 +55,10 @@ def open_foreign(
         return _model(origin, preprocessing, classes, image_size, channels, device)
 
 
+class Unstated(UsageError):
+    """Nothing says how images go into a network."""
+
+
 @dataclass(frozen=True, eq=False)
 class Origin:
     """Foreign weights before they are a model: nothing is known yet of how images go in.
@@ -149,7 +153,7 @@ def _model(
     reads = _with_statistics(preprocessing or (row.preprocessing if row else _beside(found, converted)), converted)
     if reads is None:
         height, width = network.config.image
-        raise UsageError(
+        raise Unstated(
             f"{found.origin}: nothing says how images go into it, and it answers wrongly when they go in wrongly",
             f"preprocessing=vitrail.data.Preprocessing(({height}, {width}), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))"
             "; on the command line --mean 0.5 --std 0.5",
@@ -164,6 +168,7 @@ def _model(
         "origin": found.origin,
         "licence": origin.licence,
         "vouched": origin.vouched,
+        **({"trained_with": _statistics_words(row.preprocessing)} if row and _differ(row.preprocessing, reads) else {}),
         **({"class_names": named} if named else {}),
         **({"assumed": "; ".join(converted.assumed)} if converted.assumed and not row else {}),
         **({"left_out": ", ".join(converted.skipped)} if converted.skipped else {}),
@@ -179,6 +184,14 @@ def check_told(told: Mapping[str, Any]) -> None:
         if name not in known:
             problem = f"told has '{name}', which no network has"
             raise UsageError(problem, nearest(name, known) or f"one of {', '.join(known[:8])} ...")
+
+
+def _differ(one: Preprocessing, other: Preprocessing) -> bool:
+    return (one.mean, one.std) != (other.mean, other.std) and one.channels == other.channels
+
+
+def _statistics_words(preprocessing: Preprocessing) -> str:
+    return f"mean {preprocessing.mean} and std {preprocessing.std}, which are not those given"
 
 
 def _with_statistics(stated: Preprocessing | None, converted: Converted) -> Preprocessing | None:

@@ -25,7 +25,7 @@ def run(typed: Explain, command: str) -> int:
     """Explain, write the page and the pictures, and say where they are."""
     page = page_at(typed.out)
     check_writable(page)
-    model = load_on(typed.run, typed.device, typed.threads, BATCH, typed)
+    model = load_on(typed.run, typed.device, typed.threads, BATCH, typed, typed.images)
     asked = check_asked(model, typed)
     problems: list[DataError] = []
     shown = read_pictures(model, typed.run, typed.images, typed.count, typed.data_root, problems)
