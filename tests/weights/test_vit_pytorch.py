@@ -1,5 +1,7 @@
 """A ViT of vit-pytorch, of the version that the lab of D2 pins and of today's, is a vitrail network with equal logits.
 
+It is converted as it lives, in the process where it does, and from its tensors.
+
 A version is installed beside the environment, into a folder of pytest's cache, and runs once, in a process of its own.
 Here that is today's, with small networks; `make soak` adds the pinned one and the lab's own size. Without a package
 index these tests are skipped; what needs no reference runs everywhere.
@@ -13,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +23,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+import vitrail
 from tests.errors import must_raise
 from tests.nn.reference import redraw
 from vitrail.data.columns import Classes
@@ -28,7 +32,8 @@ from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.model import Model, load, save
 from vitrail.nn import STANDARD, ViT, ViTConfig
 from vitrail.nn.cost import parameters
-from vitrail.weights.vit_pytorch import PARTS, convert
+from vitrail.weights.convert import GAP, Converted, from_tensors
+from vitrail.weights.vit_pytorch import PARTS
 
 PINNED, TODAY = "0.29.0", "1.26.11"
 VERSIONS = (TODAY, pytest.param(PINNED, marks=pytest.mark.soak))
@@ -42,7 +47,10 @@ FORMS = {
     "one head as wide as the tokens": {**SMALL, "heads": 1, "dim_head": 24},
     "dropout": {**SMALL, "dropout": 0.3, "emb_dropout": 0.2},
 }
-MEAN = {"mean of patches": {**SMALL, "pool": "mean"}}  # which the pinned version does not have
+OTHERS = {  # which the pinned version does not have
+    "mean of patches": {**SMALL, "pool": "mean"},
+    "SimpleViT": {**SMALL, "kind": "SimpleViT", "image_size": 32},
+}
 Reference = Callable[..., dict[str, dict[str, Tensor]]]
 
 
@@ -67,12 +75,13 @@ def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         folder, out = request.config.cache.mkdir(f"vit-pytorch-{version}"), tmp_path_factory.mktemp("vit_pytorch")
         installed(version, folder)
         worker = Path(__file__).with_name("vit_pytorch_worker.py")
-        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        ours = str(Path(vitrail.__file__).parents[1])
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), ours])}
         subprocess.run([sys.executable, str(worker), str(out), forms], env=environment, check=True, timeout=200)
         return {path.stem: tensors_of(path) for path in out.iterdir()}
 
     def ask(version: str, forms: dict[str, dict] | None = None) -> dict[str, dict[str, Tensor]]:
-        return run(version, json.dumps(forms or (FORMS if version == PINNED else FORMS | MEAN)))
+        return run(version, json.dumps(forms or (FORMS if version == PINNED else FORMS | OTHERS)))
 
     return ask
 
@@ -81,6 +90,7 @@ def tensors_of(path: Path) -> dict[str, Tensor]:
     """What the worker wrote; the file is removed."""
     tensors = load_file(path)
     with safe_open(path, "pt") as file:
+        assert float(file.metadata()["gap"]) < GAP / 10
         empty = json.loads(file.metadata()["empty"])
     path.unlink()
     return {**tensors, **{f"state.{name}": torch.empty(shape) for name, shape in empty.items()}}
@@ -94,6 +104,10 @@ def sizes(arguments: dict) -> dict:
     }
 
 
+def opened(state: dict[str, Tensor], **told: Any) -> Converted:
+    return from_tensors(state, told, "a file")
+
+
 def state_of(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix("state."): tensor for name, tensor in tensors.items() if name.startswith("state.")}
 
@@ -102,14 +116,13 @@ def check_logits(arguments: dict, tensors: dict[str, Tensor], version: str) -> N
     """The converted network gives the same logits and has as many numbers; the tensors stay as they are."""
     state = state_of(tensors)
     before = {name: tensor.clone() for name, tensor in state.items()}
-    converted = convert(state, **sizes(arguments))
-    network = converted.network()
+    network = opened(state, **sizes(arguments)).network
     with torch.no_grad():
         logits = network(tensors["images"])
     assert tensors["logits"].std() > 0.1
     torch.testing.assert_close(logits, tensors["logits"], rtol=0, atol=1e-5)
     assert all(torch.equal(before[name], tensor) for name, tensor in state.items())
-    assert converted.parts is (STANDARD if version == PINNED else PARTS)
+    assert network.parts == (STANDARD if version == PINNED else PARTS)
     if arguments["heads"] != 1:  # their network has no output map there, ours an identity
         count = sum(parameter.numel() for parameter in network.parameters())
         assert count == sum(tensor.numel() for tensor in state.values())
@@ -132,29 +145,30 @@ def test_logits_of_the_labs_size_are_equal(version: str, reference: Reference):
 def test_planted_faults_are_seen(version: str, reference: Reference):
     """Another epsilon, another number of heads, another order of the pixels: each moves the logits."""
     tensors = reference(version)["small"]
-    converted = convert(state_of(tensors), **sizes(SMALL))
+    right = opened(state_of(tensors), **sizes(SMALL)).network
     images, logits = tensors["images"], tensors["logits"]
 
     def apart(config: ViTConfig, change: dict[str, Tensor]) -> float:
-        network = ViT(config, converted.parts).eval()
-        network.load_state_dict({**converted.tensors, **change})
+        network = ViT(config, right.parts).eval()
+        network.load_state_dict({**right.state_dict(), **change})
         with torch.no_grad():
             return float((network(images) - logits).abs().max())
 
-    assert apart(converted.config, {}) < 1e-5
-    assert apart(replace(converted.config, norm_eps=1e-2), {}) > 1e-4
-    assert apart(replace(converted.config, activation="relu"), {}) > 1e-3
-    assert apart(replace(converted.config, heads=6, head_dim=32), {}) > 1e-3
+    assert apart(right.config, {}) < 1e-5
+    assert apart(replace(right.config, norm_eps=1e-2), {}) > 1e-4
+    assert apart(replace(right.config, activation="relu"), {}) > 1e-3
+    assert apart(replace(right.config, heads=6, head_dim=32), {}) > 1e-3
     name = "patch_embed.proj.weight"
-    assert apart(converted.config, {name: converted.tensors[name].flip(-1)}) > 1e-3
+    assert apart(right.config, {name: right.state_dict()[name].flip(-1)}) > 1e-3
 
 
-def test_todays_mean_of_patches(reference: Reference):
-    tensors = reference(TODAY)["mean of patches"]
-    converted = convert(state_of(tensors), **sizes(SMALL))
-    assert (converted.config.pooling, converted.config.class_token) == ("mean", False)
+@pytest.mark.parametrize("name", OTHERS)
+def test_todays_mean_of_patches(name: str, reference: Reference):
+    tensors = reference(TODAY)[name]
+    network = opened(state_of(tensors), **sizes(OTHERS[name])).network
+    assert (network.config.pooling, network.config.class_token) == ("mean", False)
     with torch.no_grad():
-        torch.testing.assert_close(converted.network()(tensors["images"]), tensors["logits"], rtol=0, atol=1e-5)
+        torch.testing.assert_close(network(tensors["images"]), tensors["logits"], rtol=0, atol=1e-5)
 
 
 CONFIG = ViTConfig(
@@ -207,43 +221,57 @@ TINY = ViTConfig(
 )  # fmt: skip
 
 
+OF_TINY = {"image_size": (8, 12), "patch_size": (4, 3), "heads": 2}
+
+
 def test_the_configuration_is_read_off_the_shapes():
-    converted = convert(first_form(TINY), image_size=(8, 12), patch_size=(4, 3), heads=2)
-    assert converted.config == replace(TINY, head_dim=TINY.head_width, mlp_dim=TINY.mlp_width)
-    assert converted.network()(torch.randn(2, 3, 8, 12)).shape == (2, 3)
+    network = opened(first_form(TINY), **OF_TINY).network
+    assert network.config == replace(TINY, head_dim=TINY.head_width, mlp_dim=TINY.mlp_width)
+    assert network(torch.randn(2, 3, 8, 12)).shape == (2, 3)
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"cls_token": None}, "cls_token"),
+        ({"cls_token": None}, None),
         ({"extra": torch.zeros(1)}, "extra"),
-        ({"transformer.layers.1.0.fn.to_out.0.weight": None}, "to_out"),
+        ({"transformer.layers.1.0.fn.to_out.0.weight": None}, "proj"),
         ({"transformer.layers.0.0.fn.to_qkv.weight": None}, None),
+        ({"transformer.layers.1.1.fn.net.3.weight": torch.full((8, 32), float("nan"))}, "fc2"),
     ],
 )
 def test_other_tensors_are_an_error(change: dict, named: str | None):
     state = {name: tensor for name, tensor in {**first_form(TINY), **change}.items() if tensor is not None}
     with must_raise(DataError, named):
-        convert(state, image_size=(8, 12), patch_size=(4, 3), heads=2)
+        opened(state, **OF_TINY)
     with must_raise(DataError):
-        convert({}, image_size=8, patch_size=4, heads=2)
+        opened({}, **OF_TINY)
+
+
+def test_only_one_head_as_wide_as_the_tokens_has_no_output_map():
+    square = replace(TINY, head_dim=0)
+    for heads, fits in ((1, True), (2, False)):
+        state = {name: tensor for name, tensor in first_form(square).items() if "to_out" not in name}
+        if fits:
+            opened(state, **{**OF_TINY, "heads": heads})
+        else:
+            with must_raise(DataError, "proj"):
+                opened(state, **{**OF_TINY, "heads": heads})
 
 
 @pytest.mark.parametrize(
-    ("kind", "fields"),
-    [
-        (DataError, {"image_size": (8, 15)}),
-        (DataError, {"patch_size": (4, 4)}),
-        (UsageError, {"patch_size": (3, 4)}),
-        (DataError, {"heads": 5}),
-        (DataError, {"heads": 0}),
-    ],
+    "fields",
+    [{"image_size": (8, 15)}, {"patch_size": (4, 4)}, {"patch_size": (3, 4)}, {"heads": 5}, {"heads": 0}],
 )
-def test_sizes_that_do_not_fit_are_an_error(kind: type[VitrailError], fields: dict):
-    given = {"image_size": (8, 12), "patch_size": (4, 3), "heads": 2, **fields}
-    with must_raise(kind):
-        convert(first_form(TINY), **given)
+def test_sizes_that_do_not_fit_are_an_error(fields: dict):
+    with must_raise(VitrailError):
+        opened(first_form(TINY), **{**OF_TINY, **fields})
+
+
+def test_what_no_tensor_says_is_asked_for():
+    for name in ("patch_size", "heads"):
+        with must_raise(UsageError, name):
+            opened(first_form(TINY), **{key: value for key, value in OF_TINY.items() if key != name})
 
 
 def test_the_part_with_norms_is_saved_by_its_name(tmp_path: Path):

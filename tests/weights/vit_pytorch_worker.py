@@ -1,9 +1,9 @@
-"""Runs vit-pytorch's ViTs in a process of its own, where only its own packages and torch are seen.
+"""Runs vit-pytorch's ViTs in a process of its own, where its packages are seen, and converts each as it lives there.
 
     PYTHONPATH=FOLDER python tests/weights/vit_pytorch_worker.py OUT '{"small": {"image_size": 256, ...}, ...}'
 
 Writes the tensors of each network to OUT/NAME.safetensors: the state dict under `state.`, `images`, and the `logits`
-that it gives in eval mode.
+that it gives in eval mode; beside them the gap to the converted network.
 """
 
 import json
@@ -11,14 +11,16 @@ import sys
 from pathlib import Path
 
 import torch
+import vit_pytorch  # pyrefly: ignore[missing-import]
 from safetensors.torch import save_file
-from vit_pytorch import ViT  # pyrefly: ignore[missing-import]
+
+from vitrail.weights.convert import convert
 
 torch.set_num_threads(1)
 for name, given in json.loads(sys.argv[2]).items():
     torch.manual_seed(0)
     arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    network = ViT(**arguments).eval()
+    network = getattr(vit_pytorch, arguments.pop("kind", "ViT"))(**arguments).eval()
     with torch.no_grad():  # norms and biases that matter
         for parameter in network.parameters():
             if parameter.dim() == 1:
@@ -27,7 +29,13 @@ for name, given in json.loads(sys.argv[2]).items():
         height, width = size if isinstance(size, tuple) else (size, size)
         images = torch.randn(2, arguments.get("channels", 3), height, width)
         logits = network(images)
+    converted = convert(network, {"image_size": size})  # no tensor says that of a rectangle
+    assert torch.allclose(converted.network(images), logits, atol=1e-5)
     state = {f"state.{key}": tensor.contiguous() for key, tensor in network.state_dict().items() if tensor.numel()}
     empty = {key: list(tensor.shape) for key, tensor in network.state_dict().items() if not tensor.numel()}
     tensors = {**state, "images": images, "logits": logits}
-    save_file(tensors, Path(sys.argv[1], f"{name}.safetensors"), metadata={"empty": json.dumps(empty)})
+    save_file(
+        tensors,
+        Path(sys.argv[1], f"{name}.safetensors"),
+        metadata={"empty": json.dumps(empty), "gap": str(converted.gap)},
+    )

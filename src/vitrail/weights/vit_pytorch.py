@@ -70,9 +70,9 @@ def completed(tensors: Tensors, facts: Facts) -> Tensors:
     for name in ("cls_token", "pos_embed"):
         if name in found:
             found[name] = found[name].reshape(1, -1, width)
-    for name in [name for name in found if name.endswith(".attn.qkv.weight")]:
-        out = name.replace("qkv", "proj")
-        if out not in found and tuple(found[name].shape) == (3 * width, width):  # one head, no output map
+    if facts.get("heads") == 1 and not any(".attn.proj." in name for name in found):
+        for name in [name for name in found if name.endswith(".attn.qkv.weight")]:
+            out = name.replace("qkv", "proj")  # one head as wide as the tokens has no output map
             found |= {out: torch.eye(width), out.replace("weight", "bias"): torch.zeros(width)}
     if "pos_embed" not in found and width:
         found["pos_embed"] = _plane(_sides(facts.get("image_size"), "image_size", flat), facts, width)
