@@ -627,7 +627,55 @@ SAFETENSORS: dict[str, Case] = {
     "registers_of_nothing": of(lambda: changed({"reg_token": torch.ones(1)})),
 }
 
+# ---- folders as vitrail writes them
+
+
+def own(**changed: Any) -> Case:
+    """A model folder of vitrail with other values in its configuration: of the network, or in capitals beside it."""
+
+    def case(folder: Path, outside: Path) -> Path:
+        model = vitrail.Model(ViT(CONFIG), Preprocessing((8, 8)), vitrail.Classes(("a", "b", "c")))
+        vitrail.save(model, folder)
+        config = json.loads((folder / "config.json").read_text())
+        mine = config.get("vitrail", config)
+        for name, value in changed.items():
+            (mine if name.isupper() else mine["network"])[name.lower()] = value
+        (folder / "config.json").write_text(json.dumps(config))
+        return folder
+
+    return case
+
+
+def without_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+OWN: dict[str, Case] = {
+    **{f"depth_{size:.0e}": own(depth=size) for size in (10**4, 10**9, 10**30)},
+    **{f"width_{size:.0e}": own(width=size) for size in (2 * 10**4, 2 * 10**6, 2 * 10**12, 2 * 10**30)},
+    **{f"mlp_{size:.0e}": own(mlp_dim=size) for size in (10**9, 10**18, 10**30)},
+    **{f"image_{size:.0e}": own(image_size=size) for size in (4 * 10**5, 4 * 10**12, 4 * 10**30)},
+    "image_without_positions": own(image_size=4 * 10**30, positions="none"),
+    "sinusoids": own(image_size=4 * 10**5, positions="sinusoidal"),
+    "registers": own(registers=10**12),
+    "classes": own(classes=10**12),
+    "channels": own(channels=10**12),
+    "infinite_epsilon": own(norm_eps=float("inf")),
+    "depth_without_weights": then(own(depth=10**9), without_weights),
+    "kind_dotted": own(kind="os.system"),
+    "kind_a_list": own(kind=["ViT"]),
+    "unknown_key": own(code="os.system('true')"),
+    "network_a_text": own(NETWORK="os.system"),
+    "task_dotted": own(TASK="os.system"),
+    "parts_dotted": own(PARTS={"activation": "os.system"}),
+    "parts_of_no_slot": own(PARTS={"os": "system"}),
+    "output_a_list": own(OUTPUT=["a"]),
+    "output_of_others": own(OUTPUT={"classes": ["a"]}),
+    "facts_a_text": own(FACTS="x"),
+}
+
 GROUPS = {
+    "own": OWN,
     "pickle": PICKLES,
     "config": CONFIGS,
     "index": INDEXES,
@@ -642,6 +690,7 @@ HARMLESS: dict[str, Case] = {
     "transformers": of_hf(),
     "two_files": TWO,
     "npz": npz(arrays()),
+    "own": own(),
     "pickle": raw(lambda outside: whole({"state_dict": tensors(), "epoch": 3})),
     "keys_that_ran_code": configured(
         {
@@ -752,13 +801,15 @@ def watch(folder: Path, found: list[str]) -> None:
     sys.addaudithook(hook)
 
 
+def told_of(path: Path) -> dict[str, Any]:
+    """What nothing beside a bare file says."""
+    return {} if path.is_dir() else {"told": {"heads": 2}, "preprocessing": Preprocessing((8, 8))}
+
+
 def opened(path: Path) -> str:
     """What comes of opening a file: `opened`, or the kind of the error with its text."""
-    said: dict[str, Any] = {"preprocessing": None if path.is_dir() else Preprocessing((8, 8))}
-    if not path.is_dir():
-        said["told"] = {"heads": 2}
     try:
-        vitrail.load(path, **said)
+        vitrail.load(path, **told_of(path))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "opened"

@@ -21,11 +21,13 @@ from vitrail.weights.files import read_weights
 pytestmark = pytest.mark.usefixtures("as_a_user", "own_cache")
 
 PLAIN = Preprocessing((8, 8))
-TEN = (
+TWELVE = (
     "pickle-os_system",
     "pickle-named_safetensors",
     "config-deep_lists",
     "config-heads_1e309",
+    "own-depth_1e+09",
+    "own-width_2e+06",
     "index-above",
     "index-link_out",
     "npz-objects",
@@ -47,9 +49,8 @@ def must_be_refused(case: hostile.Case, root: Path) -> VitrailError:
     folder, outside = hostile.fresh(root)
     path = case(folder, outside)
     before = sorted(folder.rglob("*"))
-    said = {} if path.is_dir() else {"told": {"heads": 2}, "preprocessing": PLAIN}
     with must_raise(VitrailError) as caught:
-        vitrail.load(path, **said)
+        vitrail.load(path, **hostile.told_of(path))
     assert caught.value.exit_code in (2, 3)
     assert len(str(caught.value)) < 5000
     assert hostile.left(outside) == {"kept": hostile.KEPT}
@@ -58,7 +59,7 @@ def must_be_refused(case: hostile.Case, root: Path) -> VitrailError:
     return caught.value
 
 
-@pytest.mark.parametrize("name", TEN)
+@pytest.mark.parametrize("name", TWELVE)
 def test_hostile_files_are_refused(name: str, tmp_path: Path) -> None:
     must_be_refused(hostile.CASES[name], tmp_path)
 
@@ -67,8 +68,7 @@ def test_hostile_files_are_refused(name: str, tmp_path: Path) -> None:
 def test_the_same_files_without_the_harm_open(name: str, tmp_path: Path) -> None:
     folder, outside = hostile.fresh(tmp_path)
     path = hostile.HARMLESS[name](folder, outside)
-    said = {} if path.is_dir() else {"told": {"heads": 2}, "preprocessing": PLAIN}
-    model = vitrail.load(path, **said)
+    model = vitrail.load(path, **hostile.told_of(path))
     state, wanted = model.network.state_dict(), hostile.tensors()
     assert state.keys() == wanted.keys()
     assert all(torch.equal(state[key], wanted[key]) for key in wanted)

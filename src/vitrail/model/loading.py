@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitrail import weights
 from vitrail.data.background_file import background_in, read_background
@@ -25,13 +25,16 @@ from vitrail.io import read_json
 from vitrail.model.model import Model, resized
 from vitrail.nn import STANDARD, Parts, parts_of
 from vitrail.nn.embedding import Size
-from vitrail.nn.networks import build, config_from_dict
+from vitrail.nn.networks import build, config_from_dict, without_numbers
 from vitrail.own import OWN as OWN_PART, check_given, check_kind
 from vitrail.tasks import TASKS, Task
 from vitrail.weights.names import is_foreign, is_ours
 
 OLD, FORMAT = (1, 2), 3  # the old ones are read, by `weights/format1.py`, and never written
 KEY = "vitrail"  # under which all that is ours stands in `config.json`, beside the keys of other libraries
+BROKEN = (LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError, MemoryError)
+DEPTHS = "depth", "encoder_depth", "decoder_depth"
+SLACK = 2**20  # numbers that a network may have above twice those of its file
 OWN = "own"  # the kind of a network that a person made
 WEIGHTS, CONFIG, PREPROCESSOR = "model.safetensors", "config.json", "preprocessor_config.json"
 SAVED_AGAIN = "the folder of another run, or train again"
@@ -88,14 +91,20 @@ def load(
     learnt = _task_of(config, task)
     own = _own_network(config, network)
     try:
-        network = own if own is not None else build(config_from_dict(config["network"]), made)
-        network.eval()
         text = config["input"]
         reads = Vocabulary.from_dict(text) if text else from_hugging_face(read_json(folder / PREPROCESSOR, SAVED_AGAIN))
-        model = Model(network, reads, learnt.codec_from_dict(config["output"]), learnt, facts=dict(config["facts"]))
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+    except BROKEN as error:
         raise _damaged(folder, error) from error
-    _fill(network, folder / WEIGHTS, config.get("timm", False))
+    tensors = read_tensors(folder / WEIGHTS, SAVED_AGAIN)
+    try:
+        if own is None and parts is None:
+            _check_asked(config["network"], made, tensors)
+        network = own if own is not None else build(config_from_dict(config["network"]), made)
+        network.eval()
+        model = Model(network, reads, learnt.codec_from_dict(config["output"]), learnt, facts=dict(config["facts"]))
+    except BROKEN as error:
+        raise _damaged(folder, error) from error
+    _fill(network, tensors, folder / WEIGHTS, config.get("timm", False))
     network.to(device)
     file = background_in(folder)
     model = model if file is None else replace(model, background=read_background(file, model.preprocessing))
@@ -164,13 +173,25 @@ def _own_network(config: Mapping[str, Any], given: nn.Module | None) -> nn.Modul
     raise UsageError(f"this model's network is {named}, and {type(given).__name__} is given", "its own, or none")
 
 
-def _fill(network: Any, file: Path, timm: bool) -> None:
-    """Fill a network from a safetensors file, `timm` if under its names; it is untouched when the file does not fit.
+def _check_asked(asked: Mapping[str, Any], parts: Parts, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a network much larger than its tensors, before memory and time are taken; raises ValueError."""
+    each = [asked, *(part for part in asked.values() if isinstance(part, Mapping))]
+    blocks = sum(value for part in each for name, value in part.items() if name in DEPTHS and isinstance(value, int))
+    if blocks > len(tensors):
+        raise ValueError(f"{blocks:,} blocks are asked for, and there are {len(tensors):,} tensors")
+    with without_numbers():
+        numbers = sum(tensor.numel() for tensor in build(config_from_dict(asked), parts).state_dict().values())
+    found = sum(tensor.numel() for tensor in tensors.values())
+    if numbers > 2 * found + SLACK:
+        raise ValueError(f"{numbers:,} numbers are asked for, and there are {found:,}")
+
+
+def _fill(network: Any, tensors: dict[str, Tensor], file: Path, timm: bool) -> None:
+    """Fill a network with tensors, `timm` if under its names; it is untouched when they do not fit.
 
     Raises:
-        DataError: If the file is missing or damaged, or its tensors are not exactly the network's.
+        DataError: If they are not exactly the network's.
     """
-    tensors = read_tensors(file, SAVED_AGAIN)
     wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     if timm and tensors.keys() != wanted.keys():
         try:

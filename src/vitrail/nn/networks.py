@@ -3,12 +3,14 @@
 build(config_from_dict({"kind": "ViT", "image_size": 28, ...}))
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from vitrail.errors import UsageError, nearest
 from vitrail.nn.blocks import Parts
@@ -71,6 +73,25 @@ def build(config: NetworkConfig, parts: Parts | None = None) -> nn.Module:
     """
     network = NETWORKS[kind_of(config)][1]
     return network(config) if parts is None else network(config, parts)
+
+
+class _NotDrawn(TorchFunctionMode):
+    """Leaves tensors as they are where they would be filled: on `meta` that costs seconds of imports for nothing."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        given = kwargs or {}
+        if getattr(func, "__module__", "") == nn.init.__name__:
+            return given["tensor"] if "tensor" in given else args[0]
+        return func(*args, **given)
+
+
+@contextmanager
+def without_numbers() -> Iterator[None]:
+    """Networks that are built inside have tensors with shapes and no numbers, whatever their size."""
+    with torch.device("meta"), _NotDrawn():
+        yield
 
 
 def example_inputs(

@@ -12,6 +12,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
 from vitrail.nn import PatchEmbedding, ViT, ViTConfig, resized
 from vitrail.nn.embedding import Size
+from vitrail.nn.networks import without_numbers
 
 
 def adapted(
@@ -50,7 +51,7 @@ def _grey(network: ViT, preprocessing: Preprocessing, channels: int) -> tuple[Vi
     moved = (kernel.sum(dim=(2, 3)) * ((one_mean - mean) / std)).sum(dim=1)
     own = embedding.proj.bias
     config: ViTConfig = replace(network.config, channels=1, embed_bias=True)
-    with torch.device("meta"):
+    with without_numbers():
         other = ViT(config, network.parts)
     tensors = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
     bias = moved if own is None else own.detach().double() + moved

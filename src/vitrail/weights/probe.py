@@ -20,6 +20,7 @@ from torch import Tensor
 
 from vitrail.errors import DataError, UsageError, some_of
 from vitrail.nn import SIZES, Parts, ViT, ViTConfig, parts_of
+from vitrail.nn.networks import without_numbers
 from vitrail.weights.family import Tensors
 
 PATCHES = "patch_embed.proj.weight"
@@ -123,7 +124,7 @@ def probe(tensors: Mapping[str, Tensor], told: Mapping[str, Any], where: str) ->
 
 def network_of(probed: Probed) -> ViT:
     """The network with its tensors, in eval mode; nothing is drawn at random on the way."""
-    with torch.device("meta"):
+    with without_numbers():
         network = ViT(probed.config, probed.parts)
     network.load_state_dict(probed.tensors, assign=True)
     for parameter in network.parameters():
@@ -207,7 +208,7 @@ def _with_positions(found: Tensors, seen: Mapping[str, Any], told: dict[str, Any
 
 def _hold(found: Tensors, config: ViTConfig, parts: Parts, where: str) -> None:
     """Refuse tensors that are not exactly those of the network, or not finite."""
-    with torch.device("meta"):
+    with without_numbers():
         wanted = {name: tuple(tensor.shape) for name, tensor in ViT(config, parts).state_dict().items()}
     shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
     wrong = [name for name in {**wanted, **shapes} if wanted.get(name) != shapes.get(name)]
