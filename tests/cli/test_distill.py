@@ -140,7 +140,7 @@ BAD = [
     ("--teacher {run}", USAGE, "data"),
     ("digits --teacher nowhere", DATA, "teacher nowhere"),
     ("digits --teacher torchvision:resnet81", USAGE, "torchvision resnet81"),
-    ("digits --teacher hub:x/y", USAGE, "hub:"),
+    ("digits --teacher hub:x/y", USAGE, "hub:x/y"),
     ("digits --teacher torchvision:resnet18 --teacher-weights gone.pth", DATA, "gone.pth"),
     ("digits --teacher torchvision:resnet18 --teacher-weights random --fit-head never", DATA, "resnet18 0 10"),
     ("digits --teacher {run} --temperature 0", USAGE, "temperature 0"),

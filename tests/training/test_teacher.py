@@ -423,7 +423,7 @@ def test_a_timm_network() -> None:
         ("torchvision:resnet81", "torchvision:resnet18"),
         ("torchvision:fcn_resnet50", "torchvision:"),
         ("timm:resnet81", "timm:resnet"),
-        ("hub:some/model", "torchvision:NAME"),
+        ("hub:some/model", "hf:some/model"),
     ],
 )
 def test_unknown_names_offer_the_nearest(what: str, hint: str) -> None:

@@ -109,17 +109,17 @@ def test_others_open_it_and_say_the_same(form: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("size", "resize", "ratio"),
-    [((32, 32), "crop", 1.0), ((48, 48), "crop", 0.9), ((48, 48), "squash", 1.0), ((32, 40), "squash", 1.0)],
+    [((32, 32), "crop", 1.0), ((48, 48), "crop", 0.9), ((48, 48), "squash", 0.9), ((32, 40), "squash", 1.0)],
     ids=str,
 )
 def test_others_prepare_images_alike(size: tuple[int, int], resize: Any, ratio: float, tmp_path: Path) -> None:
-    """Noise over a gradient as JPEG: within one level of 255 in every pixel."""
+    """Noise over a gradient as JPEG: the same pixels, far within one level of 255."""
     preprocessing = Preprocessing(size, resize=resize, crop_ratio=ratio, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
     model = replace(model_of(replace(BASE, image_size=size), {}), input=preprocessing)
     save(model, tmp_path)
     processor = AutoImageProcessor.from_pretrained(tmp_path)
     generator = np.random.default_rng(0)
-    for high, wide in ((50, 71), (120, 83), (33, 33), (500, 375)):
+    for high, wide in ((50, 71), (430, 288), (33, 33), (500, 375)):
         x, y = np.meshgrid(np.linspace(0, 255, wide), np.linspace(0, 255, high))
         noise = generator.normal(0, 30, (high, wide, 3))
         pixels = np.stack([x, y, (x + y) / 2], axis=2) + noise
@@ -128,7 +128,7 @@ def test_others_prepare_images_alike(size: tuple[int, int], resize: Any, ratio: 
         theirs = processor(image, return_tensors="pt")["pixel_values"][0]
         ours = model.preprocessing(tmp_path / "image.jpg")
         levels = (ours - theirs).abs() * torch.tensor(preprocessing.std)[:, None, None] * 255
-        assert float(levels.max()) <= 1 + 1e-3, (high, wide)
+        assert float(levels.max()) <= 1e-3, (high, wide)
 
 
 @pytest.mark.parametrize(("fields", "parts"), INEXPRESSIBLE, ids=str)

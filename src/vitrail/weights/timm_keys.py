@@ -70,8 +70,9 @@ def timm_keys(
 ) -> dict[str, Any]:
     """The keys of timm's model hub for this model; empty when timm cannot express it.
 
-    Its transforms give our pixels within one level of 255 where an image is squashed, or cropped to a square. A crop
-    to a rectangle is scaled to sides that are rounded otherwise, and a padded image lies on the mean's colour.
+    Its transforms give our pixels where an image is squashed, or cropped to a square. A crop to a rectangle is scaled
+    to sides that are rounded otherwise, a middle that begins one `down` begins at the even pixel, and a padded image
+    lies on the mean's colour.
 
     Args:
         config: Of the network.

@@ -31,11 +31,9 @@ from vitrail.tasks.features import Numbers
 from vitrail.training.checkpoint import weights_hash
 from vitrail.training.execution import Work
 from vitrail.weights.classifiers import open_classifier
-from vitrail.weights.names import is_foreign
 from vitrail.weights.tables import timm_table
 
 FOREIGN = ("torchvision:", "timm:")  # before the name of a network of another library, ViT or not
-KINDS = "torchvision:NAME, timm:NAME, hf:OWNER/NAME, a file of weights"
 TRIED = 2  # images that a teacher's cost is taken of; a network may take a single one for none
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, as Pillow turns colour into grey
 
@@ -172,12 +170,10 @@ def open_teacher(what: str | Path, weights: str = "pretrained", size: int = 0, h
         UsageError: If there is no network of that name, or it is no classifier of images.
         DataError: If the folder or the weights are missing or damaged, or do not fit.
     """
-    kind, colon, name = str(what).partition(":")
+    kind, _, name = str(what).partition(":")
     if str(what).startswith(FOREIGN) and (weights != "pretrained" or not _is_plain_vit(kind, name)):
         found = open_classifier(kind, name, weights, head=head)
         teacher = Teacher(found.network, found.preprocessing, found.classes, str(what))
-    elif colon and len(kind) > 1 and not is_foreign(what) and not Path(what).exists():
-        raise UsageError(f"there is no kind of teacher '{kind}:'", f"{KINDS} or a run folder")
     else:
         model = _loaded(what)
         teacher = of_model(model, str(what))
