@@ -92,14 +92,20 @@ class AttentionPooling(nn.Module):
 
     def forward(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b d"]:
         """What the query reads in the patches."""
-        read = self.attn(self.query.expand(len(tokens), -1, -1), tokens[:, prefix:])
+        read = self.attn.join(self.attn.attend(*self._asked(tokens, prefix)))
         return (read + self.mlp(self.norm(read)))[:, 0]
 
     def token_weights(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b n"]:
         """How much each token counts: the weights of the query, as the mean over the heads."""
-        queries, keys, _ = self.attn.project(self.query.expand(len(tokens), -1, -1), tokens[:, prefix:])
+        queries, keys, _ = self._asked(tokens, prefix)
         weights = attention_weights(queries, keys).mean(dim=1)[:, 0]
         return torch.cat([weights.new_zeros(len(tokens), prefix), weights], dim=1)
+
+    def _asked(self, tokens: Tokens, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The query's queries, the patches' keys and values: by one map as a whole, so that another can wrap it."""
+        queries, _, _ = self.attn.project(self.query.expand(len(tokens), -1, -1))
+        _, keys, values = self.attn.project(tokens[:, prefix:])
+        return queries, keys, values
 
     def detached(self) -> nn.Module:
         """Itself: it is linear as soon as its parts are held."""
