@@ -371,6 +371,13 @@ def test_the_background_comes_back_to_the_bit(tmp_path: Path) -> None:
     assert (place / CARD).read_text(encoding="utf-8") != (save(model_of(), tmp_path / "bare") / CARD).read_text()
 
 
+def test_the_file_of_tensors_stands_for_its_folder(tmp_path: Path) -> None:
+    model = replace(with_background(), facts={"seed": 3})
+    again = load(save(model, tmp_path) / WEIGHTS)
+    assert torch.equal(again.background, model.background)
+    assert (again.facts, again.output) == (model.facts, model.output)
+
+
 def test_the_background_of_a_former_model_does_not_stay(tmp_path: Path) -> None:
     save(with_background(), tmp_path)
     save(model_of(), tmp_path)

@@ -76,6 +76,8 @@ def load(
         UsageError: If the model was saved with a task, network or parts of your own, and they are not given.
     """
     check_kind("task", task, Task, "task=MyTask()")
+    if Path(path).name == WEIGHTS and is_ours(Path(path).parent):  # the tensors of a model that says the rest itself
+        path = Path(path).parent
     foreign = {"told": told, "preprocessing": preprocessing, "classes": classes}
     if is_foreign(path):
         from vitrail.model.foreign import open_foreign  # with all families, which a model of ours does not need
