@@ -65,8 +65,8 @@ def main() -> None:
     print(
         f"timm {timm.__version__}: {len(table)} architectures, {sum(len(row['tags']) for row in table.values())} weights"
     )
-    for name, why in left_out.items():
-        print(f"left out: {name}: {why[:150]}")
+    for name, reason in left_out.items():
+        print(f"left out: {name}: {reason[:150]}")
 
 
 if __name__ == "__main__":
