@@ -4,17 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 import transformers
 from torch import Tensor
 
 import vitrail
 from tests.errors import must_raise
-from tests.weights.families import ROWS, answer
+from tests.weights.families import NETWORK, ROWS, answer, redrawn
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
 from vitrail.model.model import Model, resized
-from vitrail.weights.convert import family_of
+from vitrail.weights.convert import family_of, from_tensors
 from vitrail.weights.family import renamed, stripped, written
 from vitrail.weights.files import read_weights
 from vitrail.weights.names import find
@@ -91,3 +92,12 @@ def test_what_a_configuration_leaves_out_is_what_transformers_takes() -> None:
     for kind, family in KINDS.items():
         full = transformers.CONFIG_MAPPING[kind]().to_dict()
         assert facts_of({"model_type": kind}, family) == facts_of({**full, "id2label": None}, family)
+
+
+def test_a_square_that_is_only_guessed_is_said() -> None:
+    """Nine positions are those of 3 x 3 patches, or of a class token and 2 x 4."""
+    state = redrawn(timm.create_model("vit_tiny_patch16_224", **NETWORK, img_size=(32, 64))).state_dict()
+    guessed = from_tensors(state, {"heads": 3}, "a file")
+    right = from_tensors(state, {"heads": 3, "image_size": (32, 64)}, "a file")
+    assert (guessed.network.config.image, right.network.config.image) == ((48, 48), (32, 64))
+    assert len(guessed.assumed) == len(right.assumed) + 1

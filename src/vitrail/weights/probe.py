@@ -104,7 +104,7 @@ def probe(tensors: Mapping[str, Tensor], told: Mapping[str, Any], where: str) ->
     if missing:
         hint = f"vitrail.load({where!r}, told={{{', '.join(repr(name.split()[0]) + ': ...' for name in missing)}}})"
         raise UsageError(f"{where}: no tensor says {', '.join(missing)}", hint)
-    found = _with_positions(found, seen, told, where)
+    found = _with_positions(found, seen, told, where, assumed)
     pooling = (
         "class" if parts["pooling"] in ("class", "attention", "class_and_mean") and seen["class_token"] else "mean"
     )
@@ -173,7 +173,9 @@ def _parts(found: Tensors, pooling: str, assumed: list[str]) -> tuple[dict[str, 
     return parts, classes
 
 
-def _with_positions(found: Tensors, seen: Mapping[str, Any], told: dict[str, Any], where: str) -> Tensors:
+def _with_positions(
+    found: Tensors, seen: Mapping[str, Any], told: dict[str, Any], where: str, assumed: list[str]
+) -> Tensors:
     """The tensors with positions for all tokens, zeros for those that have none; `told` gets the size of an image."""
     prefix = [int(seen["class_token"]), int(seen["distillation_token"]), seen["registers"]]
     given = found.get("pos_embed")
@@ -193,6 +195,8 @@ def _with_positions(found: Tensors, seen: Mapping[str, Any], told: dict[str, Any
             raise UsageError(problem, "image_size=(height, width) in pixels")
         front, side = square[0]
         told["image_size"] = (side * seen["patch_size"][0], side * seen["patch_size"][1])
+        if front != sum(prefix):
+            assumed.append(f"a square image, since {count} positions make one without those of other tokens")
     else:
         patches = math.prod(pixels // patch for pixels, patch in zip(sides, seen["patch_size"], strict=True))
         front = count - patches
