@@ -167,9 +167,9 @@ def resolved(outside: Path) -> bytes:
     return b"cpkgutil\nresolve_name\n(Vos:system\ntR(V" + touch(outside).encode() + b"\ntR."
 
 
-def unpacked(content: bytes) -> dict[str, bytes]:
+def deflated(content: bytes) -> bytes:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+        return zipped([(name, archive.read(name)) for name in archive.namelist()], zipfile.ZIP_DEFLATED)
 
 
 def flipped(content: bytes, at: int) -> bytes:
@@ -239,7 +239,7 @@ PICKLES: dict[str, Case] = {
     "without_numbers": saved(lambda outside: torch.empty(3, device="meta")),
     "a_view_of_4_TB": saved(lambda outside: torch.ones(1).expand(10**6, 10**6)),
     "a_view_of_64_MB": saved(lambda outside: torch.ones(1).expand(2**24)),
-    "packed": raw(lambda o: zipped(unpacked(whole(changed(x=torch.zeros(2**24)))).items(), zipfile.ZIP_DEFLATED)),
+    "packed": raw(lambda outside: deflated(whole(changed(mask_token=torch.zeros(2**24))))),
     "a_list": raw(lambda outside: whole([1, 2])),
     "numbers_for_names": raw(lambda outside: whole({1: torch.ones(2)})),
     "numbers_for_tensors": raw(lambda outside: whole({**tensors(), "epoch": 3})),
@@ -513,7 +513,7 @@ ARRAYS: dict[str, Case] = {
     "header_2": with_bias(header("{" + " " * 2**20 + "}", version=2)),
     "header_3": with_bias(header("{}", version=3)),
     "no_array": with_bias(b"text"),
-    "bomb": npz(arrays(zipfile.ZIP_DEFLATED, x=np.zeros(2**26, dtype=np.uint8))),
+    "bomb": npz(arrays(zipfile.ZIP_DEFLATED, mask_token=np.zeros(2**26, dtype=np.uint8))),
     "names_alike": npz(lambda o: zipped([("a.npy", as_array(np.ones(2)))] * 2)),
     "path_out": npz(lambda o: zipped([("../../outside/canary", as_array(np.ones(2)))])),
     "20001_arrays": npz(lambda o: zipped([(f"{i}.npy", b"") for i in range(20_001)])),

@@ -1,9 +1,11 @@
 """Files of weights from strangers: each is read, or refused in one line, and nothing else happens."""
 
+import contextlib
 import os
 import socket
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -15,6 +17,7 @@ from tests.weights import hostile
 from vitrail.data import Preprocessing
 from vitrail.data.tensor_files import read_tensors
 from vitrail.errors import DataError, VitrailError
+from vitrail.model import loading
 from vitrail.weights import files
 from vitrail.weights.files import read_weights
 
@@ -134,6 +137,23 @@ def test_no_network_is_built_for_blocks_that_are_not_there(
     monkeypatch.setattr("vitrail.weights.probe.ViT", lambda config, parts: built.append(config))
     must_be_refused(hostile.SAFETENSORS[name], tmp_path)
     assert built == []
+
+
+@pytest.mark.parametrize("name", ["width_2e+04", "classes", "registers", "depth_1e+04"])
+def test_no_memory_is_taken_for_what_a_configuration_asks_for(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, places = loading.build, []
+
+    def build(config: Any, parts: Any) -> Any:
+        with torch.device("meta") if places else contextlib.nullcontext():  # the planted fault would take gigabytes
+            network = real(config, parts)
+        places.append(next(network.parameters()).device.type)
+        return network
+
+    monkeypatch.setattr(loading, "build", build)
+    must_be_refused(hostile.OWN[name], tmp_path)
+    assert places == (["meta"] if not name.startswith("depth") else [])
 
 
 # ---- what is read stays what it was

@@ -20,6 +20,7 @@ from torchvision.transforms._presets import ImageClassification
 import vitrail
 from tests.errors import must_raise
 from tests.weights import hostile
+from vitrail.cli.main import main
 from vitrail.errors import DataError, UsageError, VitrailError
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
@@ -233,6 +234,19 @@ def test_an_unknown_name_offers_the_nearest(name: str, meant: str, hubs: Hubs) -
         vitrail.load(name)
     assert caught.value.hint.startswith(meant)
     assert hubs.connections == []
+
+
+@pytest.mark.parametrize(("name", "code"), [("hf:lab/none", 3), ("timm:vit_tiny_patch16_242", 2)])
+def test_the_command_line_leaves_with_the_right_code(
+    name: str, code: int, hubs: Hubs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hubs.offline(monkeypatch)
+    with pytest.raises(SystemExit) as left:
+        main(["models", name])
+    assert left.value.code == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.strip().splitlines()) == 2
 
 
 def told(kind: type[errors.HfHubHTTPError]) -> Callable[..., str]:

@@ -212,13 +212,15 @@ def _beside(found: Found, converted: Converted) -> Preprocessing | None:
     stated = found.facts.get("preprocessing")
     if isinstance(stated, Preprocessing):
         return stated
-    if found.preprocessor is not None:
-        return from_hugging_face(found.preprocessor)
     published = (found.config or {}).get("pretrained_cfg")
-    if not published:
-        return None
     try:
-        return preprocessing_of(published)
+        if found.preprocessor is not None:
+            return from_hugging_face(found.preprocessor)
+        return preprocessing_of(published) if published else None
+    except VitrailError as error:
+        raise DataError(
+            f"{found.origin}: {error.problem}", "preprocessing=, or the files as their hub has them"
+        ) from error
     except KeyError as error:
         raise DataError(f"{found.origin}: its pretrained_cfg has no {error}", "preprocessing=") from error
 

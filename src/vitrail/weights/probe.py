@@ -116,7 +116,10 @@ def probe(tensors: Mapping[str, Tensor], told: Mapping[str, Any], where: str) ->
     known = {field.name for field in fields(ViTConfig)}
     rest = {name: value for name, value in told.items() if name in known and name not in seen}
     head_dim = 0 if heads * (inner // heads) == width else inner // heads
-    config = ViTConfig.from_dict({**rest, **seen, "heads": heads, "head_dim": head_dim, "pooling": pooling})
+    try:
+        config = ViTConfig.from_dict({**rest, **seen, "heads": heads, "head_dim": head_dim, "pooling": pooling})
+    except UsageError as error:
+        raise UsageError(f"{where}: {error.problem}", error.hint) from error
     named = parts_of({slot: name for slot, name in parts.items() if name not in ("class", "mean")})
     _hold(found, config, named, where)
     return Probed(config, named, {name: tensor.float().contiguous() for name, tensor in found.items()}, tuple(assumed))
