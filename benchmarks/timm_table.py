@@ -62,9 +62,8 @@ def main() -> None:
             table[name] = found
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in table.items())
     OUT.write_text(f"{{\n{lines}\n}}\n")
-    print(
-        f"timm {timm.__version__}: {len(table)} architectures, {sum(len(row['tags']) for row in table.values())} weights"
-    )
+    count = sum(len(found["tags"]) for found in table.values())
+    print(f"timm {timm.__version__}: {len(table)} architectures, {count} weights")
     for name, reason in left_out.items():
         print(f"left out: {name}: {reason[:150]}")
 

@@ -166,6 +166,7 @@ def _model(
     network, reads = adapted(network, reads, image_size, channels)
     facts = {
         "origin": found.origin,
+        **({"name": row.name} if row else {}),
         "licence": origin.licence,
         "vouched": origin.vouched,
         **({"trained_with": _statistics_words(row.preprocessing)} if row and _differ(row.preprocessing, reads) else {}),

@@ -52,10 +52,15 @@ def run(typed: Explain, command: str) -> int:
 
 def _write(model: Model, typed: Explain, page: Path, command: str, results: Sequence[Result]) -> None:
     """The page, the pictures beside it, and on stdout JSON or sentences for people."""
-    run = Path(typed.run).resolve().name or typed.run  # the name of its folder, also where a link leads there
+    about = model.about
+    if "vouched" in model.facts:
+        run = str(model.facts.get("name") or typed.run)
+        about = " ".join(filter(None, (about, f"The weights: {model.facts['vouched']}.")))
+    else:
+        run = Path(typed.run).resolve().name or typed.run  # the name of its folder, also where a link leads there
     title = f"Where {run} looked" if model.task.searches else f"What {run} looked at"
     explained = [one for _, one in results]
-    shown = ExplanationPage(title, typed.run, command, explained, model.about, one_scale=typed.compare)
+    shown = ExplanationPage(title, typed.run, command, explained, about, one_scale=typed.compare)
     write_explanation_page(page, shown)
     written = write_pictures(page.with_suffix(""), shown)
     if typed.json:

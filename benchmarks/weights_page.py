@@ -1,0 +1,111 @@
+"""Writes `docs/weights.md`: which weights open, how far our answers lie from their source's, and who vouches.
+
+    python -m benchmarks.weights_page
+
+Every row of the conformance suite (`tests/weights/families.py`) is made by its peer's own code with redrawn numbers,
+opened live and from its files, and asked about the same images.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+import torchvision
+import transformers
+from PIL import Image
+
+import vitrail
+from benchmarks.measure import machine
+from tests.weights.families import ROWS, answer
+from vitrail.data.hugging_face import from_hugging_face
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.weights.tables import known_table, timm_table
+from vitrail.weights.timm import preprocessing_of as of_timm
+from vitrail.weights.torchvision import preprocessing_of as of_torchvision
+
+PAGE = Path(__file__).parents[1] / "docs" / "weights.md"
+START, END = "<!-- made by benchmarks/weights_page.py -->", "<!-- end -->"
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def gap(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """The largest difference, relative to the largest number."""
+    return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+@torch.no_grad()
+def gaps(name: str, folder: Path) -> tuple[str, str]:
+    """Of a row: live, and from its files."""
+    row = ROWS[name]
+    module, files = row.make(folder)
+    live = vitrail.convert(module, preprocessing=Preprocessing(row.size, mean=MEAN, std=STD))
+    images = torch.randn(3, 3, *live.network.config.image, generator=torch.Generator().manual_seed(7))
+    opened = vitrail.load(files, told=row.told or None, preprocessing=live.preprocessing)
+    theirs = answer(module, images)
+    return f"{gap(live.network(images), theirs):.0e}", f"{gap(opened.network(images), theirs):.0e}"
+
+
+def pictures() -> list[Image.Image]:
+    """Images with edges and grain, of sizes with rests of every kind."""
+    rng, found = np.random.default_rng(0), []
+    for height, width in ((375, 500), (501, 334), (300, 299)):
+        coarse = Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)).resize((width, height), 0)
+        pixels = np.asarray(coarse) + rng.normal(0, 6, (height, width, 3))
+        found.append(Image.fromarray(pixels.clip(0, 255).astype(np.uint8)))
+    return found
+
+
+def preprocessing_gaps() -> list[tuple[str, str]]:
+    """Of each source: the largest difference of a pixel, in levels of 255."""
+    config = {"input_size": (3, 224, 224), "interpolation": "bicubic", "mean": MEAN, "std": STD, "crop_pct": 0.9}
+    resolved = timm.data.resolve_data_config({}, pretrained_cfg=config)
+    sources: dict[str, tuple[Preprocessing, Any]] = {
+        "timm": (of_timm(config), timm.data.create_transform(**resolved)),
+    }
+    for kind in ("ViT", "DeiT", "CLIP", "Bit", "Siglip"):
+        processor = getattr(transformers, f"{kind}ImageProcessorPil")()
+        keys = {**processor.to_dict(), "image_processor_type": f"{kind}ImageProcessor"}
+        sources[f"transformers, {kind}ImageProcessor"] = (
+            from_hugging_face(keys),
+            lambda image, processor=processor: processor(image, return_tensors="pt")["pixel_values"][0],
+        )
+    preset: Any = torchvision.models.get_weight("ViT_B_16_Weights.IMAGENET1K_V1").transforms()
+    sources["torchvision"] = (of_torchvision(preset), preset)
+    rows = []
+    for name, (ours, theirs) in sources.items():
+        std = torch.tensor(ours.std)[:, None, None]
+        apart = max(float(((ours(one) - theirs(one)).abs() * std * 255).max()) for one in pictures())
+        rows.append((name, f"{apart:.2f}"))
+    return rows
+
+
+def main() -> None:
+    """Measure, and write the part between the marks."""
+    torch.set_num_threads(1)
+    lines = ["| weights | gap, live | gap, from the file |", "|---|---|---|"]
+    for name in ROWS:
+        with tempfile.TemporaryDirectory() as folder:
+            lines.append(f"| {name} | {' | '.join(gaps(name, Path(folder)))} |")
+    lines += ["", "| source of the preprocessing | largest difference of a pixel, of 255 levels |", "|---|---|"]
+    lines += [f"| {name} | {apart} |" for name, apart in preprocessing_gaps()]
+    lines += ["", "| weights that somebody vouches for | who | licence |", "|---|---|---|"]
+    lines += [f"| `{row['name']}` | {row['by']} | {row['licence']} |" for row in known_table().values()]
+    tags = sum(len(row["tags"]) for row in timm_table().values())
+    lines += [
+        "",
+        f"By name: {len(timm_table())} architectures of timm {timm.__version__} with {tags} published weights.",
+    ]
+    versions = (
+        f"timm {timm.__version__}, transformers {transformers.__version__}, torchvision {torchvision.__version__}"
+    )
+    lines += ["", f"{versions}; {machine()}."]
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(START)
+    PAGE.write_text(f"{before}{START}\n" + "\n".join(lines) + f"\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
