@@ -31,7 +31,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lesson import largest, parameters, pictures, results, show
-from vitrail.nn import MLP, SILENT, Attention, EncoderBlock, Parts, PatchEmbedding, Record, ViT, ViTConfig, pre_norm
+from vitrail.nn import (
+    MLP,
+    SILENT,
+    Attention,
+    EncoderBlock,
+    Parts,
+    PatchEmbedding,
+    Record,
+    ViT,
+    ViTConfig,
+    features,
+    pre_norm,
+)
 
 RESULTS = results()
 
@@ -220,7 +232,7 @@ def leaks(network: ViT) -> float:
     torch.manual_seed(4)
     one, two, other = torch.randn(3, 1, 1, 28, 28)
     with torch.no_grad():
-        before, after = (network.features(torch.cat([one, second])).patches[0] for second in (two, other))
+        before, after = (features(network, torch.cat([one, second])).patches[0] for second in (two, other))
     return largest(after - before)
 
 

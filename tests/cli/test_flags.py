@@ -9,9 +9,10 @@ from tests.cli.command import Cli
 from vitrail.cli.args import Distill, Explain, Train
 from vitrail.cli.main import VERBS
 from vitrail.explain import METHODS
-from vitrail.tasks import TASKS
+from vitrail.tasks.table import learnt
 from vitrail.training.recipes import RECIPES
 
+WEIGHTS = {"--mean", "--std", "--class-names", "--told", "--image-size", "--channels"}
 FLAGS = {
     "train": {
         "--task",
@@ -70,8 +71,9 @@ FLAGS = {
         "--out",
         "--json",
     },
-    "evaluate": {"--split", "--data-root", "--strict", "--device", "--threads", "--json"},
+    "evaluate": {*WEIGHTS, "--split", "--data-root", "--strict", "--device", "--threads", "--json"},
     "predict": {
+        *WEIGHTS,
         "--count",
         "--data-root",
         "--beam",
@@ -84,6 +86,8 @@ FLAGS = {
         "--json",
     },
     "explain": {
+        *WEIGHTS,
+        "--similar-to",
         "--method",
         "--layer",
         "--head",
@@ -155,7 +159,7 @@ def test_help_names_what_the_tables_hold_and_nothing_else() -> None:
     assert listed(texts) == kinds.keys() - listed(classes)
     assert listed(help_of[Distill]["recipe"]) == listed(classes)
     tasks = re.findall(r"([\w-]+) \(a column (\w+)\)", help_of[Train]["task"])
-    assert set(tasks) == {(task.name, task.column) for task in TASKS.values()}
+    assert set(tasks) == {(task.name, task.column) for task in learnt().values()}
     (methods,) = (each.metadata["help"] for each in fields(Explain) if each.name == "method")
     assert listed(methods) == METHODS.keys()
 

@@ -18,15 +18,26 @@ from vitrail.cli.main import VERBS
 Typed = tuple[str, str]  # what is typed before and after: the second adds the option
 TRUSTED = ("reference", "masks", "precision")  # for the test that the other words leave out: refused beside --no-trust
 OF_ALL = {"device": ("", "--device cuda:7"), "threads": ("--threads 1", "--threads 2"), "json": ("", "--json")}
+FOREIGN: dict[str, Typed] = {  # of other people's weights, and refused for a model that says all of it itself
+    "mean": ("", "--mean 0.5"),
+    "std": ("", "--std 0.5"),
+    "class_names": ("", "--class-names {names}"),
+    "told": ("", "--told heads=2"),
+}
+SIZE: dict[str, Typed] = {"image_size": ("", "--image-size {size}"), "channels": ("", "--channels {channels}")}
 OPTIONS: dict[str, dict[str, Typed]] = {
     "evaluate": {
         **OF_ALL,
+        **FOREIGN,
+        **SIZE,
         "split": ("--split all", "--split train"),
         "data_root": ("", "--data-root {empty}"),
         "strict": ("", "--strict"),
     },
     "predict": {
         **OF_ALL,
+        **FOREIGN,
+        **SIZE,
         "count": ("", "--count 1"),
         "data_root": ("", "--data-root {empty}"),
         "beam": ("--json", "--json --beam 7"),
@@ -37,12 +48,15 @@ OPTIONS: dict[str, dict[str, Typed]] = {
     },
     "explain": {
         **OF_ALL,
+        **FOREIGN,
+        **SIZE,
         "method": ("", "--method rollout"),
         "layer": ("--method raw_attention", "--method raw_attention --layer 0"),
         "head": ("--method raw_attention", "--method raw_attention --head 0"),
         "compare": ("", "--compare --methods rollout,legrad"),
         "methods": ("--compare --methods rollout", "--compare --methods legrad"),
         "target": ("--target 4", "--target 3"),
+        "similar_to": ("", "--similar-to {photo}"),
         "rather_than": ("--target 4", "--target 4 --rather-than 3"),
         "no_trust": ("", "--no-trust"),
         "reference": ("", "--reference {run}"),
@@ -58,13 +72,28 @@ ASKED = {  # of a model of classes, one that writes what images show, and one th
     "predict": {"photos": "{photo}", "strings": "{image}", "sort-digits": "30713"},
     "explain": {"digits": "digits", "strings": "{image}"},
 }
-WRITES = {"count", "method", "layer", "head", "compare", "methods", "target", "rather_than", "no_trust", *TRUSTED}
-REFUSED = {  # beside `device`, which is not there, and `data_root`, since no set lies anywhere here
+SIZES = {"photos": ("40", "1"), "digits": ("16", "3"), "strings": ("32", "1"), "sort-digits": ("32", "1")}
+WRITES = {
+    "similar_to",
+    "count",
+    "method",
+    "layer",
+    "head",
+    "compare",
+    "methods",
+    "target",
+    "rather_than",
+    "no_trust",
+    *TRUSTED,
+}
+REFUSED = {  # beside `device`, which is not there, `data_root`, since no set lies anywhere here, and FOREIGN
     ("predict", "photos"): {"count", "beam", "sample", "temperature", "seed"},
-    ("predict", "strings"): {"count"},
-    ("predict", "sort-digits"): {"count"},
-    ("explain", "digits"): set(TRUSTED),
-    ("explain", "strings"): WRITES,
+    ("evaluate", "strings"): {*SIZE},
+    ("evaluate", "sort-digits"): {*SIZE},
+    ("predict", "strings"): {"count", *SIZE},
+    ("predict", "sort-digits"): {"count", *SIZE},
+    ("explain", "digits"): {"similar_to", "channels", *TRUSTED},
+    ("explain", "strings"): {*WRITES, *SIZE},
 }
 IDLE = {"strict"}  # where nothing is left out
 
@@ -90,7 +119,11 @@ def test_every_option_changes_the_answer_or_is_refused(verb: str, name: str, cli
         "image": texts / "3.png",
         "photo": photographs / "abc" / "val" / "a" / "a_000.jpg",
         **{folder: tmp_path / folder for folder in ("empty", "new")},
+        "names": tmp_path / "names.txt",
+        "size": SIZES[name][0],
+        "channels": SIZES[name][1],
     }
+    (tmp_path / "names.txt").write_text("a\nb\n")
 
     def answer(option: str, more: str) -> tuple[object, ...]:
         words = f"{verb} {{run}} {ASKED[verb][name]} {more}"
@@ -119,4 +152,4 @@ def test_every_option_changes_the_answer_or_is_refused(verb: str, name: str, cli
             continue
         assert found[0] in (0, DATA), found
         assert found != usual or (option in IDLE and name != "photos"), f"{option} is swallowed"
-    assert refused == {"device", "data_root"} | REFUSED.get((verb, name), set())
+    assert refused == {"device", "data_root", *FOREIGN} | REFUSED.get((verb, name), set())

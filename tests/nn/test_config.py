@@ -25,6 +25,7 @@ INVALID: dict[str, list] = {
     "registers": [-1, 1.5, "4", None, True],
     "pooling": ["max", "token", "", None, 1],
     "positions": ["learnt", "2d", None, 0],
+    "position_resize": ["tim", "bicubic", None, 0],
     "activation": ["geluu", "swish", None, 0],
     "embed_bias": ["true", 1, None],
     "qkv_bias": ["true", 1, None],

@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.nn.reference import explicit_weights, pictures
 from tests.nn.sequences import PADDING, PICTURES, by_torch_decoder, image_to_sequence, targets
 from vitrail.errors import UsageError
-from vitrail.nn import Cache, ImageToSequence, ImageToSequenceConfig, Parts, Record, ViTConfig
+from vitrail.nn import Cache, ImageToSequence, ImageToSequenceConfig, Parts, Record, ViTConfig, features
 
 ENCODERS = {
     "class token and registers": PICTURES.encoder,
@@ -29,7 +29,7 @@ def test_the_memory_is_the_patches_of_the_vit(encoder: str):
     network = image_to_sequence(replace(PICTURES, encoder=ENCODERS[encoder]))
     memory = network.encode(images())
     assert memory.mask is None
-    assert torch.equal(memory.tokens, network.encoder.features(images()).patches.flatten(1, 2))
+    assert torch.equal(memory.tokens, features(network.encoder, images()).patches.flatten(1, 2))
     assert memory.tokens.shape == (3, 6, 16)
 
 

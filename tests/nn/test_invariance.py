@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 from tests.nn.reference import pictures, redraw
-from vitrail.nn import STANDARD, Parts, ViT, ViTConfig
+from vitrail.nn import STANDARD, Parts, ViT, ViTConfig, features
 
 SMALL = ViTConfig(image_size=(16, 24), patch_size=8, classes=5, width=24, depth=3, heads=3)
 FORMS = {
@@ -77,11 +77,11 @@ def test_any_grid_of_1_to_40_patches_works(narrow: dict[str, ViT], positions: st
     network = narrow[positions]
     images = pictures(2, 1, grid[0] * 2, grid[1] * 3)
     with torch.no_grad():
-        logits, features = network(images), network.features(images)
+        logits, described = network(images), features(network, images)
     assert network.grid(images) == grid
     assert logits.shape == (2, 3)
     assert logits.isfinite().all()
-    assert features.patches.shape == (2, *grid, 8)
+    assert described.patches.shape == (2, *grid, 8)
     alone = network(images[:1])[0]
     assert (alone - logits[0]).abs().max() <= 1e-5
 

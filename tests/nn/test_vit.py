@@ -24,6 +24,7 @@ from vitrail.nn import (
     StochasticDepth,
     ViT,
     ViTConfig,
+    features,
     resized,
 )
 from vitrail.nn.blocks import own
@@ -118,18 +119,18 @@ def test_the_network_is_its_three_steps_and_features_are_named(form: str):
     assert torch.equal(tokens, network.run_blocks(network.run_blocks(network.embed(images), stop=2), first=2))
     logits = network.readout(tokens)
     assert torch.equal(logits, network(images, record))
-    features, normed = network.features(images), network.norm(tokens)
-    assert features.patches.shape == (2, *config.grid, config.width)
-    assert torch.equal(features.patches.flatten(1, 2), normed[:, config.prefix :])
-    assert torch.equal(features.registers, normed[:, config.prefix - config.registers : config.prefix])
-    assert torch.equal(features.pooled, record["pooled"])
+    described, normed = features(network, images), network.norm(tokens)
+    assert described.patches.shape == (2, *config.grid, config.width)
+    assert torch.equal(described.patches.flatten(1, 2), normed[:, config.prefix :])
+    assert torch.equal(described.registers, normed[:, config.prefix - config.registers : config.prefix])
+    assert torch.equal(described.pooled, record["pooled"])
     if config.class_token:
-        assert features.class_token is not None
-        assert torch.equal(features.class_token, normed[:, 0])
+        assert described.class_token is not None
+        assert torch.equal(described.class_token, normed[:, 0])
     else:
-        assert features.class_token is None
+        assert described.class_token is None
     if not config.distillation_token:
-        torch.testing.assert_close(network.head(features.pooled), logits)
+        torch.testing.assert_close(network.head(described.pooled), logits)
 
 
 def test_patches_of_the_features_stand_where_they_stand_in_the_picture():
@@ -140,7 +141,7 @@ def test_patches_of_the_features_stand_where_they_stand_in_the_picture():
     images = pictures(1, 3, 16, 24)
     changed = images.clone()
     changed[:, :, 8:12, 16:24] += 1
-    differs = (network.features(images).patches != network.features(changed).patches).any(dim=-1)[0]
+    differs = (features(network, images).patches != features(network, changed).patches).any(dim=-1)[0]
     assert differs.nonzero().tolist() == [[2, 2]]
 
 
@@ -273,12 +274,12 @@ def must_be_made_once(parts: Parts) -> None:
     config = replace(SMALL, distillation_token=True)
     network = ViT(config, Parts(**{name: watched(name) for name in made}))
     depth = config.depth
-    once = dict.fromkeys(("embedding", "positions", "embed_norm", "pooling"), 1)
+    once = dict.fromkeys(("embedding", "positions", "embed_norm", "last_norm", "pooling"), 1)
     each = dict.fromkeys(("attention", "mlp", "activation"), depth)
     assert {name: len(parts) for name, parts in made.items()} == {
         **once,
         **each,
-        "norm": 2 * depth + 1,
+        "norm": 2 * depth,
         "scale": 2 * depth,
         "head": 2,
     }

@@ -37,6 +37,7 @@ from .generate import (
     Search as Search,
     generate as generate,
 )
+from .image_features import Features as Features, features as features
 from .parts import check_parts as check_parts, names_of as names_of, parts_of as parts_of
 from .record import (
     SILENT as SILENT,
@@ -54,4 +55,4 @@ from .seq2seq import (
     TransformerConfig as TransformerConfig,
 )
 from .twin import detached as detached, evaluating as evaluating, resized as resized, twin as twin
-from .vit import Features as Features, ViT as ViT
+from .vit import ViT as ViT

@@ -67,6 +67,7 @@ class Parts:
     def over(self, standard: "Parts", config: Any) -> "Parts":
         """These, and the standard ones where none is given, for one network: they are called without arguments."""
         slots = {slot.name: getattr(self, slot.name) for slot in fields(self)}
+        slots["last_norm"] = self.norm if self.last_norm is own else self.last_norm
         made = {name: partial(getattr(standard, name) if part is own else part, config) for name, part in slots.items()}
         return Parts(**{**made, "mlp": partial(made["mlp"], made["activation"])})
 
@@ -175,13 +176,8 @@ class QuickGELU(nn.Module):
         return tokens * torch.sigmoid(1.702 * tokens)
 
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "gelu": nn.GELU,
-    "relu": nn.ReLU,
-    "gelu_tanh": partial(nn.GELU, "tanh"),
-    "quick_gelu": QuickGELU,
-    "silu": nn.SiLU,
-}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU, "silu": nn.SiLU}
+ACTIVATIONS |= {"gelu_tanh": partial(nn.GELU, "tanh"), "quick_gelu": QuickGELU}
 BLOCK = Parts(  # the standard parts of a block, in every network
     norm=lambda c: nn.LayerNorm(c.width, eps=c.norm_eps),
     attention=lambda c: Attention(

@@ -5,7 +5,6 @@ and every token gets its position added. The tokens in front of the patches are 
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -87,33 +86,28 @@ def sinusoids_2d(grid: Size, width: int) -> Float[Tensor, "p d"]:
 
 
 # Whose positions they are decides how they are carried to another grid: the results differ by up to 0.07
-RESIZE_RULES: dict[str, Callable[[Tensor, Size], Tensor]] = {
-    "timm": lambda plane, grid: F.interpolate(plane, grid, mode="bicubic", antialias=True, align_corners=False),
-    "transformers": lambda plane, grid: F.interpolate(plane, grid, mode="bicubic", align_corners=False),
-    "torchvision": lambda plane, grid: F.interpolate(plane, grid, mode="bicubic", align_corners=True),
-    "dinov2": lambda plane, grid: F.interpolate(
-        plane, mode="bicubic", scale_factor=tuple((n + 0.1) / m for n, m in zip(grid, plane.shape[2:], strict=True))
-    ),
-}
+RESIZE_RULES = {"timm": {"antialias": True}, "transformers": {}, "dinov2": {}, "torchvision": {"align_corners": True}}
 
 
 def resize_positions(
-    positions: Float[Tensor, "1 n d"], prefix: int, old: Size, new: Size, rule: str = "timm"
-) -> Float[Tensor, "1 m d"]:
+    positions: Float[Tensor, "1 n d"] | None, prefix: int, old: Size, new: Size, rule: str = "timm"
+) -> Float[Tensor, "1 m d"] | None:
     """Carry positions from one grid to another by bicubic interpolation; the same grid gives the same tensor.
 
     The patches' positions are read as an image of `old` (rows, columns) and resized to exactly `new`; positions of the
     prefix tokens are untouched. Computed in float32.
 
     Args:
-        positions: Positions of the prefix tokens, then of the patches in reading order.
+        positions: Positions of the prefix tokens, then of the patches in reading order; None stays None.
         prefix: Number of prefix tokens.
         old: Grid that the positions belong to.
         new: Grid wanted.
         rule: Whose way of resizing, of `RESIZE_RULES`.
     """
-    if old == new:
+    if positions is None or old == new:
         return positions
     front, patches = positions[:, :prefix], positions[:, prefix:]
-    plane = RESIZE_RULES[rule](patches.float().unflatten(1, old).permute(0, 3, 1, 2), new)
+    plane = patches.float().unflatten(1, old).permute(0, 3, 1, 2)
+    scale = [(side + 0.1) / own for side, own in zip(new, old, strict=True)] if rule == "dinov2" else None
+    plane = F.interpolate(plane, None if scale else new, scale, mode="bicubic", **RESIZE_RULES[rule])  # pyrefly: ignore
     return torch.cat([front, plane.permute(0, 2, 3, 1).flatten(1, 2).to(positions.dtype)], dim=1)

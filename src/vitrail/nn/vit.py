@@ -9,7 +9,6 @@ grid, n tokens, d width. Parameters bear timm's names.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
-from vitrail.nn.blocks import BLOCK, STANDARD, EncoderBlock, Parts, initialise, own
+from vitrail.nn.blocks import BLOCK, STANDARD, EncoderBlock, Parts, initialise
 from vitrail.nn.config import ViTConfig
 from vitrail.nn.embedding import PatchEmbedding, Size, grid_of, resize_positions, sinusoids, sinusoids_2d
 from vitrail.nn.record import SILENT, AnyRecord, Tokens
@@ -34,9 +33,8 @@ class ClassToken(nn.Module):
 
     def token_weights(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b n"]:
         """How much each token counts: all at the first."""
-        weights = tokens.new_zeros(tokens.shape[:2], dtype=torch.promote_types(tokens.dtype, torch.float32))
-        weights[:, 0] = 1.0
-        return weights
+        whole = tokens.new_ones(len(tokens), 1, dtype=torch.promote_types(tokens.dtype, torch.float32))
+        return F.pad(whole, (0, tokens.shape[1] - 1))
 
 
 class MeanOfPatches(nn.Module):
@@ -48,9 +46,8 @@ class MeanOfPatches(nn.Module):
 
     def token_weights(self, tokens: Tokens, prefix: int) -> Float[Tensor, "b n"]:
         """How much each token counts: every patch alike."""
-        weights = tokens.new_zeros(tokens.shape[:2], dtype=torch.promote_types(tokens.dtype, torch.float32))
-        weights[:, prefix:] = 1.0 / (tokens.shape[1] - prefix)
-        return weights
+        even = torch.ones_like(tokens[:, prefix:, 0], dtype=torch.promote_types(tokens.dtype, torch.float32))
+        return F.pad(even / even.shape[1], (prefix, 0))
 
 
 def zero_head(config: ViTConfig) -> nn.Module:
@@ -73,21 +70,10 @@ OWN = replace(
     embedding=lambda c: PatchEmbedding(c.channels, c.width, c.patch, c.embed_bias),
     positions=lambda c: POSITIONS[c.positions](c),
     embed_norm=lambda c: nn.Identity(),
+    last_norm=BLOCK.norm,
     pooling=lambda c: POOLINGS[c.pooling](),
     head=zero_head,
 )
-
-
-class Features(NamedTuple):
-    """What the network says of an image before the head, all after the last norm.
-
-    Use `pooled` to search and cluster (it is what the head reads), `patches` for anything that has a place.
-    """
-
-    class_token: Float[Tensor, "b d"] | None
-    patches: Float[Tensor, "b gh gw d"]
-    registers: Float[Tensor, "b r d"]
-    pooled: Float[Tensor, "b d"]
 
 
 class ViT(nn.Module):
@@ -116,7 +102,7 @@ class ViT(nn.Module):
         self.norm_pre = made.embed_norm()
         rates = (config.stochastic_depth * index / max(1, depth - 1) for index in range(depth))
         self.blocks = nn.ModuleList(EncoderBlock(config, parts, rate) for rate in rates)
-        self.norm = made.norm() if parts.last_norm is own else made.last_norm()
+        self.norm = made.last_norm()
         self.pool = made.pooling()
         self.head = made.head()
         self.head_dist = made.head() if config.distillation_token else None
@@ -179,19 +165,8 @@ class ViT(nn.Module):
         record.keep("logits", logits)
         return logits
 
-    def features(self, images: Images) -> Features:
-        """Class token, patches as a grid, registers and the pooled vector, after the last norm."""
-        tokens, prefix = self.norm(self.encode(images)), self.config.prefix
-        registers, patches = tokens[:, prefix - self.config.registers : prefix], tokens[:, prefix:]
-        patches = patches.unflatten(1, self.grid(images))
-        return Features(
-            tokens[:, 0] if self.config.class_token else None, patches, registers, self.pool(tokens, prefix)
-        )
-
     def positions(self, grid: Size) -> Float[Tensor, "1 n d"] | None:
         """What is added to the tokens of an image of this grid; None where nothing is."""
-        if self.pos_embed is None:
-            return None
         return resize_positions(self.pos_embed, self.config.prefix, self.config.grid, grid, self.config.position_resize)
 
     def grid(self, images: Images) -> Size:

@@ -27,7 +27,7 @@ def tested() -> Comparison:
 
 
 def view_of(tested: Comparison) -> HeatView:
-    (view,) = views_of(planted_model().classes, tested, 0)
+    (view,) = views_of(planted_model().classes.__getitem__, tested, 0)
     return view
 
 

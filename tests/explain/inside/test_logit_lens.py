@@ -8,7 +8,7 @@ import torch
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from tests.explain.refused import must_refuse, must_refuse_and_say_what_works
 from vitrail.explain.inside import logit_lens, patch_lens
-from vitrail.nn import ViT, ViTConfig
+from vitrail.nn import ViT, ViTConfig, features
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -50,7 +50,7 @@ def test_patches_are_read_each_on_its_own(config: ViTConfig, size: tuple[int, in
     for layer in (0, 1, -1):
         lens = patch_lens(network, images, layer)
         assert lens.shape == (2, size[0] // 4, size[1] // 2, 4)
-        tokens = stopped(network, layer % 3 + 1).features(images).patches
+        tokens = features(stopped(network, layer % 3 + 1), images).patches
         assert (lens - tokens @ network.head.weight.T - network.head.bias).abs().max() <= 1e-5
     if config.pooling == "mean" and not config.distillation_token:
         assert (patch_lens(network, images).mean(dim=(1, 2)) - network(images)).abs().max() <= 1e-5
