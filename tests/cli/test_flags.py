@@ -96,7 +96,7 @@ FLAGS = {
         "--target",
         "--rather-than",
         "--no-trust",
-        "--reference",
+        "--background",
         "--masks",
         "--precision",
         "--count",

@@ -209,7 +209,7 @@ class Explain(Weights):
         "Only the maps, without the test on the model that says how far to trust each; far quicker.",
         False,
     )
-    reference: Path | None = option(
+    background: Path | None = option(
         "Images whose patches fill the masked ones in that test: a folder of them, another run, or noise, which has "
         "the statistics of photographs; the model's own when left out."
     )

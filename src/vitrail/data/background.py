@@ -165,7 +165,7 @@ def open_background(
             small += image.height < preprocessing.size[0] or image.width < preprocessing.size[1]
     if not pixels:
         others = f" (and {len(problems) - 1} more that cannot be read)" if len(problems) > 1 else ""
-        raise DataError(f"no reference can be read: {problems[0]}{others}", "--reference with a folder of images")
+        raise DataError(f"no reference can be read: {problems[0]}{others}", "--background with a folder of images")
     for problem in problems:
         note(f"left out: {problem}")
     if small:
@@ -213,7 +213,7 @@ def _image_files(place: Path) -> list[Path]:
     Raises:
         DataError: There is no such place, or no image in it.
     """
-    hint = "--reference with a folder of images"
+    hint = "--background with a folder of images"
     if place.is_file():
         return [place]
     if not place.is_dir():

@@ -146,7 +146,7 @@ def test_references_of_a_persons_own(cli: Cli, planted: Path, pictures: Path, tm
         Image.fromarray(pixels).save(folder / f"{number}.png")
     for place in (folder, planted):  # pictures, or another model that carries some
         out = tmp_path / f"by-{place.name}.html"
-        answer = cli("explain", run, pictures / "0.png", "--reference", place, "--out", out, "--json")
+        answer = cli("explain", run, pictures / "0.png", "--background", place, "--out", out, "--json")
         (row,) = rows(answer)
         assert row["heats"][0]["trust"]["fill"] == "donor"
         assert row["heats"][0]["trust"]["evidence_p"] is not None
@@ -154,7 +154,7 @@ def test_references_of_a_persons_own(cli: Cli, planted: Path, pictures: Path, tm
 
 
 def test_few_references_are_named_at_once(cli: Cli, planted: Path, pictures: Path, tmp_path: Path) -> None:
-    words = ("--reference", pictures, "--out", tmp_path / "p.html", "--json")
+    words = ("--background", pictures, "--out", tmp_path / "p.html", "--json")
     answer = cli("explain", planted, pictures / "0.png", *words)
     assert rows(answer)[0]["heats"][0]["trust"]["verdict"] == "cannot tell"
     assert str(pictures) in answer.err.splitlines()[0]
@@ -162,7 +162,7 @@ def test_few_references_are_named_at_once(cli: Cli, planted: Path, pictures: Pat
 
 
 def test_references_of_another_size(cli: Cli, planted: Path, photo_run: Path, photo: Path) -> None:
-    answer = cli("explain", photo_run, photo, "--reference", planted)
+    answer = cli("explain", photo_run, photo, "--background", planted)
     must_refuse(answer, DATA, "32 x 32")
     assert "delete" not in answer.hint  # it is another run's file
 
@@ -173,7 +173,7 @@ def test_a_mask_gives_the_score_of_the_true_place(cli: Cli, photo_run: Path, pho
     mask = Image.new("L", (width, height))
     mask.paste(255, (0, 0, width, height // 2))
     mask.save(tmp_path / f"{photo.stem}.png")
-    words = ("--reference", photo.parent, "--out", tmp_path / "p.html", "--json")
+    words = ("--background", photo.parent, "--out", tmp_path / "p.html", "--json")
     (without,) = rows(cli("explain", photo_run, photo, *words))
     (row,) = rows(cli("explain", photo_run, photo, "--masks", tmp_path, *words))
     assert without["heats"][0]["trust"]["oracle"] is None

@@ -74,7 +74,7 @@ def check_asked(model: Model, typed: Explain) -> Asked | None:
     if not isinstance(model.output, Classes | Numbers):
         problem = f"the model in {typed.run} learnt {model.task.name}, and pages show classes and texts"
         raise UsageError(problem, "in Python: vitrail.explain.occlusion(model.network, model.tensor(images), 0)")
-    tested = {"--reference": typed.reference, "--masks": typed.masks, "--precision": typed.precision != "auto"}
+    tested = {"--background": typed.background, "--masks": typed.masks, "--precision": typed.precision != "auto"}
     for option in (option for option, given in tested.items() if given and typed.no_trust):
         raise UsageError(f"{option} is for the test that --no-trust leaves out", "one of the two")
     contrast = typed.rather_than is not None
@@ -154,7 +154,7 @@ def _check_written(model: Model, typed: Explain) -> None:
         f"--rather-than {typed.rather_than}": typed.rather_than is not None,
         "--layer": typed.layer is not None,
         "--head": typed.head is not None,
-        "--reference": typed.reference is not None,
+        "--background": typed.background is not None,
         "--masks": typed.masks is not None,
         "--no-trust": typed.no_trust,
         "--precision": typed.precision != "auto",  # of a test that there is none of
@@ -165,19 +165,19 @@ def _check_written(model: Model, typed: Explain) -> None:
 
 def _references(model: Model, typed: Explain) -> Tensor | None:
     """The reference pictures that were named, where the model is; None for the model's own."""
-    if typed.reference is None:
+    if typed.background is None:
         return None
-    if str(typed.reference) == NOISE and not typed.reference.exists():
+    if str(typed.background) == NOISE and not typed.background.exists():
         return noise_background(model.preprocessing).to(model.device)
     try:
-        references = open_background(typed.reference, model.preprocessing, warn)
+        references = open_background(typed.background, model.preprocessing, warn)
     except DataError as error:  # its hint may be for the model's own references
         raise DataError(
-            error.problem, "--reference with a folder of pictures, or a run with pictures like the model's"
+            error.problem, "--background with a folder of pictures, or a run with pictures like the model's"
         ) from error
     if len(references) < FEW:
         has = counted(len(references), "reference picture")
-        warn(f'{typed.reference} has {has}, and a verdict needs {FEW}: every map will be "cannot tell"')
+        warn(f'{typed.background} has {has}, and a verdict needs {FEW}: every map will be "cannot tell"')
     return references.to(next(model.network.parameters()).device)
 
 

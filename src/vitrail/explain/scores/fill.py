@@ -76,7 +76,7 @@ def donor(references: Float[Tensor, "r c h w"]) -> Fill:
         UsageError: If there is no reference; `make` raises it if they are not of the pictures' size.
     """
     if not len(references):
-        raise UsageError("a donor fill needs at least one reference picture", "a folder of pictures as --reference")
+        raise UsageError("a donor fill needs at least one reference picture", "a folder of pictures as --background")
 
     def make(images: Pictures, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
         if references.shape[1:] != images.shape[1:]:
