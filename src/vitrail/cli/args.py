@@ -210,8 +210,8 @@ class Explain(Weights):
         False,
     )
     background: Path | None = option(
-        "Images whose patches fill the masked ones in that test: a folder of them, another run, or noise, which has "
-        "the statistics of photographs; the model's own when left out."
+        "Images whose patches fill the masked ones in that test: a folder of them, or another run; the model's own "
+        "when left out."
     )
     masks: Path | None = option(
         "A folder with a PNG for each image, of the same name, not black where the evidence lies."

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitrail.cli.args import Explain
 from vitrail.cli.output import warn
-from vitrail.data.background import FEW, noise_background, open_background
+from vitrail.data.background import FEW, open_background
 from vitrail.data.columns import Classes, Codec
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, counted, nearest
@@ -19,7 +19,6 @@ from vitrail.model import Model
 from vitrail.tasks import FeaturePrediction, Numbers
 
 DEFAULT_METHOD = "generic_attention"
-NOISE = "noise"  # where no folder of that name is
 WRITTEN = "cross_attention"  # the method of a model that writes
 SQUARES = 256  # with more of them, a comparison leaves out what covers one square after another
 SLOW_WITH_SQUARES = ("occlusion",)
@@ -167,8 +166,6 @@ def _references(model: Model, typed: Explain) -> Tensor | None:
     """The reference pictures that were named, where the model is; None for the model's own."""
     if typed.background is None:
         return None
-    if str(typed.background) == NOISE and not typed.background.exists():
-        return noise_background(model.preprocessing).to(model.device)
     try:
         references = open_background(typed.background, model.preprocessing, warn)
     except DataError as error:  # its hint may be for the model's own references

@@ -113,9 +113,7 @@ def _tell(typed: Explain, results: Sequence[Result]) -> None:
     for sentence in ["", *summed] if summed else []:
         say(sentence)
     if any(view.trust is not None and view.trust.fill != "donor" for one in explained for view in one.heats):
-        warn(
-            f"{typed.run} carries no background, so nothing can be told; --background DIR names images for one, --background noise makes it"
-        )
+        warn(f"{typed.run} carries no background, so nothing can be told; --background DIR names images for one")
 
 
 def _tell_comparison(one: ExplainedPicture) -> None:
