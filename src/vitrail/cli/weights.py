@@ -18,6 +18,8 @@ from vitrail.model import Model, load
 from vitrail.model.foreign import NOBODY, Unstated
 from vitrail.model.sureness import MOST, Sureness, sureness
 
+CLEARLY = 0.05  # of the mean top probability, before the second
+
 
 def load_weights(run: str, device: torch.device, typed: Weights, images: Sequence[str] = ()) -> Model:
     """The model of weights, of which something may have been typed; says who vouches for it.
@@ -42,10 +44,18 @@ def load_weights(run: str, device: torch.device, typed: Weights, images: Sequenc
         if found is None:
             raise
         means = {("0.5" if name == "as it is" else name): value for name, value in found.means.items()}
-        found = replace(found, means=means, surer=found.surer or "0.5")
-        raise UsageError(f"{error.problem}; {found.sentence()}", found.options()) from error
+        best, second = sorted(means.values(), reverse=True)[:2]
+        clear = best - second > CLEARLY
+        found = replace(found, means=means, surer=max(means, key=lambda name: means[name]))
+        hint = found.options() if clear else "--mean and --std of its training; none of these is clearly surer"
+        raise UsageError(f"{error.problem}; {found.sentence()}", hint) from error
     if vouched := model.facts.get("vouched"):
         warn(f"{vouched}; licence {model.facts.get('licence', 'not stated')}")
+    for fact in ("assumed", "class_names"):
+        if fact in model.facts:
+            warn(
+                f"taken for granted: {fact.replace('_', ' ') + ' are ' if fact != 'assumed' else ''}{model.facts[fact]}"
+            )
     if "trained_with" in model.facts:
         warn(f"these weights were trained with {model.facts['trained_with']}")
     elif model.facts.get("vouched") == NOBODY and (found := _surely(model, images)) and found.surer:

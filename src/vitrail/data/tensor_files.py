@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,16 @@ def with_checksum(tensors: dict[str, Tensor]) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + plain[start:]
+
+
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of tensors by name: of all their numbers, shapes and types."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} ".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
 
 
 def read_tensors(file: Path, hint: str) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from torch import nn
 from vitrail.data.columns import Classes, Codec
 from vitrail.data.hugging_face import from_hugging_face
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.tensor_files import check_size
+from vitrail.data.tensor_files import check_size, digest_of
 from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.model.model import CLASSIFY, Model
 from vitrail.nn import ViTConfig
@@ -95,7 +95,7 @@ def look_at(name: str | Path, told: Mapping[str, Any] | None = None) -> Origin:
     tensors = read_weights(found.weights)
     with _of_a_stranger(found):
         converted = conversion.from_tensors(tensors, told or {}, str(name), found.config)
-    return Origin(found, converted, known(converted.network))
+    return Origin(found, converted, known(converted.network, any(name not in STATISTICS for name in told or {})))
 
 
 @contextmanager
@@ -175,6 +175,7 @@ def _model(
         **({"left_out": ", ".join(converted.skipped)} if converted.skipped else {}),
     }
     task = CLASSIFY if isinstance(output, Classes) else Features()
+    facts["vouched_weights"] = digest_of(network.state_dict())
     return Model(network.to(device), reads, output, task, facts=facts)
 
 

@@ -7,6 +7,7 @@ background that explanations are tested with, where there is one, and `README.md
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from vitrail.data.background_file import card_words, write_background
 from vitrail.data.columns import Classes
 from vitrail.data.hugging_face import to_hugging_face
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.tensor_files import with_checksum
+from vitrail.data.tensor_files import digest_of, with_checksum
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import UsageError
 from vitrail.io import to_json, write_file
@@ -31,6 +32,7 @@ from vitrail.tasks import TASKS, Result
 from vitrail.tasks.features import Numbers
 
 CARD = "README.md"
+VOUCH = ("name", "vouched", "vouched_weights")  # facts that hold for the very numbers that were read
 PIPELINES = {"classify": "image-classification", "features": "image-feature-extraction"}  # what hubs call a task
 LICENCES = (  # what hubs call them; any other has its name beside `other`
     *("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0"),
@@ -79,6 +81,8 @@ def save(
     state = model.network.state_dict()  # what stands in two places of a network stands twice in the file
     if keys:
         state = weights.to_timm(state, model.network.config)
+    if "vouched" in model.facts and model.facts.get("vouched_weights") != digest_of(state):
+        model = replace(model, facts={name: fact for name, fact in model.facts.items() if name not in VOUCH})
     tensors = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()
     }

@@ -23,6 +23,7 @@ GAP = 2e-5  # the largest difference of two answers, relative to the largest num
 # another implementation of attention differ by 1e-6, the two forms of GELU in two blocks by 1e-4
 LOUDNESS = 1.0, 0.01  # deviations of the images that both answer: a wrong epsilon shows on a faint one
 SEED = 0
+GRANTED = ("norm_eps", "activation")  # what no tensor says, and a family may have alike in all members
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +93,20 @@ def from_tensors(
 def _converted(family: Family, tensors: Mapping[str, Tensor], told: Facts, where: str) -> Converted:
     names = renamed(family, tensors, where)
     facts = {**family.assumed, **family.of_tensors(tensors), **told}
+    granted = [name for name in GRANTED if name in family.assumed and name not in told]
+    if "norm_pre.weight" in names.tensors or _is_gated(names.tensors):  # CLIP's and SwiGLU's are of several kinds
+        for name in granted:
+            del facts[name]
     probed = probe(family.completed(names.tensors, facts), facts, where)
-    return Converted(network_of(probed), family.name, facts, names.used, names.skipped, probed.assumed)
+    assumed = list(probed.assumed)
+    if granted:
+        assumed.append(f"{', '.join(f'{name} {facts[name]}' for name in granted)}, as {family.name} has it")
+    return Converted(network_of(probed), family.name, facts, names.used, names.skipped, tuple(assumed))
+
+
+def _is_gated(tensors: Mapping[str, Tensor]) -> bool:
+    first, second = (tensors.get(f"blocks.0.mlp.{name}.weight") for name in ("fc1", "fc2"))
+    return first is not None and second is not None and first.shape[0] == 2 * second.shape[-1]
 
 
 def convert(module: nn.Module, told: Facts | None = None) -> Converted:
@@ -136,8 +149,13 @@ def prove(converted: Converted, theirs: Callable[[nn.Module, Tensor], Tensor], m
     device, config = next(module.parameters()).device, converted.network.config
     images = torch.randn(len(LOUDNESS), config.channels, *config.image, generator=torch.Generator().manual_seed(SEED))
     images *= torch.tensor(LOUDNESS)[:, None, None, None]
-    with evaluating(module):
-        wanted = theirs(module, images.to(device)).float().cpu()
+    try:
+        with evaluating(module):
+            wanted = theirs(module, images.to(device)).float().cpu()
+    except (AttributeError, TypeError, ValueError) as error:
+        why = str(error).partition("\n")[0][:200]
+        problem = f"{type(module).__name__} does not answer images alone ({type(error).__name__}: {why})"
+        raise DataError(problem, "the part of it that reads images, such as its vision_model") from error
     found = converted.network.to(device)(images.to(device)).cpu()  # where the same kernels answer
     converted.network.cpu()
     if wanted.shape != found.shape:

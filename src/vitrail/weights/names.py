@@ -177,6 +177,9 @@ def _of_hub(name: str, called: str = "", about: str = "") -> Found:
             if offline():
                 raise
             folder = Path(snapshot_download(**wanted))
+            if not _whole(folder):  # a repository of before safetensors
+                wanted["allow_patterns"] = [*WANTED, "pytorch_model*"]
+                folder = Path(snapshot_download(**wanted))
     except GatedRepoError as error:
         raise DataError(
             f"{called} ({about}) is gated: its owner gives it to those who accept its licence",
