@@ -60,6 +60,8 @@ def test_numbers_are_predicted_saved_and_never_learnt(tmp_path: Path) -> None:
     vitrail.save(model, tmp_path / "saved")
     again = vitrail.load(tmp_path / "saved")
     assert (again.task.name, again.output) == ("features", model.output)
+    assert again.facts == model.facts
+    assert "vouched" in model.facts
     images = torch.randn(2, 3, *model.network.config.image)
     with torch.no_grad():
         found = model.task.predict(model.network, model.output, images, ["a", "b"])
@@ -68,3 +70,7 @@ def test_numbers_are_predicted_saved_and_never_learnt(tmp_path: Path) -> None:
         vitrail.evaluate(again, "digits")
     with must_raise(UsageError):
         vitrail.train("digits", options=vitrail.TrainOptions(task="features"))
+    with torch.no_grad():
+        again.network.blocks[1].mlp.fc2.bias[0] += 1
+    vitrail.save(again, tmp_path / "changed")
+    assert "vouched" not in vitrail.load(tmp_path / "changed").facts  # a vouch is for the very numbers

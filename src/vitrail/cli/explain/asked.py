@@ -78,28 +78,11 @@ def check_asked(model: Model, typed: Explain) -> Asked | None:
         raise UsageError(f"{option} is for the test that --no-trust leaves out", "one of the two")
     contrast = typed.rather_than is not None
     methods = choose_methods(model, typed.method, typed.compare, typed.methods, contrast)
+    function, explained, rather_than = None, "", None
     if isinstance(model.output, Numbers):
         target, function, explained = _of_numbers(model, typed, model.output.count)
-        return Asked(
-            methods=methods,
-            options=choose_options(methods, {"layer": typed.layer, "head": typed.head}),
-            target=target,
-            rather_than=None,
-            references=_references(model, typed),
-            scored=not typed.no_trust,
-            precision=typed.precision,
-            function=function,
-            explained=explained,
-        )
-    if typed.similar_to is not None:
-        problem = f"--similar-to is for models that describe images by numbers, and the one in {typed.run} says classes"
-        raise UsageError(problem, f"--target {model.classes[0]}")
-    target = class_index(model, typed.target, "--target")
-    rather_than = class_index(model, typed.rather_than, "--rather-than")
-    if contrast and target == rather_than:
-        others = [each for each in model.classes if each != typed.rather_than]
-        problem = f"--target and --rather-than are both '{typed.target}', which has nothing to be held against"
-        raise UsageError(problem, f"--rather-than {others[0]}" if others else "leave --rather-than out")
+    else:
+        target, rather_than = _of_classes(model, typed)
     return Asked(
         methods=methods,
         options=choose_options(methods, {"layer": typed.layer, "head": typed.head}),
@@ -108,7 +91,27 @@ def check_asked(model: Model, typed: Explain) -> Asked | None:
         references=_references(model, typed),
         scored=not typed.no_trust,
         precision=typed.precision,
+        function=function,
+        explained=explained,
     )
+
+
+def _of_classes(model: Model, typed: Explain) -> tuple[int | None, int | None]:
+    """The class that is explained, and the one that it is held against, by index.
+
+    Raises:
+        UsageError: If there is no such class, both are the same, or another model's target is named.
+    """
+    if typed.similar_to is not None:
+        problem = f"--similar-to is for models that describe images by numbers, and the one in {typed.run} says classes"
+        raise UsageError(problem, f"--target {model.classes[0]}")
+    target = class_index(model, typed.target, "--target")
+    rather_than = class_index(model, typed.rather_than, "--rather-than")
+    if rather_than is not None and target == rather_than:
+        others = [each for each in model.classes if each != typed.rather_than]
+        problem = f"--target and --rather-than are both '{typed.target}', which has nothing to be held against"
+        raise UsageError(problem, f"--rather-than {others[0]}" if others else "leave --rather-than out")
+    return target, rather_than
 
 
 def _of_numbers(model: Model, typed: Explain, count: int) -> tuple[int | None, OfLogits | None, str]:
