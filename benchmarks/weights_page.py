@@ -22,7 +22,7 @@ from benchmarks.measure import machine
 from tests.weights.families import ROWS, answer
 from vitrail.data.hugging_face import from_hugging_face
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.weights.tables import known_table, timm_table
+from vitrail.weights.published import known_table, timm_table
 from vitrail.weights.timm import preprocessing_of as of_timm
 from vitrail.weights.torchvision import preprocessing_of as of_torchvision
 

@@ -14,7 +14,7 @@ from vitrail.model import load
 from vitrail.model.foreign import Origin, look_at
 from vitrail.nn import SIZES, ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.cost import Config, Layer, layers
-from vitrail.weights.names import is_foreign
+from vitrail.weights.kinds import is_foreign
 
 
 def run(typed: Models, command: str) -> int:

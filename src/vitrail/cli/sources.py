@@ -20,7 +20,7 @@ from vitrail.errors import DataError, UsageError, nearest
 from vitrail.model import Model, load
 from vitrail.nn import ViTConfig
 from vitrail.runtime import pick_device, pick_threads
-from vitrail.weights.names import is_foreign
+from vitrail.weights.kinds import is_foreign
 
 WRITTEN = 10.0  # tokens that a sample has, about, where a model that writes is loaded
 

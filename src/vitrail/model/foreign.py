@@ -30,7 +30,7 @@ from vitrail.weights.convert import Converted
 from vitrail.weights.files import read_weights
 from vitrail.weights.known import Known, known
 from vitrail.weights.names import Found, find
-from vitrail.weights.tables import imagenet_names
+from vitrail.weights.published import imagenet_names
 from vitrail.weights.timm import preprocessing_of
 
 IMAGENET = 1000  # classes

@@ -28,7 +28,7 @@ from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build, config_from_dict, without_numbers
 from vitrail.own import OWN as OWN_PART, check_given, check_kind
 from vitrail.tasks import TASKS, Task
-from vitrail.weights.names import is_foreign, is_ours
+from vitrail.weights.kinds import is_foreign, is_ours
 
 OLD, FORMAT = (1, 2), 3  # the old ones are read, by `weights/format1.py`, and never written
 KEY = "vitrail"  # under which all that is ours stands in `config.json`, beside the keys of other libraries

@@ -10,6 +10,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
+from vitrail import weights
 from vitrail.data.background_file import misfit
 from vitrail.data.columns import Classes, Codec
 from vitrail.data.decode import open_picture
@@ -21,7 +22,6 @@ from vitrail.nn.embedding import Size
 from vitrail.tasks import Prediction, Task
 from vitrail.tasks.classify import Classification
 from vitrail.tasks.task import Input, check_fit
-from vitrail.weights.adapt import adapted
 
 Source = str | Path | Image.Image
 CLASSIFY = Classification()
@@ -183,7 +183,7 @@ def resized(model: Model, image_size: int | Size | None = None, channels: int | 
     if not isinstance(model.network, ViT):
         problem = f"the size of images belongs to a ViT, and this network is {type(model.network).__name__}"
         raise UsageError(problem, "load without image_size= and channels=")
-    network, reads = adapted(model.network, model.preprocessing, image_size, channels)
+    network, reads = weights.adapted(model.network, model.preprocessing, image_size, channels)
     background = model.background if reads == model.preprocessing else None  # its images have the size of before
     return replace(model, network=network, input=reads, background=background)
 

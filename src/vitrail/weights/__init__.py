@@ -1,8 +1,10 @@
-"""Other people's weights, in and out, one file per question.
+"""Other people's weights, in and out.
 
-`timm_keys`: what timm reads to open what vitrail saves. `vit_pytorch`: a ViT of vit-pytorch becomes ours.
-`classifiers`: those of torchvision and timm, as teachers, and files of their weights. `format1`: model and run folders
-of before.
+A name becomes files (`kinds`, `names`), files become tensors (`files`, `unpickle`), and tensors become a network: a
+file for each library says how it calls them (`timm`, `transformers`, `torchvision`, `google`, `vit_pytorch`, in the
+table of `families`), `probe` what they show of the network, and `convert` proves that it answers as the original.
+`published` and `known` hold what is known of weights by name and by value. `adapt` is for other sizes and channels.
+The way out is `timm_keys`; `format1` reads what vitrail wrote before, and `classifiers` are teachers as they are.
 """
 
 import lazy_loader

@@ -1,2 +1,3 @@
+from .adapt import adapted as adapted
 from .format1 import model_config as model_config
 from .timm_keys import of_timm as of_timm, timm_keys as timm_keys, to_timm as to_timm

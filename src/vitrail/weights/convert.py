@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from vitrail.errors import DataError, UsageError, some_of
 from vitrail.nn import ViT
 from vitrail.nn.twin import evaluating
+from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import Facts, Family, is_of, renamed
 from vitrail.weights.probe import network_of, probe
-from vitrail.weights.table import FAMILIES
 
 GAP = 2e-5  # the largest difference of two answers, relative to the largest number in them, in fp32: 40 blocks of
 # another implementation of attention differ by 1e-6, the two forms of GELU in two blocks by 1e-4

@@ -28,8 +28,8 @@ from vitrail.data.tensor_files import MOST_TENSORS, check_size, read_tensors
 from vitrail.errors import DataError, VitrailError, some_of
 from vitrail.io import read_json, user_cache
 from vitrail.weights.family import Tensors
+from vitrail.weights.kinds import ARRAYS, INDEX, PICKLES, SAFE
 
-SAFE, ARRAYS, PICKLES, INDEX = ".safetensors", ".npz", (".pth", ".pt", ".bin", ".ckpt"), ".index.json"
 HINT = "another copy of the file"
 PACKED, SLACK = 20, 2**24  # a .npz holds at most so many times its own bytes, and these
 SECONDS = 300  # for a pickle
@@ -59,11 +59,6 @@ def read_weights(path: Path) -> Tensors:
     except Exception as error:  # a stranger's file: whatever numpy, zipfile, zlib and JSON have to say of it
         why = str(error).partition("\n")[0]
         raise DataError(f"{path} cannot be read ({type(error).__name__}: {why})", HINT) from error
-
-
-def is_pickle(path: Path) -> bool:
-    """Whether a file, or those that an index names, are pickles by its name."""
-    return Path(path.name.removesuffix(INDEX)).suffix in PICKLES
 
 
 def _of_safetensors(path: Path) -> Tensors:

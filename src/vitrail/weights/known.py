@@ -18,7 +18,7 @@ from torch import Tensor
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError
 from vitrail.nn import ViT
-from vitrail.weights.tables import known_table
+from vitrail.weights.published import known_table
 
 VALUES = 1024  # of the weights, evenly spread, that make a fingerprint: 4 KB
 SHOWN = 64  # logits that a row holds, evenly spread

@@ -17,18 +17,10 @@ from typing import Any
 
 from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.io import read_json
-from vitrail.weights.files import ARRAYS, INDEX, PICKLES, SAFE, is_pickle
-from vitrail.weights.tables import timm_table
+from vitrail.weights.kinds import CONFIG, HUBS, INDEX, PREPROCESSOR, WEIGHTS, is_pickle, meant
+from vitrail.weights.published import timm_table
 
-HUBS = ("timm:", "hf:", "torchvision:")
-CONFIG, PREPROCESSOR, CARD = "config.json", "preprocessor_config.json", "README.md"
-WEIGHTS = (  # in a folder, the first that is there
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "open_clip_model.safetensors",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
+CARD = "README.md"
 WANTED = (CONFIG, PREPROCESSOR, CARD, "*.safetensors", "*.safetensors.index.json")
 CARDS = 2**16  # bytes of a card that are looked at
 EXAMPLE = "google/vit-base-patch16-224"
@@ -51,25 +43,6 @@ class Found:
     config: Mapping[str, Any] | None = None
     preprocessor: Mapping[str, Any] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-
-
-def is_foreign(name: str | Path) -> bool:
-    """Whether this names weights of others: a hub's name, a file of weights, or a folder with such a file."""
-    path = Path(name)
-    if str(name).startswith(HUBS):
-        return True
-    if not path.exists() and _meant(str(name)):
-        return True
-    if path.is_dir():
-        return any((path / file).is_file() for file in WEIGHTS) and not is_ours(path)
-    return path.suffix in (SAFE, ARRAYS, *PICKLES) or path.name.endswith(INDEX)
-
-
-def is_ours(folder: Path) -> bool:
-    """Whether vitrail wrote a model folder, of which a file may be lost; keys of other libraries stand beside ours."""
-    files = [folder / name for name in (CONFIG, PREPROCESSOR)]
-    contents = [read_json(file, "the file as it was written") for file in files if file.is_file()]
-    return any("vitrail" in content or content.get("model_type") == "vitrail" for content in contents)
 
 
 def find(name: str | Path) -> Found:
@@ -95,23 +68,10 @@ def _found(name: str | Path) -> Found:
         return _of_folder(path, str(path))
     if path.name in WEIGHTS:
         return _of_folder(path.parent, str(path), path)
-    meant = None if path.exists() else _meant(str(name))
-    if meant:
-        raise UsageError(f"{name} is no file, and no hub is called so", meant)
+    close = None if path.exists() else meant(str(name))
+    if close:
+        raise UsageError(f"{name} is no file, and no hub is called so", close)
     return Found(path, str(path))
-
-
-def _meant(name: str) -> str:
-    """The name in a hub that a name without one, or with one misspelt, may stand for; empty where there is none."""
-    hub, colon, rest = name.partition(":")
-    if name.partition(".")[0] in timm_table():
-        return f"timm:{name}"
-    page = re.match(r"(?:https?://)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)", name)
-    if page:
-        return f"hf:{page[1]}"
-    named = colon and hub.isidentifier() and len(hub) > 1 and not rest.startswith("/")
-    close = nearest(hub + colon, HUBS) if named else None
-    return close + rest if close else ""
 
 
 def _of_folder(folder: Path, origin: str, file: Path | None = None) -> Found:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.weights.activation import activation_of
 from vitrail.weights.family import Facts, Family, Form, Rule, same
-from vitrail.weights.tables import timm_table
+from vitrail.weights.published import timm_table
 
 TOGETHER = Form(  # queries; then keys and values
     lambda theirs: torch.cat(list(theirs)), lambda ours, heads: ours.split((len(ours) // 3, len(ours) - len(ours) // 3))

@@ -16,7 +16,7 @@ from vitrail.nn import ViTConfig
 from vitrail.training.distill.teacher import FOREIGN, Teacher, open_teacher
 from vitrail.training.options import DistillOptions
 from vitrail.training.settings import Distillation, Settings
-from vitrail.weights.names import is_foreign
+from vitrail.weights.kinds import is_foreign
 
 HANDED = "python:"  # before the name of a teacher that was handed over
 WORDS = {"fit_head": ("never", "always"), "cache": ("off", "on")}  # what options call False and True

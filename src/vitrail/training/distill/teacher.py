@@ -31,7 +31,7 @@ from vitrail.tasks.features import Numbers
 from vitrail.training.checkpoint import weights_hash
 from vitrail.training.execution import Work
 from vitrail.weights.classifiers import open_classifier
-from vitrail.weights.tables import timm_table
+from vitrail.weights.published import timm_table
 
 FOREIGN = ("torchvision:", "timm:")  # before the name of a network of another library, ViT or not
 TRIED = 2  # images that a teacher's cost is taken of; a network may take a single one for none

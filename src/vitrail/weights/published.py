@@ -8,7 +8,7 @@ from typing import Any
 
 @cache
 def timm_table() -> dict[str, Any]:
-    """What timm says of its plain ViTs, by architecture; made by `benchmarks/weights.py` from timm itself."""
+    """What timm says of its plain ViTs, by architecture; made by `benchmarks/timm_table.py` from timm itself."""
     return json.loads(Path(__file__).with_name("timm_table.json").read_text())
 
 

@@ -1,0 +1,58 @@
+"""What weights are called: names in hubs, kinds of files, and whose a folder is. Nothing of them is read here."""
+
+import re
+from pathlib import Path
+
+from vitrail.errors import nearest
+from vitrail.io import read_json
+
+HUBS = ("timm:", "hf:", "torchvision:")
+SAFE, ARRAYS, PICKLES, INDEX = ".safetensors", ".npz", (".pth", ".pt", ".bin", ".ckpt"), ".index.json"
+CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
+WEIGHTS = (  # in a folder, the first that is there
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "open_clip_model.safetensors",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+HUB_PAGE = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
+
+
+def is_foreign(name: str | Path) -> bool:
+    """Whether this names weights of others: a hub's name, a file of weights, or a folder with such a file."""
+    path = Path(name)
+    if str(name).startswith(HUBS):
+        return True
+    if not path.exists() and meant(str(name)):
+        return True
+    if path.is_dir():
+        return any((path / file).is_file() for file in WEIGHTS) and not is_ours(path)
+    return path.suffix in (SAFE, ARRAYS, *PICKLES) or path.name.endswith(INDEX)
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether vitrail wrote a model folder, of which a file may be lost; keys of other libraries stand beside ours."""
+    files = [folder / name for name in (CONFIG, PREPROCESSOR)]
+    contents = [read_json(file, "the file as it was written") for file in files if file.is_file()]
+    return any("vitrail" in content or content.get("model_type") == "vitrail" for content in contents)
+
+
+def is_pickle(path: Path) -> bool:
+    """Whether a file, or those that an index names, are pickles by its name."""
+    return Path(path.name.removesuffix(INDEX)).suffix in PICKLES
+
+
+def meant(name: str) -> str:
+    """The name in a hub that a name without one, or with one misspelt, may stand for; empty where there is none."""
+    from vitrail.weights.published import timm_table  # only where a name is no path
+
+    hub, colon, rest = name.partition(":")
+    if name.partition(".")[0] in timm_table():
+        return f"timm:{name}"
+    page = HUB_PAGE.match(name)
+    if page:
+        return f"hf:{page[1]}"
+    named = colon and hub.isidentifier() and len(hub) > 1 and not rest.startswith("/")
+    close = nearest(hub + colon, HUBS) if named else None
+    return close + rest if close else ""
