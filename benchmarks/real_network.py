@@ -1,24 +1,29 @@
 """Verdicts on a real ImageNet ViT-Ti and real photographs: `python -m benchmarks.real_network DATA OUT [--only ...]`.
 
 DATA holds `vit_ti16/model.safetensors` and `photos/imagenet100`. Every photograph is explained for three networks and
-targets, with two backgrounds:
+targets:
 
     as it is       its top class: "supported" is what a user hopes for
     shuffled       blocks 6 to 11 with the numbers of every parameter in random order: "supported" is false
     wrong target   a class drawn from those below the hundredth: "supported" is false
 
+and with one of these backgrounds:
+
     photographs    the other half of the 100, fifty each
+    few            ten photographs of the other half, as many as a verdict needs
     noise          `noise_background`, which is the same for everybody
 
-Each answer is a line of OUT (JSON), written as it comes, so that a run that was stopped goes on; the table is made of
-all lines. `--part I N` takes every Nth photograph from the Ith on, so that two processes share the work.
+Answers are lines of OUT (JSON), written as they come, so that a run that was stopped goes on; the table is made of all
+lines, `--table` of them alone. `--part I N` takes every Nth group of ten photographs from the Ith on, so that two
+processes share the work; a group is tested together, as the verb does it, and has its background in common.
 """
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +31,7 @@ from torch import Tensor
 import vitrail
 from benchmarks.measure import machine
 from benchmarks.trust_power import shuffled_weights
-from vitrail.data.background import noise_background
+from vitrail.data.background import FEW, noise_background
 from vitrail.explain import METHODS
 from vitrail.explain.target import choose_target
 from vitrail.explain.trial import begin
@@ -35,17 +40,10 @@ from vitrail.nn import ViT
 from vitrail.tasks.task import wilson_interval
 
 CONDITIONS = ("as it is", "shuffled", "wrong target")
-BACKGROUNDS = ("photographs", "noise")
+BACKGROUNDS = ("photographs", "few", "noise")
+GROUP = 10  # photographs that are tested together
 FULL = ("generic_attention", "conservative")
 SEED = 0
-
-
-class Case(NamedTuple):
-    """What one line of the file answers."""
-
-    condition: str
-    background: str
-    photograph: str
 
 
 def shuffled(network: ViT) -> ViT:
@@ -64,24 +62,30 @@ def wrong_targets(logits: Tensor) -> Tensor:
     return logits.argsort(dim=1, descending=True).gather(1, places[:, None])[:, 0]
 
 
-def cases(files: Sequence[Path], part: int, of: int, only: Sequence[str]) -> Iterator[tuple[int, Case]]:
-    """All that is asked, with the photograph's number."""
-    for number in range(part, len(files), of):
-        for background in BACKGROUNDS:
-            for condition in CONDITIONS:
-                if not only or background in only or condition in only:
-                    yield number, Case(condition, background, files[number].name)
+def groups(count: int, part: int, of: int) -> list[list[int]]:
+    """Numbers of photographs that are tested together: of one half, ten at a time."""
+    halves = [list(range(half, count, 2)) for half in (0, 1)]
+    found = [half[first : first + GROUP] for half in halves for first in range(0, len(half), GROUP)]
+    return found[part::of]
 
 
-def answer(model: Model, images: Tensor, background: Tensor, target: int | None, methods: Sequence[str]) -> dict:
-    """The verdict of each method on one image."""
+def answers(
+    model: Model, images: Tensor, background: Tensor, targets: Tensor | None, methods: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The verdicts of each method on each image."""
     network = model.network
-    chosen = None if target is None else torch.tensor([target])
     with torch.no_grad():
-        aim = choose_target(network(images), chosen)
+        aim = choose_target(network(images), targets)
     trial = begin(model, images, aim, references=background, precision="bf16", seed=SEED)
-    verdicts = {name: trial.judge(METHODS[name].function(network, images, aim.target)).verdict[0] for name in methods}
-    return {"verdicts": verdicts, "evidence": float(trial.evidence.p[0])}
+    trusts = {name: trial.judge(METHODS[name].function(network, images, aim.target)) for name in methods}
+    return [
+        {
+            "verdicts": {name: trust.verdict[row] for name, trust in trusts.items()},
+            "faithful": {name: float(trust.faithful[row]) for name, trust in trusts.items()},
+            "evidence": float(trial.evidence.p[row]),
+        }
+        for row in range(len(images))
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -90,10 +94,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1))
-    parser.add_argument("--only", nargs="*", default=())
+    parser.add_argument("--only", nargs="*", default=("photographs",), help="backgrounds")
     parser.add_argument("--methods", nargs="*", default=FULL)
     parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--table", action="store_true", help="of the lines that are there")
     given = parser.parse_args(arguments)
+    if given.table:
+        return table(given.out)
     torch.set_num_threads(1)
     model = vitrail.load(given.data / "vit_ti16" / "model.safetensors")
     files = sorted((given.data / "photos" / "imagenet100").iterdir())[: given.count]
@@ -103,16 +110,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         wrong = wrong_targets(torch.cat([model.network(some) for some in images.split(20)]))
     noise, halves = noise_background(model.preprocessing), (images[1::2], images[0::2])
     done = {(*line[:3], tuple(line[3])) for line in read(given.out)}
-    for number, case in cases(files, *given.part, given.only):
-        if (*case, tuple(given.methods)) in done:
+    for numbers, name, condition in product(groups(len(files), *given.part), given.only, CONDITIONS):
+        rows = [row for row in numbers if (condition, name, files[row].name, tuple(given.methods)) not in done]
+        if not rows:
             continue
-        asked = Model(networks[case.condition], model.input, model.output)
-        background = noise if case.background == "noise" else halves[number % 2]
-        target = int(wrong[number]) if case.condition == "wrong target" else None
-        found = answer(asked, images[number : number + 1], background, target, given.methods)
+        other = halves[rows[0] % 2]
+        background = {"photographs": other, "few": other[:: len(other) // FEW][:FEW], "noise": noise}[name]
+        asked, targets = Model(networks[condition], model.input, model.output), None
+        if condition == "wrong target":
+            targets = wrong[rows]
+        found = answers(asked, images[rows], background, targets, given.methods)
+        lines = [
+            [condition, name, files[row].name, list(given.methods), one] for row, one in zip(rows, found, strict=True)
+        ]
         with given.out.open("a") as file:
-            file.write(json.dumps([*case, list(given.methods), found]) + "\n")
-    table(given.out)
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+    return table(given.out)
 
 
 def read(out: Path) -> list[list]:

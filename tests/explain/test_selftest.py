@@ -93,7 +93,13 @@ def silent(network: ViT) -> None:
 ODD = [no_attention, uniform_attention, no_head, blind, loud, silent]
 
 
-@pytest.mark.parametrize(("name", "change"), list(zip(["class-1", "mean-0"] * 3, ODD, strict=True)))
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        pytest.param(name, change, marks=() if change in (no_attention, blind) else pytest.mark.soak)
+        for name, change in zip(["class-1", "mean-0"] * 3, ODD, strict=True)
+    ],
+)
 def test_odd_weights_are_no_fault(name: str, change: Callable[[ViT], None]) -> None:
     network = make_network(VARIANTS[name])
     with torch.no_grad():

@@ -115,7 +115,7 @@ def test_the_fourth_documents_count_term_by_term():
 sides = st.integers(1, 4)
 
 
-@settings(deadline=None, max_examples=5)
+@settings(deadline=None, max_examples=3)
 @given(
     grid=st.tuples(sides, sides),
     patch=st.tuples(sides, sides),
@@ -168,7 +168,7 @@ stacks = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=5)
+@settings(deadline=None, max_examples=3)
 @given(
     stack=stacks,
     encoder_depth=st.integers(1, 3),
@@ -194,7 +194,7 @@ def test_any_transformer(stack, encoder_depth, heads, head_dim, vocabularies, em
     must_be_the_count_by_hand(config, source=source, target=target)
 
 
-@settings(deadline=None, max_examples=5)
+@settings(deadline=None, max_examples=3)
 @given(
     stack=stacks,
     grid=st.tuples(sides, sides),

@@ -239,7 +239,7 @@ def test_the_configuration_of_a_run_makes_it_again(tmp_path: Path) -> None:
     assert vitrail.train(SORT, tmp_path / "other", options(SORT, seed=4)).weights != again.weights
 
 
-@pytest.mark.parametrize("step", [1, 5, 7])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.soak), 5, pytest.param(7, marks=pytest.mark.soak)])
 def test_a_run_goes_on_with_the_same_bits(step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole(SORT)
     saved(monkeypatch, often=True)

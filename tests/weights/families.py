@@ -14,6 +14,7 @@ import timm
 import torch
 import torchvision
 import transformers
+from safetensors.torch import save_file
 from timm.models import save_for_hf
 from torch import Tensor, nn
 from torchvision.models.vision_transformer import interpolate_embeddings
@@ -117,8 +118,8 @@ TEXT = {**SMALL, "vocab_size": 20, "eos_token_id": 2}
 def _torchvision() -> Row:
     def make(folder: Path) -> tuple[nn.Module, Path]:
         module = redrawn(torchvision.models.VisionTransformer(32, 8, 2, 2, 32, 64, num_classes=10))
-        torch.save(module.state_dict(), folder / "vit.pth")
-        return module, folder / "vit.pth"
+        save_file(module.state_dict(), folder / "vit.safetensors")
+        return module, folder / "vit.safetensors"
 
     def at(module: nn.Module, images: Tensor) -> Tensor:
         side = images.shape[2]

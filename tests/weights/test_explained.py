@@ -15,7 +15,7 @@ from vitrail.explain import METHODS, balance_sheet
 from vitrail.explain.target import similarity
 from vitrail.model import Model
 
-OFTEN = {"timm DeiT, distilled", "timm SigLIP", "timm DINOv2 giant", "transformers CLIP, projected"}
+OFTEN = {"timm SigLIP", "transformers CLIP, projected"}
 NAMES = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.soak) for name in ROWS]
 CHEAP = {**ROUGH, "kernel_shap": {"samples": 512, "batch_size": 1024}}
 

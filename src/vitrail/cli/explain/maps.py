@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.cli.explain.asked import EVERY_HAS, WRITTEN, Asked
-from vitrail.cli.explain.pictures import mask_patches
+from vitrail.cli.explain.pictures import Lenders, mask_patches
 from vitrail.cli.output import console, warn
 from vitrail.cli.sources import Shown
 from vitrail.data.vocabulary import Vocabulary
@@ -37,7 +37,14 @@ PAYS = 0.8  # bf16 is taken where it needs less than this share of the time
 Result = tuple[ClassPrediction | FeaturePrediction | TextPrediction, ExplainedPicture]
 
 
-def explain(model: Model, shown: Sequence[Shown], asked: Asked | None) -> Iterator[Result]:
+def at_a_time(model: Model, methods: int) -> int:
+    """How many images are explained together."""
+    return max(1, (FEW if model.network.config.width >= WIDE else BATCH) // methods)
+
+
+def explain(
+    model: Model, shown: Sequence[Shown], asked: Asked | None, lenders: Lenders | None = None
+) -> Iterator[Result]:
     """What the model says of each picture, and the picture with its maps as values of a page, some at a time.
 
     A picture whose top class is the one that it would be held against is left out, and named on stderr.
@@ -46,6 +53,7 @@ def explain(model: Model, shown: Sequence[Shown], asked: Asked | None) -> Iterat
         model: What explains itself.
         shown: The pictures.
         asked: Of a model of classes; None of one that writes.
+        lenders: What lends patches where neither the model nor `asked` has images for that.
 
     Raises:
         UsageError: If a method refuses its options.
@@ -55,13 +63,15 @@ def explain(model: Model, shown: Sequence[Shown], asked: Asked | None) -> Iterat
         yield from (_explain_text(model, one) for one in shown)
         return
     masks = mask_patches(shown, model) if asked.scored else None
-    at_a_time = max(1, (FEW if model.network.config.width >= WIDE else BATCH) // len(asked.methods))
+    together = at_a_time(model, len(asked.methods))
     with _waiting(asked.scored) as say:
         precision = choose_precision(model, shown[0].picture, asked.precision) if asked.scored else "fp32"
-        for first in range(0, len(shown), at_a_time):
+        for first in range(0, len(shown), together):
             say(first, len(shown))
-            some = slice(first, first + at_a_time)
-            yield from _explain(model, shown[some], None if masks is None else masks[some], asked, precision)
+            some = slice(first, first + together)
+            lent = None if lenders is None else lenders.besides(shown[some])
+            here = asked if lent is None else dataclasses.replace(asked, references=lent)
+            yield from _explain(model, shown[some], None if masks is None else masks[some], here, precision)
 
 
 def _explain(

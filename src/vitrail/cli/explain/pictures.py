@@ -1,7 +1,10 @@
 """The pictures that `vitrail explain` is given, and the masks that say where their evidence lies."""
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,8 @@ from torch import Tensor
 
 from vitrail.cli.output import warn
 from vitrail.cli.sources import Shown, digits_mask, files_of, show_planted, spread
+from vitrail.data.background import FEW
+from vitrail.data.background_file import MOST
 from vitrail.data.columns import Classes, Labels
 from vitrail.data.decode import open_picture
 from vitrail.data.images import Images
@@ -33,7 +38,7 @@ def read_pictures(
         DataError: If there is no picture at all.
     """
     first, count = given[0], SHOWN if asked is None else asked
-    is_set = is_named(first) or is_own_data(run, first) or Path(first).suffix.lower() in MANIFESTS
+    is_set = _is_set(run, first)
     check_root(first, data_root)
     if is_own_data(run, first) and (reader := own_reader(run)):
         raise UsageError(
@@ -66,6 +71,11 @@ def read_pictures(
     return with_planted_masks(shown, model, first, Path(found.root)) if planted is not None and shown else shown
 
 
+def _is_set(run: str, name: str) -> bool:
+    """Whether a name means a whole set of samples, rather than an image or a folder of images."""
+    return is_named(name) or is_own_data(run, name) or Path(name).suffix.lower() in MANIFESTS
+
+
 def _tell_scaled(chosen: PlantedSet, model: Model) -> None:
     """Say so where the model reads pictures of another size than those of a planted set."""
     if chosen.size == tuple(model.preprocessing.size):
@@ -84,6 +94,55 @@ def read_files(given: Sequence[str], count: int, problems: list[DataError]) -> I
             yield Shown(str(file), open_picture(file), None)
         except DataError as error:
             problems.append(error)
+
+
+@dataclass(frozen=True, eq=False)
+class Lenders:
+    """The images of a call, which lend each other patches where a model carries no background.
+
+    Args:
+        names: Of the images, as `Shown` has them.
+        images: (n, c, h, w), as the network reads them, on its device.
+    """
+
+    names: tuple[str, ...]
+    images: Tensor
+
+    def besides(self, shown: Sequence[Shown]) -> Tensor | None:
+        """All but those that are explained together; None where they are too few for a verdict."""
+        own = {one.name for one in shown}
+        rows = [row for row, name in enumerate(self.names) if name not in own]
+        return self.images[rows] if len(rows) >= FEW else None
+
+
+def find_lenders(model: Model, run: str, given: Sequence[str], data_root: Path | None, together: int) -> Lenders | None:
+    """What lends patches to the images of a call: at most 64 of all that was named, shown or not, evenly spread.
+
+    Args:
+        model: How its images go in.
+        run: Where it lies.
+        given: Images, folders, or a set.
+        data_root: Where named sets lie.
+        together: How many images are explained together; so many more are taken, since these lend each other nothing.
+    """
+    if is_planted(given[0]):
+        return None
+    openers: list[tuple[str, Callable[[], Image.Image]]] = []
+    if _is_set(run, given[0]):
+        samples = open_for(model, run, given[0], data_root).samples
+        assert isinstance(samples.inputs, Images)
+        openers = [(samples.name(i), partial(samples.inputs.open, i)) for i in range(len(samples))]
+    else:
+        openers = [(str(file), partial(open_picture, file)) for file, _ in files_of(given)]
+    most = min(len(openers), MOST + together)
+    found = []
+    for name, opener in (openers[place * len(openers) // most] for place in range(most)):
+        with contextlib.suppress(DataError):  # it is told where it is shown, and missed nowhere else
+            found.append((name, model.preprocessing.to_uint8(opener())))
+    if len(found) <= FEW:
+        return None
+    images = model.preprocessing.normalise(torch.stack([pixels for _, pixels in found]))
+    return Lenders(tuple(name for name, _ in found), images.to(model.device))
 
 
 def with_masks(shown: Sequence[Shown], folder: Path) -> list[Shown]:

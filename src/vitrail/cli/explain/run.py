@@ -6,12 +6,13 @@ from statistics import median
 from typing import Any
 
 from vitrail.cli.args import Explain
-from vitrail.cli.explain.asked import check_asked
-from vitrail.cli.explain.maps import BATCH, Result, explain
+from vitrail.cli.explain.asked import Asked, check_asked
+from vitrail.cli.explain.maps import BATCH, Result, at_a_time, explain
 from vitrail.cli.explain.page import check_writable, explained_json, page_at, write_pictures
-from vitrail.cli.explain.pictures import read_pictures, with_masks
+from vitrail.cli.explain.pictures import Lenders, find_lenders, read_pictures, with_masks
 from vitrail.cli.output import print_json, print_table, say, warn
 from vitrail.cli.sources import leave_out, load_on
+from vitrail.data.background import FEW
 from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
 from vitrail.model import Model
 from vitrail.pages.explanation_page import write_explanation_page
@@ -19,6 +20,8 @@ from vitrail.pages.views import ExplainedPicture, ExplanationPage
 from vitrail.pages.words import fall_words, parts_words, reach_of, several_words, shared_words, tests_of
 from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
 from vitrail.text import percent
+
+OTHERS = "maps are tested with patches of the other images of this call"
 
 
 def run(typed: Explain, command: str) -> int:
@@ -32,9 +35,9 @@ def run(typed: Explain, command: str) -> int:
     if not shown:
         raise DataError(problems[0].problem, "another picture")
     shown = with_masks(shown, typed.masks) if typed.masks is not None else shown
-    results: list[Result] = []
+    lenders, results = _lenders(model, typed, asked), list[Result]()
     try:
-        for result in explain(model, shown, asked):
+        for result in explain(model, shown, asked, lenders):
             results.append(result)  # so that an interruption leaves what is there
     except KeyboardInterrupt:
         if not results:
@@ -50,6 +53,17 @@ def run(typed: Explain, command: str) -> int:
     return 0
 
 
+def _lenders(model: Model, typed: Explain, asked: Asked | None) -> Lenders | None:
+    """The images of this call, where nothing else lends patches to the test of its maps; says so."""
+    if asked is None or not asked.scored or asked.references is not None or model.background is not None:
+        return None
+    together = at_a_time(model, len(asked.methods))
+    found = find_lenders(model, typed.run, typed.images, typed.data_root, together)
+    if found is not None:
+        warn(f"{typed.run} carries no background: {OTHERS}; --background DIR names images for that")
+    return found
+
+
 def _write(model: Model, typed: Explain, page: Path, command: str, results: Sequence[Result]) -> None:
     """The page, the pictures beside it, and on stdout JSON or sentences for people."""
     about = model.about
@@ -58,6 +72,9 @@ def _write(model: Model, typed: Explain, page: Path, command: str, results: Sequ
         about = " ".join(filter(None, (about, f"The weights: {model.facts['vouched']}.")))
     else:
         run = Path(typed.run).resolve().name or typed.run  # the name of its folder, also where a link leads there
+    fills = {view.trust.fill for _, one in results for view in one.heats if view.trust is not None}
+    if model.background is None and typed.background is None and "donor" in fills:
+        about = " ".join(filter(None, (about, f"{OTHERS.capitalize()}.")))
     title = f"Where {run} looked" if model.task.searches else f"What {run} looked at"
     explained = [one for _, one in results]
     shown = ExplanationPage(title, typed.run, command, explained, about, one_scale=typed.compare)
@@ -67,7 +84,7 @@ def _write(model: Model, typed: Explain, page: Path, command: str, results: Sequ
         each = zip(results, written, strict=True)
         print_json([explained_json(_answer(said, one), one, page, files) for (said, one), files in each])
         return
-    _tell(typed, results)
+    _tell(model, typed, results)
     if model.about:
         say(model.about)
     say("")
@@ -84,7 +101,7 @@ def _answer(said: ClassPrediction | FeaturePrediction | TextPrediction, one: Exp
     return {"label": said.label, "probability": said.probability, "true_label": one.true_label}
 
 
-def _tell(typed: Explain, results: Sequence[Result]) -> None:
+def _tell(model: Model, typed: Explain, results: Sequence[Result]) -> None:
     """The answers and the verdicts: those of a comparison in a table, others as sentences below the answers."""
     explained = [one for _, one in results]
     rows, sentences = [], []
@@ -113,7 +130,11 @@ def _tell(typed: Explain, results: Sequence[Result]) -> None:
     for sentence in ["", *summed] if summed else []:
         say(sentence)
     if any(view.trust is not None and view.trust.fill != "donor" for one in explained for view in one.heats):
-        warn(f"{typed.run} carries no background, so nothing can be told; --background DIR names images for one")
+        enough = FEW + at_a_time(model, len(explained[0].heats))
+        warn(
+            f"{typed.run} carries no background, so nothing can be told; --background DIR names images for one, and "
+            f"{enough} images or more in one call serve each other"
+        )
 
 
 def _tell_comparison(one: ExplainedPicture) -> None:

@@ -1,0 +1,62 @@
+"""A model that carries no background: the images of one call serve each other, and none of them itself."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import vitrail
+from tests.cli.command import Cli
+from tests.explain.planted_lab import load_planted
+from vitrail.cli.explain.maps import at_a_time
+from vitrail.data.background import FEW
+from vitrail.data.readers.planted import planted_digits
+from vitrail.explain import compare
+from vitrail.model import Model
+
+COUNT = 30
+SHOWN = 8  # where no number is asked for
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return dataclasses.replace(load_planted("mean-0"), background=None)
+
+
+@pytest.fixture(scope="module")
+def place(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model and with images."""
+    folder = tmp_path_factory.mktemp("lenders")
+    vitrail.save(model, folder / "model")
+    (folder / "images").mkdir()
+    for number, pixels in enumerate(planted_digits("test", COUNT).pixels):
+        Image.fromarray(pixels).save(folder / "images" / f"{number:02}.png")
+    return folder
+
+
+def trusts(cli: Cli, place: Path, *images: Path) -> list[dict[str, Any]]:
+    done = cli("explain", place / "model", *images, "--json", "--out", place / "page.html")
+    assert done.code == 0, done.err
+    return [one["heats"][0]["trust"] for one in json.loads(done.out)]
+
+
+def test_a_folder_lends_what_a_verdict_needs(cli: Cli, place: Path, model: Model) -> None:
+    """Its verdicts are those of the Python call with all other images as references."""
+    found = trusts(cli, place, place / "images")
+    files = sorted((place / "images").iterdir())
+    assert at_a_time(model, 1) >= SHOWN, "all that are shown are explained together"
+    shown = [files[number * COUNT // SHOWN] for number in range(SHOWN)]
+    others = model.tensor([file for file in files if file not in shown])
+    (wanted,) = compare(model, model.tensor(shown), ["generic_attention"], references=others, areas=False).trusts
+    assert [one["verdict"] for one in found] == list(wanted.verdict)
+    assert [one["faithful_p"] for one in found] == pytest.approx(wanted.faithful.tolist())
+    assert [one["evidence_p"] for one in found] == pytest.approx(wanted.evidence.tolist())
+    assert wanted.verdict.count("supported") >= SHOWN // 2
+
+
+def test_too_few_lend_nothing(cli: Cli, place: Path) -> None:
+    files = sorted((place / "images").iterdir())[:FEW]
+    assert {one["verdict"] for one in trusts(cli, place, *files)} == {"cannot tell"}
