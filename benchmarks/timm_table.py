@@ -2,9 +2,10 @@
 
     python benchmarks/timm_table.py
 
-Every network of timm's ViT and DeiT files is made without numbers and asked as `vitrail.convert` asks a live one; those
-with tensors that no rule knows are left out. A row holds what no tensor says, and for each published set of weights its
-repository, licence, preprocessing and number of classes.
+Every network of timm's ViT and DeiT files is made with two of its blocks, for a small image, every parameter drawn, and
+converted: one that `vitrail.weights.convert` refuses, because a part is unknown or the answers differ, is left out. A
+row holds what no tensor says, and for each published set of weights its repository, licence, preprocessing and number
+of classes. Those behind a norm before the blocks (CLIP) for which timm has no list of names are no classes.
 """
 
 import json
@@ -13,10 +14,11 @@ from typing import Any
 
 import timm
 import torch
+from timm.data import infer_imagenet_subset
 from timm.models import get_pretrained_cfg
 
 from vitrail.errors import VitrailError
-from vitrail.weights.family import renamed
+from vitrail.weights.convert import convert
 from vitrail.weights.timm import TIMM, preprocessing_of
 
 OUT = Path(__file__).parents[1] / "src" / "vitrail" / "weights" / "timm_table.json"
@@ -24,14 +26,23 @@ ASKED = ("heads", "norm_eps", "activation", "image_size", "patch_size", "pooling
 
 
 def row(name: str) -> dict[str, Any] | None:
-    """What the table says of an architecture; None where it is no plain ViT, or nothing is published of it."""
+    """What the table says of an architecture; None where it is no ViT of the plain form.
+
+    Raises:
+        VitrailError: If it does not open, or answers otherwise.
+    """
     with torch.device("meta"):
-        network = timm.create_model(name)
+        network: Any = timm.create_model(name)
     facts = TIMM.of_module(network)
-    if facts is None or facts["pooling"] not in ("class", "mean", "mean_then_norm", "attention"):
+    if facts is None:
         return None
-    renamed(TIMM, network.state_dict(), name)
-    tags = {}
+    torch.manual_seed(0)
+    small: Any = timm.create_model(name, depth=2, img_size=tuple(4 * side for side in facts["patch_size"])).eval()
+    with torch.no_grad():
+        for parameter in small.parameters():
+            parameter.normal_(std=1.2 * parameter[0].numel() ** -0.5 if parameter.ndim > 1 else 0.3)
+    convert(small)
+    is_clip, tags = "norm_pre.weight" in network.state_dict(), {}
     for full in timm.list_pretrained(f"{name}.*"):
         published = get_pretrained_cfg(full).to_dict()
         if published.get("hf_hub_id"):
@@ -39,14 +50,18 @@ def row(name: str) -> dict[str, Any] | None:
                 "hub": published["hf_hub_id"].removesuffix("/") if "/" in published["hf_hub_id"] else full,
                 "licence": published.get("license", ""),
                 "classes": published["num_classes"],
+                **({"projection": True} if is_clip and _has_unnamed_outputs(published) else {}),
                 "preprocessing": preprocessing_of(published).to_dict(),
             }
-    if not tags:
-        return None
-    first = get_pretrained_cfg(name).tag
+    first = getattr(get_pretrained_cfg(name), "tag", "")
     ordered = {tag: tags[tag] for tag in sorted(tags, key=lambda tag: (tag != first, tag))}
     count = sum(parameter.numel() for parameter in network.parameters())
-    return {"facts": {key: facts[key] for key in ASKED}, "parameters": count, "tags": ordered}
+    asked = [*ASKED, "distillation_token"] if facts["distillation_token"] else ASKED
+    return {"facts": {key: facts[key] for key in asked}, "parameters": count, "tags": ordered}
+
+
+def _has_unnamed_outputs(published: dict[str, Any]) -> bool:
+    return published["num_classes"] > 0 and infer_imagenet_subset(published) is None
 
 
 def main() -> None:

@@ -25,9 +25,9 @@ from vitrail.nn.embedding import Size
 from vitrail.nn.networks import outputs_of
 from vitrail.tasks.features import Features, Numbers
 from vitrail.weights import convert as conversion
-from vitrail.weights.adapt import adapted
+from vitrail.weights.adapt import adapted, resize_words
 from vitrail.weights.convert import Converted
-from vitrail.weights.files import read_weights
+from vitrail.weights.files import read
 from vitrail.weights.known import Known, known
 from vitrail.weights.names import Found, find
 from vitrail.weights.published import imagenet_names
@@ -92,10 +92,27 @@ def look_at(name: str | Path, told: Mapping[str, Any] | None = None) -> Origin:
     """The network of the weights that a name means, and who vouches for it; see `vitrail.load` for errors."""
     check_told(told or {})
     found = find(name)
-    tensors = read_weights(found.weights)
+    weights, rest = read(found.weights), dict(told or {})
+    classes = rest.pop("classes", None)  # of a head that is made anew, where it is not the one that is there
     with _of_a_stranger(found):
-        converted = conversion.from_tensors(tensors, told or {}, str(name), found.config)
-    return Origin(found, converted, known(converted.network, any(name not in STATISTICS for name in told or {})))
+        converted = conversion.from_tensors(weights.tensors, rest, str(name), found.config)
+        row = known(converted.network, any(name not in STATISTICS for name in rest))
+        if weights.average:
+            average = f"{weights.average}, an average over training that the checkpoint holds beside its weights"
+            converted = replace(converted, changed={"weights": average})
+        return _headed(Origin(found, converted, row), classes)
+
+
+def _headed(origin: Origin, classes: int | None) -> Origin:
+    """With a head for so many classes; for one that is made anew nobody vouches, whoever does for all below it."""
+    converted, row = origin.converted, origin.known
+    if classes is None or classes == converted.network.config.classes:
+        return origin
+    beside = {"preprocessing": row.preprocessing, "licence": row.licence} if row else {}
+    found = replace(origin.found, facts={**origin.found.facts, "classes": (), **beside})
+    if found.config and "label_names" in found.config:
+        found = replace(found, config={**found.config, "label_names": ()})
+    return Origin(found, conversion.with_head(converted, classes), None)
 
 
 @contextmanager
@@ -132,12 +149,15 @@ def convert(
         UsageError: If the module is of no family known here, or nothing says how images go in.
         DataError: If it has what no plain ViT has, or the answers differ; nothing is returned then.
     """
-    converted = conversion.convert(module, told)
+    rest = dict(told or {})
+    classes_told = rest.pop("classes", None)
+    converted = conversion.convert(module, rest)
     config: Any = getattr(module, "pretrained_cfg", None)
     beside = {"pretrained_cfg": dict(config)} if isinstance(config, Mapping) else None
-    origin = f"a live {type(module).__module__.partition('.')[0]} {type(module).__name__}"
-    found = Found(Path(origin), origin, beside)
-    return _model(Origin(found, converted, known(converted.network)), preprocessing, classes)
+    called = f"a live {type(module).__module__.partition('.')[0]} {type(module).__name__}"
+    found = Found(Path(called), called, beside)
+    origin = _headed(Origin(found, converted, known(converted.network)), classes_told)
+    return _model(origin, preprocessing, classes)
 
 
 def _model(
@@ -159,8 +179,11 @@ def _model(
             "; on the command line --mean 0.5 --std 0.5",
         )
     output, named = _output(found, converted, row, classes)
-    if preprocessing is None and reads.size != network.config.image:  # a network made for another size than published
-        reads = replace(reads, size=network.config.image)
+    if preprocessing is None and reads.size != network.config.image:
+        if found.preprocessor is not None and row is None:  # transformers carries positions to whatever its own gives
+            image_size = image_size or reads.size
+        else:  # a network made for another size than published
+            reads = replace(reads, size=network.config.image)
     scaled = [side / reads.crop_ratio for side in reads.size]
     check_size(found.weights, int(12 * scaled[0] * scaled[1]))  # of an image on its way
     network, reads = adapted(network, reads, image_size, channels)
@@ -173,6 +196,8 @@ def _model(
         **({"class_names": named} if named else {}),
         **({"assumed": "; ".join(converted.assumed)} if converted.assumed and not row else {}),
         **({"left_out": ", ".join(converted.skipped)} if converted.skipped else {}),
+        **converted.changed,
+        **({"resized": carried} if (carried := resize_words(converted.network.config, network.config)) else {}),
     }
     task = CLASSIFY if isinstance(output, Classes) else Features()
     facts["vouched_weights"] = digest_of(network.state_dict())

@@ -38,6 +38,14 @@ def adapted(
     return network, preprocessing if size == preprocessing.size else replace(preprocessing, size=size)
 
 
+def resize_words(old: ViTConfig, new: ViTConfig) -> str:
+    """How positions were carried to another grid, for a report; empty where they are as they were."""
+    if old.grid == new.grid or old.positions != "learned":
+        return ""
+    grids = [" x ".join(map(str, config.grid)) for config in (old, new)]
+    return f"positions, from {grids[0]} to {grids[1]} patches by the rule of {old.position_resize}"
+
+
 def _grey(network: ViT, preprocessing: Preprocessing, channels: int) -> tuple[ViT, Preprocessing]:
     """A network for one channel: (g - m_c) / s_c over c in a kernel is one of g with a constant."""
     embedding = network.patch_embed

@@ -6,7 +6,7 @@ converted = from_tensors(tensors, told, where) tensors of a file, with what is t
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,10 @@ from torch import Tensor, nn
 
 from vitrail.errors import DataError, UsageError, some_of
 from vitrail.nn import ViT
+from vitrail.nn.blocks import initialise
+from vitrail.nn.networks import without_numbers
 from vitrail.nn.twin import evaluating
+from vitrail.nn.vit import OWN
 from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import Facts, Family, is_of, renamed
 from vitrail.weights.probe import network_of, probe
@@ -23,6 +26,7 @@ GAP = 2e-5  # the largest difference of two answers, relative to the largest num
 # another implementation of attention differ by 1e-6, the two forms of GELU in two blocks by 1e-4
 LOUDNESS = 1.0, 0.01  # deviations of the images that both answer: a wrong epsilon shows on a faint one
 SEED = 0
+HEADS = "head.", "head_dist."
 GRANTED = ("norm_eps", "activation")  # what no tensor says, and a family may have alike in all members
 
 
@@ -37,6 +41,7 @@ class Converted:
         used: Their tensors that are ours now.
         skipped: Their tensors that no answer depends on, with why.
         assumed: What nobody said and was taken for granted, in sentences.
+        changed: What is not as it was there, by name: a `head` that was made anew.
         gap: How far the answers of both lie apart, relative to the largest number; None without a live network.
     """
 
@@ -47,6 +52,7 @@ class Converted:
     skipped: Mapping[str, str]
     assumed: tuple[str, ...]
     gap: float | None = None
+    changed: Mapping[str, str] = field(default_factory=dict)
 
 
 def family_of(names: Sequence[str], where: str) -> Family:
@@ -133,6 +139,32 @@ def convert(module: nn.Module, told: Facts | None = None) -> Converted:
     own = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
     converted = _converted(family, own, {**facts, **(told or {})}, where)
     return prove(converted, family.answer, module)
+
+
+def with_head(converted: Converted, classes: int) -> Converted:
+    """The same for so many classes: a head of another size is made anew, drawn as that of a fresh network.
+
+    Args:
+        converted: A network with any head, or with none.
+        classes: How many it is to tell apart, at least 1.
+    """
+    old = converted.network
+    if classes == old.config.classes:
+        return converted
+    config = replace(old.config, classes=classes, head_bias=True)
+    with without_numbers():
+        network = ViT(config, old.parts)
+    parts = old.parts.over(OWN, config)
+    network.head, network.head_dist = parts.head(), parts.head() if config.distillation_token else None
+    initialise(network.head)
+    rest = {name: tensor for name, tensor in old.state_dict().items() if not name.startswith(HEADS)}
+    network.load_state_dict(rest, strict=False, assign=True)
+    for parameter in network.parameters():
+        parameter.requires_grad_(True)
+    left = f"; that of {old.config.classes} outputs is left out" if old.config.classes else ""
+    changed = {**converted.changed, "head": f"made anew for {classes} classes, and untrained{left}"}
+    told = {**converted.told, "projection": False, "names": ()}
+    return replace(converted, network=network.eval(), told=told, changed=changed, gap=None)
 
 
 @torch.no_grad()

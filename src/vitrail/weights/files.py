@@ -19,10 +19,11 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from safetensors import safe_open
 
 from vitrail.data.tensor_files import MOST_TENSORS, check_size, read_tensors
 from vitrail.errors import DataError, VitrailError, some_of
@@ -36,8 +37,20 @@ SECONDS = 300  # for a pickle
 CONVERT = Path(__file__).with_name("unpickle.py")
 
 
+class Weights(NamedTuple):
+    """Tensors by name; `average` is what a checkpoint calls them where they are an average beside its weights."""
+
+    tensors: Tensors
+    average: str = ""
+
+
 def read_weights(path: Path) -> Tensors:
-    """The tensors of a file, or of all files that an index names.
+    """The tensors of a file, or of all files that an index names; see `read`."""
+    return read(path).tensors
+
+
+def read(path: Path) -> Weights:
+    """What a file of weights, or all files that an index names, hold.
 
     Args:
         path: A file of weights, by its suffix.
@@ -48,12 +61,13 @@ def read_weights(path: Path) -> Tensors:
     if not path.is_file():
         raise DataError(f"there is no file of weights {path}", "the path of a .safetensors, .npz or .pth file")
     known = {SAFE: _of_safetensors, ARRAYS: _of_arrays, **dict.fromkeys(PICKLES, _of_pickle)}
-    read = _of_index if path.name.endswith(INDEX) else known.get(path.suffix)
-    if read is None:
+    reader = _of_index if path.name.endswith(INDEX) else known.get(path.suffix)
+    if reader is None:
         wanted = ", ".join((*known, INDEX))
         raise DataError(f"{path} is no file of weights by its name", f"a file that ends in one of {wanted}")
     try:
-        return read(path)
+        found = reader(path)
+        return found if isinstance(found, Weights) else Weights(found)
     except VitrailError:
         raise
     except Exception as error:  # a stranger's file: whatever numpy, zipfile, zlib and JSON have to say of it
@@ -130,7 +144,7 @@ def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
 
 
-def _of_pickle(path: Path) -> Tensors:
+def _of_pickle(path: Path) -> Weights:
     """The tensors of a pickle, by way of a safetensors file that is made once, in a process of its own."""
     with path.open("rb") as file:
         known = hashlib.file_digest(file, "sha256").hexdigest()
@@ -138,7 +152,7 @@ def _of_pickle(path: Path) -> Tensors:
     kept = folder / f"{known}{SAFE}"
     if kept.is_file():
         with contextlib.suppress(DataError):  # made again where it is damaged
-            return read_tensors(kept, HINT)
+            return _unpickled(kept)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         place = tempfile.TemporaryDirectory(dir=folder)
@@ -158,7 +172,13 @@ def _of_pickle(path: Path) -> Tensors:
             said = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
             hint = "torch.save(network.state_dict(), file), or a safetensors file"
             raise DataError(f"{path} is not a plain state dict ({said[:200]})", hint)
-        tensors = read_tensors(made, HINT)
+        found = _unpickled(made)
         with contextlib.suppress(OSError):
             os.replace(made, kept)
-    return tensors
+    return found
+
+
+def _unpickled(file: Path) -> Weights:
+    tensors = read_tensors(file, HINT)
+    with safe_open(file, "pt") as opened:
+        return Weights(tensors, (opened.metadata() or {}).get("taken", ""))

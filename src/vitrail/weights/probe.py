@@ -26,6 +26,8 @@ from vitrail.weights.family import Tensors
 PATCHES = "patch_embed.proj.weight"
 STARTS = 1e-5  # of LayerScale, for who makes a fresh network of this configuration; a loaded one has its own
 POOLINGS = {"attention": "pool.query", "mean_then_norm": "pool.norm.weight"}  # those that have tensors
+PLAINER = {"mean_then_norm": "mean", "class_and_mean": "class"}  # told as the latter, they show themselves
+OF_CLASS_TOKEN = "class", "attention", "class_and_mean"
 EVERY = "norm1", "attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"
 DEEPEST = 256  # blocks
 WANTED = {"heads": "how many heads a block has", "norm_eps": "the epsilon of its norms", "activation": "its activation"}
@@ -53,6 +55,22 @@ def probe(tensors: Mapping[str, Tensor], told: Mapping[str, Any], where: str) ->
         UsageError: If something has to be told that is not; names it.
     """
     found, told, assumed = dict(tensors), dict(told), list[str]()
+    seen = _seen(found, told, where)
+    parts = _parts(found, told.pop("pooling", ""), where, assumed)
+    _hold_told(told, seen, where, assumed)
+    found = _with_positions(found, seen, told, where, assumed)
+    pooling = "class" if parts["pooling"] in OF_CLASS_TOKEN and seen["class_token"] else "mean"
+    try:
+        config = ViTConfig.from_dict({**told, **seen, "pooling": pooling})
+    except UsageError as error:
+        raise UsageError(f"{where}: {error.problem}", error.hint) from error
+    named = parts_of({slot: name for slot, name in parts.items() if name not in ("class", "mean")})
+    _hold(found, config, named, where)
+    return Probed(config, named, {name: tensor.float().contiguous() for name, tensor in found.items()}, tuple(assumed))
+
+
+def _seen(found: Tensors, told: dict[str, Any], where: str) -> dict[str, Any]:
+    """Fields of `ViTConfig` that names and shapes say; a distillation token that nothing reads becomes a register."""
     for name in (PATCHES, *(f"blocks.0.{part}.weight" for part in EVERY)):
         if name not in found:
             raise DataError(f"{where}: there is no {name}, which every ViT has", "the weights of a plain ViT")
@@ -69,19 +87,17 @@ def probe(tensors: Mapping[str, Tensor], told: Mapping[str, Any], where: str) ->
     if depth > min(len(blocks), DEEPEST):
         problem = f"{where}: {len(blocks)} blocks, the last of which is number {depth - 1}"
         raise DataError(problem, f"blocks that are numbered from 0, at most {DEEPEST}")
-    mlp_dim = found["blocks.0.mlp.fc2.weight"].shape[1]
     if "dist_token" in found and not ("head_dist.weight" in found or told.get("distillation_token", False)):
-        found["reg_token"] = found.pop("dist_token")  # a token that nothing reads is a register
+        found["reg_token"] = found.pop("dist_token")
     told.pop("distillation_token", None)
-    heads = told.pop("heads", 0) or _heads_of(width, depth, mlp_dim, assumed)
-    parts, classes = _parts(found, told.pop("pooling", ""), assumed)
-    seen: dict[str, Any] = {
+    classes = found["head.weight"].shape[0] if "head.weight" in found else 0
+    return {
         "patch_size": tuple(patch),
         "channels": channels,
         "classes": classes,
         "width": width,
         "depth": depth,
-        "mlp_dim": mlp_dim,
+        "mlp_dim": found["blocks.0.mlp.fc2.weight"].shape[1],
         "class_token": "cls_token" in found,
         "distillation_token": "dist_token" in found,
         "registers": found["reg_token"].shape[1] if "reg_token" in found else 0,
@@ -92,37 +108,34 @@ def probe(tensors: Mapping[str, Tensor], told: Mapping[str, Any], where: str) ->
         "mlp_bias": "blocks.0.mlp.fc2.bias" in found,
         "head_bias": not classes or "head.bias" in found,
         "layer_scale": told.pop("layer_scale", 0) or STARTS if "blocks.0.ls1.gamma" in found else 0.0,
+        "inner": found["blocks.0.attn.proj.weight"].shape[1],  # heads x head_dim
     }
+
+
+def _hold_told(told: dict[str, Any], seen: dict[str, Any], where: str, assumed: list[str]) -> None:
+    """Hold what is told against what is seen, and ask for what is neither; `seen` gets heads, `told` keeps the rest."""
     for name, value in seen.items():
         if name in told and _plain(told[name]) != _plain(value) and not isinstance(value, float):
-            raise DataError(
-                f"{where}: the tensors say {name} {value}, what comes with them says {told[name]}", "both of one"
-            )
+            raise _contrary(where, name, value, told[name])
+    heads = told.pop("heads", 0) or _heads_of(seen, assumed)
     missing = [
         f"{name} ({what})" for name, what in WANTED.items() if name not in told and (name != "heads" or not heads)
     ]
     if missing:
         hint = f"vitrail.load({where!r}, told={{{', '.join(repr(name.split()[0]) + ': ...' for name in missing)}}})"
         raise UsageError(f"{where}: no tensor says {', '.join(missing)}", hint)
-    found = _with_positions(found, seen, told, where, assumed)
-    pooling = (
-        "class" if parts["pooling"] in ("class", "attention", "class_and_mean") and seen["class_token"] else "mean"
-    )
-    inner = found["blocks.0.attn.proj.weight"].shape[1]
+    inner = seen.pop("inner")
     if inner % heads:
-        raise DataError(
-            f"{where}: {inner} numbers cannot be shared among {heads} heads", f"told={{'heads': {max(1, inner // 64)}}}"
-        )
+        hint = f"told={{'heads': {max(1, inner // 64)}}}"
+        raise DataError(f"{where}: {inner} numbers cannot be shared among {heads} heads", hint)
+    seen |= {"heads": heads, "head_dim": 0 if inner == seen["width"] else inner // heads}
     known = {field.name for field in fields(ViTConfig)}
-    rest = {name: value for name, value in told.items() if name in known and name not in seen}
-    head_dim = 0 if heads * (inner // heads) == width else inner // heads
-    try:
-        config = ViTConfig.from_dict({**rest, **seen, "heads": heads, "head_dim": head_dim, "pooling": pooling})
-    except UsageError as error:
-        raise UsageError(f"{where}: {error.problem}", error.hint) from error
-    named = parts_of({slot: name for slot, name in parts.items() if name not in ("class", "mean")})
-    _hold(found, config, named, where)
-    return Probed(config, named, {name: tensor.float().contiguous() for name, tensor in found.items()}, tuple(assumed))
+    for name in [name for name in told if name not in known or name in seen]:
+        del told[name]
+
+
+def _contrary(where: str, name: str, seen: object, told: object) -> DataError:
+    return DataError(f"{where}: the tensors say {name} {seen}, what comes with them says {told}", "both of one network")
 
 
 def network_of(probed: Probed) -> ViT:
@@ -143,17 +156,17 @@ def _sides(size: Any) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
-def _heads_of(width: int, depth: int, mlp_dim: int, assumed: list[str]) -> int:
+def _heads_of(seen: Mapping[str, Any], assumed: list[str]) -> int:
     """The heads of the published size with this width, depth and MLP; 0 where there is none."""
-    for letter, (known, blocks, heads, hidden) in SIZES.items():
-        if (known, blocks, hidden) == (width, depth, mlp_dim):
+    for letter, (width, depth, heads, mlp_dim) in SIZES.items():
+        if (width, depth, mlp_dim) == (seen["width"], seen["depth"], seen["mlp_dim"]):
             assumed.append(f"{heads} heads, as size {letter} has them")
             return heads
     return 0
 
 
-def _parts(found: Tensors, pooling: str, assumed: list[str]) -> tuple[dict[str, str], int]:
-    """Names of the parts that are none of the paper's, the pooling among them; and the number of classes."""
+def _parts(found: Tensors, told: str, where: str, assumed: list[str]) -> dict[str, str]:
+    """Names of the parts that are none of the paper's, and of the pooling."""
     parts: dict[str, str] = {}
     if "patch_embed.norm_patches.weight" in found:
         parts["embedding"] = "normed"
@@ -163,17 +176,16 @@ def _parts(found: Tensors, pooling: str, assumed: list[str]) -> tuple[dict[str, 
         parts["last_norm"] = "none"
     if found["blocks.0.mlp.fc1.weight"].shape[0] == 2 * found["blocks.0.mlp.fc2.weight"].shape[1]:
         parts["mlp"] = "swiglu"
-    head = found.get("head.weight")
-    classes = 0 if head is None else head.shape[0]
-    width = found[PATCHES].shape[0]
     seen = next((name for name, tensor in POOLINGS.items() if tensor in found), "")
-    if head is not None and head.shape[1] == 2 * width:
+    if "head.weight" in found and found["head.weight"].shape[1] == 2 * found[PATCHES].shape[0]:
         seen, parts["head"] = "class_and_mean", "of_two"
-    if not seen and not pooling:
+    if not seen and not told:
         seen = "class" if "cls_token" in found else "mean"
         assumed.append(f"pooling {seen}")
-    parts["pooling"] = seen or pooling
-    return parts, classes
+    if seen and told and told not in (seen, PLAINER.get(seen)):
+        raise _contrary(where, "pooling", seen, told)
+    parts["pooling"] = seen or told
+    return parts
 
 
 def _with_positions(

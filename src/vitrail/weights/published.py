@@ -7,9 +7,15 @@ from typing import Any
 
 
 @cache
-def timm_table() -> dict[str, Any]:
+def timm_architectures() -> dict[str, Any]:
     """What timm says of its plain ViTs, by architecture; made by `benchmarks/timm_table.py` from timm itself."""
     return json.loads(Path(__file__).with_name("timm_table.json").read_text())
+
+
+@cache
+def timm_table() -> dict[str, Any]:
+    """Those of them that somebody published weights of."""
+    return {name: row for name, row in timm_architectures().items() if row["tags"]}
 
 
 @cache

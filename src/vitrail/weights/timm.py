@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import DataError
 from vitrail.weights.activation import activation_of
 from vitrail.weights.family import Facts, Family, Form, Rule, same
-from vitrail.weights.published import timm_table
+from vitrail.weights.published import timm_architectures
 
 TOGETHER = Form(  # queries; then keys and values
     lambda theirs: torch.cat(list(theirs)), lambda ours, heads: ours.split((len(ours) // 3, len(ours) - len(ours) // 3))
@@ -22,8 +23,24 @@ TOGETHER = Form(  # queries; then keys and values
 UNSAID = 0.875  # crop_pct
 EPSILON = 1e-6  # of its LayerNorm where nothing else is said
 KINDS = ("VisionTransformer", "VisionTransformerDistilled")
-ARGUMENTS = {"num_heads": "heads", "img_size": "image_size", "patch_size": "patch_size", "act_layer": "activation"}
 POOLS = {"token": "class", "avg": "mean", "map": "attention"}
+NORMS = "layernorm", "layernormfp32"  # by name, without the underscores that timm ignores
+ACTIVATIONS = {name: name for name in ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")} | {"swish": "silu"}
+ARGUMENTS = {  # of a network: which field of ours each is; what tensors say, too, is held against them
+    "num_heads": "heads",
+    "img_size": "image_size",
+    "patch_size": "patch_size",
+    "embed_dim": "width",
+    "depth": "depth",
+    "in_chans": "channels",
+    "num_classes": "classes",
+    "class_token": "class_token",
+    "reg_tokens": "registers",
+    "qkv_bias": "qkv_bias",
+}
+SEEN = {"mlp_ratio", "init_values", "no_embed_class", "pre_norm", "final_norm", "fc_norm", "proj_bias", "pos_embed"}
+IDLE = {"weight_init", "fix_init", "dynamic_img_size", "dynamic_img_pad", "pretrained_strict", "cache_dir"}
+IDLE |= {f"{place}_rate" for place in ("drop", "pos_drop", "patch_drop", "proj_drop", "attn_drop", "drop_path")}
 
 
 def of_module(module: nn.Module) -> Facts | None:
@@ -35,36 +52,70 @@ def of_module(module: nn.Module) -> Facts | None:
     block = net.blocks[0]
     if type(block).__name__ != "Block" or type(block.attn).__name__ != "Attention":
         return None
-    pooling = POOLS.get(net.global_pool, net.global_pool)
+    published = getattr(net, "pretrained_cfg", None) or {}
     return {
         "heads": block.attn.num_heads,
         "norm_eps": block.norm1.eps,
         "activation": activation_of(block.mlp.act),
         "image_size": tuple(net.patch_embed.img_size),
         "patch_size": tuple(net.patch_embed.proj.stride),
-        "pooling": "mean_then_norm" if pooling == "mean" and not isinstance(net.fc_norm, nn.Identity) else pooling,
+        "pooling": POOLS.get(net.global_pool, net.global_pool),
         "position_resize": "timm",
+        "distillation_token": hasattr(net, "dist_token"),
+        "projection": _projects(published.get("architecture"), published, net.num_classes),
     }
 
 
 def of_config(config: Mapping[str, Any]) -> Facts | None:
-    """What the `config.json` of timm's hub says: the table's row of its architecture, and arguments above it."""
+    """What the `config.json` of timm's hub says: the table's row of its architecture, and arguments above it.
+
+    Raises:
+        DataError: If the architecture is none of the table, or an argument makes it another than a plain ViT.
+    """
     architecture = str(config.get("architecture", "")).partition(".")[0]
     if not architecture:
         return None
-    arguments = config.get("model_args") or {}
-    facts = dict(timm_table().get(architecture, {}).get("facts", {}))
-    facts |= {ours: arguments[theirs] for theirs, ours in ARGUMENTS.items() if theirs in arguments}
-    pooling = arguments.get("global_pool") or config.get("global_pool")
-    if pooling:
-        told = POOLS.get(pooling, pooling)
-        facts["pooling"] = "mean_then_norm" if told == "mean" and arguments.get("fc_norm", True) else told
-    size = (config.get("pretrained_cfg") or {}).get("input_size")
-    if size and "img_size" not in arguments:
-        facts["image_size"] = tuple(size[1:])
-    if "clip" in architecture and "ft_in" not in str((config.get("pretrained_cfg") or {}).get("tag", "")):
-        facts["projection"] = True  # the head is a map to where texts are compared, and gives no classes
-    return facts
+    if architecture not in timm_architectures():
+        raise DataError(f"config.json says {architecture}, which is no plain ViT of timm known here", LIVE)
+    arguments = {name: value for name, value in (config.get("model_args") or {}).items() if value is not None}
+    published = config.get("pretrained_cfg") or {}
+    pooling = arguments.pop("global_pool", None) or published.get("global_pool") or config.get("global_pool")
+    size = published.get("input_size")
+    facts = {
+        **timm_architectures()[architecture]["facts"],
+        **({"pooling": _known("global_pool", pooling, POOLS)} if pooling else {}),
+        **({"image_size": tuple(size[1:])} if size else {}),
+    }
+    for name, value in arguments.items():
+        if name in ARGUMENTS:
+            facts[ARGUMENTS[name]] = value
+        elif name == "act_layer":
+            facts["activation"] = _known(name, str(value).lower(), ACTIVATIONS)
+        elif name == "norm_layer" and str(value).replace("_", "").lower() in NORMS:
+            facts["norm_eps"] = EPSILON
+        elif value and name not in SEEN | IDLE:  # what is off is as it is in a plain ViT
+            raise DataError(f"config.json says {name}={value!r}, which makes timm's network no plain ViT", LIVE)
+    names = config.get("label_names") or published.get("label_names")
+    count = config.get("num_classes", published.get("num_classes"))
+    return {**facts, "names": names} if names else {**facts, "projection": _projects(architecture, published, count)}
+
+
+LIVE = "vitrail.convert(module), the live network, which is proved or refused"
+
+
+def _known(argument: str, value: Any, known: Mapping[str, str]) -> str:
+    if value not in known:
+        raise DataError(
+            f"config.json says {argument}={value!r}, which no plain ViT has; known: {', '.join(known)}", LIVE
+        )
+    return known[value]
+
+
+def _projects(architecture: Any, published: Mapping[str, Any], classes: Any) -> bool:
+    """Whether a head is the map of published weights to where texts are compared, and gives no classes."""
+    tags = timm_architectures().get(architecture, {}).get("tags", {})
+    row = tags.get(published.get("tag") or "", {})
+    return bool(row.get("projection")) and row["classes"] == classes
 
 
 def preprocessing_of(config: Mapping[str, Any]) -> Preprocessing:

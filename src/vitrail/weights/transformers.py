@@ -67,8 +67,7 @@ def facts_of(config: Mapping[str, Any], kind: str) -> Facts | None:
         facts["distillation_token"] = "DeiTForImageClassificationWithTeacher" in (config.get("architectures") or ())
     if kind == "CLIP":
         facts["projection"] = True
-    names = config.get("id2label") or {}
-    return {**facts, "pooling": "class", **({"names": _ordered(names)} if names else {})}
+    return {**facts, "pooling": "class", "names": _ordered(config.get("id2label") or {})}
 
 
 def _sides(size: Any) -> tuple[int, int]:
@@ -76,7 +75,9 @@ def _sides(size: Any) -> tuple[int, int]:
 
 
 def _ordered(names: Mapping[Any, str]) -> tuple[str, ...]:
-    return tuple(names[key] for key in sorted(names, key=int))
+    """The names by the number of their logit; none where they are what transformers calls the nameless."""
+    ordered = tuple(names[key] for key in sorted(names, key=int))
+    return () if ordered == tuple(f"LABEL_{number}" for number in range(len(ordered))) else ordered
 
 
 def _of_module(kind: str) -> Any:

@@ -10,18 +10,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-INSIDE = ("state_dict", "model", "teacher", "model_state_dict", "network")  # where a checkpoint keeps its tensors
+AVERAGES = ("state_dict_ema", "model_ema", "ema")  # over training, which stand beside the weights; taken as timm does
+INSIDE = (
+    *AVERAGES,
+    "state_dict",
+    "model",
+    "teacher",
+    "model_state_dict",
+    "network",
+)  # where tensors are
 MOST = 4  # times the size of the file: tensors that share their numbers are written one by one
 SLACK = 2**20  # bytes
 
 
-def tensors_of(content: Any, most: int) -> dict[str, Any]:
-    """The tensors by name of a state dict, or of the one that a checkpoint holds; at most so many bytes."""
+def tensors_of(content: Any, most: int) -> tuple[dict[str, Any], str]:
+    """The tensors by name of a state dict, or of one in a checkpoint, and its name there; at most so many bytes."""
     import torch
 
+    taken = ""
     for key in INSIDE:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
-            content = content[key]
+            taken, content = taken or key, content[key]
     if not isinstance(content, Mapping):
         raise SystemExit(f"it holds {type(content).__name__}, and no tensors by name")
     wrong = [name for name, value in content.items() if type(name) is not str or not isinstance(value, torch.Tensor)]
@@ -36,7 +45,7 @@ def tensors_of(content: Any, most: int) -> dict[str, Any]:
         raise SystemExit(f"{list(plain.values()).count(False)} tensors are sparse, quantized or without numbers")
     if sum(value.numel() * value.element_size() for value in content.values()) > most:
         raise SystemExit(f"its tensors are larger than {most:,} bytes, and the file is not")
-    return {name: value.detach().clone().contiguous() for name, value in content.items()}
+    return {name: value.detach().clone().contiguous() for name, value in content.items()}, taken
 
 
 def limit(size: int) -> None:
@@ -59,7 +68,8 @@ def main(file: str, out: str, size: int) -> None:
     limit(size)
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
-        save_file(tensors_of(content, MOST * Path(file).stat().st_size + SLACK), out)
+        tensors, taken = tensors_of(content, MOST * Path(file).stat().st_size + SLACK)
+        save_file(tensors, out, {"taken": taken} if taken in AVERAGES else None)
     except Exception as error:
         named = re.search(r"GLOBAL (\S+)", str(error))
         lines = [line for line in str(error).splitlines() if line.strip()] or [""]

@@ -1,0 +1,164 @@
+"""What is not as it was in the files is done as the source does it, and said: a size, a head, an average, names."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+import transformers
+from PIL import Image
+from safetensors.torch import save_file
+from timm.models import load_checkpoint, save_for_hf
+from torch import nn
+
+import vitrail
+from tests.errors import must_raise
+from tests.weights.families import DINOV2, NETWORK, SMALL, redrawn
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import DataError, UsageError
+from vitrail.tasks.features import Numbers
+from vitrail.weights import known as knowing
+from vitrail.weights.known import drawn_image, fingerprint, shown
+from vitrail.weights.unpickle import tensors_of
+
+PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 70, 3), dtype=np.uint8)).resize((280, 360), 3)
+PLAIN = "vit_tiny_patch16_224"
+
+
+def of_transformers(folder: Path, kind: str, config: Any, **size: Any) -> tuple[Any, Any]:
+    """A network and its processor, as transformers saves them."""
+    t: Any = transformers
+    module: Any = redrawn(getattr(t, kind)(config))
+    module.save_pretrained(folder)
+    processor = t.BitImageProcessorPil(**size)
+    processor.save_pretrained(folder)
+    return module, processor
+
+
+@pytest.mark.parametrize(("edge", "crop"), [(40, 24), (72, 64)])
+@torch.no_grad()
+def test_the_size_is_that_of_the_processor(edge: int, crop: int, tmp_path: Path) -> None:
+    """As transformers does: DINOv2's configuration says 518 pixels, and its processor gives 224."""
+    config = transformers.Dinov2Config(**DINOV2)
+    size = {"size": {"shortest_edge": edge}, "crop_size": {"height": crop, "width": crop}}
+    module, processor = of_transformers(tmp_path, "Dinov2Model", config, **size)
+    theirs = module(**processor(PHOTO, return_tensors="pt")).pooler_output
+    model = vitrail.load(tmp_path)
+    assert model.preprocessing.size == model.network.config.image == (crop, crop)
+    ours = model.network(model.tensor([PHOTO]))
+    assert float((ours - theirs).abs().max() / theirs.abs().max()) < 1e-4
+    assert "transformers" in model.facts["resized"]
+    assert vitrail.load(tmp_path, image_size=32).facts.get("resized") is None
+    assert vitrail.load(tmp_path, image_size=48).network.config.image == (48, 48)
+
+
+def test_labels_that_are_no_names(tmp_path: Path) -> None:
+    size = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
+    for labels in ({0: "LABEL_0", 1: "LABEL_1"}, {0: "LABEL_1", 1: "LABEL_0"}):
+        config = transformers.ViTConfig(**SMALL, id2label=labels)
+        of_transformers(tmp_path, "ViTForImageClassification", config, **size)
+        model = vitrail.load(tmp_path)
+        nameless = labels[0] == "LABEL_0"
+        assert model.classes == (("0", "1") if nameless else ("LABEL_1", "LABEL_0"))
+        assert ("class_names" in model.facts) == nameless
+
+
+# ---- checkpoints of training
+
+
+def network(seed: int, **more: Any) -> nn.Module:
+    return redrawn(timm.create_model(PLAIN, **NETWORK, img_size=32, **{"num_classes": 7, **more}), seed)
+
+
+READS = Preprocessing((32, 32), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+
+
+@torch.no_grad()
+def test_an_average_is_taken_as_timm_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    weights, average = network(0).state_dict(), network(1).state_dict()
+    beside, file = {"epoch": 3, "optimizer": {"lr": 0.1}}, tmp_path / "last.pth"
+    checkpoints = {
+        "state_dict_ema": {**beside, "state_dict": weights, "state_dict_ema": average},
+        "model_ema": {**beside, "model": weights, "model_ema": average},
+        "state_dict": {**beside, "state_dict": weights, "state_dict_ema": None},
+        "model": {**beside, "model": weights},
+        "": dict(weights),
+    }
+    for name, checkpoint in checkpoints.items():
+        torch.save(checkpoint, file)
+        theirs = network(2)
+        load_checkpoint(theirs, str(file))
+        tensors, taken = tensors_of(checkpoint, 2**30)
+        assert taken == name
+        assert all(torch.equal(tensor, tensors[key]) for key, tensor in theirs.state_dict().items())
+    torch.save(checkpoints["model_ema"], file)
+    for _ in range(2):  # the second time from the cache
+        model = vitrail.load(file, told={"heads": 3}, preprocessing=READS)
+        assert torch.equal(model.network.head.weight, average["head.weight"])
+        assert "model_ema" in model.facts["weights"]
+
+
+# ---- a head of another size
+
+
+def heads_of(model: Any) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in model.network.state_dict().items() if name.startswith("head")}
+
+
+def test_a_head_of_another_size_is_made_anew_and_said(tmp_path: Path) -> None:
+    save_for_hf(network(0), str(tmp_path), safe_serialization=True)
+    old = vitrail.load(tmp_path)
+    new = vitrail.load(tmp_path, told={"classes": 5}, classes=list("abcde"))
+    fresh = vitrail.ViT(new.network.config)
+    assert new.classes == tuple("abcde")
+    assert "head" in new.facts
+    assert vitrail.load(tmp_path, told={"classes": 5}).classes == tuple("01234")
+    for name, tensor in new.network.state_dict().items():
+        kept = fresh.state_dict()[name] if name.startswith("head") else old.network.state_dict()[name]
+        assert torch.equal(tensor, kept), name
+    loss = new.network(torch.randn(2, 3, 32, 32)).square().sum() + sum(p.sum() for p in new.network.parameters())
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in new.network.parameters())
+    again = vitrail.load(vitrail.save(new, tmp_path / "saved"))
+    assert again.facts["head"] == new.facts["head"]
+
+    assert "head" not in old.facts
+    same = vitrail.load(tmp_path, told={"classes": 7})
+    assert "head" not in same.facts
+    assert all(torch.equal(one, heads_of(old)[name]) for name, one in heads_of(same).items())
+    with must_raise(UsageError):  # nothing else makes it so
+        vitrail.load(tmp_path, classes=list("abcde"))
+
+
+def test_two_heads_and_none(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    distilled = timm.create_model("deit_tiny_distilled_patch16_224", **NETWORK, img_size=32)
+    two = vitrail.convert(redrawn(distilled), told={"classes": 4})
+    assert {name: len(tensor) for name, tensor in heads_of(two).items()} == dict.fromkeys(
+        ("head.weight", "head.bias", "head_dist.weight", "head_dist.bias"), 4
+    )
+    bare = network(0, num_classes=0)
+    assert isinstance(vitrail.convert(bare).output, Numbers)
+    assert vitrail.convert(bare, told={"classes": 3}).classes == ("0", "1", "2")
+    clip = timm.create_model("vit_base_patch32_clip_224.openai", **NETWORK, img_size=64, num_classes=512)
+    assert vitrail.convert(redrawn(clip), told={"classes": 3}).task.name == "classify"
+
+
+def test_a_head_of_known_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who vouches for the rest still says how images go in; nobody vouches for the answers."""
+    old = vitrail.convert(network(0), preprocessing=READS)
+    row = {"name": "a row", "by": "a test", "classes": "", "licence": "mit", "preprocessing": READS.to_dict()}
+    with torch.no_grad():
+        row["answers"] = shown(old.network(drawn_image(READS))).tolist()
+    monkeypatch.setattr(knowing, "known_table", lambda: {fingerprint(old.network.state_dict()): row})
+    save_file(network(0).state_dict(), tmp_path / "weights.safetensors")
+    assert "a row" in vitrail.load(tmp_path / "weights.safetensors", told={"heads": 3}).facts["vouched"]
+    new = vitrail.load(tmp_path / "weights.safetensors", told={"heads": 3, "classes": 4})
+    assert new.preprocessing == READS
+    assert new.facts["licence"] == "mit"
+    assert "a row" not in new.facts["vouched"]
+    with must_raise(DataError):
+        vitrail.load(tmp_path / "weights.safetensors", told={"heads": 4, "classes": 4})
