@@ -4,7 +4,6 @@ The weights and photographs lie in `../shared/data` beside the checkout, or in $
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import vitrail
+from tests.real import real_data, real_photographs
 from tests.weights.test_planted_faults import FAULTS, planted
 from vitrail.errors import DataError
 from vitrail.model import Model
@@ -27,21 +27,16 @@ from vitrail.weights.torchvision import TORCHVISION
 from vitrail.weights.transformers import VIT
 
 NAME = "vit_tiny_patch16_224"
-BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 @pytest.fixture(scope="module")
 def data() -> Path:
-    named = os.environ.get("VITRAIL_DATA")
-    for root in (Path(named) if named else BESIDE, BESIDE):
-        if (root / "vit_ti16" / "model.safetensors").is_file():
-            return root
-    pytest.skip("the real ViT-Ti is not here: set VITRAIL_DATA to the folder that holds vit_ti16 and photos")
+    return real_data()
 
 
 @pytest.fixture(scope="module")
 def photographs(data: Path) -> list[Path]:
-    return sorted((data / "photos" / "imagenet100").glob("*.jpg"), key=lambda path: int(path.name.partition("_")[0]))
+    return real_photographs(data)
 
 
 @pytest.fixture(scope="module")

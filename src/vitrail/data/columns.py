@@ -240,17 +240,35 @@ class Codec(ABC):
 class Classes(Codec):
     """Class names, in the order of the logits.
 
+    Args:
+        names: Of the classes.
+        ids: What else each is called, such as WordNet's ids of ImageNet's classes, in the same order; none when empty.
+            Classes with ids go by each of the synonyms, too, that a name lists with commas between.
+
     Raises:
-        UsageError: A name stands there twice.
+        UsageError: A name stands there twice, or there are not as many ids.
     """
 
     names: tuple[str, ...]
+    ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse names that cannot be told apart."""
         twice = [name for name, count in Counter(self.names).items() if count > 1]
         if twice:
             raise UsageError(f"the class name '{twice[0]}' stands there twice", "one name for each class")
+        if self.ids and len(self.ids) != len(self.names):
+            raise UsageError(f"{len(self.ids)} ids for {len(self.names)} class names", "one id for each class, or none")
+
+    @property
+    def number_of(self) -> dict[str, int]:
+        """The number of a class by what it is called: its name, its id, or a synonym that no other class has."""
+        found = dict[str, int]()
+        if self.ids:
+            synonyms = [(word.strip(), index) for index, name in enumerate(self.names) for word in name.split(",")]
+            shared = Counter(word for word, _ in synonyms)
+            found = {word: index for word, index in synonyms if shared[word] == 1}
+        return {**found, **{name: index for many in (self.ids, self.names) for index, name in enumerate(many)}}
 
     @property
     def outputs(self) -> int:
@@ -261,7 +279,7 @@ class Classes(Codec):
         """Labels get the numbers that their names have here; a class that is not here is left out and counted."""
         if not isinstance(column, Labels):
             raise UsageError(f"classes are learnt from labels, got {type(column).__name__}", "a column of Labels")
-        number_of = {name: number for number, name in enumerate(self.names)}
+        number_of = self.number_of
         translation = np.array([number_of.get(name, -1) for name in column.names], dtype=np.int64)
         values = translation[column.values] if len(column.values) else column.values
         unknown = {name: count for name, count in column.counts().items() if name not in number_of}
@@ -277,5 +295,5 @@ class Classes(Codec):
         return "classes", ", ".join(self.names[:20]) + (", ..." if len(self.names) > 20 else "")
 
     def to_dict(self) -> dict[str, Any]:
-        """The names."""
-        return {"classes": list(self.names)}
+        """The names, and the ids where there are any."""
+        return {"classes": list(self.names), **({"ids": list(self.ids)} if self.ids else {})}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from vitrail.data.columns import Codec, Column, Labels, Texts, texts_digest
+from vitrail.data.columns import Classes, Codec, Column, Labels, Texts, texts_digest
 from vitrail.data.images import ArrayImages, Images
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, counted, nearest, some_of
@@ -32,6 +32,7 @@ SPLIT_NAMES: Mapping[str, str] = {
 }
 """What people call the splits, in small letters, and what they are called here."""
 
+NEAREST = 3  # classes that are unknown and whose nearest is named
 MOST_HELD_OUT = 5000  # samples without classes that are held out for validation, where a tenth would be more
 
 
@@ -304,13 +305,22 @@ def match_split(
     if not len(samples):
         found = parts[split].column(column)
         has = f": it has {some_of(list(found.counts()))}" if isinstance(found, Labels) else ""
-        raise DataError(
-            f"{name} has no class of the model{has}", f"name its classes as the model does: {codec.describe()[1]}"
-        )
+        hint = _nearest(unknown, codec) or f"name its classes as the model does: {codec.describe()[1]}"
+        raise DataError(f"{name} has no class of the model{has}", hint)
     notes = list(raw.notes)
     if unknown:
+        close = _nearest(unknown, codec)
         notes.append(f"{split}: left out {_list_counts(unknown)}, which the model does not have.")
+        notes += [f"It may be meant: {close}."] if close else []
     return Split(samples, split, unknown, tuple(notes), name, raw.root)
+
+
+def _nearest(unknown: Mapping[str, int], codec: Codec) -> str:
+    """What the first classes that a model does not know may be in its words; empty where nothing is near."""
+    if not isinstance(codec, Classes):
+        return ""
+    pairs = [(name, nearest(name, codec.number_of)) for name in list(unknown)[:NEAREST]]
+    return ", ".join(f"'{close}' in place of '{name}'" for name, close in pairs if close)
 
 
 def _matched(samples: Samples, column: str, codec: Codec, where: str) -> tuple[Samples, Mapping[str, int]]:

@@ -251,8 +251,8 @@ class Classification(Task):
         return Classes(classes)
 
     def codec_from_dict(self, values: Mapping[str, Any]) -> Classes:
-        """The class names."""
-        return Classes(tuple(str(name) for name in values["classes"]))
+        """The class names, and their ids where there are any."""
+        return Classes(tuple(map(str, values["classes"])), tuple(map(str, values.get("ids", ()))))
 
     def objective(self, augmentation: "Augmentation") -> Objective:
         """Cross-entropy; what is mixed or smoothed stands in the targets."""

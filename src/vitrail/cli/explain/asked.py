@@ -264,15 +264,16 @@ def choose_options(methods: Methods, given: Mapping[str, str | int | None]) -> d
 
 
 def class_index(model: Model, name: str | None, option: str) -> int | None:
-    """The index of a class.
+    """The index of a class, by any of its names.
 
     Raises:
         UsageError: If the model does not have it; names those that there are, or the nearest of many.
     """
     if name is None:
         return None
-    if name not in model.classes:
+    known = model.output.number_of if isinstance(model.output, Classes) else {}
+    if name not in known:
         guess = nearest(name, model.classes) or model.classes[0]
         few = f", it has {', '.join(model.classes)}" if len(model.classes) <= 10 else ""
         raise UsageError(f"the model has no class '{name}'{few}", f"{option} {guess}")
-    return model.classes.index(name)
+    return known[name]

@@ -128,7 +128,7 @@ def _opened(how: Distillation, handed: Teacher | None, fit: str, classes: tuple[
         return handed, fit == "always"
     named = (how.teacher, how.teacher_weights, how.teacher_size)
     teacher = open_teacher(*named, head=fit != "always")
-    if fit == "auto" and is_foreign(how.teacher) and not set(classes) <= set(teacher.classes):
+    if fit == "auto" and is_foreign(how.teacher) and not teacher.knows(classes):
         return open_teacher(*named, head=False), True
     return teacher, fit == "always"
 

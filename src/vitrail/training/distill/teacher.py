@@ -31,7 +31,7 @@ from vitrail.tasks.features import Numbers
 from vitrail.training.checkpoint import weights_hash
 from vitrail.training.execution import Work
 from vitrail.weights.classifiers import open_classifier
-from vitrail.weights.published import timm_table
+from vitrail.weights.published import distinct, timm_table, wordnet_ids
 
 FOREIGN = ("torchvision:", "timm:")  # before the name of a network of another library, ViT or not
 TRIED = 2  # images that a teacher's cost is taken of; a network may take a single one for none
@@ -131,6 +131,16 @@ class Teacher:
         """The teacher on a device; a module is moved, not copied."""
         return replace(self, network=self.module.to(device))
 
+    def knows(self, classes: Iterable[str]) -> bool:
+        """Whether it has all these classes, by any of their names."""
+        return set(classes) <= self._number_of().keys()
+
+    def _number_of(self) -> dict[str, int]:
+        """The column of each class, by what it is called; of classes that are called alike, of none."""
+        names = distinct(self.classes)
+        found = Classes(names, wordnet_ids(names)).number_of
+        return {name: number for name, number in found.items() if name in names or name not in self.classes}
+
     def matched(self, classes: Sequence[str]) -> "Teacher":
         """A teacher whose logits are those of these classes, found by name, in this order.
 
@@ -139,7 +149,8 @@ class Teacher:
         """
         if tuple(classes) == self.classes:
             return self
-        missing = [name for name in classes if name not in self.classes]
+        number_of = self._number_of()
+        missing = [name for name in classes if name not in number_of and name not in self.classes]
         if missing:
             shared = len(classes) - len(missing)
             raise DataError(
@@ -152,7 +163,7 @@ class Teacher:
         if twice:
             problem = f"{self.name} has more than one class called {some_of(twice, 5)}"
             raise DataError(problem, "--fit-head always, which gives it a new head for the classes here")
-        columns = [self.classes.index(name) for name in classes]
+        columns = [number_of[name] for name in classes]
         return replace(self, network=nn.Sequential(self.module, Columns(columns)), classes=tuple(classes))
 
 
