@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 INTERRUPTED = 130  # the exit code of a command that Ctrl-C ended
 LONGEST = 2000  # characters of a line
+COMMAND_LINE = "; on the command line "  # in a hint: before it what is said in Python, behind it what is typed
 
 
 class VitrailError(ValueError):

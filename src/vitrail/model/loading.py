@@ -20,7 +20,7 @@ from vitrail.data.hugging_face import from_hugging_face
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import read_tensors
 from vitrail.data.vocabulary import Vocabulary
-from vitrail.errors import DataError, UsageError, VitrailError, nearest
+from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError, nearest
 from vitrail.io import read_json
 from vitrail.model.model import Model, resized
 from vitrail.nn import STANDARD, Parts, parts_of
@@ -38,6 +38,7 @@ SLACK = 2**20  # numbers that a network may have above twice those of its file
 OWN = "own"  # the kind of a network that a person made
 WEIGHTS, CONFIG, PREPROCESSOR = "model.safetensors", "config.json", "preprocessor_config.json"
 SAVED_AGAIN = "the folder of another run, or train again"
+SAID = {"told": "--told, --mean and --std", "preprocessing": "--mean and --std", "classes": "--class-names"}
 FIRST_RUN = "vitrail train digits, or for a model that writes: vitrail train sort-digits"
 
 
@@ -64,18 +65,22 @@ def load(
         parts: For a network with parts of your own, those that it was built with. Parts that bear a name in
             `vitrail.nn.parts` need not be given.
         device: Where the network goes.
-        told: Of other people's weights, what nothing beside the tensors says: fields of `ViTConfig` by name (such as
-            `heads`), and `pooling`.
-        preprocessing: Of other people's weights, how images go in; what comes with them when None.
-        classes: Of other people's weights, the names in the order of the logits; what comes with them when None.
-        image_size: (height, width) of images, or one number; positions are resized by the rule of their source.
+        told: What nothing beside the tensors says: fields of `ViTConfig` by name (such as `heads`), `pooling`, `mean`
+            and `std`. Its `image_size` is that of the images that the tensors were made for. This and the next two are
+            for other people's weights only: a model of vitrail says all of it itself.
+        preprocessing: How images go in; what comes with the weights when None.
+        classes: The names in the order of the logits; what comes with the weights when None.
+        image_size: (height, width) of the images that are wanted, or one number; positions are resized by the rule of
+            their source. This and the next are for any ViT.
         channels: 1 for grey images, of a network that reads colour.
 
     Raises:
         DataError: If the folder is missing, or a file in it is missing, damaged or does not fit the others.
-        UsageError: If the model was saved with a task, network or parts of your own, and they are not given.
+        UsageError: If the model was saved with a task, network or parts of your own, and they are not given; or
+            something of other people's weights has to be told, or is told wrongly.
     """
     check_kind("task", task, Task, "task=MyTask()")
+    check_kind("preprocessing", preprocessing, Preprocessing, "preprocessing=vitrail.data.Preprocessing((224, 224))")
     if Path(path).name == WEIGHTS and is_ours(Path(path).parent):  # the tensors of a model that says the rest itself
         path = Path(path).parent
     foreign = {"told": told, "preprocessing": preprocessing, "classes": classes}
@@ -84,7 +89,8 @@ def load(
 
         return open_foreign(path, **foreign, image_size=image_size, channels=channels, device=device)
     for name in (name for name, given in foreign.items() if given is not None):
-        raise UsageError(f"{path} is a model of vitrail, which says its {name} itself", f"no {name}=")
+        problem = f"{path} is a model of vitrail, which says itself what its weights are: {name} is given"
+        raise UsageError(problem, f"no {name}={COMMAND_LINE}the same without {SAID[name]}")
     folder, config = open_model(path)
     given = {"task": task, "network": network, "parts": parts}
     check_given(own_of(config), given, "load", [repr(str(path))])

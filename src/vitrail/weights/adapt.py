@@ -9,10 +9,11 @@ from dataclasses import replace
 import torch
 
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import UsageError
+from vitrail.errors import UsageError, check_fields
 from vitrail.nn import PatchEmbedding, ViT, ViTConfig, resized
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import without_numbers
+from vitrail.weights.told import Said
 
 
 def adapted(
@@ -29,6 +30,7 @@ def adapted(
     Raises:
         UsageError: If the patches do not divide the size, or the channels cannot be made.
     """
+    check_fields(Said(image_size=image_size, channels=channels))
     if channels is not None and channels != preprocessing.channels:
         network, preprocessing = _grey(network, preprocessing, channels)
     if image_size is None:

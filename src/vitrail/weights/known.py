@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError
+from vitrail.errors import COMMAND_LINE, UsageError
 from vitrail.nn import ViT
 from vitrail.weights.published import known_table
 
@@ -81,7 +81,7 @@ def known(network: ViT, told: bool = False) -> Known | None:
             other numbers between those that are compared, such as a tuned head, and nobody vouches for it.
 
     Raises:
-        DataError: The weights are known, and the network answers otherwise by what was told.
+        UsageError: The weights are known, and the network answers otherwise by what was told.
     """
     row: dict[str, Any] | None = known_table().get(fingerprint(network.state_dict()))
     if row is None:
@@ -93,5 +93,5 @@ def known(network: ViT, told: bool = False) -> Known | None:
         return None
     if not gap <= GAP:
         problem = f"these are the weights of {row['name']}, and this network answers otherwise than {row['by']}"
-        raise DataError(f"{problem}: the gap is {gap:.1e}", "load without told=")
+        raise UsageError(f"{problem}: the gap is {gap:.1e}", f"told=None{COMMAND_LINE}the same without --told")
     return Known(row["name"], row["by"], preprocessing, row["classes"], row["licence"], gap)

@@ -22,6 +22,7 @@ from vitrail.errors import DataError, UsageError, some_of
 from vitrail.nn import SIZES, Parts, ViT, ViTConfig, parts_of
 from vitrail.nn.networks import without_numbers
 from vitrail.weights.family import Tensors
+from vitrail.weights.told import EXAMPLES, Contradiction, contradiction, telling
 
 PATCHES = "patch_embed.proj.weight"
 STARTS = 1e-5  # of LayerScale, for who makes a fresh network of this configuration; a loaded one has its own
@@ -122,20 +123,22 @@ def _hold_told(told: dict[str, Any], seen: dict[str, Any], where: str, assumed: 
         f"{name} ({what})" for name, what in WANTED.items() if name not in told and (name != "heads" or not heads)
     ]
     if missing:
-        hint = f"vitrail.load({where!r}, told={{{', '.join(repr(name.split()[0]) + ': ...' for name in missing)}}})"
+        hint = telling(**{name: EXAMPLES[name] for name in (word.split()[0] for word in missing)})
         raise UsageError(f"{where}: no tensor says {', '.join(missing)}", hint)
     inner = seen.pop("inner")
     if inner % heads:
-        hint = f"told={{'heads': {max(1, inner // 64)}}}"
-        raise DataError(f"{where}: {inner} numbers cannot be shared among {heads} heads", hint)
+        fitting = next(each for each in range(max(1, inner // 64), 0, -1) if inner % each == 0)
+        problem = f"{where}: {inner} numbers cannot be shared among {heads} heads"
+        raise contradiction("heads", problem, telling(heads=fitting))
     seen |= {"heads": heads, "head_dim": 0 if inner == seen["width"] else inner // heads}
     known = {field.name for field in fields(ViTConfig)}
     for name in [name for name in told if name not in known or name in seen]:
         del told[name]
 
 
-def _contrary(where: str, name: str, seen: object, told: object) -> DataError:
-    return DataError(f"{where}: the tensors say {name} {seen}, what comes with them says {told}", "both of one network")
+def _contrary(where: str, name: str, seen: object, told: object) -> Contradiction:
+    problem = f"{where}: the tensors say {name} {seen}, and {told} is what is told, or what comes with them says"
+    return contradiction(name, problem, telling(**{name: seen}))
 
 
 def network_of(probed: Probed) -> ViT:
@@ -198,16 +201,20 @@ def _with_positions(
     sides = None if size is None else _sides(size)
     if given is None:
         if sides is None:
-            raise UsageError(f"{where}: no positions, so nothing says the size of an image", "image_size=(224, 224)")
+            hint = telling(image_size=(224, 224))
+            raise UsageError(f"{where}: no positions, so nothing says the size of an image", hint)
         return found
     count = given.shape[1]
     fronts = sorted({0, prefix[0], sum(prefix[:2]), sum(prefix)})  # how many prefix tokens have a position
+    patch, rest = seen["patch_size"], max(1, count - sum(prefix))
+    rows = next(each for each in range(math.isqrt(rest), 0, -1) if rest % each == 0)
+    likely = telling(image_size=(rows * patch[0], rest // rows * patch[1]))
     if sides is None:
         square = [(front, math.isqrt(count - front)) for front in fronts if count > front]
         square = [(front, side) for front, side in square if side * side == count - front]
         if len(square) != 1:
             problem = f"{where}: {count} positions are those of no square image, or of several"
-            raise UsageError(problem, "image_size=(height, width) in pixels")
+            raise UsageError(problem, likely)
         front, side = square[0]
         told["image_size"] = (side * seen["patch_size"][0], side * seen["patch_size"][1])
         if front != sum(prefix):
@@ -216,8 +223,9 @@ def _with_positions(
         patches = math.prod(pixels // patch for pixels, patch in zip(sides, seen["patch_size"], strict=True))
         front = count - patches
         if front not in fronts:
-            wanted = f"positions for {patches} patches and {' or '.join(map(str, fronts))} other tokens"
-            raise DataError(f"{where}: {count} positions do not fit an image of {sides[0]}x{sides[1]}", wanted)
+            wanted = f"{patches} and {' or '.join(map(str, fronts))} of other tokens are wanted"
+            problem = f"{where}: {count} positions do not fit an image of {sides[0]}x{sides[1]}: {wanted}"
+            raise contradiction("image_size", problem, likely)
     if front == sum(prefix):
         return found
     tokens, patches_at = given[:, :front], given[:, front:]

@@ -1,0 +1,104 @@
+"""Other people's weights before they are a model: where they lie, what network they are, and who vouches for them."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.weights import convert as conversion
+from vitrail.weights.convert import Converted
+from vitrail.weights.files import read
+from vitrail.weights.known import Known, known
+from vitrail.weights.names import Found, find
+from vitrail.weights.told import STATISTICS, Contradiction, checked
+
+NOBODY = "nobody vouches for these weights"
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Foreign weights before they are a model: nothing is known yet of how images go in.
+
+    Attributes:
+        found: Their files.
+        converted: Their network, and how it was made.
+        known: Who vouches for them; None where nobody does.
+    """
+
+    found: Found
+    converted: Converted
+    known: Known | None
+
+    @property
+    def vouched(self) -> str:
+        """Who vouches for the answers, in words."""
+        if self.known is not None:
+            return f"{self.known.name}: answers as {self.known.by} did, gap {self.known.gap:.0e}"
+        if self.converted.gap is not None:
+            return f"answers as the live network does, gap {self.converted.gap:.0e}"
+        return NOBODY
+
+    @property
+    def licence(self) -> str:
+        """Of the weights, as the library or the lab states it."""
+        return (self.known.licence if self.known else str(self.found.facts.get("licence") or "")) or "not stated"
+
+
+def look_at(name: str | Path, told: Mapping[str, Any] | None = None) -> Origin:
+    """The network of the weights that a name means, and who vouches for it; see `vitrail.load` for errors."""
+    said, found = checked(told), find(name)
+    weights, classes = (
+        read(found.weights),
+        said.pop("classes", None),
+    )  # of a head that is made anew where it has another
+    with of_a_stranger(found):
+        try:
+            converted = conversion.from_tensors(weights.tensors, said, str(name), found.config)
+        except Contradiction as error:
+            if error.name in said:  # a person's word, and not the file
+                raise UsageError(error.problem, error.hint) from error
+            raise
+        row = known(converted.network, any(name not in STATISTICS for name in said))
+        if weights.average:
+            average = f"{weights.average}, an average over training that the checkpoint holds beside its weights"
+            converted = replace(converted, changed={"weights": average})
+        return _headed(Origin(found, converted, row), classes)
+
+
+def look_at_live(module: nn.Module, told: Mapping[str, Any] | None = None) -> Origin:
+    """The same of a live network, proved to answer as it does; see `vitrail.convert` for errors."""
+    said = checked(told)
+    classes = said.pop("classes", None)
+    converted = conversion.convert(module, said)
+    config: Any = getattr(module, "pretrained_cfg", None)
+    beside = {"pretrained_cfg": dict(config)} if isinstance(config, Mapping) else None
+    called = f"a live {type(module).__module__.partition('.')[0]} {type(module).__name__}"
+    return _headed(Origin(Found(Path(called), called, beside), converted, known(converted.network)), classes)
+
+
+def _headed(origin: Origin, classes: int | None) -> Origin:
+    """With a head for so many classes; for one that is made anew nobody vouches, whoever does for all below it."""
+    converted, row = origin.converted, origin.known
+    if classes is None or classes == converted.network.config.classes:
+        return origin
+    beside = {"preprocessing": row.preprocessing, "licence": row.licence} if row else {}
+    found = replace(origin.found, facts={**origin.found.facts, "classes": (), **beside})
+    if found.config and "label_names" in found.config:
+        found = replace(found, config={**found.config, "label_names": ()})
+    return Origin(found, conversion.with_head(converted, classes), None)
+
+
+@contextmanager
+def of_a_stranger(found: Found) -> Iterator[None]:
+    """What a configuration says may be of any kind and size: whatever breaks on it is told in one line."""
+    try:
+        yield
+    except VitrailError:
+        raise
+    except Exception as error:
+        problem = f"{found.origin}: what comes with its tensors cannot be used ({type(error).__name__}: {error})"
+        raise DataError(problem, "the files as their hub has them") from error

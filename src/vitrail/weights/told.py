@@ -1,0 +1,91 @@
+"""What a person says of other people's weights, by name: what no tensor says.
+
+heads, norm_eps, activation, ...   fields of `ViTConfig`; `image_size` is that of the images that the weights were
+                                   made for, where positions make no square
+pooling                            also one that has tensors of its own
+mean, std                          how images go in: one number, or one for each channel
+"""
+
+from collections.abc import Mapping
+from dataclasses import field, fields, make_dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from vitrail.errors import COMMAND_LINE, DataError, UsageError, check_fields, nearest
+from vitrail.nn import ViTConfig
+from vitrail.nn.parts import TABLE
+
+STATISTICS = ("mean", "std")
+POOLINGS = ("class", "mean", *TABLE["pooling"])
+KINDS: dict[str, Any] = {**get_type_hints(ViTConfig), "pooling": Literal[POOLINGS]}  # pyrefly: ignore[not-a-type]
+ZERO = ("head_dim", "mlp_dim", "registers")  # which may be 0, as in `ViTConfig`
+NOISE = ("dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
+Said = make_dataclass("Said", [(name, kind | None, field(default=None)) for name, kind in KINDS.items()])
+EXAMPLES: dict[str, Any] = {each.name: each.default for each in fields(ViTConfig)} | {"mean": 0.5, "std": 0.5}
+
+
+class Contradiction(DataError):
+    """Tensors say otherwise than what is said of them under a name, by a file or by a person."""
+
+    name = ""
+
+
+def contradiction(name: str, problem: str, hint: str) -> Contradiction:
+    """The error for what is said under this name."""
+    error = Contradiction(problem, hint)
+    error.name = name
+    return error
+
+
+def telling(**values: Any) -> str:
+    """How values are said, in Python and as one types it: for hints."""
+    flags = [f"--{name} {_typed(value)}" for name, value in values.items() if name in STATISTICS]
+    words = [f"{name}={_typed(value)}" for name, value in values.items() if name not in STATISTICS]
+    typed = [f"--told {','.join(words)}", *flags] if words else flags
+    return f"told={values}{COMMAND_LINE}{' '.join(typed)}"
+
+
+def _typed(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def checked(told: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What is told, each of the right kind; mean and standard deviation as tuples.
+
+    Raises:
+        UsageError: A name is one that nothing reads, or a value is of the wrong kind; names it.
+    """
+    if told is None:
+        return {}
+    if not isinstance(told, Mapping):
+        raise UsageError(f"told must be values by name, got {type(told).__name__}", telling(heads=12))
+    found = {name: value for name, value in told.items() if value is not None}
+    known = [*KINDS, *STATISTICS]
+    for name in found:
+        if name not in known:
+            close = nearest(str(name), known)
+            hint = telling(**{close: found[name]}) if close else f"one of {', '.join(known)}"
+            raise UsageError(f"told has '{name}', which no network has", hint)
+    for name, value in found.items():
+        if name in STATISTICS:
+            found[name] = _numbers(name, value)
+            continue
+        try:
+            check_fields(Said(**{name: value}), may_be_zero=ZERO, below_one=NOISE)
+        except UsageError as error:
+            choices = get_args(KINDS[name]) if get_origin(KINDS[name]) is Literal else ()
+            example = nearest(str(value), choices) or EXAMPLES[name]
+            raise UsageError(f"told: {error.problem}", telling(**{name: example})) from error
+    return found
+
+
+def _numbers(name: str, given: Any) -> tuple[float, ...]:
+    """Mean or standard deviation: of values from 0 to 1, one for all channels or one for each."""
+    values = tuple(given) if isinstance(given, list | tuple) else (given,)
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    if not numbers or len(values) not in (1, 3) or not all(0 <= v <= 1 and (v or name == "mean") for v in values):
+        above = "from 0 to 1" if name == "mean" else "above 0, at most 1"
+        problem = (
+            f"told: {name} must be one number or three, {above} (of channels whose values are 0 to 1), got {given!r}"
+        )
+        raise UsageError(problem, telling(**{name: 0.5}))
+    return tuple(float(value) for value in values)
