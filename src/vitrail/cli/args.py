@@ -239,8 +239,8 @@ class Explain(Weights):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Models:
-    """Sizes, parameters and FLOPs (2 per multiply-add, one image, forward).
+class Models(Weights):
+    """Sizes, parameters and FLOPs (2 per multiply-add, one image, forward); and what other people's weights are.
 
     Example: vitrail models S/16
     """
@@ -248,9 +248,9 @@ class Models:
     size: str = positional(
         "A size such as S/16; a run or model folder, or other people's weights; all sizes when left out", ""
     )
-    image_size: int | None = option("Side of the images in pixels; 224 when left out, for a folder its own.")
-    channels: int | None = option("Channels of the images; 3 when left out, for a folder its own.")
-    classes: int | None = option("Number of classes; 1000 when left out, for a folder its own.")
+    image_size: str | None = option("Side of the images in pixels, or HEIGHTxWIDTH; for a size 224 when left out.")
+    channels: int | None = option("Channels of the images; for a size 3 when left out.")
+    classes: int | None = option("Number of classes of a size; 1000 when left out.")
     json: bool = option("Print one JSON value.", False)
 
 

@@ -1,52 +1,100 @@
-"""`vitrail models [SIZE]`: the table of sizes, or the layers of one size with shapes, parameters and FLOPs."""
+"""`vitrail models [SIZE]`: the table of sizes; the layers of one, or of a model; what other people's weights are."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from vitrail.cli.args import Models
+from vitrail.cli.args import Models, Weights
 from vitrail.cli.output import print_json, print_table, say
+from vitrail.cli.weights import said, size_of, typed_hints
+from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
 from vitrail.model import load
-from vitrail.model.foreign import Origin, look_at
+from vitrail.model.foreign import Unstated, model_of
+from vitrail.model.origin import look_at
 from vitrail.nn import SIZES, ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.cost import Config, Layer, layers
 from vitrail.weights.kinds import is_foreign
 
+SIZES_HAVE = ("image_size", "channels")  # what may be said of a size, too
+ABOUT = ("trained_with", "head", "class_names", "licence", "vouched")  # facts of a model of other people's weights
+
 
 def run(typed: Models, command: str) -> int:
     """Print the table asked for."""
-    given = {"image_size": typed.image_size, "channels": typed.channels, "classes": typed.classes}
-    given = {name: value for name, value in given.items() if value is not None}
-    if not typed.size:
-        names = [f"{letter}/{14 if letter in 'Hg' else 16}" for letter in SIZES]
-        rows = [(name, ViTConfig.from_size(name, **given)) for name in names]
-        if typed.json:
-            print_json([_facts(name, config, layers(config)) for name, config in rows])
-        else:
-            _print_sizes(rows)
-            say(f"{rows[0][1].classes} classes; --image-size, --channels and --classes change it")
-            say("the layers of one: vitrail models S/16")
-        return 0
-    origin = None
     if is_foreign(typed.size):
+        return _of_others(typed)
+    said_of = [one.name for one in fields(Weights) if one.name not in SIZES_HAVE]
+    for name in (name for name in said_of if getattr(typed, name) is not None):
+        problem = f"--{name.replace('_', '-')} is for other people's weights, and {typed.size or 'a size'} is none"
+        raise UsageError(problem, f"vitrail models {typed.size}".strip())
+    asked: dict[str, Any] = {"image_size": typed.image_size, "channels": typed.channels, "classes": typed.classes}
+    given = {name: value for name, value in asked.items() if value is not None}
+    if typed.size and Path(typed.size).is_dir():
         if given:
-            raise _own(typed.size, given)
-        origin = look_at(typed.size)
-        config = origin.converted.network.config
-    elif not Path(typed.size).is_dir():
-        config = ViTConfig.from_size(typed.size, **given)
-    elif given:
-        raise _own(typed.size, given)
-    else:
-        config = load(typed.size).network.config
-    rows = layers(config)
-    facts = {**_facts(typed.size, config, rows), **({} if origin is None else _about(origin))}
+            flag = f"--{next(iter(given)).replace('_', '-')}"
+            raise UsageError(f"the model in {typed.size} has its own {flag}", f"vitrail models {typed.size}")
+        return _print(typed, load(typed.size).network.config)
+    if typed.image_size is not None:
+        given["image_size"] = size_of(typed.image_size)
+    if typed.size:
+        return _print(typed, ViTConfig.from_size(typed.size, **given))
+    names = [f"{letter}/{14 if letter in 'Hg' else 16}" for letter in SIZES]
+    rows = [(name, ViTConfig.from_size(name, **given)) for name in names]
     if typed.json:
-        print_json({**facts, "layers": [layer._asdict() for layer in rows]})
+        print_json([_facts(name, config, layers(config)) for name, config in rows])
+    else:
+        _print_sizes(rows)
+        say(f"{rows[0][1].classes} classes; --image-size, --channels and --classes change it")
+        say("the layers of one: vitrail models S/16")
+    return 0
+
+
+def _of_others(typed: Models) -> int:
+    """The layers of other people's weights, and what is known of them; how images go in need not be known."""
+    if typed.classes is not None:
+        raise UsageError(f"the model in {typed.size} has its own --classes", f"vitrail models {typed.size}")
+    with typed_hints(typed):
+        given = said(typed)
+        origin = look_at(typed.size, given.pop("told", None))
+        assumed = "; ".join(origin.converted.assumed)
+        try:
+            model = model_of(origin, **given)
+        except Unstated:
+            told = {"mean": (0.5,), "std": (0.5,), **origin.converted.told}
+            model = model_of(replace(origin, converted=replace(origin.converted, told=told)), **given)
+            reads = "nothing says how images go in: --mean 0.5 --std 0.5 with those of its training"
+        else:
+            reads, assumed = _words(model.preprocessing), model.facts.get("assumed", assumed)
+    known = {
+        "origin": origin.found.origin,
+        "family": origin.converted.family,
+        "tensors": len(origin.converted.used),
+        "left_out": ", ".join(f"{name} ({why})" for name, why in origin.converted.skipped.items()),
+        "assumed": assumed,
+        **{fact: model.facts[fact] for fact in ABOUT if fact in model.facts},
+        "reads": reads,
+        model.output.describe()[0]: model.output.describe()[1],
+    }
+    return _print(typed, model.network.config, known)
+
+
+def _words(reads: Preprocessing) -> str:
+    """How images go in, in a line."""
+    size = f"{reads.size[0]}x{reads.size[1]}"
+    how = f"{reads.resize}, crop ratio {reads.crop_ratio:.4g}, {reads.interpolation}"
+    return f"images of {size}: {how}; mean {reads.mean}, std {reads.std}"
+
+
+def _print(typed: Models, config: Config, known: Mapping[str, Any] | None = None) -> int:
+    """The layers of a network, their sums, and what else is known."""
+    rows = layers(config)
+    facts = _facts(typed.size, config, rows)
+    if typed.json:
+        print_json({**facts, **(known or {}), "layers": [layer._asdict() for layer in rows]})
         return 0
     print_table([_cells(row) for row in _grouped(rows) if row.shape[0]], ("layer", "output", "parameters", "MFLOPs"))
     say("")
@@ -54,28 +102,9 @@ def run(typed: Models, command: str) -> int:
     say(f"{typed.size}: {size} (2 per multiply-add, forward; training takes about 3 times that)")
     if isinstance(config, ViTConfig) and (switches := _switches(config)):
         say(f"other than the paper's: {', '.join(switches)}")
-    if origin is not None:
-        print_table([(name.replace("_", " "), str(value)) for name, value in _about(origin).items() if value], left=2)
+    if known:
+        print_table([(name.replace("_", " "), str(value)) for name, value in known.items() if value], left=2)
     return 0
-
-
-def _own(name: str, given: Mapping[str, int]) -> UsageError:
-    flag = f"--{next(iter(given)).replace('_', '-')}"
-    return UsageError(f"the model in {name} has its own {flag}", f"vitrail models {name}")
-
-
-def _about(origin: Origin) -> dict[str, Any]:
-    """What is known of other people's weights."""
-    converted = origin.converted
-    return {
-        "origin": origin.found.origin,
-        "family": converted.family,
-        "tensors": len(converted.used),
-        "left_out": ", ".join(f"{name} ({why})" for name, why in converted.skipped.items()),
-        "assumed": "; ".join(converted.assumed),
-        "licence": origin.licence,
-        "vouched": origin.vouched,
-    }
 
 
 def _sample(config: Config) -> str:

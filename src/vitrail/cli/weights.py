@@ -1,7 +1,9 @@
 """Other people's weights as a verb opens them: what was typed of them, who vouches, and how images go in."""
 
 import contextlib
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,31 @@ from vitrail.cli.args import Weights
 from vitrail.cli.output import warn
 from vitrail.data import readers
 from vitrail.data.decode import open_picture
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError
 from vitrail.model import Model, load
-from vitrail.model.foreign import NOBODY, Unstated
+from vitrail.model.foreign import Unstated
+from vitrail.model.origin import NOBODY
 from vitrail.model.sureness import MOST, Sureness, sureness
+from vitrail.weights.told import KINDS
 
 CLEARLY = 0.05  # of the mean top probability, before the second
+
+
+@contextlib.contextmanager
+def typed_hints(typed: Weights) -> Iterator[None]:
+    """Hints that say a thing in Python and as one types it are only the latter here, with what was told before."""
+    try:
+        yield
+    except VitrailError as error:
+        hint = error.hint.partition(COMMAND_LINE)[2]
+        if not hint:
+            raise
+        if new := re.match(r"--told (\S+)", hint):
+            named = {part.partition("=")[0] for part in new[1].split(",")}
+            before = [part.strip() for part in (typed.told or "").split(",")]
+            kept = [part for part in before if part.partition("=")[0] in KINDS.keys() - named]
+            hint = f"--told {','.join([*kept, new[1]])}{hint[new.end() :]}"
+        raise type(error)(error.problem, hint) from error
 
 
 def load_weights(run: str, device: torch.device, typed: Weights, images: Sequence[str] = ()) -> Model:
@@ -35,20 +56,8 @@ def load_weights(run: str, device: torch.device, typed: Weights, images: Sequenc
         UsageError: If something is left open.
         DataError: If they cannot be read.
     """
-    given: dict[str, Any] = said(typed)
-    try:
-        model = load(run, device=device, **given)
-    except Unstated as error:
-        given["told"] = {**given.get("told", {}), "mean": (0.5,), "std": (0.5,)}
-        found = _surely(load(run, **given), images)
-        if found is None:
-            raise
-        means = {("0.5" if name == "as it is" else name): value for name, value in found.means.items()}
-        best, second = sorted(means.values(), reverse=True)[:2]
-        clear = best - second > CLEARLY
-        found = replace(found, means=means, surer=max(means, key=lambda name: means[name]))
-        hint = found.options() if clear else "--mean and --std of its training; none of these is clearly surer"
-        raise UsageError(f"{error.problem}; {found.sentence()}", hint) from error
+    with typed_hints(typed):
+        model = _loaded(run, device, said(typed), images)
     if vouched := model.facts.get("vouched"):
         warn(f"{vouched}; licence {model.facts.get('licence', 'not stated')}")
     for fact in ("assumed", "class_names"):
@@ -61,6 +70,23 @@ def load_weights(run: str, device: torch.device, typed: Weights, images: Sequenc
     elif model.facts.get("vouched") == NOBODY and (found := _surely(model, images)) and found.surer:
         warn(f"{found.sentence()}: clearly surer with {found.surer}, {found.options()}")
     return model
+
+
+def _loaded(run: str, device: torch.device, given: dict[str, Any], images: Sequence[str]) -> Model:
+    """The model; where nothing says how images go in, an error that says what it is surest of."""
+    try:
+        return load(run, device=device, **given)
+    except Unstated as error:
+        given["told"] = {**given.get("told", {}), "mean": 0.5, "std": 0.5}
+        found = _surely(load(run, **given), images)
+        if found is None:
+            raise
+        means = {("0.5" if name == "as it is" else name): value for name, value in found.means.items()}
+        best, second = sorted(means.values(), reverse=True)[:2]
+        clear = best - second > CLEARLY
+        found = replace(found, means=means, surer=max(means, key=lambda name: means[name]))
+        hint = found.options() if clear else "--mean and --std of its training; none of these is clearly surer"
+        raise UsageError(f"{error.problem}; {found.sentence()}", hint) from error
 
 
 def _surely(model: Model, images: Sequence[str]) -> Sureness | None:
@@ -84,12 +110,11 @@ def said(typed: Weights) -> dict[str, Any]:
         DataError: The file of names cannot.
     """
     told: dict[str, Any] = {}
-    for part in (typed.told or "").split(","):
+    for part in typed.told.split(",") if typed.told is not None else ():
         name, equals, value = (word.strip() for word in part.partition("="))
-        if part and not (name and equals and value):
+        if not (name and equals and value):
             raise UsageError(f"--told has '{part}', which is no NAME=VALUE", "--told heads=6,norm_eps=1e-6")
-        if part:
-            told[name] = _value(value)
+        told[name] = _value(value)
     for name, given in (("mean", typed.mean), ("std", typed.std)):
         if given is not None:
             told[name] = _numbers(name, given)
@@ -97,19 +122,19 @@ def said(typed: Weights) -> dict[str, Any]:
     if typed.class_names is not None:
         found["classes"] = _names(typed.class_names)
     if typed.image_size is not None:
-        found["image_size"] = _size(typed.image_size)
+        found["image_size"] = size_of(typed.image_size)
     if typed.channels is not None:
         found["channels"] = typed.channels
     return found
 
 
 def _value(word: str) -> Any:
-    """A word as the number that it is, or itself."""
+    """A word as the number, or the size, that it is; or itself."""
+    if re.fullmatch(r"\d+x\d+", word):
+        return size_of(word)
     for kind in (int, float):
-        try:
+        with contextlib.suppress(ValueError):
             return kind(word)
-        except ValueError:
-            continue
     return {"true": True, "false": False}.get(word.lower(), word)
 
 
@@ -120,7 +145,12 @@ def _numbers(name: str, given: str) -> tuple[float, ...]:
         raise UsageError(f"--{name} must be numbers with commas between, got '{given}'", f"--{name} 0.5") from error
 
 
-def _size(given: str) -> tuple[int, int]:
+def size_of(given: str) -> tuple[int, int]:
+    """Height and width of a side, or of HEIGHTxWIDTH.
+
+    Raises:
+        UsageError: It is neither.
+    """
     sides = given.lower().split("x")
     if len(sides) not in (1, 2) or not all(side.isdecimal() and int(side) for side in sides):
         raise UsageError(f"--image-size must be a side or HEIGHTxWIDTH in pixels, got '{given}'", "--image-size 224")
@@ -128,9 +158,15 @@ def _size(given: str) -> tuple[int, int]:
 
 
 def _names(file: Path) -> tuple[str, ...]:
+    """The names in a file, one a line; lines without one are passed over."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         problem = f"the names of the classes in {file} cannot be read ({type(error).__name__})"
         raise DataError(problem, "a text file with a name a line") from error
-    return tuple(line.strip() for line in lines if line.strip())
+    names = tuple(filter(None, lines))
+    for name in (name for name, count in Counter(names).items() if count > 1):
+        first, second = [number for number, line in enumerate(lines, start=1) if line == name][:2]
+        problem = f"{file}: lines {first} and {second} are both '{name}', and classes of one name cannot be told apart"
+        raise DataError(problem, f"another name in line {second}")
+    return names
