@@ -17,7 +17,7 @@ import vitrail
 from tests.errors import must_raise
 from tests.weights.families import DINOV2, NETWORK, SMALL, redrawn
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import UsageError
 from vitrail.tasks.features import Numbers
 from vitrail.weights import known as knowing
 from vitrail.weights.known import drawn_image, fingerprint, shown
@@ -160,5 +160,5 @@ def test_a_head_of_known_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert new.preprocessing == READS
     assert new.facts["licence"] == "mit"
     assert "a row" not in new.facts["vouched"]
-    with must_raise(DataError):
+    with must_raise(UsageError):
         vitrail.load(tmp_path / "weights.safetensors", told={"heads": 4, "classes": 4})

@@ -199,8 +199,12 @@ def _output(found: Found, converted: Converted, row: Known | None, given: Sequen
     else:
         names, source = tuple(map(str, range(count))), "numbers: nothing names them"
     if len(names) != count:
-        problem = f"{len(names)} class names for {count} logits"
-        raise UsageError(problem, f"classes= with {count} names{COMMAND_LINE}--class-names FILE with {count} lines")
+        problem, new = (
+            f"{len(names)} class names for {count} logits",
+            f"told={{'classes': {len(names)}}} for a new head",
+        )
+        typed = f"--class-names FILE with {count} lines, or --told classes={len(names)} for a new head"
+        raise UsageError(problem, f"classes= with {count} names, or {new}{COMMAND_LINE}{typed}")
     return Classes(names, wordnet_ids(names)), source
 
 
