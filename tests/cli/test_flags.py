@@ -106,7 +106,7 @@ FLAGS = {
         "--threads",
         "--json",
     },
-    "models": {"--image-size", "--channels", "--classes", "--json"},
+    "models": {*WEIGHTS, "--classes", "--json"},
     "doctor": {"--model", "--json"},
 }
 POSITIONALS = {

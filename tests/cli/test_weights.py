@@ -1,0 +1,134 @@
+"""Other people's weights at the terminal: what is typed of them changes the answer, and what is assumed is said."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+
+import vitrail
+from tests.cli.command import DATA, USAGE, call, must_be_understood, must_refuse, retyped
+from tests.weights.families import redrawn
+from vitrail.cli.args import Weights
+
+NAMES = ("ant", "bee, with a comma", "chat noir", "d\u00e9j\u00e0 vu")
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    arguments: Any = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 64, "num_classes": len(NAMES)}
+    return redrawn(timm.create_model("vit_tiny_patch16_224", **arguments))
+
+
+@pytest.fixture(scope="module")
+def file(network: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights by themselves."""
+    path = tmp_path_factory.mktemp("bare") / "bare.safetensors"
+    save_file(network.state_dict(), path)
+    return path
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    Image.effect_noise((90, 70), 60).convert("RGB").save(tmp_path / "photo.jpg")
+    return tmp_path / "photo.jpg"
+
+
+def told(*words: object) -> dict[str, Any]:
+    found = call("models", *words, "--json")
+    assert found.code == 0, found.err
+    return json.loads(found.out)
+
+
+# ---- vitrail models
+
+
+def test_every_option_of_weights_changes_what_models_says(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("\n".join(NAMES))
+    known = {"mean": ("reads", "0.25"), "std": ("reads", "0.25"), "class_names": ("classes", "chat noir")}
+    options = {"mean": "0.25", "std": "0.25", "class_names": tmp_path / "names.txt"}
+    asked = (file, "--told", "heads=3")
+    before = told(*asked, "--mean", 0.5, "--std", 0.5)
+    for name, (key, word) in known.items():
+        flag = "--" + name.replace("_", "-")
+        after = told(*asked, "--mean", 0.5, "--std", 0.5, flag, options[name])
+        assert word in after[key]
+        assert word not in before[key]
+        assert {**before, **{each: after.get(each) for each in (key, "class_names")}} == {"class_names": None, **after}
+    assert told(*asked, "--image-size", "32x48")["config"]["image_size"] == [32, 48]
+    assert told(*asked, "--channels", 1)["config"]["channels"] == 1
+    assert told(file, "--told", "heads=4")["config"]["heads"] == 4
+    assert told(file, "--told", "heads=3,classes=7")["config"]["classes"] == 7
+    assert "nothing" in told(*asked)["reads"], "how images go in need not be known"
+    for field in fields(Weights):
+        if field.name not in ("image_size", "channels"):
+            flag = "--" + field.name.replace("_", "-")
+            must_refuse(call("models", "S/16", flag, "x"), USAGE, flag)
+    must_refuse(call("models", *asked, "--classes", 3), USAGE, "--classes")
+
+
+def test_a_file_is_asked_about_by_its_hints_alone(file: Path, photo: Path) -> None:
+    """Whoever types what is offered gets an answer, by every verb that opens a model."""
+    for verb, *rest in (["models"], ["predict", str(photo)]):
+        words: list[str] | None = [verb, str(file), *rest]
+        for _ in range(4):
+            assert words is not None
+            must_be_understood(words)
+            found = call(*words)
+            if found.code == 0:
+                break
+            assert found.code == USAGE
+            words = retyped(words, found)
+        assert found.code == 0, (verb, found.err)
+
+
+# ---- what is assumed
+
+
+def test_a_crop_that_nobody_said_is_said(file: Path, photo: Path, tmp_path: Path) -> None:
+    words = ("--told", "heads=3", "--mean", 0.5, "--std", 0.5)
+    model = vitrail.load(file, told={"heads": 3, "mean": 0.5, "std": 0.5})
+    reads = model.preprocessing
+    for said in (
+        model.facts["assumed"],
+        told(file, *words)["assumed"],
+        call("predict", file, photo, *words).err,
+        (vitrail.save(model, tmp_path / "saved") / "README.md").read_text(),
+        vitrail.load(tmp_path / "saved").facts["assumed"],
+    ):
+        for fact in (reads.resize, str(reads.crop_ratio), reads.interpolation):
+            assert fact in said
+    given = vitrail.load(file, told={"heads": 3}, preprocessing=reads)
+    assert reads.interpolation not in given.facts.get("assumed", "")
+
+
+# ---- names of classes
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n  \n"])
+@pytest.mark.parametrize("start", ["", "\ufeff", "\n"])
+def test_a_file_of_names(start: str, end: str, file: Path, tmp_path: Path) -> None:
+    names = tmp_path / "names.txt"
+    names.write_bytes((start + "".join(f" {name}{end}" for name in NAMES)).encode())
+    assert told(file, "--told", "heads=3", "--class-names", names)["classes"] == ", ".join(NAMES)
+
+
+def test_names_that_cannot_be(file: Path, tmp_path: Path) -> None:
+    names, words = (
+        tmp_path / "names.txt",
+        ("models", file, "--told", "heads=3", "--class-names", tmp_path / "names.txt"),
+    )
+    must_refuse(call(*words), DATA, str(names))
+    names.write_bytes(b"\xff\xfe\x00")
+    must_refuse(call(*words), DATA, str(names))
+    names.write_text("ant\n\nbee\nant\nbee\n")
+    must_refuse(call(*words), DATA, f"{names} 1 4 ant")
+    names.write_text("ant\nbee\n")
+    must_refuse(call(*words), USAGE, "2 4")
+    assert " 4 " in call(*words).hint
+    assert told(*words[1:], "--told", "heads=3,classes=2")["classes"] == "ant, bee"
