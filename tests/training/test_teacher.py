@@ -379,7 +379,39 @@ def test_a_torchvision_network_is_the_same_at_every_call() -> None:
     assert not found.network.training
     assert len(found.classes) == 1000
     assert found.classes[:2] == ("tench", "goldfish")
-    assert found.preprocessing == Preprocessing((224, 224), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("torchvision:squeezenet1_1", "torchvision:efficientnet_b1", "torchvision:swin_t"),
+        *("timm:resnet18", "timm:mobilenetv3_small_050", "timm:test_vit"),
+    ],
+)
+def test_a_photograph_is_prepared_as_its_source_does(name: str, tmp_path: Path) -> None:
+    """Within a level of 255; also that a default crop, and a squash, would be seen."""
+    import timm
+    from torchvision import models
+
+    teacher = open_teacher(name, "random")
+    library, _, called = name.partition(":")
+    if library == "timm":
+        source = timm.data.create_transform(**timm.data.resolve_model_data_config(teacher.module))
+    else:
+        source = models.get_model_weights(called).DEFAULT.transforms()
+    std = torch.tensor(teacher.preprocessing.std)[:, None, None]
+    apart: dict[str, float] = {}
+    for number, size in enumerate([(375, 500), (501, 334), (171, 258)]):
+        coarse = np.random.default_rng(number).integers(0, 256, (9, 12, 3), dtype=np.uint8)
+        Image.fromarray(coarse).resize(size[::-1], Image.Resampling.BICUBIC).save(tmp_path / "photo.jpg", quality=92)
+        image: Any = Image.open(tmp_path / "photo.jpg")
+        own, side = teacher.preprocessing, teacher.preprocessing.size
+        others = {"cropped": Preprocessing(side, mean=own.mean, std=own.std), "squashed": replace(own, resize="squash")}
+        for case, reads in {"own": own, **others}.items():
+            levels = float(((reads(image) - source(image)).abs() * std * 255).max())
+            apart[case] = max(apart.get(case, 0.0), levels)
+    assert apart["own"] < 1.01
+    assert min(apart["cropped"], apart["squashed"]) > 4
 
 
 def test_random_weights_leave_the_callers_random_numbers_alone() -> None:

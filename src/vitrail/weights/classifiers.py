@@ -1,6 +1,6 @@
 """Classifiers of torchvision and timm by name, as they are, to be asked as teachers: nothing of them is converted.
 
-A network comes with what it expects of a picture and with its class names, which are ImageNet's as the library has
+A network comes with how its source prepares an image and with its class names, which are ImageNet's as the library has
 them. Weights are the library's own (fetched by it), random, or a file, as `files.py` reads it.
 """
 
@@ -14,7 +14,9 @@ from torch import nn
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, nearest
+from vitrail.weights import timm as of_timm, torchvision
 from vitrail.weights.files import read_weights
+from vitrail.weights.published import distinct
 
 SEED = 0  # of random weights, so that the same name gives the same network
 
@@ -58,10 +60,8 @@ def _torchvision(name: str, pretrained: bool) -> Classifier:
     kinds: Any = models.get_model_weights(name)
     published = kinds.DEFAULT
     make = partial(models.get_model, name, weights=published if pretrained else None)
-    preset = published.transforms()
-    side = preset.crop_size[0]
-    preprocessing = Preprocessing((side, side), mean=tuple(preset.mean), std=tuple(preset.std))
-    return Classifier(_made(make, f"torchvision:{name}"), preprocessing, tuple(published.meta["categories"]))
+    reads, classes = torchvision.preprocessing_of(published.transforms()), published.meta["categories"]
+    return Classifier(_made(make, f"torchvision:{name}"), reads, distinct(classes))
 
 
 def _timm(name: str, pretrained: bool) -> Classifier:
@@ -75,13 +75,17 @@ def _timm(name: str, pretrained: bool) -> Classifier:
         raise _unknown("timm", name, known)
     network: Any = _made(lambda: timm.create_model(name, pretrained=pretrained), f"timm:{name}")
     facts = network.pretrained_cfg
-    channels, height, width = facts["input_size"]
-    preprocessing = Preprocessing((height, width), channels=channels, mean=facts["mean"], std=facts["std"])
+    try:
+        reads = of_timm.preprocessing_of(facts)
+    except (UsageError, KeyError) as error:
+        said = error.problem if isinstance(error, UsageError) else f"it says no {error}"
+        problem = f"timm:{name} prepares images as vitrail cannot: {said}"
+        raise DataError(problem, "vitrail.Teacher(network, preprocessing, classes) in Python") from error
     subset = infer_imagenet_subset(network)
     info = ImageNetInfo(subset) if subset else None
     count = facts["num_classes"]
     names = [str(i) if info is None else info.index_to_description(i).split(",")[0] for i in range(count)]
-    return Classifier(network, preprocessing, tuple(names))
+    return Classifier(network, reads, distinct(names))
 
 
 def _made(make: Callable[[], nn.Module], name: str) -> nn.Module:
