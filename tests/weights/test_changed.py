@@ -12,6 +12,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from timm.models import load_checkpoint, save_for_hf
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 import vitrail
 from tests.errors import must_raise
@@ -99,6 +100,18 @@ def test_an_average_is_taken_as_timm_takes_it(tmp_path: Path, monkeypatch: pytes
         model = vitrail.load(file, told={"heads": 3}, preprocessing=READS)
         assert torch.equal(model.network.head.weight, average["head.weight"])
         assert "model_ema" in model.facts["weights"]
+
+
+def test_what_wraps_a_network_is_looked_through(tmp_path: Path) -> None:
+    """What torch averages, compiles or spreads is the network inside."""
+    own = network(0)
+    wrapped = {"averaged": AveragedModel(own), "compiled": torch.compile(AveragedModel(own))}
+    for name, wrapper in wrapped.items():
+        save_file(wrapper.state_dict(), tmp_path / f"{name}.safetensors")
+        model = vitrail.load(tmp_path / f"{name}.safetensors", told={"heads": 3}, preprocessing=READS)
+        assert model.network.state_dict().keys() == vitrail.convert(own).network.state_dict().keys()
+        assert torch.equal(model.network.head.weight, own.get_parameter("head.weight"))
+        assert "n_averaged" in model.facts["left_out"]
 
 
 # ---- a head of another size

@@ -1,12 +1,16 @@
 """The conformance suite of weights: each row opens live and from its files, answers as its peer does, and goes back."""
 
+import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
+import torch.nn.functional as F
 import transformers
+from safetensors.torch import save_file
 from torch import Tensor
 
 import vitrail
@@ -15,6 +19,8 @@ from tests.weights.families import NETWORK, ROWS, answer, redrawn
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
 from vitrail.model.model import Model, resized
+from vitrail.nn import ViT, resized as resize
+from vitrail.nn.embedding import RESIZE_RULES, Size
 from vitrail.weights.convert import family_of, from_tensors
 from vitrail.weights.family import renamed, stripped, written
 from vitrail.weights.files import read_weights
@@ -65,7 +71,10 @@ def test_it_opens_and_answers_as_its_peer(name: str, tmp_path: Path, monkeypatch
     wide: Any = torch.randn(2, 3, *row.other, generator=torch.Generator().manual_seed(8))
     bigger = resized(live, row.other)
     assert bigger.network.config.image == row.other
-    assert gap(bigger.network(wide), row.at(module, wide)) < 1e-4
+    theirs = row.at(module, wide)
+    assert gap(bigger.network(wide), theirs) < 1e-4
+    for rule, wrong in under_another_rule(live.network, row.other, wide).items():
+        assert gap(wrong, theirs) > 3e-4, rule
     assert resized(live, config.image).network is live.network
 
     check_grey(live)
@@ -78,6 +87,46 @@ def check_grey(model: Model) -> None:
     grey = resized(model, channels=1)
     three = model.network(model.preprocessing.normalise(pixels.expand(-1, 3, -1, -1)))
     assert gap(grey.network(grey.preprocessing.normalise(pixels)), three) < 1e-5
+
+
+def under_another_rule(network: ViT, size: Size, images: Tensor) -> dict[str, Tensor]:
+    """Answers to images of another size with positions carried there by each rule that is not the network's own."""
+    found = {}
+    for rule in {*RESIZE_RULES} - {network.config.position_resize}:
+        other = copy.deepcopy(network)
+        other.config = replace(network.config, position_resize=rule)
+        found[rule] = resize(other, size)(images)
+    return found
+
+
+LABS = {"reg_token": "register_tokens", ".mlp.fc1.": ".mlp.w12.", ".mlp.fc2.": ".mlp.w3."}
+
+
+@pytest.mark.parametrize(
+    "name", ["vit_small_patch14_dinov2", "vit_small_patch14_reg4_dinov2", "vit_giant_patch14_dinov2"]
+)
+@torch.no_grad()
+def test_dinov2_as_its_lab_publishes_it_has_its_rule_of_positions(name: str, tmp_path: Path) -> None:
+    """Scaled to a tenth of a patch more; with registers as timm does it, as the lab's own hub says."""
+    module: Any = redrawn(timm.create_model(name, **NETWORK, img_size=56))
+    state, registers = module.state_dict(), module.num_reg_tokens
+    if registers:  # the lab's class token has a position, which timm's files have added to it
+        state["pos_embed"] = torch.cat([torch.zeros_like(state["cls_token"]), state["pos_embed"]], dim=1)
+    for old, new in LABS.items() if "giant" in name else [*LABS.items()][:1]:
+        state = {key.replace(old, new): tensor for key, tensor in state.items()}
+    save_file({**state, "mask_token": torch.zeros(1, 48)}, tmp_path / "dinov2.safetensors")
+    model = vitrail.load(tmp_path / "dinov2.safetensors", told={"heads": 3}, preprocessing=Preprocessing((56, 56)))
+    wide: Any = torch.randn(2, 3, 42, 84, generator=torch.Generator().manual_seed(1))
+    bigger: Any = copy.deepcopy(module)
+    bigger.set_input_size(img_size=(42, 84))
+    if not registers:
+        plane = module.pos_embed[:, 1:].reshape(1, 4, 4, 48).permute(0, 3, 1, 2)
+        scaled = F.interpolate(plane, scale_factor=((3 + 0.1) / 4, (6 + 0.1) / 4), mode="bicubic")
+        patches = scaled.permute(0, 2, 3, 1).reshape(1, 18, 48)
+        bigger.pos_embed.copy_(torch.cat([module.pos_embed[:, :1], patches], dim=1))
+    assert gap(resized(model, (42, 84)).network(wide), bigger(wide)) < 1e-4
+    for wrong in under_another_rule(model.network, (42, 84), wide).values():
+        assert gap(wrong, bigger(wide)) > 3e-4
 
 
 def test_a_size_that_patches_do_not_divide_offers_the_nearest(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """Twenty faults of converters, each planted into our side of a conversion: the proof refuses every one of them.
 
 A fault of the network is a wrong rule or a wrong fact, on redrawn weights, and on a *quiet* redraw whose tokens are a
-hundred times smaller: only there a wrong epsilon shows. None touches the biases of the keys, which softmax ignores.
+hundred times smaller: only there a wrong epsilon shows. Wrong rules stand in the families of the other libraries, too;
+their rules of positions in `test_families.py`. None touches the biases of the keys, which softmax ignores.
 Faults of preprocessing are planted on images: those of `test_source_preprocessing.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from tests.errors import must_raise
-from tests.weights.families import HEADS, NETWORK, redrawn
+from tests.weights.families import HEADS, NETWORK, ROWS, redrawn
 from vitrail.errors import DataError
 from vitrail.weights import convert as conversion
 from vitrail.weights.convert import GAP
-from vitrail.weights.family import Tensors
+from vitrail.weights.family import Family, Form, Rule, Tensors
+from vitrail.weights.files import read_weights
+from vitrail.weights.google import GOOGLE
 from vitrail.weights.timm import TIMM
 
 PLAIN = "vit_tiny_patch16_224"
@@ -154,6 +158,100 @@ def test_the_proof_refuses_it(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
                 assert gap > 2 * GAP
                 with must_raise(DataError):
                     conversion.convert(module)
+
+
+# ---- the rules of the other families
+
+
+def reading(ours: str, axes: int, change: Callable[[Tensor], Tensor]) -> Callable[[Family], Family]:
+    """A family that reads tensors wrongly: those with so many axes of which ours begin so."""
+
+    def planted(family: Family) -> Family:
+        def wrong(rule: Rule) -> Rule:
+            def read(theirs: Sequence[Tensor]) -> Tensor:
+                found = rule.form.read(theirs)
+                return change(found) if found.ndim == axes else found
+
+            return rule._replace(form=Form(read, rule.form.write)) if rule.ours.startswith(ours) else rule
+
+        return replace(family, rules=tuple(map(wrong, family.rules)))
+
+    return planted
+
+
+def parts(*order: int) -> Callable[[Tensor], Tensor]:
+    return lambda qkv: torch.cat([qkv.chunk(3)[part] for part in order])
+
+
+def without_last_norm(family: Family) -> Family:
+    rules = [rule._replace(ours=f"pre_{rule.ours}") if rule.ours.startswith("norm.") else rule for rule in family.rules]
+    lost = {"pre_norm.weight", "pre_norm.bias"}
+    return replace(
+        family,
+        rules=tuple(rules),
+        completed=lambda tensors, facts: {name: tensor for name, tensor in tensors.items() if name not in lost},
+    )
+
+
+def rows_and_columns(table: Tensor) -> Tensor:
+    front = table.shape[1] % 4  # of these small grids, with 16 patches
+    patches = table[:, front:].unflatten(1, (4, 4)).transpose(1, 2).flatten(1, 2)
+    return torch.cat([table[:, :front], patches], dim=1)
+
+
+KINDS = "*", "weight", "bias"
+RULES: dict[str, Callable[[Family], Family]] = {
+    "queries and keys swapped": reading("blocks.#.attn.qkv", 2, parts(1, 0, 2)),
+    "values first": reading("blocks.#.attn.qkv", 2, parts(2, 0, 1)),
+    "the kernel of attention's output transposed": reading("blocks.#.attn.proj", 2, lambda one: one.T),
+    "patches transposed": reading("patch_embed.proj", 4, lambda one: one.transpose(2, 3)),
+    "blue first": reading("patch_embed.proj", 4, lambda one: one.flip(1)),
+    "a bias missing": reading("blocks.#.mlp.fc2", 1, torch.zeros_like),
+    "norms swapped": lambda family: replace(
+        family, rules=tuple(rule._replace(ours=NORMS.get(rule.ours, rule.ours)) for rule in family.rules)
+    ),
+    "positions by columns": reading("pos_embed", 3, rows_and_columns),
+    "the last norm missing": without_last_norm,
+}
+NORMS = {
+    f"blocks.#.norm{one}.{kind}": f"blocks.#.norm{3 - one}.{kind}" for one in (1, 2) for kind in ("*", "weight", "bias")
+}
+LIVE = "transformers ViT", "transformers DINOv2", "transformers CLIP", "torchvision"
+FILES = "Google's first files", "Google's big_vision"
+
+
+@pytest.mark.parametrize("row", LIVE)
+def test_a_wrong_rule_is_refused_by_the_proof(row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, _ = ROWS[row].make(tmp_path)
+    clean = conversion.convert(module)
+    (family,) = (family for family in conversion.FAMILIES if family.name == clean.family)
+    for name, plant in RULES.items():
+        with monkeypatch.context() as here:
+            here.setattr(conversion, "FAMILIES", (plant(family),))
+            here.setattr(conversion, "GAP", float("inf"))
+            assert (conversion.convert(module).gap or 0) > 2 * GAP, name
+            here.setattr(conversion, "GAP", GAP)
+            with must_raise(DataError):
+                conversion.convert(module)
+
+
+@pytest.mark.parametrize("row", FILES)
+@torch.no_grad()
+def test_a_wrong_rule_is_seen_beside_the_source(row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Google's files have no live network; timm reads them by code of its own."""
+    module, file = ROWS[row].make(tmp_path)
+    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    theirs, tensors = module(images), read_weights(file)
+
+    def gap() -> float:
+        ours = conversion.from_tensors(tensors, {}, "a file").network(images)
+        return float((ours - theirs).abs().max() / theirs.abs().max())
+
+    assert gap() < GAP
+    for name, plant in RULES.items():
+        with monkeypatch.context() as here:
+            here.setattr(conversion, "FAMILIES", (plant(GOOGLE),))
+            assert gap() > 2 * GAP, name
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float64])

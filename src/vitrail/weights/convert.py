@@ -98,8 +98,9 @@ def from_tensors(
 
 def _converted(family: Family, tensors: Mapping[str, Tensor], told: Facts, where: str) -> Converted:
     names = renamed(family, tensors, where)
-    facts = {**family.assumed, **family.of_tensors(tensors), **told}
-    granted = [name for name in GRANTED if name in family.assumed and name not in told]
+    known = {**family.of_tensors(tensors), **told}
+    facts = {**family.assumed, **known}
+    granted = [name for name in GRANTED if name in family.assumed and name not in known]
     if "norm_pre.weight" in names.tensors or _is_gated(names.tensors):  # CLIP's and SwiGLU's are of several kinds
         for name in granted:
             del facts[name]

@@ -23,6 +23,9 @@ from vitrail.errors import DataError, some_of
 Tensors = dict[str, Tensor]
 Facts = Mapping[str, Any]  # fields of ViTConfig, and `pooling`, which is told or assumed, never seen
 
+WRAPPERS = "_orig_mod.", "module.", "_orig_mod."  # torch.compile's, and of networks on many devices or averaged
+COUNT = "n_averaged"  # torch's average over training has it beside the weights
+
 
 class Form(NamedTuple):
     """How tensors of a family become one of ours, and the way back.
@@ -126,9 +129,7 @@ def stripped(names: Sequence[str], prefixes: Sequence[str]) -> dict[str, str]:
     """Names without what may stand before them, to the names as they are."""
     found: dict[str, str] = {}
     for name in names:
-        short = name
-        for prefix in prefixes:
-            short = short.removeprefix(prefix)
+        short = _short(name, prefixes)
         if short in found:
             problem = f"two tensors, {found[short]} and {name}, are both called {short}"
             raise DataError(problem, "a file of one network")
@@ -143,7 +144,7 @@ def is_of(family: Family, names: Sequence[str]) -> bool:
 
 
 def _short(name: str, prefixes: Sequence[str]) -> str:
-    for prefix in prefixes:
+    for prefix in (*WRAPPERS, *prefixes):
         name = name.removeprefix(prefix)
     return name
 
@@ -175,7 +176,8 @@ def renamed(family: Family, tensors: Mapping[str, Tensor], where: str) -> Rename
     skipped, left = {}, []
     for short in names:
         if short not in used:
-            why = [reason for text, reason in family.idle.items() if pattern(text, ".*").fullmatch(short)]
+            idle = {**family.idle, COUNT: "counts what was averaged"}
+            why = [reason for text, reason in idle.items() if pattern(text, ".*").fullmatch(short)]
             if why:
                 skipped[names[short]] = why[0]
             else:

@@ -66,6 +66,17 @@ def of_module(module: nn.Module) -> Facts | None:
     }
 
 
+def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
+    """What files of DINOv2 as its lab publishes them show: its own rule of positions, without registers, and SwiGLU."""
+    lasts = {name.rpartition(".")[2]: tensor for name, tensor in tensors.items()}
+    gated = any(".mlp.w12." in name for name in tensors)
+    masks, registers = lasts.get("mask_token"), "register_tokens" in lasts
+    if not (registers or gated or (masks is not None and masks.ndim == 2)):  # a masked autoencoder's has three axes
+        return {}
+    rule = "timm" if registers else "dinov2"
+    return {"norm_eps": EPSILON, "activation": "silu" if gated else "gelu", "position_resize": rule}
+
+
 def of_config(config: Mapping[str, Any]) -> Facts | None:
     """What the `config.json` of timm's hub says: the table's row of its architecture, and arguments above it.
 
@@ -168,8 +179,9 @@ TIMM = Family(
         "mask_token": "stands for hidden patches in pre-training",
         "decoder*": "the decoder of a masked autoencoder",
     },
-    prefixes=("module.", "backbone.", "visual.trunk."),
+    prefixes=("backbone.", "visual.trunk."),
     assumed={"norm_eps": EPSILON, "activation": "gelu", "position_resize": "timm"},
+    of_tensors=of_tensors,
     of_module=of_module,
     of_config=of_config,
     answer=answer,

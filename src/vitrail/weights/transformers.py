@@ -4,7 +4,7 @@ Each has the names of its files, and the newer ones that live modules of transfo
 are three maps there. `config.json` and a live module's `config` say the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -118,6 +118,7 @@ def _qkv(ours: str, theirs: str, *names: str) -> Rule:
 
 
 GATED = Form(lambda theirs: torch.cat(list(theirs)), lambda ours, heads: ours.chunk(2))  # the gate, then the values
+SPLIT, DENSE = ("query", "key", "value"), ("intermediate.dense", "output.dense")  # of before transformers 5
 PROJECTIONS = "q_proj", "k_proj", "v_proj"
 EMBEDDINGS = (
     Rule("cls_token", ("embeddings.cls_token",)),
@@ -134,6 +135,14 @@ IDLE = {
     "decoder*": "the decoder of a masked autoencoder",
 }
 
+
+def _vit(block: str, attention: str, three: Sequence[str], *maps: str) -> list[Rule]:
+    """Rules for a block of ViT, DeiT and MAE; `maps` are attention's last and the MLP's two."""
+    pairs = zip(("attn.proj.*", "mlp.fc1.*", "mlp.fc2.*"), (f"{name}.*" for name in maps), strict=True)
+    norms = ("norm1.*", "layernorm_before.*"), ("norm2.*", "layernorm_after.*")
+    return [_qkv("blocks.#.attn", f"{block}.{attention}", *three), *_block(block, *norms, *pairs)]
+
+
 VIT = Family(
     name="transformers (ViT, DeiT, MAE)",
     mark="*.layernorm_before.weight",
@@ -141,24 +150,8 @@ VIT = Family(
         *EMBEDDINGS,
         Rule("head.*", ("cls_classifier.*",)),
         Rule("head_dist.*", ("distillation_classifier.*",)),
-        _qkv("blocks.#.attn", "encoder.layer.#.attention.attention", "query", "key", "value"),
-        *_block(
-            "encoder.layer.#",
-            ("norm1.*", "layernorm_before.*"),
-            ("attn.proj.*", "attention.output.dense.*"),
-            ("norm2.*", "layernorm_after.*"),
-            ("mlp.fc1.*", "intermediate.dense.*"),
-            ("mlp.fc2.*", "output.dense.*"),
-        ),
-        _qkv("blocks.#.attn", "layers.#.attention", *PROJECTIONS),
-        *_block(
-            "layers.#",
-            ("norm1.*", "layernorm_before.*"),
-            ("attn.proj.*", "attention.o_proj.*"),
-            ("norm2.*", "layernorm_after.*"),
-            ("mlp.fc1.*", "mlp.fc1.*"),
-            ("mlp.fc2.*", "mlp.fc2.*"),
-        ),
+        *_vit("encoder.layer.#", "attention.attention", SPLIT, "attention.output.dense", *DENSE),
+        *_vit("layers.#", "attention", PROJECTIONS, "attention.o_proj", "mlp.fc1", "mlp.fc2"),
     ),
     idle=IDLE,
     prefixes=("vit.", "deit."),
@@ -172,7 +165,7 @@ DINOV2 = Family(
     mark="encoder.layer.#.layer_scale1.lambda1",
     rules=(
         *EMBEDDINGS,
-        _qkv("blocks.#.attn", "encoder.layer.#.attention.attention", "query", "key", "value"),
+        _qkv("blocks.#.attn", "encoder.layer.#.attention.attention", *SPLIT),
         _qkv("blocks.#.attn", "encoder.layer.#.attention", *PROJECTIONS),
         *_block(
             "encoder.layer.#",
