@@ -12,6 +12,7 @@ and with one of these backgrounds:
     photographs    the other half of the 100, fifty each
     few            ten photographs of the other half, as many as a verdict needs
     noise          `noise_background`, which is the same for everybody
+    DIR            any folder of images
 
 Answers are lines of OUT (JSON), written as they come, so that a run that was stopped goes on; the table is made of all
 lines, `--table` of them alone. `--part I N` takes every Nth group of ten photographs from the Ith on, so that two
@@ -31,7 +32,7 @@ from torch import Tensor
 import vitrail
 from benchmarks.measure import machine
 from benchmarks.trust_power import shuffled_weights
-from vitrail.data.background import FEW, noise_background
+from vitrail.data.background import FEW, noise_background, open_background
 from vitrail.explain import METHODS
 from vitrail.explain.target import choose_target
 from vitrail.explain.trial import begin
@@ -40,7 +41,6 @@ from vitrail.nn import ViT
 from vitrail.tasks.task import wilson_interval
 
 CONDITIONS = ("as it is", "shuffled", "wrong target")
-BACKGROUNDS = ("photographs", "few", "noise")
 GROUP = 10  # photographs that are tested together
 FULL = ("generic_attention", "conservative")
 SEED = 0
@@ -97,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="*", default=("photographs",), help="backgrounds")
     parser.add_argument("--methods", nargs="*", default=FULL)
     parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--conditions", nargs="*", default=CONDITIONS)
     parser.add_argument("--table", action="store_true", help="of the lines that are there")
     given = parser.parse_args(arguments)
     if given.table:
@@ -110,12 +111,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         wrong = wrong_targets(torch.cat([model.network(some) for some in images.split(20)]))
     noise, halves = noise_background(model.preprocessing), (images[1::2], images[0::2])
     done = {(*line[:3], tuple(line[3])) for line in read(given.out)}
-    for numbers, name, condition in product(groups(len(files), *given.part), given.only, CONDITIONS):
+    for numbers, name, condition in product(groups(len(files), *given.part), given.only, given.conditions):
         rows = [row for row in numbers if (condition, name, files[row].name, tuple(given.methods)) not in done]
         if not rows:
             continue
         other = halves[rows[0] % 2]
-        background = {"photographs": other, "few": other[:: len(other) // FEW][:FEW], "noise": noise}[name]
+        known = {"photographs": other, "few": other[:: len(other) // FEW][:FEW], "noise": noise}
+        background = known[name] if name in known else open_background(Path(name), model.preprocessing)
         asked, targets = Model(networks[condition], model.input, model.output), None
         if condition == "wrong target":
             targets = wrong[rows]
