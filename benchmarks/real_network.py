@@ -11,6 +11,7 @@ and with one of these backgrounds:
 
     photographs    the other half of the 100, fifty each
     few            ten photographs of the other half, as many as a verdict needs
+    shipped        the ten photographs that come with vitrail
     noise          `noise_background`, which is the same for everybody
     DIR            any folder of images
 
@@ -33,9 +34,12 @@ import vitrail
 from benchmarks.measure import machine
 from benchmarks.trust_power import shuffled_weights
 from vitrail.data.background import FEW, noise_background, open_background
+from vitrail.data.shipped_background import photographs
 from vitrail.explain import METHODS
+from vitrail.explain.evidence import find_evidence
 from vitrail.explain.target import choose_target
-from vitrail.explain.trial import begin
+from vitrail.explain.trial import begin, in_precision
+from vitrail.explain.verdict import EVIDENCE
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.tasks.task import wilson_interval
@@ -72,20 +76,26 @@ def groups(count: int, part: int, of: int) -> list[list[int]]:
 def answers(
     model: Model, images: Tensor, background: Tensor, targets: Tensor | None, methods: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The verdicts of each method on each image."""
+    """The verdicts of each method on each image; maps are tested only where there is evidence, without which every
+    map is "cannot tell".
+    """
     network = model.network
     with torch.no_grad():
         aim = choose_target(network(images), targets)
-    trial = begin(model, images, aim, references=background, precision="bf16", seed=SEED)
-    trusts = {name: trial.judge(METHODS[name].function(network, images, aim.target)) for name in methods}
-    return [
-        {
-            "verdicts": {name: trust.verdict[row] for name, trust in trusts.items()},
-            "faithful": {name: float(trust.faithful[row]) for name, trust in trusts.items()},
-            "evidence": float(trial.evidence.p[row]),
-        }
-        for row in range(len(images))
-    ]
+    p = find_evidence(in_precision(network, "bf16"), images, aim, background, SEED).p
+    found = [{"evidence": float(each), "verdicts": dict.fromkeys(methods, "cannot tell"), "faithful": {}} for each in p]
+    there = (p <= EVIDENCE).nonzero()[:, 0].tolist()
+    if there:
+        some, chosen = images[there], aim.target[there]
+        trial = begin(
+            model, some, choose_target(network(some), chosen), references=background, precision="bf16", seed=SEED
+        )
+        for name in methods:
+            trust = trial.judge(METHODS[name].function(network, some, chosen))
+            for place, row in enumerate(there):
+                found[row]["verdicts"][name] = trust.verdict[place]
+                found[row]["faithful"][name] = float(trust.faithful[place])
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -109,6 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     networks = {"as it is": model.network, "shuffled": shuffled(model.network), "wrong target": model.network}
     with torch.no_grad():
         wrong = wrong_targets(torch.cat([model.network(some) for some in images.split(20)]))
+    shipped = model.preprocessing.normalise(photographs(model.preprocessing))
     noise, halves = noise_background(model.preprocessing), (images[1::2], images[0::2])
     done = {(*line[:3], tuple(line[3])) for line in read(given.out)}
     for numbers, name, condition in product(groups(len(files), *given.part), given.only, given.conditions):
@@ -116,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not rows:
             continue
         other = halves[rows[0] % 2]
-        known = {"photographs": other, "few": other[:: len(other) // FEW][:FEW], "noise": noise}
+        known = {"photographs": other, "few": other[:: len(other) // FEW][:FEW], "shipped": shipped, "noise": noise}
         background = known[name] if name in known else open_background(Path(name), model.preprocessing)
         asked, targets = Model(networks[condition], model.input, model.output), None
         if condition == "wrong target":

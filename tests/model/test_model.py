@@ -20,11 +20,15 @@ from tests.damage import damage
 from tests.errors import must_raise
 from tests.sequence_models import MODELS, picture_model, put_sources
 from vitrail.data.columns import Classes
+from vitrail.data.decode import open_picture
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.shipped_background import NAMES, PLACE, photographs
 from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.explain.evidence import different
 from vitrail.model import CARD, CONFIG, PREPROCESSOR, WEIGHTS, Model, load, save
 from vitrail.nn import Parts, ViT, ViTConfig, names_of, parts_of
 from vitrail.tasks import Classification
+from vitrail.weights.published import imagenet_names
 
 CONFIG_TINY = ViTConfig(image_size=(16, 24), patch_size=8, classes=3, width=16, depth=2, heads=2, dropout=0.3)
 FORMS = {
@@ -384,6 +388,26 @@ def test_the_background_of_a_former_model_does_not_stay(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {WEIGHTS, CONFIG, PREPROCESSOR, CARD}
     assert load(tmp_path).background is None
     assert load(tmp_path).background_images is None
+
+
+def test_a_model_of_imagenets_classes_borrows_photographs() -> None:
+    """They are many, all different, and every part of one; a model of other classes gets none of them."""
+    config = ViTConfig(image_size=32, patch_size=8, channels=3, classes=1000, width=16, depth=1, heads=2)
+    reads = Preprocessing((32, 32), mean=(0.5,) * 3, std=(0.5,) * 3)
+    model = Model(ViT(config).eval(), reads, Classes(imagenet_names()))
+    assert model.background is None
+    lent = model.background_images
+    assert lent is not None
+    assert lent.shape == (50, 3, 32, 32)
+    assert different(lent) == 50
+    for number, name in enumerate(NAMES):
+        torch.testing.assert_close(lent[number], reads(open_picture(PLACE / f"{name}.jpg")), rtol=0, atol=1e-6)
+    others = Model(model.network, reads, Classes(tuple(map(str, range(1000)))))
+    assert others.background_images is None
+    grey = Preprocessing((32, 32), mean=(0.5,), std=(0.5,), channels=1)
+    assert photographs(grey).shape == (50, 1, 32, 32)
+    large = Preprocessing((1024, 1024), mean=(0.5,) * 3, std=(0.5,) * 3)
+    assert len(photographs(large)) == len(NAMES)
 
 
 def test_a_model_without_background_predicts_the_same(tmp_path: Path, files: list[Path]) -> None:

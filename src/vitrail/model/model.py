@@ -37,7 +37,8 @@ class Model:
         output: The codec: class names in the order of the logits, a vocabulary, or that of a task of your own.
         task: What was learnt.
         background: Images that explanations are tested with, put together from patches of training images; see
-            `vitrail.data.background`. None where there are none. Predictions do not need them.
+            `vitrail.data.background`. None where there are none: then a model of ImageNet's classes borrows photographs
+            that come with vitrail. Predictions do not need them.
         facts: What to know of its training and origin, by name, in plain values.
     """
 
@@ -102,11 +103,23 @@ class Model:
         return "image.png"
 
     @property
+    def borrows_background(self) -> bool:
+        """Whether the photographs that come with vitrail serve as its background: it has none, and ImageNet's classes.
+
+        Images of other kinds differ from any photograph, whatever they show, so these would vouch for anything.
+        """
+        names = self.output.names if self.background is None and isinstance(self.output, Classes) else ()
+        return bool(weights.wordnet_ids(names))
+
+    @property
     def background_images(self) -> Float[Tensor, "r c h w"] | None:
-        """The background as the network expects it, on its device."""
-        if self.background is None:
-            return None
-        return self.preprocessing.normalise(self.background.to(self.device))
+        """The background as the network expects it, on its device; None where there is none."""
+        pixels = self.background
+        if self.borrows_background:
+            from vitrail.data.shipped_background import photographs  # which predictions do not need
+
+            pixels = photographs(self.preprocessing)
+        return None if pixels is None else self.preprocessing.normalise(pixels.to(self.device))
 
     def tensor(self, sources: Sequence[Source]) -> Tensor:
         """Sources as the network expects them, on its device: images (b, c, h, w), or ids (b, s).

@@ -21,7 +21,8 @@ from vitrail.pages.words import fall_words, parts_words, reach_of, several_words
 from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
 from vitrail.text import percent
 
-OTHERS = "maps are tested with patches of the other images of this call"
+OTHERS = "the other images of this call"
+SHIPPED = "ten photographs that come with vitrail, since its classes are ImageNet's"
 
 
 def run(typed: Explain, command: str) -> int:
@@ -54,14 +55,21 @@ def run(typed: Explain, command: str) -> int:
 
 
 def _lenders(model: Model, typed: Explain, asked: Asked | None) -> Lenders | None:
-    """The images of this call, where nothing else lends patches to the test of its maps; says so."""
+    """The images of this call, where nothing else lends patches to the test of its maps. Says what lends them."""
     if asked is None or not asked.scored or asked.references is not None or model.background is not None:
         return None
-    together = at_a_time(model, len(asked.methods))
-    found = find_lenders(model, typed.run, typed.images, typed.data_root, together)
-    if found is not None:
-        warn(f"{typed.run} carries no background: {OTHERS}; --background DIR names images for that")
+    found = None
+    if not model.borrows_background:
+        together = at_a_time(model, len(asked.methods))
+        found = find_lenders(model, typed.run, typed.images, typed.data_root, together)
+    if found is not None or model.borrows_background:
+        warn(f"{typed.run} carries no background: maps are tested with {_lent(model)}; --background DIR names others")
     return found
+
+
+def _lent(model: Model) -> str:
+    """What lends patches where a model carries no background, in words."""
+    return f"patches of {SHIPPED if model.borrows_background else OTHERS}"
 
 
 def _write(model: Model, typed: Explain, page: Path, command: str, results: Sequence[Result]) -> None:
@@ -74,7 +82,7 @@ def _write(model: Model, typed: Explain, page: Path, command: str, results: Sequ
         run = Path(typed.run).resolve().name or typed.run  # the name of its folder, also where a link leads there
     fills = {view.trust.fill for _, one in results for view in one.heats if view.trust is not None}
     if model.background is None and typed.background is None and "donor" in fills:
-        about = " ".join(filter(None, (about, f"{OTHERS.capitalize()}.")))
+        about = " ".join(filter(None, (about, f"Maps are tested with {_lent(model)}.")))
     title = f"Where {run} looked" if model.task.searches else f"What {run} looked at"
     explained = [one for _, one in results]
     shown = ExplanationPage(title, typed.run, command, explained, about, one_scale=typed.compare)
