@@ -100,6 +100,20 @@ def test_a_name_in_the_hub_is_as_a_folder(case: str, hubs: Hubs, tmp_path: Path)
     assert hubs.connections == []
 
 
+def test_images_may_be_told_of_beside_texts(tmp_path: Path) -> None:
+    """As transformers 5 saves a processor of both; a file of images alone goes before."""
+    folder = folder_of(tmp_path, "transformers")
+    wanted = vitrail.load(folder).input
+    alone = folder / "preprocessor_config.json"
+    said = json.loads(alone.read_text())
+    both = {"image_processor": said, "processor_class": "CLIPProcessor"}
+    (folder / "processor_config.json").write_text(json.dumps(both))
+    alone.unlink()
+    assert vitrail.load(folder).input == wanted
+    alone.write_text(json.dumps({**said, "image_mean": [0.25] * 3}))
+    assert vitrail.load(folder).preprocessing.mean == (0.25,) * 3
+
+
 def test_revisions_are_told_apart_and_shown(hubs: Hubs, tmp_path: Path) -> None:
     first = folder_of(tmp_path / "first")
     hubs.put("lab/small", first)

@@ -20,8 +20,8 @@ from vitrail.io import read_json
 from vitrail.weights.kinds import CONFIG, HUBS, INDEX, PREPROCESSOR, WEIGHTS, is_pickle, meant
 from vitrail.weights.published import timm_table
 
-CARD = "README.md"
-WANTED = (CONFIG, PREPROCESSOR, CARD, "*.safetensors", "*.safetensors.index.json")
+PROCESSOR, CARD = "processor_config.json", "README.md"  # of images and texts together, as transformers 5 writes it
+WANTED = (CONFIG, PREPROCESSOR, PROCESSOR, CARD, "*.safetensors", "*.safetensors.index.json")
 CARDS = 2**16  # bytes of a card that are looked at
 EXAMPLE = "google/vit-base-patch16-224"
 
@@ -34,7 +34,7 @@ class Found:
         weights: The file, or the index of several.
         origin: What was asked for and where it was found, with the revision of a hub.
         config: The content of `config.json`; None where there is none.
-        preprocessor: The same of `preprocessor_config.json`.
+        preprocessor: The same of `preprocessor_config.json`, or what `processor_config.json` says of images.
         facts: What a library's own table says of it: `licence`, `classes`, `preprocessing`, by name.
     """
 
@@ -78,10 +78,13 @@ def _of_folder(folder: Path, origin: str, file: Path | None = None) -> Found:
     files = [folder / name for name in WEIGHTS if (folder / name).is_file()]
     if file is None and not files:
         raise DataError(f"{folder} holds no weights", f"one of {', '.join(WEIGHTS)}")
-    config, preprocessor = (
+    config, preprocessor, both = (
         read_json(folder / name, "the hub's own file") if (folder / name).is_file() else None
-        for name in (CONFIG, PREPROCESSOR)
+        for name in (CONFIG, PREPROCESSOR, PROCESSOR)
     )
+    nested = (both or {}).get("image_processor")
+    if preprocessor is None and isinstance(nested, Mapping):
+        preprocessor = nested
     return Found(file or files[0], origin, config, preprocessor, {"licence": _licence(folder / CARD)})
 
 
