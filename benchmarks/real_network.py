@@ -74,27 +74,34 @@ def groups(count: int, part: int, of: int) -> list[list[int]]:
 
 
 def answers(
-    model: Model, images: Tensor, background: Tensor, targets: Tensor | None, methods: Sequence[str]
+    model: Model, images: Tensor, background: Tensor, targets: Tensor | None, methods: Sequence[str], may_be_false: bool
 ) -> list[dict[str, Any]]:
-    """The verdicts of each method on each image; maps are tested only where there is evidence, without which every
-    map is "cannot tell".
+    """The verdicts of each method on each image.
+
+    Where "supported" would be false, evidence is asked for first, and maps are tested only of what has some: without
+    it each is "cannot tell".
     """
-    network = model.network
+    network, fewer = model.network, in_precision(model.network, "bf16")
     with torch.no_grad():
         aim = choose_target(network(images), targets)
-    p = find_evidence(in_precision(network, "bf16"), images, aim, background, SEED).p
-    found = [{"evidence": float(each), "verdicts": dict.fromkeys(methods, "cannot tell"), "faithful": {}} for each in p]
-    there = (p <= EVIDENCE).nonzero()[:, 0].tolist()
-    if there:
-        some, chosen = images[there], aim.target[there]
-        trial = begin(
-            model, some, choose_target(network(some), chosen), references=background, precision="bf16", seed=SEED
-        )
-        for name in methods:
-            trust = trial.judge(METHODS[name].function(network, some, chosen))
-            for place, row in enumerate(there):
-                found[row]["verdicts"][name] = trust.verdict[place]
-                found[row]["faithful"][name] = float(trust.faithful[place])
+    rows = list(range(len(images)))
+    found = [{"evidence": 0.0, "verdicts": dict.fromkeys(methods, "cannot tell"), "faithful": {}} for _ in rows]
+    if may_be_false:
+        p = find_evidence(fewer, images, aim, background, SEED).p
+        for row in rows:
+            found[row]["evidence"] = float(p[row])
+        rows = [row for row in rows if p[row] <= EVIDENCE]
+    if not rows:
+        return found
+    kept = torch.tensor(rows)
+    some, chosen = images[kept], aim.target[kept]
+    trial = begin(model, some, aim.select(kept), references=background, precision="bf16", seed=SEED)
+    for name in methods:
+        trust = trial.judge(METHODS[name].function(network, some, chosen))
+        for place, row in enumerate(rows):
+            found[row]["evidence"] = float(trust.evidence[place])
+            found[row]["verdicts"][name] = trust.verdict[place]
+            found[row]["faithful"][name] = float(trust.faithful[place])
     return found
 
 
@@ -132,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         asked, targets = Model(networks[condition], model.input, model.output), None
         if condition == "wrong target":
             targets = wrong[rows]
-        found = answers(asked, images[rows], background, targets, given.methods)
+        found = answers(asked, images[rows], background, targets, given.methods, condition != CONDITIONS[0])
         lines = [
             [condition, name, files[row].name, list(given.methods), one] for row, one in zip(rows, found, strict=True)
         ]
