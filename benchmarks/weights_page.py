@@ -1,4 +1,4 @@
-"""Writes `docs/weights.md`: which weights open, how far our answers lie from their source's, and who vouches.
+"""Writes `docs/weights.md` and a table of README.md: which weights open, how far our answers lie from their source's.
 
     python -m benchmarks.weights_page
 
@@ -7,6 +7,7 @@ opened live and from its files, and asked about the same images.
 """
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,15 @@ from vitrail.weights.published import known_table, timm_table
 from vitrail.weights.timm import preprocessing_of as of_timm
 from vitrail.weights.torchvision import preprocessing_of as of_torchvision
 
-PAGE = Path(__file__).parents[1] / "docs" / "weights.md"
+ROOT = Path(__file__).parents[1]
+PAGE, README = ROOT / "docs" / "weights.md", ROOT / "README.md"
 START, END = "<!-- made by benchmarks/weights_page.py -->", "<!-- end -->"
+TYPED = {  # source of rows: what is typed
+    "timm": "`timm:NAME`, `hf:OWNER/NAME`, a folder, `.safetensors`",
+    "transformers": "`hf:OWNER/NAME`, a folder, `.safetensors`, `.bin`",
+    "torchvision": "`torchvision:NAME`, `.pth`",
+    "Google": "`.npz`",
+}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -82,13 +90,34 @@ def preprocessing_gaps() -> list[tuple[str, str]]:
     return rows
 
 
+def short(rows: Mapping[str, tuple[str, str]]) -> list[str]:
+    """A line for each source: what is typed, what was opened, and the largest gap of all its rows."""
+    lines = [
+        "| weights of | are named by | opened live and from files, every number redrawn | largest gap |",
+        "|---|---|---|---|",
+    ]
+    for source, typed in TYPED.items():
+        own = {name: each for name, each in rows.items() if name.startswith(source)}
+        kinds = [name.removeprefix(source).removeprefix("'s").strip() for name in own]
+        largest = max((gap for each in own.values() for gap in each), key=float)
+        lines.append(f"| {source} | {typed} | {'; '.join(filter(None, kinds)) or 'ViT'} | {largest} |")
+    return lines
+
+
+def written(page: Path, lines: Sequence[str]) -> None:
+    """Put lines between the marks of a page."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(START)
+    page.write_text(f"{before}{START}\n" + "\n".join(lines) + f"\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
 def main() -> None:
     """Measure, and write the part between the marks."""
     torch.set_num_threads(1)
-    lines = ["| weights | gap, live | gap, from the file |", "|---|---|---|"]
+    lines, rows = ["| weights | gap, live | gap, from the file |", "|---|---|---|"], dict[str, tuple[str, str]]()
     for name in ROWS:
         with tempfile.TemporaryDirectory() as folder:
-            lines.append(f"| {name} | {' | '.join(gaps(name, Path(folder)))} |")
+            rows[name] = gaps(name, Path(folder))
+        lines.append(f"| {name} | {' | '.join(rows[name])} |")
     lines += ["", "| source of the preprocessing | largest difference of a pixel, of 255 levels |", "|---|---|"]
     lines += [f"| {name} | {apart} |" for name, apart in preprocessing_gaps()]
     lines += ["", "| weights that somebody vouches for | who | licence |", "|---|---|---|"]
@@ -102,9 +131,8 @@ def main() -> None:
         f"timm {timm.__version__}, transformers {transformers.__version__}, torchvision {torchvision.__version__}"
     )
     lines += ["", f"{versions}; {machine()}."]
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(START)
-    PAGE.write_text(f"{before}{START}\n" + "\n".join(lines) + f"\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    written(PAGE, lines)
+    written(README, short(rows))
 
 
 if __name__ == "__main__":
