@@ -1,6 +1,7 @@
 """timm and transformers open what vitrail saves, from the files alone, and give the same logits and the same pixels."""
 
 import inspect
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from transformers import AutoImageProcessor, AutoModel, AutoModelForImageClassif
 from vitrail.data.columns import Classes
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError
-from vitrail.model import WEIGHTS, Model, load, save
+from vitrail.model import CONFIG, WEIGHTS, Model, load, save
 from vitrail.nn import ViT, ViTConfig, parts_of
 from vitrail.tasks.features import Features, Numbers
 from vitrail.weights import timm_keys
@@ -138,12 +139,22 @@ def test_what_timm_cannot_express_gets_no_keys(fields: dict, parts: dict) -> Non
     assert timm_keys(replace(BASE, **fields), parts, preprocessing, tuple("abcde")) == {}
 
 
-def test_what_timm_cannot_express_is_saved_all_the_same(tmp_path: Path) -> None:
-    parts = {"mlp": "swiglu", "pooling": "attention"}
-    model, images = model_of(BASE, parts), torch.randn(2, 3, 32, 32)
-    save(model, tmp_path)
+@pytest.mark.parametrize(
+    ("fields", "parts"), [({}, {"mlp": "swiglu", "pooling": "attention"}), ({"norm_eps": 1e-12}, {})], ids=str
+)
+def test_what_timm_cannot_express_is_saved_all_the_same_and_said(fields: dict, parts: dict, tmp_path: Path) -> None:
+    """An epsilon of 1e-12 is that of transformers' ViT and DeiT; timm takes a norm by its name, which says none."""
+    model, images = model_of(replace(BASE, **fields), parts), torch.randn(2, 3, 32, 32)
+    again = load(save(model, tmp_path / "first"))
     with torch.no_grad():
-        assert torch.equal(load(tmp_path).network(images), model.network(images))
+        assert torch.equal(again.network(images), model.network(images))
+    assert not {"architecture", "model_args"} & json.loads((tmp_path / "first" / CONFIG).read_text()).keys()
+    said = again.facts["timm_and_transformers"]
+    assert said in (tmp_path / "first" / "README.md").read_text()
+    assert not fields or "1e-12" in said
+    other = replace(model_of(BASE, {}), facts=again.facts)  # what was said of one network is not said of another
+    assert "timm_and_transformers" not in load(save(other, tmp_path / "second")).facts
+    assert "architecture" in json.loads((tmp_path / "second" / CONFIG).read_text())
 
 
 def test_timm_has_one_switch_for_the_biases_of_both() -> None:

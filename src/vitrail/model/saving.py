@@ -33,6 +33,7 @@ from vitrail.tasks.features import Numbers
 
 CARD = "README.md"
 VOUCH = ("name", "vouched", "vouched_weights")  # facts that hold for the very numbers that were read
+TIMM, CANNOT = "timm_and_transformers", "cannot open it: timm has no ViT with"
 PIPELINES = {"classify": "image-classification", "features": "image-feature-extraction"}  # what hubs call a task
 LICENCES = (  # what hubs call them; any other has its name beside `other`
     *("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0"),
@@ -78,6 +79,9 @@ def save(
     if isinstance(model.network, ViT) and not network and isinstance(model.output, Classes | Numbers):
         classes = model.output.names if isinstance(model.output, Classes) else ()
         keys = weights.timm_keys(model.network.config, named["parts"], model.preprocessing, classes)
+        lacks = weights.misfit(model.network.config, named["parts"])
+        facts = {name: fact for name, fact in model.facts.items() if name != TIMM}
+        model = replace(model, facts={**facts, **({TIMM: f"{CANNOT} {lacks}"} if lacks else {})})
     state = model.network.state_dict()  # what stands in two places of a network stands twice in the file
     if keys:
         state = weights.to_timm(state, model.network.config)

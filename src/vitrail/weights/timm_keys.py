@@ -30,34 +30,40 @@ EXPRESSIBLE = {  # parts by slot
 HEAD_BIAS = "head.bias"  # which timm's heads always have: zeros where ours has none
 
 
-def architecture_of(config: ViTConfig, parts: Mapping[str, str]) -> str:
-    """The architecture of timm's that arguments can make into this network; empty where there is none.
+def misfit(config: ViTConfig, parts: Mapping[str, str]) -> str:
+    """What a network has that no ViT of timm's has, in words; empty where timm can express it.
 
     Args:
         config: Of the network.
         parts: Names of those that are none of the paper's, by slot.
     """
-    pooling, swiglu, hidden = parts.get("pooling", ""), "mlp" in parts, config.mlp_width
-    expressible = (
-        EXPRESSIBLE.issuperset(parts.items())
-        and config.heads * config.head_width == config.width
-        and int(config.width * _ratio(config, swiglu)) == hidden * (2 if swiglu else 1)
-        and config.norm_eps in (EPSILON, CLIPS)
-        and config.embed_bias == ("embed_norm" not in parts)  # timm has one or the other
-        and config.out_bias == config.mlp_bias  # timm has one switch for both
-        and (pooling != "mean_then_norm" or "last_norm" in parts)  # timm has one norm, before or behind the mean
-        and (pooling != "attention" or not swiglu)  # its pooling has the MLP of before
-    )
-    if config.distillation_token:  # whose positions and pooling are fixed
-        plain = not pooling and config.pooling == "class" and not config.registers and config.head_bias
-        expressible = expressible and plain and config.positions != "none"
+    pooling, swiglu, distilled = parts.get("pooling", ""), "mlp" in parts, config.distillation_token
+    others = [f"{slot} {name}" for slot, name in parts.items() if (slot, name) not in EXPRESSIBLE]
+    plain = not pooling and config.pooling == "class" and not config.registers and config.head_bias
+    reasons = {
+        f"parts of its own ({', '.join(others)})": others,
+        "heads that do not make up its width": config.heads * config.head_width != config.width,
+        f"an MLP of {config.mlp_width}": int(config.width * _ratio(config, swiglu)) != config.mlp_width * (1 + swiglu),
+        f"an epsilon of {config.norm_eps:g}": config.norm_eps not in (EPSILON, CLIPS),
+        "a norm before the blocks and a bias of the patches, or neither": config.embed_bias == ("embed_norm" in parts),
+        "a bias in only one of attention's output and the MLP": config.out_bias != config.mlp_bias,
+        "a norm before the mean and one behind it": pooling == "mean_then_norm" and "last_norm" not in parts,
+        "SwiGLU and pooling by attention": pooling == "attention" and swiglu,
+        "a distillation token and another pooling, registers, no positions or no bias of the head": distilled
+        and not (plain and config.positions != "none"),
+        "SwiGLU, a distillation token or the epsilon of CLIP together": len(_special(config, parts)) > 1,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def _special(config: ViTConfig, parts: Mapping[str, str]) -> list[str]:
+    """The architectures of timm's that have what no argument can say."""
     special = {
         "deit_tiny_distilled_patch16_224": config.distillation_token,
-        "vit_giant_patch14_dinov2": swiglu,
+        "vit_giant_patch14_dinov2": "mlp" in parts,
         "vit_base_patch32_clip_224": config.norm_eps == CLIPS,
     }
-    chosen = [name for name, needed in special.items() if needed]
-    return (chosen or ["vit_base_patch16_224"])[0] if expressible and len(chosen) < 2 else ""
+    return [name for name, needed in special.items() if needed]
 
 
 def _ratio(config: ViTConfig, swiglu: bool) -> float:
@@ -80,9 +86,9 @@ def timm_keys(
         preprocessing: Of the model.
         classes: Its class names; none for a network whose numbers have no names.
     """
-    architecture = architecture_of(config, parts)
-    if not architecture:
+    if misfit(config, parts):
         return {}
+    architecture = next(iter(_special(config, parts)), "vit_base_patch16_224")
     height, width = config.image
     named = {"attention": "map", "mean_then_norm": "avg", "class": "token", "mean": "avg"}
     pooling = named[parts.get("pooling", config.pooling)]
