@@ -11,8 +11,10 @@ from typing import Any
 
 import huggingface_hub
 import pytest
+import timm
 import torch
 from huggingface_hub import constants, errors
+from safetensors.torch import save_file
 from torchvision import models
 from torchvision.models._api import Weights, WeightsEnum
 from torchvision.transforms._presets import ImageClassification
@@ -20,8 +22,10 @@ from torchvision.transforms._presets import ImageClassification
 import vitrail
 from tests.errors import must_raise
 from tests.weights import hostile
+from tests.weights.families import redrawn
 from vitrail.cli.main import main
 from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.tasks.features import Numbers
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -139,6 +143,26 @@ def test_a_name_of_timm(name: str, hubs: Hubs, tmp_path: Path, monkeypatch: pyte
     assert FIRST in model.facts["origin"]
     assert model.facts["licence"] == "apache-2.0"
     assert hubs.connections == []
+
+
+@torch.no_grad()
+def test_a_cache_with_the_tensors_alone(hubs: Hubs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What timm's own table says of them is known without their config.json: epsilon, what the head gives, pixels."""
+    name = "vit_xsmall_patch16_clip_224.tinyclip_yfcc15m"
+    theirs: Any = redrawn(timm.create_model(name))
+    (tmp_path / "own").mkdir()
+    save_file(theirs.state_dict(), tmp_path / "own" / "model.safetensors")
+    hubs.put(f"timm/{name}", tmp_path / "own")
+    hubs.offline(monkeypatch)
+    model = vitrail.load(f"timm:{name}")
+    images = 0.01 * torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(model.network(images), theirs(images), rtol=1e-4, atol=1e-5)
+    wanted = timm.data.resolve_model_data_config(theirs)
+    reads = model.preprocessing
+    assert (reads.mean, reads.std, reads.size) == (wanted["mean"], wanted["std"], wanted["input_size"][1:])
+    assert (reads.crop_ratio, reads.interpolation) == (wanted["crop_pct"], wanted["interpolation"])
+    assert isinstance(model.output, Numbers)
+    assert model.facts["licence"] == theirs.pretrained_cfg["license"]
 
 
 # ---- torchvision

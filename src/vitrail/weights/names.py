@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.io import read_json
 from vitrail.weights.kinds import CONFIG, HUBS, INDEX, PREPROCESSOR, WEIGHTS, is_pickle, meant
@@ -181,6 +182,11 @@ def _of_timm(name: str) -> Found:
     called, licence = f"timm:{architecture}.{tag}", about.get("licence") or "not stated"
     found = _of_hub(about["hub"], called, f"{size:,.0f} MiB, licence {licence}")
     facts = {"licence": about.get("licence") or found.facts.get("licence", "")}
+    if found.config is None:  # of a cache that holds the tensors alone
+        reads = Preprocessing.from_dict(about["preprocessing"])
+        published = {"tag": tag, "num_classes": about["classes"], "input_size": [reads.channels, *reads.size]}
+        found = replace(found, config={"architecture": architecture, "pretrained_cfg": published})
+        facts["preprocessing"] = reads
     return replace(found, origin=f"{called} ({found.origin})", facts=facts)
 
 
