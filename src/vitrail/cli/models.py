@@ -20,7 +20,7 @@ from vitrail.nn.cost import Config, Layer, layers
 from vitrail.weights.kinds import is_foreign
 
 SIZES_HAVE = ("image_size", "channels")  # what may be said of a size, too
-ABOUT = ("trained_with", "head", "class_names", "licence", "vouched")  # facts of a model of other people's weights
+ABOUT = ("trained_with", "weights", "head", "resized", "class_names", "licence", "vouched")  # facts
 
 
 def run(typed: Models, command: str) -> int:
