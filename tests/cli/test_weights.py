@@ -1,6 +1,7 @@
 """Other people's weights at the terminal: what is typed of them changes the answer, and what is assumed is said."""
 
 import json
+import shutil
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import nn
 
 import vitrail
 from tests.cli.command import DATA, USAGE, call, must_be_understood, must_refuse, retyped
-from tests.weights.families import redrawn
+from tests.weights.families import ROWS, redrawn
 from vitrail.cli.args import Weights
 
 NAMES = ("ant", "bee, with a comma", "chat noir", "d\u00e9j\u00e0 vu")
@@ -72,19 +73,34 @@ def test_every_option_of_weights_changes_what_models_says(file: Path, tmp_path: 
     must_refuse(call("models", *asked, "--classes", 3), USAGE, "--classes")
 
 
+def followed(*words: object) -> None:
+    """Whoever types what is offered gets an answer."""
+    typed: list[str] | None = list(map(str, words))
+    for _ in range(7):
+        assert typed is not None
+        must_be_understood(typed)
+        found = call(*typed)
+        if found.code == 0:
+            return
+        assert found.code == USAGE, found.err
+        typed = retyped(typed, found)
+    raise AssertionError(found.err)
+
+
 def test_a_file_is_asked_about_by_its_hints_alone(file: Path, photo: Path) -> None:
-    """Whoever types what is offered gets an answer, by every verb that opens a model."""
-    for verb, *rest in (["models"], ["predict", str(photo)]):
-        words: list[str] | None = [verb, str(file), *rest]
-        for _ in range(4):
-            assert words is not None
-            must_be_understood(words)
-            found = call(*words)
-            if found.code == 0:
-                break
-            assert found.code == USAGE
-            words = retyped(words, found)
-        assert found.code == 0, (verb, found.err)
+    followed("models", file)
+    followed("predict", file, photo)
+    followed("predict", file, photo, "--told", "heads=5,headz=2", "--mean", 127, "--image-size", 50)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ROWS)
+def test_so_is_a_file_of_every_family_without_its_folder(name: str, photo: Path, tmp_path: Path) -> None:
+    """By every verb that opens a model."""
+    (tmp_path / "made").mkdir()
+    _, files = ROWS[name].make(tmp_path / "made")
+    bare = shutil.copy(files / "model.safetensors" if files.is_dir() else files, tmp_path)
+    followed("predict", bare, photo)
 
 
 # ---- what is assumed

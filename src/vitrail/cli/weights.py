@@ -34,7 +34,7 @@ def typed_hints(typed: Weights) -> Iterator[None]:
         hint = error.hint.partition(COMMAND_LINE)[2]
         if not hint:
             raise
-        if new := re.match(r"--told (\S+)", hint):
+        if new := re.match(r"--told (\S*[^\s,])", hint):
             named = {part.partition("=")[0] for part in new[1].split(",")}
             before = [part.strip() for part in (typed.told or "").split(",")]
             kept = [part for part in before if part.partition("=")[0] in KINDS.keys() - named]

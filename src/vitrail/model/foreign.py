@@ -29,9 +29,10 @@ from vitrail.weights.known import Known
 from vitrail.weights.names import Found
 from vitrail.weights.published import distinct, imagenet_names, wordnet_ids
 from vitrail.weights.timm import preprocessing_of
-from vitrail.weights.told import STATISTICS, telling
+from vitrail.weights.told import STATISTICS, telling, words_of
 
 IMAGENET = 1000  # classes
+UNREADABLE = f"preprocessing=, how images go in{COMMAND_LINE}the files as their hub has them"
 CROP = 0.9  # part of the shorter side that is kept, where only mean and standard deviation are told
 
 
@@ -115,7 +116,7 @@ def _model(
         raise Unstated(
             f"{found.origin}: nothing says how images go into it, and it answers wrongly when they go in wrongly",
             f"preprocessing=vitrail.data.Preprocessing(({height}, {width}), channels={len(half)}, mean={half}, "
-            f"std={half}){COMMAND_LINE}--mean 0.5 --std 0.5",
+            f"std={half}){COMMAND_LINE}--mean 0.5 --std 0.5, or those of its training",
         )
     reads = _with_statistics(reads, converted.told)
     output, named = _output(found, converted, row, classes)
@@ -132,6 +133,7 @@ def _model(
         **({"name": row.name} if row else {}),
         "licence": origin.licence,
         "vouched": origin.vouched,
+        **({"told": words_of(origin.said)} if origin.said else {}),
         **({"trained_with": _statistics_words(row.preprocessing)} if row and _differ(row.preprocessing, reads) else {}),
         **({"class_names": named} if named else {}),
         **({"assumed": "; ".join(assumed)} if assumed and not row else {}),
@@ -173,11 +175,9 @@ def _beside(found: Found) -> Preprocessing | None:
             return from_hugging_face(found.preprocessor)
         return preprocessing_of(published) if published else None
     except VitrailError as error:
-        raise DataError(
-            f"{found.origin}: {error.problem}", "preprocessing=, or the files as their hub has them"
-        ) from error
+        raise DataError(f"{found.origin}: {error.problem}", UNREADABLE) from error
     except KeyError as error:
-        raise DataError(f"{found.origin}: its pretrained_cfg has no {error}", "preprocessing=") from error
+        raise DataError(f"{found.origin}: its pretrained_cfg has no {error}", UNREADABLE) from error
 
 
 def _output(found: Found, converted: Converted, row: Known | None, given: Sequence[str] | None) -> tuple[Codec, str]:

@@ -28,7 +28,7 @@ from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build, config_from_dict, without_numbers
 from vitrail.own import OWN as OWN_PART, check_given, check_kind
 from vitrail.tasks import TASKS, Task
-from vitrail.weights.kinds import is_foreign, is_ours
+from vitrail.weights.kinds import WEIGHTS as FILES, is_foreign, is_ours
 
 OLD, FORMAT = (1, 2), 3  # the old ones are read, by `weights/format1.py`, and never written
 KEY = "vitrail"  # under which all that is ours stands in `config.json`, beside the keys of other libraries
@@ -136,6 +136,10 @@ def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
     own, old = config.get(KEY), config.get("model_type") == "vitrail" and config.get("format") in OLD
     if isinstance(own, dict) and own.get("format") == FORMAT:
         return folder, {**own, "timm": "architecture" in config}
+    if not is_ours(folder) and config.keys() & {"model_type", "architecture"}:
+        kind = config.get("model_type") or config.get("architecture")
+        problem = f"{folder} holds the {CONFIG} of another library ({kind}), and no weights"
+        raise DataError(problem, f"{' or '.join(FILES[:2])} beside it")
     if not old:
         problem = f"{folder / CONFIG} is not of a vitrail model of format {', '.join(map(str, (*OLD, FORMAT)))}"
         raise DataError(problem, "a folder written by `vitrail train`, or a newer vitrail")

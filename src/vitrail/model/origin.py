@@ -27,11 +27,13 @@ class Origin:
         found: Their files.
         converted: Their network, and how it was made.
         known: Who vouches for them; None where nobody does.
+        said: What a person told of them, by name.
     """
 
     found: Found
     converted: Converted
     known: Known | None
+    said: Mapping[str, Any]
 
     @property
     def vouched(self) -> str:
@@ -51,45 +53,41 @@ class Origin:
 def look_at(name: str | Path, told: Mapping[str, Any] | None = None) -> Origin:
     """The network of the weights that a name means, and who vouches for it; see `vitrail.load` for errors."""
     said, found = checked(told), find(name)
-    weights, classes = (
-        read(found.weights),
-        said.pop("classes", None),
-    )  # of a head that is made anew where it has another
+    weights, rest = read(found.weights), {key: value for key, value in said.items() if key != "classes"}
     with of_a_stranger(found):
         try:
-            converted = conversion.from_tensors(weights.tensors, said, str(name), found.config)
+            converted = conversion.from_tensors(weights.tensors, rest, str(name), found.config)
         except Contradiction as error:
-            if error.name in said:  # a person's word, and not the file
+            if error.name in rest:  # a person's word, and not the file
                 raise UsageError(error.problem, error.hint) from error
             raise
-        row = known(converted.network, any(name not in STATISTICS for name in said))
+        row = known(converted.network, any(key not in STATISTICS for key in rest))
         if weights.average:
             average = f"{weights.average}, an average over training that the checkpoint holds beside its weights"
             converted = replace(converted, changed={"weights": average})
-        return _headed(Origin(found, converted, row), classes)
+        return _headed(Origin(found, converted, row, said))
 
 
 def look_at_live(module: nn.Module, told: Mapping[str, Any] | None = None) -> Origin:
     """The same of a live network, proved to answer as it does; see `vitrail.convert` for errors."""
     said = checked(told)
-    classes = said.pop("classes", None)
-    converted = conversion.convert(module, said)
+    converted = conversion.convert(module, {key: value for key, value in said.items() if key != "classes"})
     config: Any = getattr(module, "pretrained_cfg", None)
     beside = {"pretrained_cfg": dict(config)} if isinstance(config, Mapping) else None
     called = f"a live {type(module).__module__.partition('.')[0]} {type(module).__name__}"
-    return _headed(Origin(Found(Path(called), called, beside), converted, known(converted.network)), classes)
+    return _headed(Origin(Found(Path(called), called, beside), converted, known(converted.network), said))
 
 
-def _headed(origin: Origin, classes: int | None) -> Origin:
-    """With a head for so many classes; for one that is made anew nobody vouches, whoever does for all below it."""
-    converted, row = origin.converted, origin.known
+def _headed(origin: Origin) -> Origin:
+    """With a head for the classes that are told; for a new one nobody vouches, whoever does for all below it."""
+    converted, row, classes = origin.converted, origin.known, origin.said.get("classes")
     if classes is None or classes == converted.network.config.classes:
         return origin
     beside = {"preprocessing": row.preprocessing, "licence": row.licence} if row else {}
     found = replace(origin.found, facts={**origin.found.facts, "classes": (), **beside})
     if found.config and "label_names" in found.config:
         found = replace(found, config={**found.config, "label_names": ()})
-    return Origin(found, conversion.with_head(converted, classes), None)
+    return Origin(found, conversion.with_head(converted, classes), None, origin.said)
 
 
 @contextmanager

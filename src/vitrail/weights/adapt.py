@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import UsageError, check_fields
+from vitrail.errors import COMMAND_LINE, UsageError, check_fields
 from vitrail.nn import PatchEmbedding, ViT, ViTConfig, resized
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import without_numbers
@@ -36,7 +36,11 @@ def adapted(
     if image_size is None:
         return network, preprocessing
     size = (image_size, image_size) if isinstance(image_size, int) else (image_size[0], image_size[1])
-    network = network if size == network.config.image else resized(network, size)
+    try:
+        network = network if size == network.config.image else resized(network, size)
+    except UsageError as error:
+        up = "x".join(str(-(-side // patch) * patch) for side, patch in zip(size, network.config.patch, strict=True))
+        raise UsageError(error.problem, f"{error.hint}{COMMAND_LINE}--image-size {up}; {error.hint}") from error
     return network, preprocessing if size == preprocessing.size else replace(preprocessing, size=size)
 
 
@@ -53,7 +57,8 @@ def _grey(network: ViT, preprocessing: Preprocessing, channels: int) -> tuple[Vi
     embedding = network.patch_embed
     if channels != 1 or preprocessing.channels != 3 or type(embedding) is not PatchEmbedding:
         problem = f"{preprocessing.channels} channels cannot become {channels} in {type(embedding).__name__}"
-        raise UsageError(problem, "channels=1, of a network for 3 whose patches are mapped by a convolution")
+        wanted = "of a network for 3 whose patches are mapped by a convolution"
+        raise UsageError(problem, f"channels=1, {wanted}{COMMAND_LINE}--channels 1, {wanted}")
     mean, std = (torch.tensor(values, dtype=torch.float64) for values in (preprocessing.mean, preprocessing.std))
     one_mean, one_std = mean.mean(), std.mean()
     kernel = embedding.proj.weight.detach().double()

@@ -27,6 +27,7 @@ GAP = 2e-5  # the largest difference of two answers, relative to the largest num
 LOUDNESS = 1.0, 0.01  # deviations of the images that both answer: a wrong epsilon shows on a faint one
 SEED = 0
 HEADS = "head.", "head_dist."
+ELSE = "docs/weights.md lists what opens, and what serves the rest"
 GRANTED = ("norm_eps", "activation")  # what no tensor says, and a family may have alike in all members
 
 
@@ -65,9 +66,8 @@ def family_of(names: Sequence[str], where: str) -> Family:
     if len(found) != 1:
         known = ", ".join(family.name for family in FAMILIES)
         those = "of several families at once" if found else "of no family known here"
-        raise DataError(
-            f"{where}: its tensors are {those}: {some_of(sorted(names), 3)}", f"the weights of a ViT of {known}"
-        )
+        problem = f"{where}: its tensors are {those}: {some_of(sorted(names), 3)}"
+        raise DataError(problem, f"the weights of a ViT of {known}; {ELSE}")
     return found[0]
 
 
@@ -86,13 +86,12 @@ def from_tensors(
         DataError: If the tensors are of no family, do not fit each other or are not finite.
         UsageError: If something has to be told; names it.
     """
-    family = family_of(list(tensors), where)
+    kind = config and f" (config.json says {config.get('model_type') or config.get('architecture') or 'nothing'})"
+    family = family_of(list(tensors), f"{where}{kind or ''}")
     said = None if config is None else family.of_config(config)
     if config is not None and said is None:
-        kind = config.get("model_type") or config.get("architecture") or "nothing"
-        raise DataError(
-            f"{where}: the tensors are those of {family.name}, config.json says {kind}", "both of one model"
-        )
+        problem = f"{where}{kind}: the tensors bear names of {family.name}, which that is not"
+        raise DataError(problem, f"weights and config.json of one plain ViT; {ELSE}")
     return _converted(family, tensors, {**(said or {}), **told}, where)
 
 

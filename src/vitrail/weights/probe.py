@@ -31,6 +31,7 @@ PLAINER = {"mean_then_norm": "mean", "class_and_mean": "class"}  # told as the l
 OF_CLASS_TOKEN = "class", "attention", "class_and_mean"
 EVERY = "norm1", "attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"
 DEEPEST = 256  # blocks
+MADE_WITH = ", or what it was made with"
 WANTED = {"heads": "how many heads a block has", "norm_eps": "the epsilon of its norms", "activation": "its activation"}
 
 
@@ -123,17 +124,22 @@ def _hold_told(told: dict[str, Any], seen: dict[str, Any], where: str, assumed: 
         f"{name} ({what})" for name, what in WANTED.items() if name not in told and (name != "heads" or not heads)
     ]
     if missing:
-        hint = telling(**{name: EXAMPLES[name] for name in (word.split()[0] for word in missing)})
+        likely = {**EXAMPLES, "heads": _fitting(seen["inner"])}
+        hint = telling(**{name: likely[name] for name in (word.split()[0] for word in missing)}) + MADE_WITH
         raise UsageError(f"{where}: no tensor says {', '.join(missing)}", hint)
     inner = seen.pop("inner")
     if inner % heads:
-        fitting = next(each for each in range(max(1, inner // 64), 0, -1) if inner % each == 0)
         problem = f"{where}: {inner} numbers cannot be shared among {heads} heads"
-        raise contradiction("heads", problem, telling(heads=fitting))
+        raise contradiction("heads", problem, telling(heads=_fitting(inner)))
     seen |= {"heads": heads, "head_dim": 0 if inner == seen["width"] else inner // heads}
     known = {field.name for field in fields(ViTConfig)}
     for name in [name for name in told if name not in known or name in seen]:
         del told[name]
+
+
+def _fitting(inner: int) -> int:
+    """The heads of about 64 numbers that share these: for hints."""
+    return next(each for each in range(max(1, inner // 64), 0, -1) if inner % each == 0)
 
 
 def _contrary(where: str, name: str, seen: object, told: object) -> Contradiction:

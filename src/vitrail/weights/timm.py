@@ -111,7 +111,7 @@ def of_config(config: Mapping[str, Any]) -> Facts | None:
     return {**facts, "names": names} if names else {**facts, "projection": _projects(architecture, published, count)}
 
 
-LIVE = "vitrail.convert(module), the live network, which is proved or refused"
+LIVE = "vitrail.convert(module) with timm's live network, proved or refused; docs/weights.md names what serves the rest"
 
 
 def _known(argument: str, value: Any, known: Mapping[str, str]) -> str:

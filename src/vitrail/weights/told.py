@@ -39,13 +39,20 @@ def contradiction(name: str, problem: str, hint: str) -> Contradiction:
 def telling(**values: Any) -> str:
     """How values are said, in Python and as one types it: for hints."""
     flags = [f"--{name} {_typed(value)}" for name, value in values.items() if name in STATISTICS]
-    words = [f"{name}={_typed(value)}" for name, value in values.items() if name not in STATISTICS]
-    typed = [f"--told {','.join(words)}", *flags] if words else flags
+    words = words_of({name: value for name, value in values.items() if name not in STATISTICS})
+    typed = [f"--told {words}", *flags] if words else flags
     return f"told={values}{COMMAND_LINE}{' '.join(typed)}"
 
 
+def words_of(told: Mapping[str, Any]) -> str:
+    """What is told, as one types it."""
+    return ",".join(f"{name}={_typed(value)}" for name, value in told.items())
+
+
 def _typed(value: Any) -> str:
-    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if not isinstance(value, tuple):
+        return str(value)
+    return ("," if isinstance(value[0], float) else "x").join(map(str, value))
 
 
 def checked(told: Mapping[str, Any] | None) -> dict[str, Any]:

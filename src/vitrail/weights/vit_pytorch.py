@@ -21,6 +21,7 @@ from vitrail.nn import Parts
 from vitrail.nn.parts import NormedPatchEmbedding
 from vitrail.weights.activation import activation_of
 from vitrail.weights.family import Facts, Family, Rule, Tensors
+from vitrail.weights.told import telling
 
 PARTS = Parts(embedding=NormedPatchEmbedding)
 LAYER = "transformer.layers.#"
@@ -60,7 +61,7 @@ def completed(tensors: Tensors, facts: Facts) -> Tensors:
         if flat.shape[1] % (patch[0] * patch[1]):
             raise UsageError(
                 f"{flat.shape[1]} numbers in a patch are no whole channels of {patch[0]}x{patch[1]} pixels",
-                "told={'patch_size': ...}, that of the network",
+                _likely_patch(flat),
             )
         if "patch_embed.norm_patches.weight" not in found:
             found["patch_embed.proj.weight"] = flat.unflatten(1, (*patch, -1)).permute(0, 3, 1, 2).contiguous()
@@ -81,8 +82,15 @@ def completed(tensors: Tensors, facts: Facts) -> Tensors:
 
 def _sides(size: Any, name: str, tensor: Tensor | None) -> tuple[int, int]:
     if size is None:
-        raise UsageError(f"no tensor of vit-pytorch says the {name}", f"told={{'{name}': ...}}, that of the network")
+        hint = telling(image_size=224) if tensor is None or name == "image_size" else _likely_patch(tensor)
+        raise UsageError(f"no tensor of vit-pytorch says the {name}", hint)
     return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def _likely_patch(flat: Tensor) -> str:
+    """A square patch of three channels, or of one, that has so many numbers: for hints."""
+    numbers = flat.shape[1]
+    return telling(patch_size=math.isqrt(numbers // 3 if numbers % 3 == 0 else numbers))
 
 
 def _plane(image: tuple[int, int], facts: Facts, width: int) -> Tensor:
