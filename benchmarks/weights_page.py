@@ -7,7 +7,7 @@ opened live and from its files, and asked about the same images.
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from benchmarks.measure import machine
 from tests.weights.families import ROWS, answer
 from vitrail.data.hugging_face import from_hugging_face
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import VitrailError
+from vitrail.weights import convert, known
 from vitrail.weights.published import known_table, timm_table
 from vitrail.weights.timm import preprocessing_of as of_timm
 from vitrail.weights.torchvision import preprocessing_of as of_torchvision
@@ -35,6 +37,30 @@ TYPED = {  # source of rows: what is typed
     "transformers": "`hf:OWNER/NAME`, a folder, `.safetensors`, `.bin`",
     "torchvision": "`torchvision:NAME`, `.pth`",
     "Google": "`.npz`",
+}
+SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32, "patch_size": 16}
+WINDOWED = {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "image_size": 32, "patch_size": 4, "window_size": 4}
+OTHERS: dict[str, tuple[Callable[[], torch.nn.Module], str, str]] = {  # networks that are refused
+    "DINOv3": (
+        lambda: timm.create_model("vit_small_patch16_dinov3", **SMALL),
+        "rotary positions",
+        "timm (`vit_small_patch16_dinov3` and its sizes), transformers (`DINOv3ViTModel`)",
+    ),
+    "EVA-02": (
+        lambda: timm.create_model("eva02_tiny_patch14_224", **SMALL),
+        "rotary positions",
+        "timm (`eva02_tiny_patch14_224` and its sizes)",
+    ),
+    "Swin": (
+        lambda: transformers.SwinModel(transformers.SwinConfig(**WINDOWED)),
+        "windows",
+        "timm (`swin_tiny_patch4_window7_224` ...), transformers (`SwinModel`), torchvision (`swin_t` ...)",
+    ),
+    "queries and keys with norms": (
+        lambda: timm.create_model("vit_tiny_patch16_224", qk_norm=True, **SMALL),
+        "a norm in attention",
+        "timm (any with `qk_norm`)",
+    ),
 }
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -90,6 +116,33 @@ def preprocessing_gaps() -> list[tuple[str, str]]:
     return rows
 
 
+def vouchers() -> list[str]:
+    """Who says that what is opened answers as its original, by how it came."""
+    return [
+        "| what is opened | who says that it answers as its original |",
+        "|---|---|",
+        f"| a live network, `vitrail.convert(module)` | the proof on the spot: both answer the same images, at most "
+        f"{convert.GAP:.0e} apart, or nothing is returned |",
+        f"| weights of the table below, in whatever layout | the original's answers to an image drawn from a seed, which "
+        f"the network has to give, at most {known.GAP:.0e} apart |",
+        "| any other file, folder or name in a hub | nobody: it is opened by the rules that are proved on the redrawn "
+        "networks above, and its own numbers were compared with nothing |",
+    ]
+
+
+def others() -> list[str]:
+    """Networks that are refused, each tried, and what serves them."""
+    lines = ["| not opened | because of | served by |", "|---|---|---|"]
+    for name, (make, why, tool) in OTHERS.items():
+        try:
+            vitrail.convert(make())
+        except VitrailError:
+            lines.append(f"| {name} | {why} | {tool} |")
+        else:
+            raise SystemExit(f"{name} is listed as not opened, and opens")
+    return lines
+
+
 def short(rows: Mapping[str, tuple[str, str]]) -> list[str]:
     """A line for each source: what is typed, what was opened, and the largest gap of all its rows."""
     lines = [
@@ -118,6 +171,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             rows[name] = gaps(name, Path(folder))
         lines.append(f"| {name} | {' | '.join(rows[name])} |")
+    lines += ["", *vouchers()]
     lines += ["", "| source of the preprocessing | largest difference of a pixel, of 255 levels |", "|---|---|"]
     lines += [f"| {name} | {apart} |" for name, apart in preprocessing_gaps()]
     lines += ["", "| weights that somebody vouches for | who | licence |", "|---|---|---|"]
@@ -127,6 +181,7 @@ def main() -> None:
         "",
         f"By name: {len(timm_table())} architectures of timm {timm.__version__} with {tags} published weights.",
     ]
+    lines += ["", *others()]
     versions = (
         f"timm {timm.__version__}, transformers {transformers.__version__}, torchvision {torchvision.__version__}"
     )
