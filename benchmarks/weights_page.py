@@ -123,8 +123,8 @@ def vouchers() -> list[str]:
         "|---|---|",
         f"| a live network, `vitrail.convert(module)` | the proof on the spot: both answer the same images, at most "
         f"{convert.GAP:.0e} apart, or nothing is returned |",
-        f"| weights of the table below, in whatever layout | the original's answers to an image drawn from a seed, which "
-        f"the network has to give, at most {known.GAP:.0e} apart |",
+        "| weights of the table below, in whatever layout | the original's answers to an image drawn from a seed, "
+        f"which the network has to give, at most {known.GAP:.0e} apart |",
         "| any other file, folder or name in a hub | nobody: it is opened by the rules that are proved on the redrawn "
         "networks above, and its own numbers were compared with nothing |",
     ]
