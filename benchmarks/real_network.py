@@ -12,7 +12,7 @@ and with one of these backgrounds:
     photographs    the other half of the 100, fifty each
     few            ten photographs of the other half, as many as a verdict needs
     shipped        the ten photographs that come with vitrail
-    noise          `noise_background`, which is the same for everybody
+    noise          `benchmarks/noise.py`
     DIR            any folder of images
 
 Answers are lines of OUT (JSON), written as they come, so that a run that was stopped goes on; the table is made of all
@@ -32,8 +32,9 @@ from torch import Tensor
 
 import vitrail
 from benchmarks.measure import machine
+from benchmarks.noise import noise
 from benchmarks.trust_power import shuffled_weights
-from vitrail.data.background import FEW, noise_background, open_background
+from vitrail.data.background import FEW, open_background
 from vitrail.data.shipped_background import photographs
 from vitrail.explain import METHODS
 from vitrail.explain.evidence import find_evidence
@@ -126,16 +127,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     networks = {"as it is": model.network, "shuffled": shuffled(model.network), "wrong target": model.network}
     with torch.no_grad():
         wrong = wrong_targets(torch.cat([model.network(some) for some in images.split(20)]))
-    shipped = model.preprocessing.normalise(photographs(model.preprocessing))
-    noise, halves = noise_background(model.preprocessing), (images[1::2], images[0::2])
+    reads = model.preprocessing
+    same = {"shipped": reads.normalise(photographs(reads)), "noise": noise(reads)}
+    halves = (images[1::2], images[0::2])
     done = {(*line[:3], tuple(line[3])) for line in read(given.out)}
     for numbers, name, condition in product(groups(len(files), *given.part), given.only, given.conditions):
         rows = [row for row in numbers if (condition, name, files[row].name, tuple(given.methods)) not in done]
         if not rows:
             continue
         other = halves[rows[0] % 2]
-        known = {"photographs": other, "few": other[:: len(other) // FEW][:FEW], "shipped": shipped, "noise": noise}
-        background = known[name] if name in known else open_background(Path(name), model.preprocessing)
+        known = {"photographs": other, "few": other[:: len(other) // FEW][:FEW], **same}
+        background = known[name] if name in known else open_background(Path(name), reads)
         asked, targets = Model(networks[condition], model.input, model.output), None
         if condition == "wrong target":
             targets = wrong[rows]

@@ -8,7 +8,6 @@ are stored, `background_file.py` tells.
 
     draw_background     that of a model, from the images that it is trained on
     open_background     that of a person: a folder of images, or what another model carries
-    noise_background    of a model that carries none, where a person gives none: noise with photographs' statistics
 """
 
 from collections.abc import Callable
@@ -41,10 +40,6 @@ from vitrail.errors import DataError, UsageError, counted
 SOURCES = 4  # training images for each, at least: one gives a quarter of its patches, on average
 FEW = 10  # with fewer, images put together of them are too much alike to say what is exceptional
 LEAST_PATCHES = 4  # where an image has fewer, a patch shows too much of it
-
-COLOUR_MEAN = (0.485, 0.456, 0.406)  # of ImageNet's pixels, red, green, blue, from 0 to 1
-COLOUR_SPREAD = (0.0545, 0.0048, 0.0013)  # variances along its axes
-COLOUR_AXES = ((0.57, -0.74, 0.35), (0.58, 0.05, -0.81), (0.58, 0.67, 0.46))
 
 _CHOICE, _POSITIONS = 20, 21  # streams of random numbers, see `plan.py`
 
@@ -102,35 +97,6 @@ def draw_background(
     (loaded,) = load_resident(images.select(drawn), preprocessing, threads).fetch([np.arange(len(drawn))])
     kept, _ = that_fit(make_background(loaded.pixels[loaded.readable], patch, seed), patch)
     return kept.clone() if len(kept) else None
-
-
-def noise_background(preprocessing: Preprocessing, seed: int = 0) -> Float[Tensor, "r c h w"]:
-    """Noise that is as smooth and as coloured as photographs are: random phases under an amplitude of 1 / frequency.
-
-    Amplitudes of natural images fall as 1 / f ("Relations between the statistics of natural images and the response
-    properties of cortical cells", Field, 1987). Colours vary along the axes that ImageNet's pixels have ("ImageNet
-    classification with deep convolutional neural networks", 2012, section 4.1), around its mean.
-
-    Args:
-        preprocessing: The model's; its size and channels.
-        seed: Of the phases; the same seed gives the same images.
-
-    Returns:
-        64 images as the network reads them; fewer where they are very large.
-    """
-    (height, width), count = preprocessing.size, _wanted(SOURCES * MOST, 3, preprocessing.size, (1, 1))
-    frequency = torch.from_numpy(np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None]))
-    amplitude = 1.0 / frequency.clamp(min=1.0 / max(height, width))
-    drawn = np.random.Generator(np.random.PCG64(seed)).standard_normal((2, count, 3, *frequency.shape))
-    waves = torch.complex(torch.from_numpy(drawn[0]), torch.from_numpy(drawn[1])) * amplitude
-    planes = torch.fft.irfft2(waves, s=(height, width))
-    planes = (planes - planes.mean(dim=(2, 3), keepdim=True)) / planes.std(dim=(2, 3), keepdim=True)
-    axes = torch.tensor(COLOUR_AXES, dtype=torch.float64) * torch.tensor(COLOUR_SPREAD, dtype=torch.float64).sqrt()
-    values = torch.einsum("ij,rjhw->rihw", axes, planes) + torch.tensor(COLOUR_MEAN, dtype=torch.float64)[:, None, None]
-    pixels = (values.clamp(0, 1) * 255).round().to(torch.uint8)
-    if preprocessing.channels == 1:
-        pixels = pixels.double().mean(dim=1, keepdim=True).round().to(torch.uint8)
-    return preprocessing.normalise(pixels)
 
 
 def open_background(
