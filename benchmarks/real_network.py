@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1))
-    parser.add_argument("--only", nargs="*", default=("photographs",), help="backgrounds")
+    parser.add_argument("--only", nargs="*", default=("photographs", "shipped"), help="backgrounds")
     parser.add_argument("--methods", nargs="*", default=FULL)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--conditions", nargs="*", default=CONDITIONS)
