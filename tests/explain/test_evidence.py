@@ -53,21 +53,30 @@ def test_ranks_by_hand() -> None:
     without = torch.tensor([[0.0, 3.0], [2.0, 0.0], [0.0, 0.0], [0.0, 1.0]])  # less the mean: 1.5, 1, 0, 0.5 at best
     picture = torch.tensor([[1.0, -1.0]])
     assert p_of(picture, Aim(torch.tensor([0])), without).item() == pytest.approx((1 + 2) / 5)
-    # class 1 is not the highest: its own numbers among the composites are 1.5, -1, 0, 0.5, all at least -1
-    assert p_of(picture, Aim(torch.tensor([1])), without).item() == pytest.approx(1.0)
+    without = torch.tensor([[4.0, 1.0, 1.0], [1.0, 1.0, 4.0], [4.0, 3.0, -1.0], [4.0, 1.0, 1.0]])  # the mean is 2
+    picture = torch.tensor([[6.0, 0.0, 3.0]])  # the mean is 3
+    for target, rather_than, above in (
+        (0, None, 0),  # 3, the highest; the highest are 2, 2, 2, 2
+        (2, None, 2),  # 0, the second; itself -1, 2, -3, -1, the second -1, -1, 1, -1
+        (1, None, 4),  # -3, the third; itself -1, -1, 1, -1
+        (2, 1, 1),  # 3 more than class 1; itself 0, 3, -4, 0 more, the second 0, 0, 0, 0
+    ):
+        against = None if rather_than is None else torch.tensor([rather_than])
+        assert p_of(picture, Aim(torch.tensor([target]), against), without).item() == pytest.approx((1 + above) / 5)
 
 
-@pytest.mark.parametrize("kind", ["top", "fixed", "rather", "function"])
+@pytest.mark.parametrize("kind", ["top", "second", "fixed", "rather", "function"])
 def test_without_evidence_p_is_uniform(kind: str) -> None:
     """Pictures like the composites: p <= 0.05 in 5 % of cases, also where the class was chosen as the highest.
 
-    For a class that was given, and happens to be the highest of some pictures, it is rarer: the rule is careful there.
+    For a class that was given, or is another than the highest, it is rarer: the rule is careful there.
     """
     shares = []
     for seed in range(60):
         without, some = logits(99, 2 * seed), logits(50, 2 * seed + 1)
         target = {
             "top": None,
+            "second": some.argsort(dim=1, descending=True)[:, 1],
             "fixed": 3,
             "rather": (some[:, 1:].argmax(dim=1) + 1, 0),
             "function": lambda rows: rows[:, 0] * rows[:, 1],
@@ -82,7 +91,7 @@ def test_without_evidence_p_is_uniform(kind: str) -> None:
     for limit in (0.05, 0.2, 0.5):
         found = float((p <= limit).double().mean())
         assert found <= limit + 0.02
-        assert kind == "fixed" or found >= limit - 0.02 - 0.1 * limit
+        assert kind in ("fixed", "second") or found >= limit - 0.02 - 0.1 * limit
 
 
 def test_a_class_chosen_as_the_highest_against_its_own_numbers_would_be_wrong() -> None:

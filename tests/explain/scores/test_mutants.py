@@ -13,7 +13,15 @@ from tests.explain.mutants import Fault, must_be_found, rows
 from tests.explain.scores import checks
 from vitrail.explain import scores
 from vitrail.explain.covered_pictures import CoveredPictures
-from vitrail.explain.evidence import COMPOSITES, as_high, find_evidence, settled, surrogates, without_evidence
+from vitrail.explain.evidence import (
+    COMPOSITES,
+    as_high,
+    explained,
+    find_evidence,
+    settled,
+    surrogates,
+    without_evidence,
+)
 from vitrail.explain.scores.covering_by_rank import ranks_of
 from vitrail.explain.scores.fill import composite, donor, own_patches
 from vitrail.explain.scores.localisation import pointing_game, relevance_mass, segmentation
@@ -141,8 +149,12 @@ FAULTS = {
         guards=of_scores(checks.the_largest_change_counts),
     ),
     # ---- evidence
-    "a class chosen as the highest, against its own numbers": Fault(
-        as_high, lambda where, highest, best, own: own, at="where", guards=(test_evidence.test_ranks_by_hand,)
+    "a class against its own numbers": Fault(
+        as_high,
+        lambda as_high, logits, aim, without, *more: (
+            explained(without[:, None].expand(-1, len(logits), -1), aim) >= explained(logits, aim)
+        ).sum(dim=0),
+        guards=(test_evidence.test_ranks_by_hand,),
     ),
     "one round of composites is enough": Fault(
         settled,
