@@ -79,6 +79,11 @@ def read_tensors(file: Path, hint: str) -> dict[str, Tensor]:
     return tensors
 
 
+def is_finite(tensor: Tensor) -> bool:
+    """Whether no number of floats is NaN or infinity: their extremes tell, in a tenth of the time of asking each."""
+    return not tensor.numel() or bool(torch.stack(tensor.aminmax()).isfinite().all())
+
+
 def check_size(path: Path, size: int) -> None:
     """Refuse what memory has no room for, before it is taken.
 

@@ -18,7 +18,7 @@ from vitrail import weights
 from vitrail.data.background_file import background_in, read_background
 from vitrail.data.hugging_face import from_hugging_face
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.tensor_files import read_tensors
+from vitrail.data.tensor_files import is_finite, read_tensors
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError, nearest
 from vitrail.io import read_json
@@ -215,7 +215,7 @@ def _fill(network: Any, tensors: dict[str, Tensor], file: Path, timm: bool) -> N
         wrong = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
         shown = ", ".join(f"{name} {found.get(name)} for {wanted.get(name)}" for name in wrong[:5])
         raise DataError(f"{file}: {len(wrong)} tensors do not fit the network: {shown}", SAVED_AGAIN)
-    bad = [name for name, _ in network.named_parameters() if not bool(tensors[name].isfinite().all())]
+    bad = [name for name, _ in network.named_parameters() if not is_finite(tensors[name])]
     if bad:
         raise DataError(f"{file}: {len(bad)} tensors hold NaN or infinity, first {bad[0]}", SAVED_AGAIN)
     network.load_state_dict(tensors)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from vitrail.data.tensor_files import is_finite
 from vitrail.errors import DataError, UsageError, some_of
 from vitrail.nn import SIZES, Parts, ViT, ViTConfig, parts_of
 from vitrail.nn.networks import without_numbers
@@ -256,7 +257,7 @@ def _hold(found: Tensors, config: ViTConfig, parts: Parts, where: str) -> None:
     if other:
         problem = f"{where}: {len(other)} tensors are of a kind that no weights are: {some_of(other, 5)}"
         raise DataError(problem, "weights that are not quantized")
-    bad = [name for name, tensor in found.items() if not bool(tensor.float().isfinite().all())]
+    bad = [name for name, tensor in found.items() if not is_finite(tensor.float())]
     if bad:
         raise DataError(
             f"{where}: {len(bad)} tensors hold NaN or infinity: {some_of(bad, 5)}", "another copy of the file"
