@@ -73,7 +73,7 @@ def test_every_option_of_weights_changes_what_models_says(file: Path, tmp_path: 
     must_refuse(call("models", *asked, "--classes", 3), USAGE, "--classes")
 
 
-def followed(*words: object) -> None:
+def must_lead_on(*words: object) -> None:
     """Whoever types what is offered gets an answer."""
     typed: list[str] | None = list(map(str, words))
     for _ in range(7):
@@ -88,9 +88,9 @@ def followed(*words: object) -> None:
 
 
 def test_a_file_is_asked_about_by_its_hints_alone(file: Path, photo: Path) -> None:
-    followed("models", file)
-    followed("predict", file, photo)
-    followed("predict", file, photo, "--told", "heads=5,headz=2", "--mean", 127, "--image-size", 50)
+    must_lead_on("models", file)
+    must_lead_on("predict", file, photo)
+    must_lead_on("predict", file, photo, "--told", "heads=5,headz=2", "--mean", 127, "--image-size", 50)
 
 
 @pytest.mark.soak
@@ -100,7 +100,7 @@ def test_so_is_a_file_of_every_family_without_its_folder(name: str, photo: Path,
     (tmp_path / "made").mkdir()
     _, files = ROWS[name].make(tmp_path / "made")
     bare = shutil.copy(files / "model.safetensors" if files.is_dir() else files, tmp_path)
-    followed("predict", bare, photo)
+    must_lead_on("predict", bare, photo)
 
 
 # ---- what is assumed
