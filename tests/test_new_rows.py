@@ -54,6 +54,7 @@ def token_norm(network: ViT, images: Tensor, target: Target = None) -> Heat:
     return Heat(values, aim.target, aim.of(logits), "token_norm", False, False, ((),) * len(images))
 
 
+@pytest.mark.soak
 def test_a_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Maps are made with it, and compared."""
     row = Method(token_norm, "token_norm", "Token norm", False, False, "how long each token is", "none")

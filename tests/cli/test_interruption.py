@@ -52,6 +52,7 @@ def test_a_stopped_run_goes_on(number: signal.Signals, cli: Cli, tmp_path: Path)
     assert json.loads(again.out)["weights"] == stored(folder)["weights"] == whole["weights"]
 
 
+@pytest.mark.soak
 def test_the_hint_of_a_stopped_run_can_be_typed(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, weights = copy_of("digits-stopped", tmp_path), stored(run_of("digits"))["weights"]
     with monkeypatch.context() as patch:

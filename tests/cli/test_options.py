@@ -98,7 +98,7 @@ REFUSED = {  # beside `device`, which is not there, `data_root`, since no set li
 IDLE = {"strict"}  # where nothing is left out
 
 
-OFTEN = {("evaluate", "photos"), ("predict", "photos"), ("predict", "strings"), ("explain", "strings")}
+OFTEN = {("evaluate", "photos"), ("predict", "photos"), ("explain", "strings")}
 EVERY = [
     pytest.param(verb, name, marks=() if (verb, name) in OFTEN else pytest.mark.soak)
     for verb, asked in ASKED.items()
