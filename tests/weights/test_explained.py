@@ -17,7 +17,7 @@ from vitrail.model import Model
 
 OFTEN = {"timm SigLIP", "transformers CLIP, projected"}
 NAMES = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.soak) for name in ROWS]
-CHEAP = {**ROUGH, "kernel_shap": {"samples": 512, "batch_size": 1024}}
+CHEAP = {**ROUGH, "kernel_shap": {"samples": 1024, "batch_size": 1024}}
 
 
 def model_of(name: str, folder: Path) -> Model:
