@@ -61,9 +61,9 @@ def shuffled(network: ViT) -> ViT:
     return other.eval()
 
 
-def wrong_targets(logits: Tensor) -> Tensor:
+def wrong_targets(logits: Tensor, seed: int) -> Tensor:
     """For each photograph a class below its hundredth, drawn by a seed."""
-    places = torch.randint(100, logits.shape[1], (len(logits),), generator=torch.Generator().manual_seed(SEED))
+    places = torch.randint(100, logits.shape[1], (len(logits),), generator=torch.Generator().manual_seed(seed))
     return logits.argsort(dim=1, descending=True).gather(1, places[:, None])[:, 0]
 
 
@@ -116,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="*", default=FULL)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--conditions", nargs="*", default=CONDITIONS)
+    parser.add_argument("--seed", type=int, default=SEED, help="of the wrong targets")
     parser.add_argument("--table", action="store_true", help="of the lines that are there")
     given = parser.parse_args(arguments)
     if given.table:
@@ -126,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     images = model.tensor(files)
     networks = {"as it is": model.network, "shuffled": shuffled(model.network), "wrong target": model.network}
     with torch.no_grad():
-        wrong = wrong_targets(torch.cat([model.network(some) for some in images.split(20)]))
+        wrong = wrong_targets(torch.cat([model.network(some) for some in images.split(20)]), given.seed)
     reads = model.preprocessing
     same = {"shipped": reads.normalise(photographs(reads)), "noise": noise(reads)}
     halves = (images[1::2], images[0::2])
