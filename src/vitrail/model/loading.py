@@ -28,7 +28,7 @@ from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build, config_from_dict, without_numbers
 from vitrail.own import OWN as OWN_PART, check_given, check_kind
 from vitrail.tasks import TASKS, Task
-from vitrail.weights.kinds import WEIGHTS as FILES, is_foreign, is_ours
+from vitrail.weights.kinds import CONFIG, PREPROCESSOR, WEIGHTS as FILES, is_foreign, is_ours
 
 OLD, FORMAT = (1, 2), 3  # the old ones are read, by `weights/format1.py`, and never written
 KEY = "vitrail"  # under which all that is ours stands in `config.json`, beside the keys of other libraries
@@ -36,7 +36,7 @@ BROKEN = (LookupError, TypeError, ValueError, RuntimeError, AttributeError, Arit
 DEPTHS = "depth", "encoder_depth", "decoder_depth"
 SLACK = 2**20  # numbers that a network may have above twice those of its file
 OWN = "own"  # the kind of a network that a person made
-WEIGHTS, CONFIG, PREPROCESSOR = "model.safetensors", "config.json", "preprocessor_config.json"
+WEIGHTS = "model.safetensors"
 SAVED_AGAIN = "the folder of another run, or train again"
 SAID = {"told": "--told, --mean and --std", "preprocessing": "--mean and --std", "classes": "--class-names"}
 FIRST_RUN = "vitrail train digits, or for a model that writes: vitrail train sort-digits"
