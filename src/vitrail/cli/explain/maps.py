@@ -28,7 +28,9 @@ from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
 from vitrail.training import execution
 
 BATCH = 16
-FEW = 4  # pictures at a time by a wide network, so that one sees how far it is, and an interruption loses little
+BATCH_OF_WIDE = (
+    4  # pictures at a time by a wide network, so that one sees how far it is, and an interruption loses little
+)
 WIDE = 192
 SUMMED = "conservative"  # the method whose parts add up to what is explained
 TIMED = 4  # pictures of a pass that is timed
@@ -39,7 +41,7 @@ Result = tuple[ClassPrediction | FeaturePrediction | TextPrediction, ExplainedPi
 
 def at_a_time(model: Model, methods: int) -> int:
     """How many images are explained together."""
-    return max(1, (FEW if model.network.config.width >= WIDE else BATCH) // methods)
+    return max(1, (BATCH_OF_WIDE if model.network.config.width >= WIDE else BATCH) // methods)
 
 
 def explain(
