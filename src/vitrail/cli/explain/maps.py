@@ -28,9 +28,7 @@ from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
 from vitrail.training import execution
 
 BATCH = 16
-BATCH_OF_WIDE = (
-    4  # pictures at a time by a wide network, so that one sees how far it is, and an interruption loses little
-)
+BATCH_OF_WIDE = 4  # images, so that one sees how far a wide network is, and an interruption loses little
 WIDE = 192
 SUMMED = "conservative"  # the method whose parts add up to what is explained
 TIMED = 4  # pictures of a pass that is timed
