@@ -7,12 +7,11 @@ from pathlib import Path
 
 import jaxtyping
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 import tests.shapes  # noqa: F401  (the check of types that pyproject.toml names: loaded before the package is)
-from tests import runs
-from tests.photographs import make_photographs
+
+# torch and vitrail are imported where they are used: the process that only hands out tests starts five seconds sooner.
 
 # No test looks at the clock: what is slow on a busy machine is not wrong.
 # Nor does it draw other examples each time: `make soak` does, and says how to draw them again.
@@ -36,12 +35,16 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     """Several workers share the cores."""
+    import torch
+
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What tests/runs.py makes lies in one folder for all workers of this session."""
+    from tests import runs
+
     base = tmp_path_factory.getbasetemp()
     runs.share_below((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared")
     yield
@@ -77,6 +80,8 @@ def mnist_folder() -> Path:
 @pytest.fixture(scope="session")
 def photo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tree with train/ and val/ of three classes of generated photographs: 20 and 5 of each."""
+    from tests.photographs import make_photographs
+
     root = tmp_path_factory.mktemp("photographs")
     classes = ("beach", "field", "night")
     make_photographs(root / "train", classes, per_class=20, seed=0)

@@ -79,7 +79,7 @@ def once(name: str, make: Callable[[Path], object]) -> Path:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             make(folder)
-            done.write_text(json.dumps(hashes(folder)))
+            done.write_text(json.dumps(stamps(folder)))
     return folder
 
 
@@ -89,10 +89,16 @@ def hashes(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+def stamps(folder: Path) -> dict[str, list[int]]:
+    """The size of every file below a folder, and when it was written, in nanoseconds: a copy has the same."""
+    files = {str(path.relative_to(folder)): path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {name: [found.st_size, found.st_mtime_ns] for name, found in files.items()}
+
+
 def must_be_unchanged() -> None:
     """Fails when a test has written into what all share; asked at the end of each worker (tests/conftest.py)."""
     (root,) = _FOLDER
-    changed = [done.stem for done in root.glob("*.done") if json.loads(done.read_text()) != hashes(root / done.stem)]
+    changed = [done.stem for done in root.glob("*.done") if json.loads(done.read_text()) != stamps(root / done.stem)]
     assert not changed, f"a test has changed {changed}, which all tests share: take copy_of(name, tmp_path)"
 
 

@@ -44,5 +44,5 @@ def test_a_run_and_its_copy(tmp_path: Path) -> None:
     assert run == runs.run_of("sort-digits")
     copied = runs.copy_of("sort-digits", tmp_path)
     assert copied == tmp_path / "sort-digits"
-    assert runs.hashes(copied) == runs.hashes(run)
+    assert runs.stamps(copied) == runs.stamps(run)
     assert runs.stored(run)["weights"] == json.loads((run / "evaluation.json").read_text())["weights"]

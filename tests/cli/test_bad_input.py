@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 import vitrail
 from tests.cli.command import DATA, USAGE, Cli, must_be_understood, must_refuse, retyped
 from tests.photographs import make_photographs
-from tests.runs import hashes, once
+from tests.runs import once, stamps
 from vitrail.errors import DataError, UsageError
 
 Case = tuple[str, int, str]
@@ -279,10 +279,10 @@ def test_two_lines_and_an_exit_code(
 ) -> None:
     words, code, given = words_of(case[0], places), case[1], case[2].format(**places)
     monkeypatch.chdir(tmp_path)
-    before = hashes(places["root"])
+    before = stamps(places["root"])
     answer = cli(*words)
     must_refuse(answer, code, given)
-    assert hashes(places["root"]) == before
+    assert stamps(places["root"]) == before
     assert list(tmp_path.iterdir()) == []  # nor was anything begun
     again = retyped(words, answer)
     if again is not None:
@@ -416,11 +416,11 @@ def test_a_damaged_model(
     monkeypatch.chdir(tmp_path)
     run = shutil.copytree(places["run"], tmp_path / "run")
     damage(run / "model", how)
-    before = hashes(tmp_path)
+    before = stamps(tmp_path)
     answer = cli(verb, run, *([] if verb in ("evaluate", "models") else [places["photo"]]))
     must_refuse(answer, DATA, DAMAGES[how].format(run=run))
     assert answer.out == ""
-    assert hashes(tmp_path) == before
+    assert stamps(tmp_path) == before
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1, 2]", '{"name": "digits"}'])
@@ -446,9 +446,9 @@ def test_data_that_changed_is_no_ground_to_go_on(places: dict[str, Path], cli: C
     words = ("train", data, "--epochs", 1, "--image-size", 16, "--threads", 1, "--out", tmp_path / "run")
     assert cli(*words).code == 0
     (data / "beach" / "beach_000.jpg").unlink()
-    before = hashes(tmp_path)
+    before = stamps(tmp_path)
     must_refuse(cli(*words, "--resume", "auto"), DATA, str(data))
-    assert hashes(tmp_path) == before
+    assert stamps(tmp_path) == before
 
 
 # ---- data that has something odd, and is used
@@ -460,13 +460,13 @@ def test_what_can_be_left_out_is_left_out_and_named(places: dict[str, Path], cli
     for name in ("void", ".hidden", ".ipynb_checkpoints"):
         (data / name).mkdir()
     (data / "beach" / "beach_003.png").write_text("no picture")
-    before = hashes(data)
+    before = stamps(data)
     answer = cli("train", data, "--epochs", 1, "--image-size", 16, "--threads", 1, "--out", tmp_path / "run")
     assert answer.code == 0, answer.err
     for name in ("void", ".ipynb_checkpoints", "beach_003.png"):
         assert sum(name in line for line in answer.out.splitlines()) == 1, name
     assert vitrail.load(tmp_path / "run").classes == ("beach", "field", "night")
-    assert hashes(data) == before
+    assert stamps(data) == before
 
 
 def test_pictures_of_every_channel_count_are_converted(places: dict[str, Path], cli: Cli, tmp_path: Path) -> None:

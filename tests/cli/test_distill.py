@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.command import BACKGROUND, DATA, USAGE, Cli, must_be_understood, must_refuse, retyped
 from tests.photographs import make_photographs
-from tests.runs import copy_of, hashes, once, photographs
+from tests.runs import copy_of, once, photographs, stamps
 from vitrail.training.recipes import RECIPES
 from vitrail.training.settings import read_yaml, settings_from_dict
 
@@ -31,7 +31,7 @@ def agreement(output: str) -> float:
 
 def test_a_run_teaches_and_is_needed_no_more(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     teacher, run = copy_of("digits", tmp_path), tmp_path / "student"
-    before = hashes(teacher)
+    before = stamps(teacher)
     answer = cli("distill", "digits", "--teacher", teacher, *SHORT, "--out", run)
     assert answer.code == 0, answer.err
     assert str(teacher.resolve()) in answer.out
@@ -39,7 +39,7 @@ def test_a_run_teaches_and_is_needed_no_more(cli: Cli, tmp_path: Path, monkeypat
     assert (run / "command.txt").read_text().startswith("vitrail distill digits --teacher ")
     assert "temperature 3" in (run / "run.html").read_text()
     assert (run / "model" / BACKGROUND).exists()
-    assert hashes(teacher) == before
+    assert stamps(teacher) == before
     shutil.rmtree(teacher)
     assert json.loads(cli("evaluate", run, "--json").out)["images"] == 359
     monkeypatch.chdir(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 
 import vitrail
 from tests.cli.command import DATA, USAGE, Cli, must_be_understood, must_refuse, next_of, retyped
-from tests.runs import configuration, hashes, once, run_of, stored, strings
+from tests.runs import configuration, once, run_of, stamps, stored, strings
 from vitrail.tasks import sequences
 
 WRITE = "predict"  # the verb that prints what a model writes
@@ -151,14 +151,14 @@ def test_two_lines_and_an_exit_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    before = hashes(place["root"])
+    before = stamps(place["root"])
     typed = words.format(**place).split()
     answer = cli(*typed)
     must_refuse(answer, code, given.format(**place))
     again = retyped(typed, answer)
     if again is not None:
         must_be_understood(again)
-    assert hashes(place["root"]) == before
+    assert stamps(place["root"]) == before
     assert list(tmp_path.iterdir()) == []  # nor was anything begun
 
 

@@ -26,7 +26,7 @@ from tests.cli.command import (
     next_of,
 )
 from tests.photographs import make_photographs
-from tests.runs import hashes
+from tests.runs import stamps
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import ViT, ViTConfig
 from vitrail.training.evaluate import CHANGED
@@ -34,7 +34,7 @@ from vitrail.training.evaluate import CHANGED
 
 def test_classes_are_matched_by_name(cli: Cli, photo_run: Path, photographs: Path) -> None:
     """Trained on a, b, c and evaluated on b, c, d: b and c are right, d is left out, counted and named."""
-    before = hashes(photographs)
+    before = stamps(photographs)
     answer = cli("evaluate", photo_run, photographs / "bcd")
     assert answer.code == 0
     assert re.match(r"accuracy [\d.]+ % of 8 images ", answer.out)
@@ -43,7 +43,7 @@ def test_classes_are_matched_by_name(cli: Cli, photo_run: Path, photographs: Pat
     assert (by_class["a"][0], by_class["b"][0], by_class["c"][0]) == ("0", "4", "4")
     assert accuracy >= 87.5  # by number instead of by name it would be 0
     assert "d (4)" in answer.err
-    assert hashes(photographs) == before
+    assert stamps(photographs) == before
 
 
 def test_strict_allows_no_unknown_class(cli: Cli, photo_run: Path, photographs: Path) -> None:
