@@ -98,7 +98,7 @@ REFUSED = {  # beside `device`, which is not there, `data_root`, since no set li
 IDLE = {"strict"}  # where nothing is left out
 
 
-OFTEN = {("evaluate", "photos"), ("predict", "photos"), ("explain", "strings")}
+OFTEN = {("evaluate", "photos"), ("predict", "photos")}
 EVERY = [
     pytest.param(verb, name, marks=() if (verb, name) in OFTEN else pytest.mark.soak)
     for verb, asked in ASKED.items()
@@ -106,10 +106,14 @@ EVERY = [
 ]
 
 
-@pytest.mark.parametrize(("verb", "name"), EVERY)
-def test_every_option_changes_the_answer_or_is_refused(verb: str, name: str, cli: Cli, tmp_path: Path):
+@pytest.mark.parametrize("verb", OPTIONS)
+def test_every_option_is_walked(verb: str):
     names = {field.name for field in fields(VERBS[verb].options) if "positional" not in field.metadata}
     assert names == OPTIONS[verb].keys(), "say in OPTIONS what the new option may be"
+
+
+@pytest.mark.parametrize(("verb", "name"), EVERY)
+def test_every_option_changes_the_answer_or_is_refused(verb: str, name: str, cli: Cli, tmp_path: Path):
     for folder in ("empty", "new"):
         (tmp_path / folder).mkdir()
     photographs, texts = runs.photographs(), runs.strings()

@@ -32,6 +32,7 @@ import io
 import json
 import re
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,7 +117,7 @@ def write_pictures(folder: Path, page: ExplanationPage) -> list[Files]:
         files = []
         for name, drawn in _drawn(number, one, page):
             content = io.BytesIO()
-            drawn.save(content, "PNG", compress_level=4)  # half the time of the usual 6 for 5 % more
+            drawn.save(content, "PNG", compress_level=4, compress_type=zlib.Z_DEFAULT_STRATEGY)  # half the usual time
             write_file(folder / name, content.getvalue())
             sums[name] = hashlib.sha256(content.getvalue()).hexdigest()
             files.append(str(folder / name))
