@@ -24,9 +24,10 @@ from vitrail.data import Images, Samples
 from vitrail.data.dataset import Counts, labels_of
 from vitrail.training.distill.teacher import Teacher
 from vitrail.training.loop import EpochDone, start, train_loop
+from vitrail.training.prepared import Prepared
 from vitrail.training.resolve import NOTHING_OWN, resolve
 from vitrail.training.settings import Execution, Optimization
-from vitrail.training.setup import Prepared, build, open_data
+from vitrail.training.setup import build, open_data
 
 PER_CLASS = {"train": 200, "val": 100, "test": 10_000}
 SEEDS = 10

@@ -24,6 +24,7 @@ from vitrail.training.distill.request import Request
 from vitrail.training.events import Event, Started
 from vitrail.training.loop import StepDone, start
 from vitrail.training.options import DistillOptions, TrainOptions
+from vitrail.training.prepared import Prepared
 from vitrail.training.resolve import NOTHING_OWN, Own, refuse_idle_data, resolve
 from vitrail.training.settings import Settings
 from vitrail.training.setup import open_data
@@ -114,7 +115,7 @@ def done(data: str, asked: TrainOptions, out: Path, monkeypatch: pytest.MonkeyPa
     saw: dict[str, Any] = {"compiled": False, "decoders": set(), "half": set(), "calls": 0, "threads": set()}
     steps, started = 0, False
 
-    def teach(prepared: setup.Prepared, *others: Any) -> setup.Prepared:
+    def teach(prepared: Prepared, *others: Any) -> Prepared:
         def objective(network: Any, batch: Any) -> Any:
             saw["calls"] += started
             saw["half"] |= {torch.is_autocast_enabled("cpu")} if started else set()

@@ -21,6 +21,7 @@ from vitrail.errors import DataError, UsageError
 from vitrail.training import setup
 from vitrail.training.events import Event
 from vitrail.training.options import TrainOptions
+from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import RECIPES
 from vitrail.training.resolve import NOTHING_OWN, resolve
 from vitrail.training.settings import Settings, settings_to_yaml
@@ -209,7 +210,7 @@ def test_a_run_is_the_same_however_its_images_are_fed(tmp_path: Path, monkeypatc
     assert streamed.evaluated.to_dict() == resident.evaluated.to_dict()
 
 
-def built(data: str, augmentation: Augmentation) -> setup.Prepared:
+def built(data: str, augmentation: Augmentation) -> Prepared:
     """A run on photographs that are read at 36 pixels for a network of 32."""
     settings = settle(data, replace(ONE, image_size=32), {"augmentation": asdict(augmentation)})
     assert settings.fetch_size == 36

@@ -15,6 +15,7 @@ from vitrail.training.distill import HANDED, Request
 from vitrail.training.distill.teacher import Teacher, teacher_cost
 from vitrail.training.execution import ALONE, Work
 from vitrail.training.options import DistillOptions
+from vitrail.training.prepared import TRIAL_FLOPS, Prepared
 from vitrail.training.settings import Optimization
 
 GREY = Preprocessing((8, 8), channels=1, mean=(0.5,), std=(0.5,))
@@ -70,7 +71,7 @@ def test_micro_batches_count_what_works_beside() -> None:
     assert execution.pick_micro_batches(work, choices, memory, ALONE) == (alone, _)
 
 
-def begun(teacher: Teacher, **changes: object) -> setup.Prepared:
+def begun(teacher: Teacher, **changes: object) -> Prepared:
     options = replace(OPTIONS, **changes)
     request = Request(teacher=f"{HANDED}t", options=options, handed=teacher)
     given = {"augmentation": {"mixup": 0.0, "cutmix": 0.0}, "network": SMALL}
@@ -94,7 +95,7 @@ def test_a_large_teacher_divides_the_batch_unless_its_answers_are_kept(
 
 def test_the_trial_is_smaller_beside_a_large_teacher(large: Teacher) -> None:
     prepared = begun(large, cache="on")
-    heavy = replace(prepared, beside=Work(flops=int(setup.TRIAL_FLOPS / 16)))
+    heavy = replace(prepared, beside=Work(flops=int(TRIAL_FLOPS / 16)))
     assert (len(prepared.trial()[0]), len(heavy.trial()[0])) == (256, 15)
     assert prepared.trial()[1] == 1.0
     assert heavy.trial()[1] == pytest.approx(256 / 15)

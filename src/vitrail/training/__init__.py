@@ -3,7 +3,7 @@
 options      what a person may ask for; `recipes` are named sets of choices
 job          `train` and `distill`: the whole run in one call, from here to `Finished`
 resolve      options, a configuration file and own objects become `settings`, with what `execution` picks by size
-setup        settings and data become what is trained (`Prepared`), anew or where a run stopped
+setup        settings and data become what is trained (`prepared`), anew or where a run stopped
 distill/     the same with a teacher
 loop         batches and an objective move the weights, and yield events
 checkpoint   the state on disk; `run` is the folder it lies in

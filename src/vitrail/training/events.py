@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from vitrail.data.images import Images
 from vitrail.errors import VitrailError, counted
@@ -16,12 +16,10 @@ from vitrail.pages.run_page import write_run_page
 from vitrail.pages.views import Example, RunView
 from vitrail.tasks import Metric, Result
 from vitrail.training.loop import StepDone
+from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import document_figure
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import Settings, image_config, settings_to_dict
-
-if TYPE_CHECKING:
-    from vitrail.training.setup import Prepared
 
 RunState = Literal["running", "finished", "stopped"]
 
@@ -107,7 +105,7 @@ def stop_signals() -> Iterator[StopRequest]:
             signal.signal(number, handler)
 
 
-def write_page(folder: RunFolder, prepared: "Prepared", state: RunState, result: Result | None) -> None:
+def write_page(folder: RunFolder, prepared: Prepared, state: RunState, result: Result | None) -> None:
     """Write `run.html`.
 
     Args:
@@ -142,7 +140,7 @@ def write_page(folder: RunFolder, prepared: "Prepared", state: RunState, result:
     write_run_page(folder.page, view)
 
 
-def _facts(prepared: "Prepared") -> list[tuple[str, str]]:
+def _facts(prepared: Prepared) -> list[tuple[str, str]]:
     """Sizes of data and network, as name and value."""
     count, settings = sum(parameter.numel() for parameter in prepared.network.parameters()), prepared.settings
     name, holds = prepared.model.output.describe()
@@ -171,7 +169,7 @@ def _shape(settings: Settings) -> str:
     return f"{reading} and {counted(writes['decoder_depth'], 'that writes', 'that write')}, width {width}"
 
 
-def _examples(result: Result, prepared: "Prepared") -> tuple[Example, ...]:
+def _examples(result: Result, prepared: Prepared) -> tuple[Example, ...]:
     """The images that an evaluation names as worth a look."""
     inputs, shape = prepared.dataset.splits[result.split].inputs, prepared.model.preprocessing
     assert isinstance(inputs, Images)

@@ -45,13 +45,13 @@ from vitrail.training.events import (
 )
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck, train_loop
 from vitrail.training.options import DistillOptions, TrainOptions
+from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import document_figure
 from vitrail.training.resolve import NOTHING_OWN, Own, check_own
 from vitrail.training.run import RunFolder, default_folder, environment, open_folder, owned, point_latest
 from vitrail.training.settings import read_given, settings_to_yaml
 from vitrail.training.setup import (
     LEFT_OUT,
-    Prepared,
     new_run,
     resume_run,
     shortened,

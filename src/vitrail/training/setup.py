@@ -8,18 +8,17 @@ Both go through `build`, which makes the same start weights from the same settin
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from vitrail.data.background import draw_background, drawn_words
 from vitrail.data.background_file import Pixels
-from vitrail.data.batches import Batch, Batches
+from vitrail.data.batches import Batches
 from vitrail.data.columns import Codec
 from vitrail.data.dataset import TRAIN, VALIDATION, Counts, Dataset, RawDataset, Samples, make_dataset, read_vocabulary
 from vitrail.data.images import Images
@@ -32,14 +31,14 @@ from vitrail.nn import check_parts
 from vitrail.nn.networks import build as build_network
 from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.tasks import Task, check_column, choose_task
-from vitrail.tasks.task import Input, Objective, unit_of
+from vitrail.tasks.task import Input, unit_of
 from vitrail.training.contracts import check_codec, check_facts, check_network, guarded, read_own, rehearse
 from vitrail.training.distill.objective import with_teacher
 from vitrail.training.distill.request import Request, teacher_of
 from vitrail.training.events import Listen, Reading
-from vitrail.training.execution import ALONE, Work, pick_micro_batches, pick_precision, step_seconds, work_of
-from vitrail.training.loop import part_size
+from vitrail.training.execution import pick_micro_batches, pick_precision, step_seconds, work_of
 from vitrail.training.options import TrainOptions
+from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import counts_of
 from vitrail.training.resolve import NOTHING_OWN, Own, check_same, longest_read, refuse_idle_data, replayed, resolve
 from vitrail.training.run import RunFolder
@@ -47,68 +46,7 @@ from vitrail.training.settings import Settings, image_config, read_yaml, setting
 
 SAMPLED = 64  # images that are fetched at a time to be measured
 MEASURED = 2048  # images that mean and standard deviation are measured on
-TRIAL_FLOPS = 2e11  # most work of a timed step: a second or two on one thread
 LEFT_OUT = "left out: "
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Prepared:
-    """All that one training needs.
-
-    Attributes:
-        settings: Of the run.
-        dataset: Where the samples come from.
-        model: What is trained, its task, and its interface.
-        data: The training batches.
-        validation: The batches that choices are made on.
-        objective: What is minimised.
-        beside: What a teacher takes in every step.
-        notes: What was said of the data and the choices.
-        micro_batch_seconds: Of forward and backward, as timed.
-    """
-
-    settings: Settings
-    dataset: Dataset
-    model: Model
-    data: Batches
-    validation: Batches
-    objective: Objective
-    beside: Work = ALONE
-    notes: tuple[str, ...] = ()
-    micro_batch_seconds: float = 0.0
-
-    @property
-    def network(self) -> nn.Module:
-        """What is trained."""
-        return self.model.network
-
-    @property
-    def unit(self) -> str:
-        """What one sample is called, in the singular; its plural has an s."""
-        return unit_of(self.model.input)
-
-    def trial(self) -> tuple[Batch, float]:
-        """A few samples to time a step with, and how many times that a micro-batch is."""
-        part = min(part_size(self.settings.optimization), len(self.data))
-        work = 3 * work_of(self.settings.network, longest_read(self.dataset)).flops + self.beside.flops
-        few = max(1, min(part, max(8, int(TRIAL_FLOPS / work))))
-        return next(self.data.batches(0, few)), part / few
-
-    def data_facts(self) -> dict[str, Any]:
-        """What `data.json` holds."""
-        dataset = self.dataset
-        return {
-            "name": dataset.name,
-            "root": dataset.root,
-            "task": self.model.task.name,
-            "column": dataset.column,
-            **self.model.output.to_dict(),
-            "images": {name: len(samples) for name, samples in dataset.splits.items()},
-            "unknown": {name: dict(counts) for name, counts in dataset.unknown.items()},
-            "split_seed": dataset.split_seed,
-            "fingerprint": dataset.fingerprint,
-            **dataset.facts,
-        }
 
 
 def open_data(

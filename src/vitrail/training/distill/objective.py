@@ -6,7 +6,6 @@ and the same data give the same head.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,10 +22,8 @@ from vitrail.training.distill.request import Request
 from vitrail.training.distill.teacher import FOREIGN, Teacher, teacher_cost
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import ALONE
+from vitrail.training.prepared import Prepared
 from vitrail.training.settings import Distillation
-
-if TYPE_CHECKING:
-    from vitrail.training.setup import Prepared
 
 CACHED_BYTES = 2**30  # larger tables of answers are not kept unless that was asked for
 SCORED = 2048  # validation images that the teacher's accuracy is counted on
@@ -39,8 +36,8 @@ DECAY = 1e-4  # on the squares of the weights, for standardised features
 
 
 def with_teacher(
-    prepared: "Prepared", request: Request | None, teacher: Teacher | None, new: bool, listen: Listen
-) -> "Prepared":
+    prepared: Prepared, request: Request | None, teacher: Teacher | None, new: bool, listen: Listen
+) -> Prepared:
     """The same run with a teacher, where there is one.
 
     Args:
@@ -147,7 +144,7 @@ def fitted(features: Float[Tensor, "n f"], labels: Int[Tensor, " n"], classes: i
     return head
 
 
-def teacher_accuracy(teacher: Teacher, prepared: "Prepared") -> tuple[float, int]:
+def teacher_accuracy(teacher: Teacher, prepared: Prepared) -> tuple[float, int]:
     """Fraction of validation images whose first choice is right, and of how many."""
     held_out, count = prepared.validation, len(prepared.validation)
     everyone = np.linspace(0, count - 1, min(SCORED, count)).astype(np.int64)
@@ -200,7 +197,7 @@ def _keeps(cache: str, data: Batches) -> bool:
     return cache == "on" or (cache == "auto" and still and table <= CACHED_BYTES)
 
 
-def _said(how: Distillation, teacher: Teacher, prepared: "Prepared") -> list[str]:
+def _said(how: Distillation, teacher: Teacher, prepared: Prepared) -> list[str]:
     """What is worth knowing of the teacher before it teaches."""
     accuracy, count = teacher_accuracy(teacher, prepared)
     head = f" with a new head for the {len(teacher.classes)} classes here" if how.fit_head else ""

@@ -1,0 +1,77 @@
+"""All that one training needs, as one value: made by `setup.py`, given a teacher by `distill/`, trained by `job.py`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from vitrail.data.batches import Batch, Batches
+from vitrail.data.dataset import Dataset
+from vitrail.model import Model
+from vitrail.tasks.task import Objective, unit_of
+from vitrail.training.execution import ALONE, Work, work_of
+from vitrail.training.loop import part_size
+from vitrail.training.resolve import longest_read
+from vitrail.training.settings import Settings
+
+TRIAL_FLOPS = 2e11  # most work of a timed step: a second or two on one thread
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Prepared:
+    """All that one training needs.
+
+    Attributes:
+        settings: Of the run.
+        dataset: Where the samples come from.
+        model: What is trained, its task, and its interface.
+        data: The training batches.
+        validation: The batches that choices are made on.
+        objective: What is minimised.
+        beside: What a teacher takes in every step.
+        notes: What was said of the data and the choices.
+        micro_batch_seconds: Of forward and backward, as timed.
+    """
+
+    settings: Settings
+    dataset: Dataset
+    model: Model
+    data: Batches
+    validation: Batches
+    objective: Objective
+    beside: Work = ALONE
+    notes: tuple[str, ...] = ()
+    micro_batch_seconds: float = 0.0
+
+    @property
+    def network(self) -> nn.Module:
+        """What is trained."""
+        return self.model.network
+
+    @property
+    def unit(self) -> str:
+        """What one sample is called, in the singular; its plural has an s."""
+        return unit_of(self.model.input)
+
+    def trial(self) -> tuple[Batch, float]:
+        """A few samples to time a step with, and how many times that a micro-batch is."""
+        part = min(part_size(self.settings.optimization), len(self.data))
+        work = 3 * work_of(self.settings.network, longest_read(self.dataset)).flops + self.beside.flops
+        few = max(1, min(part, max(8, int(TRIAL_FLOPS / work))))
+        return next(self.data.batches(0, few)), part / few
+
+    def data_facts(self) -> dict[str, Any]:
+        """What `data.json` holds."""
+        dataset = self.dataset
+        return {
+            "name": dataset.name,
+            "root": dataset.root,
+            "task": self.model.task.name,
+            "column": dataset.column,
+            **self.model.output.to_dict(),
+            "images": {name: len(samples) for name, samples in dataset.splits.items()},
+            "unknown": {name: dict(counts) for name, counts in dataset.unknown.items()},
+            "split_seed": dataset.split_seed,
+            "fingerprint": dataset.fingerprint,
+            **dataset.facts,
+        }
