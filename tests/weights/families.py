@@ -177,7 +177,8 @@ def _google(modern: bool) -> Row:
 def _rows() -> dict[str, Row]:
     t: Any = transformers
     clip = t.CLIPConfig(text_config=TEXT, vision_config={**SMALL, "projection_dim": 16}, projection_dim=16)
-    named = t.ViTConfig(**SMALL, id2label={0: "ant", 1: "bee", 2: "cat"}, label2id={"ant": 0, "bee": 1, "cat": 2})
+    named: Any = {"id2label": {0: "ant", 1: "bee", 2: "cat"}, "label2id": {"ant": 0, "bee": 1, "cat": 2}}
+    halves: Any = {"text_config": TEXT, "vision_config": SMALL}
     return {
         "timm Ti/16": _timm("vit_tiny_patch16_224"),
         "timm S/8, a rectangle": _timm("vit_small_patch8_224", (48, 128), img_size=(64, 96)),
@@ -195,7 +196,7 @@ def _rows() -> dict[str, Row]:
         "timm DINOv2 with registers": _timm("vit_small_patch14_reg4_dinov2"),
         "timm DINOv2 giant": _timm("vit_giant_patch14_dinov2"),
         "timm MAE": _timm("vit_base_patch16_224", num_classes=0, global_pool="token"),
-        "transformers ViT": _transformers("ViTForImageClassification", named),
+        "transformers ViT": _transformers("ViTForImageClassification", t.ViTConfig(**SMALL, **named)),
         "transformers ViT without head": _transformers("ViTModel", t.ViTConfig(**SMALL, hidden_act="gelu_new")),
         "transformers DeiT": _transformers("DeiTForImageClassification", t.DeiTConfig(**SMALL)),
         "transformers DeiT with teacher": _transformers("DeiTForImageClassificationWithTeacher", t.DeiTConfig(**SMALL)),
@@ -211,7 +212,11 @@ def _rows() -> dict[str, Row]:
             "CLIPVisionModelWithProjection", t.CLIPVisionConfig(**SMALL, projection_dim=16)
         ),
         "transformers CLIP of both halves": _transformers("CLIPModel", clip, part="CLIPVisionModelWithProjection"),
+        "transformers CLIP classifier": _transformers("CLIPForImageClassification", t.CLIPConfig(**halves, **named)),
         "transformers SigLIP": _transformers("SiglipVisionModel", t.SiglipVisionConfig(**SMALL)),
+        "transformers SigLIP classifier": _transformers(
+            "SiglipForImageClassification", t.SiglipConfig(**halves, **named)
+        ),
         "transformers MAE": _transformers("ViTMAEModel", t.ViTMAEConfig(**SMALL, mask_ratio=0.0)),
         "torchvision": _torchvision(),
         "Google's first files": _google(modern=False),

@@ -129,6 +129,27 @@ def test_dinov2_as_its_lab_publishes_it_has_its_rule_of_positions(name: str, tmp
         assert gap(wrong, bigger(wide)) > 3e-4
 
 
+@pytest.mark.parametrize(("kind", "idle"), [("CLIP", 2), ("SigLIP", 11)])
+def test_a_classifier_of_clip_is_known_without_its_configuration(kind: str, idle: int, tmp_path: Path) -> None:
+    """It has classes, and what they do not depend on is left out: moving it moves no answer of the peer's."""
+    module, files = ROWS[f"transformers {kind} classifier"].make(tmp_path)
+    model = vitrail.load(files, preprocessing=Preprocessing((32, 32)))
+    tensors = read_weights(find(files).weights)
+    config = model.network.config
+    told = {"heads": config.heads, "activation": config.activation, "norm_eps": config.norm_eps}
+    bare = from_tensors(tensors, {**told, "position_resize": config.position_resize}, "a file")
+    assert model.classes == ("ant", "bee", "cat")
+    assert bare.network.config == config
+    assert bare.network.state_dict().keys() == model.network.state_dict().keys()
+    assert len(bare.skipped) == idle
+    images: Any = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        before = answer(module, images)
+        for key in bare.skipped:
+            module.state_dict()[key].add_(1)
+        assert torch.equal(answer(module, images), before)
+
+
 def test_a_size_that_patches_do_not_divide_offers_the_nearest(tmp_path: Path) -> None:
     module, _ = ROWS["timm Ti/16"].make(tmp_path)
     model = vitrail.convert(module)

@@ -84,6 +84,7 @@ class Family:
         idle: Patterns of tensors that no answer depends on (`#` is a number, `*` anything), with why, for the report.
         prefixes: What may stand before every name.
         assumed: What is the same in all members and stands in no tensor.
+        unread: The same of tensors that other members do read, by the names of all tensors.
         of_tensors: What its tensors show under their own names that ours no longer do.
         of_module: What a live module of the family says of itself; None where it is of another.
         of_config: What a `config.json` says; None where it is of another.
@@ -97,6 +98,7 @@ class Family:
     idle: Mapping[str, str] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()
     assumed: Facts = field(default_factory=dict)
+    unread: Callable[[Collection[str]], Mapping[str, str]] = lambda names: {}
     of_tensors: Callable[[Mapping[str, Tensor]], Facts] = lambda tensors: {}
     of_module: Callable[[nn.Module], Facts | None] = unknown
     of_config: Callable[[Mapping[str, Any]], Facts | None] = lambda config: None
@@ -160,7 +162,10 @@ def renamed(family: Family, tensors: Mapping[str, Tensor], where: str) -> Rename
     Raises:
         DataError: If a tensor is not known, or one that belongs to another is missing; lists them.
     """
-    names = stripped(list(tensors), family.prefixes)
+    names, skipped = stripped(list(tensors), family.prefixes), dict[str, str]()
+    for text, why in {**family.idle, **family.unread(names.keys()), COUNT: "counts what was averaged"}.items():
+        skipped |= {short: why for short in names if pattern(text, ".*").fullmatch(short)}
+    skipped = {names.pop(short): why for short, why in skipped.items()}
     found: Tensors = {}
     used: dict[str, None] = {}
     for rule in family.rules:
@@ -173,15 +178,7 @@ def renamed(family: Family, tensors: Mapping[str, Tensor], where: str) -> Rename
                 raise DataError(f"{where}: {theirs[0]} is a second {ours}", "a file of one network")
             found[ours] = rule.form.read([tensors[names[name]] for name in theirs])
             used |= dict.fromkeys(theirs)
-    skipped, left = {}, []
-    for short in names:
-        if short not in used:
-            idle = {**family.idle, COUNT: "counts what was averaged"}
-            why = [reason for text, reason in idle.items() if pattern(text, ".*").fullmatch(short)]
-            if why:
-                skipped[names[short]] = why[0]
-            else:
-                left.append(names[short])
+    left = [full for short, full in names.items() if short not in used]
     if left:
         problem = f"{where}: {len(left)} tensors are none that a plain ViT of {family.name} has: {some_of(left, 5)}"
         raise DataError(problem, "the weights of a plain ViT; docs/weights.md lists what opens")

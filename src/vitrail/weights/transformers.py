@@ -4,7 +4,7 @@ Each has the names of its files, and the newer ones that live modules of transfo
 are three maps there. `config.json` and a live module's `config` say the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -61,13 +61,11 @@ def facts_of(config: Mapping[str, Any], kind: str) -> Facts | None:
         "patch_size": _sides(vision.get("patch_size", patch)),
         "position_resize": "timm" if model == "dinov2_with_registers" else "transformers",  # antialiased there
     }
-    if "siglip" in model:
-        return facts
     if model == "deit":
         facts["distillation_token"] = "DeiTForImageClassificationWithTeacher" in (config.get("architectures") or ())
-    if kind == "CLIP":
-        facts["projection"] = True
-    return {**facts, "pooling": "class", "names": _ordered(config.get("id2label") or {})}
+    if kind != "CLIP":  # whose tensors say it
+        facts["pooling"] = "class"
+    return {**facts, "names": _ordered(config.get("id2label") or {})}
 
 
 def _sides(size: Any) -> tuple[int, int]:
@@ -190,6 +188,22 @@ DINOV2 = Family(
     answer=answer,
 )
 
+
+def of_clip(tensors: Mapping[str, Tensor]) -> Facts:
+    """What is read: all patches where there are classes, else CLIP's class token; and whether it is projected."""
+    ends = {name.removesuffix(".weight").rpartition(".")[2] for name in tensors}
+    pooling = {"pooling": "mean"} if "classifier" in ends else {"pooling": "class"} if "class_embedding" in ends else {}
+    return {**pooling, "projection": "visual_projection" in ends}
+
+
+def unread_by_classes(names: Collection[str]) -> Mapping[str, str]:
+    """What a classifier leaves out: CLIP's reads the mean of the patches without a norm, SigLIP's behind the norm."""
+    if "classifier.weight" not in names:
+        return {}
+    why = "no part of the classifier, which reads the mean of the patches"
+    return {"post_layernorm.*": why} if "embeddings.class_embedding" in names else {"head.*": why}
+
+
 CLIP = Family(
     name="transformers (CLIP, SigLIP)",
     mark="encoder.layers.#.self_attn.q_proj.weight",
@@ -209,6 +223,7 @@ CLIP = Family(
         ),
         Rule("norm.*", ("post_layernorm.*",)),
         Rule("head.*", ("visual_projection.*",)),
+        Rule("head.*", ("classifier.*",)),
         Rule("pool.query", ("head.probe",)),
         Rule("pool.attn.qkv.weight", ("head.attention.in_proj_weight",)),
         Rule("pool.attn.qkv.bias", ("head.attention.in_proj_bias",)),
@@ -225,6 +240,8 @@ CLIP = Family(
         "embeddings.position_ids": "the numbers from 0",
     },
     prefixes=("vision_model.",),
+    unread=unread_by_classes,
+    of_tensors=of_clip,
     of_module=_of_module("CLIP"),
     of_config=lambda config: facts_of(config, "CLIP"),
     answer=answer,
