@@ -107,7 +107,7 @@ FLAGS = {
         "--json",
     },
     "models": {*WEIGHTS, "--classes", "--json"},
-    "doctor": {"--model", "--json"},
+    "doctor": {*WEIGHTS, "--model", "--json"},
 }
 POSITIONALS = {
     "train": ["[DATA]"],

@@ -1,4 +1,4 @@
-"""No option of evaluate, predict and explain is swallowed: each changes the answer, or is refused in words.
+"""No option of evaluate, predict, explain and doctor is swallowed: each changes the answer, or is refused in words.
 
 The options are walked, not listed: a new one must be given a value here, or this file fails. Those of a training are
 walked by tests/training/test_options.py.
@@ -66,11 +66,13 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         "out": ("", "--out {new}/page.html"),
         "data_root": ("", "--data-root {empty}"),
     },
+    "doctor": {**FOREIGN, **SIZE, "json": OF_ALL["json"], "model": ("", "--model {empty}")},
 }
 ASKED = {  # of a model of classes, one that writes what images show, and one that reads texts
     "evaluate": {"photos": "{other}", "strings": "", "sort-digits": ""},
     "predict": {"photos": "{photo}", "strings": "{image}", "sort-digits": "30713"},
     "explain": {"digits": "digits", "strings": "{image}"},
+    "doctor": {"digits": ""},
 }
 SIZES = {"photos": ("40", "1"), "digits": ("16", "3"), "strings": ("32", "1"), "sort-digits": ("32", "1")}
 WRITES = {
@@ -94,6 +96,7 @@ REFUSED = {  # beside `device`, which is not there, `data_root`, since no set li
     ("predict", "sort-digits"): {"count", *SIZE},
     ("explain", "digits"): {"similar_to", "channels", *TRUSTED},
     ("explain", "strings"): {*WRITES, *SIZE},
+    ("doctor", "digits"): {"channels"},
 }
 IDLE = {"strict"}  # where nothing is left out
 
@@ -130,7 +133,7 @@ def test_every_option_changes_the_answer_or_is_refused(verb: str, name: str, cli
     (tmp_path / "names.txt").write_text("a\nb\n")
 
     def answer(option: str, more: str) -> tuple[object, ...]:
-        words = f"{verb} {{run}} {ASKED[verb][name]} {more}"
+        words = f"{verb} {'--model ' * (verb == 'doctor')}{{run}} {ASKED[verb][name]} {more}"
         if verb == "explain":
             words += "" if "--out" in more else f" --out {tmp_path}/page.html"
             words += " --no-trust" if name == "digits" else ""
@@ -156,4 +159,4 @@ def test_every_option_changes_the_answer_or_is_refused(verb: str, name: str, cli
             continue
         assert found[0] in (0, DATA), found
         assert found != usual or (option in IDLE and name != "photos"), f"{option} is swallowed"
-    assert refused == {"device", "data_root", *FOREIGN} | REFUSED.get((verb, name), set())
+    assert refused == ({"device", "data_root", *FOREIGN} | REFUSED.get((verb, name), set())) & OPTIONS[verb].keys()

@@ -6,7 +6,7 @@ the docstring of a class is the help of its verb.
 """
 
 import math
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -255,11 +255,18 @@ class Models(Weights):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doctor:
+class Doctor(Weights):
     """Versions, devices, and whether everything works here."""
 
     model: str | None = option(
-        "A run or model folder, whose explanations are checked: sums that must close, maps that must move with the "
-        "image, weights and classes that must matter, and every method once more by hand."
+        "A run or model folder, or other people's weights, whose explanations are checked: sums that must close, maps "
+        "that must move with the image, weights and classes that must matter, and every method once more by hand."
     )
     json: bool = option("Print one JSON object.", False)
+
+    def __post_init__(self) -> None:
+        """Refuse to be told of weights that are not named."""
+        given = [one.name for one in fields(Weights) if getattr(self, one.name) is not None]
+        if given and self.model is None:
+            problem = f"--{given[0].replace('_', '-')} is said of a model, and none is named"
+            raise UsageError(problem, "--model with a run, a folder or a file of weights")

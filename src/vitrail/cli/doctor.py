@@ -26,7 +26,7 @@ NETWORK = "Ti/16"
 def run(typed: Doctor, command: str) -> int:
     """Look, try, and print; exit code 1 when a device cannot run a network, or a model fails a check."""
     if typed.model is not None:
-        return _examine_model(typed.model, typed.json)
+        return _examine_model(typed.model, typed)
     report = examine()
     if typed.json:
         print_json(report)
@@ -40,13 +40,13 @@ def run(typed: Doctor, command: str) -> int:
     return 0 if all(device["works"] for device in report["devices"]) else 1
 
 
-def _examine_model(path: str, as_json: bool) -> int:
+def _examine_model(path: str, typed: Doctor) -> int:
     """Check the explanations of a model; exit code 1 when a check fails."""
-    model = load_on(path, "cpu", None, 4)
+    model = load_on(path, "cpu", None, 4, typed)
     if not isinstance(model.network, ViT) or not isinstance(model.output, Classes):
         raise UsageError(f"the model in {path} gives {model.task.help}, and classes are checked", "a model of classes")
     report = selftest(model)
-    if as_json:
+    if typed.json:
         print_json({"model": path, "passed": report.passed, "checks": [asdict(check) for check in report.checks]})
     else:
         print_table([("pass" if one.passed else "FAIL", one.name, one.saw) for one in report.checks], left=3)
