@@ -19,6 +19,7 @@ from tests.errors import must_raise
 from tests.weights.families import DINOV2, NETWORK, SMALL, redrawn
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
+from vitrail.model.origin import look_at
 from vitrail.tasks.features import Numbers
 from vitrail.weights import known as knowing
 from vitrail.weights.known import drawn_image, fingerprint, shown
@@ -144,6 +145,39 @@ def test_a_head_of_another_size_is_made_anew_and_said(tmp_path: Path) -> None:
     assert all(torch.equal(one, heads_of(old)[name]) for name, one in heads_of(same).items())
     with must_raise(UsageError):  # nothing else makes it so
         vitrail.load(tmp_path, classes=list("abcde"))
+
+
+@pytest.mark.parametrize(
+    "name", ["vit_tiny_patch16_224", "deit_tiny_distilled_patch16_224", "vit_base_patch16_siglip_224"]
+)
+@torch.no_grad()
+def test_no_head_is_as_timm_has_none(name: str, tmp_path: Path) -> None:
+    """`num_classes=0` in timm; and of a file, whose head is among what is left out."""
+    module = redrawn(timm.create_model(name, **NETWORK, img_size=32, num_classes=7))
+    save_file(module.state_dict(), tmp_path / "weights.safetensors")
+    heads = {key for key in module.state_dict() if key.startswith("head")}
+    module.reset_classifier(0)  # pyrefly: ignore[not-callable]
+    images = torch.randn(2, 3, 32, 32)
+    for classes in (0, 5):
+        told = {"heads": 3, "classes": classes, "mean": 0.5, "std": 0.5}
+        model = vitrail.load(tmp_path / "weights.safetensors", told=told)
+        assert set(model.facts["left_out"].split(", ")) == heads
+        known = look_at(tmp_path / "weights.safetensors", told).converted
+        assert {*known.used, *known.skipped} == {*module.state_dict(), *heads}
+        assert heads == known.skipped.keys()
+        if not classes:
+            assert isinstance(model.output, Numbers)
+            assert float((model.network(images) - module.eval()(images)).abs().max()) < 1e-5
+            again = vitrail.load(vitrail.save(model, tmp_path / "saved"))
+            assert torch.equal(again.network(images), model.network(images))
+
+
+def test_a_head_of_more_than_a_token_cannot_be_left_out() -> None:
+    config = transformers.Dinov2Config(**DINOV2, num_labels=7)
+    module = redrawn(transformers.Dinov2ForImageClassification(config))
+    with must_raise(UsageError, "classes"):
+        vitrail.convert(module, told={"classes": 0}, preprocessing=READS)
+    assert len(vitrail.convert(module, told={"classes": 3}, preprocessing=READS).classes) == 3
 
 
 def test_two_heads_and_none(tmp_path: Path) -> None:

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import DataError, UsageError, some_of
-from vitrail.nn import ViT
+from vitrail.nn import STANDARD, ViT
 from vitrail.nn.blocks import initialise
 from vitrail.nn.networks import without_numbers
 from vitrail.nn.twin import evaluating
 from vitrail.nn.vit import OWN
 from vitrail.weights.families import FAMILIES
-from vitrail.weights.family import Facts, Family, is_of, renamed
+from vitrail.weights.family import Facts, Family, is_of, renamed, sources
 from vitrail.weights.probe import network_of, probe
+from vitrail.weights.told import telling
 
 GAP = 2e-5  # the largest difference of two answers, relative to the largest number in them, in fp32: 40 blocks of
 # another implementation of attention differ by 1e-6, the two forms of GELU in two blocks by 1e-4
@@ -146,11 +147,17 @@ def with_head(converted: Converted, classes: int) -> Converted:
 
     Args:
         converted: A network with any head, or with none.
-        classes: How many it is to tell apart, at least 1.
+        classes: How many it is to tell apart; 0 for no head: the network answers what one would read.
+
+    Raises:
+        UsageError: There is to be no head, and the one that is there reads more than a token's numbers.
     """
     old = converted.network
     if classes == old.config.classes:
         return converted
+    if not classes and old.parts.head is not STANDARD.head:
+        problem = f"classes 0 leaves out the head, which reads more than the {old.config.width} numbers of a token"
+        raise UsageError(problem, f"{telling(classes=old.config.classes)}, or another number for a new head")
     config = replace(old.config, classes=classes, head_bias=True)
     with without_numbers():
         network = ViT(config, old.parts)
@@ -161,10 +168,20 @@ def with_head(converted: Converted, classes: int) -> Converted:
     network.load_state_dict(rest, strict=False, assign=True)
     for parameter in network.parameters():
         parameter.requires_grad_(True)
+    family = next(family for family in FAMILIES if family.name == converted.family)
+    gone = sources(family, converted.used, HEADS)
+    why = "of the head for which a new one is made" if classes else "of the head, which is left out as told"
+    head = f"made anew for {classes} classes, and untrained" if classes else "none, as told"
     left = f"; that of {old.config.classes} outputs is left out" if old.config.classes else ""
-    changed = {**converted.changed, "head": f"made anew for {classes} classes, and untrained{left}"}
-    told = {**converted.told, "projection": False, "names": ()}
-    return replace(converted, network=network.eval(), told=told, changed=changed, gap=None)
+    return replace(
+        converted,
+        network=network.eval(),
+        told={**converted.told, "projection": False, "names": ()},
+        used=tuple(name for name in converted.used if name not in gone),
+        skipped={**converted.skipped, **dict.fromkeys(gone, why)},
+        changed={**converted.changed, "head": f"{head}{left}"},
+        gap=None,
+    )
 
 
 @torch.no_grad()

@@ -218,3 +218,9 @@ def written(family: Family, tensors: Mapping[str, Tensor], heads: int, like: Col
         rule, theirs = next((each for each in named if each[1][0] in wanted), named[0])
         found |= dict(zip(theirs, (part.contiguous() for part in rule.form.write(tensor, heads)), strict=True))
     return found
+
+
+def sources(family: Family, names: Sequence[str], ours: Sequence[str]) -> list[str]:
+    """Those of a family's names whose tensors become some of ours, which begin in one of these ways."""
+    wanted = [pattern(name) for rule in family.rules if rule.ours.startswith(tuple(ours)) for name in rule.theirs]
+    return [name for name in names if any(each.fullmatch(_short(name, family.prefixes)) for each in wanted)]

@@ -17,7 +17,7 @@ from vitrail.nn.parts import TABLE
 STATISTICS = ("mean", "std")
 POOLINGS = ("class", "mean", *TABLE["pooling"])
 KINDS: dict[str, Any] = {**get_type_hints(ViTConfig), "pooling": Literal[POOLINGS]}  # pyrefly: ignore[not-a-type]
-ZERO = ("head_dim", "mlp_dim", "registers")  # which may be 0, as in `ViTConfig`
+ZERO = ("classes", "head_dim", "mlp_dim", "registers")  # which may be 0, as in `ViTConfig`
 NOISE = ("dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
 Said = make_dataclass("Said", [(name, kind | None, field(default=None)) for name, kind in KINDS.items()])
 EXAMPLES: dict[str, Any] = {each.name: each.default for each in fields(ViTConfig)} | {"mean": 0.5, "std": 0.5}
