@@ -200,7 +200,7 @@ def _output(found: Found, converted: Converted, row: Known | None, given: Sequen
         names, source = tuple(map(str, range(count))), "numbers: nothing names them"
     if len(names) != count:
         given_for = f"{len(names)} class names for {count} logits"
-        new, typed = f"told={{'classes': {len(names)}}} for a new head", f"--told classes={len(names)} for a new head"
+        new, typed = f"told={{'classes': {len(names)}}} for a new head", f"--told classes={len(names)}, for a new head"
         if count:
             new, typed = f"classes= with {count} names, or {new}", f"--class-names FILE with {count} lines, or {typed}"
         raise UsageError(given_for, f"{new}{COMMAND_LINE}{typed}")
