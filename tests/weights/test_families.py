@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -15,9 +16,9 @@ from torch import Tensor
 
 import vitrail
 from tests.errors import must_raise
-from tests.weights.families import NETWORK, ROWS, answer, redrawn
+from tests.weights.families import NETWORK, ROWS, answer, flax, redrawn
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import UsageError
+from vitrail.errors import DataError, UsageError
 from vitrail.model.model import Model, resized
 from vitrail.nn import ViT, resized as resize
 from vitrail.nn.embedding import RESIZE_RULES, Size
@@ -171,3 +172,52 @@ def test_a_square_that_is_only_guessed_is_said() -> None:
     right = from_tensors(state, {"heads": 3, "image_size": (32, 64)}, "a file")
     assert (guessed.network.config.image, right.network.config.image) == ((48, 48), (32, 64))
     assert len(guessed.assumed) == len(right.assumed) + 1
+
+
+@pytest.mark.parametrize("front", ["params/", "params/img/"])
+@torch.no_grad()
+def test_blocks_that_are_stacked_along_an_axis_are_taken_apart(front: str, tmp_path: Path) -> None:
+    """As big_vision's `scan` stores them, in files of SigLIP beside a tower for texts: timm's reader is the peer."""
+    alone = {name.replace("params/", front): array for name, array in flax(modern=True).items()}
+    first = f"{front}Transformer/encoderblock_0/"
+    block = {name.removeprefix(first) for name in alone if name.startswith(first)}
+    stacked = {name: array for name, array in alone.items() if "encoderblock" not in name}
+    for rest in block:
+        each = [alone[f"{front}Transformer/encoderblock_{number}/{rest}"] for number in range(2)]
+        stacked[f"{front}Transformer/encoderblock/{rest}"] = np.stack(each)
+    if "img" in front:
+        stacked["params/txt/Transformer/encoderblock/LayerNorm_0/scale"] = np.ones((5, 8), np.float32)
+        stacked["params/t"] = np.ones(1, np.float32)
+    networks = {}
+    for name, arrays in {"alone": alone, "stacked": stacked}.items():
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        networks[name] = vitrail.load(tmp_path / f"{name}.npz", preprocessing=Preprocessing((64, 64))).network
+    theirs: Any = timm.create_model("vit_base_patch16_siglip_224", **NETWORK, img_size=64).eval()
+    theirs.load_pretrained(str(tmp_path / "stacked.npz"))
+    images: Any = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    assert networks["stacked"].config == networks["alone"].config
+    for name, tensor in networks["alone"].state_dict().items():
+        assert torch.equal(networks["stacked"].state_dict()[name], tensor), name
+    assert gap(networks["stacked"](images), theirs(images)) < 1e-4
+
+
+STACKED = "Transformer/encoderblock/LayerNorm_0/scale"
+DAMAGED = {
+    "a scalar": {STACKED: torch.ones(())},
+    "more blocks than a network has": {STACKED: torch.ones(100_000, 1)},
+    "no block": {STACKED: torch.ones(0, 48)},
+    "one block more": {STACKED: torch.ones(3, 48)},
+    "a block by itself, too": {"Transformer/encoderblock_1/LayerNorm_0/scale": torch.ones(48)},
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_damaged_stack_is_refused(case: str) -> None:
+    tensors = {name.removeprefix("params/"): torch.from_numpy(array) for name, array in flax(modern=True).items()}
+    names = [name for name in tensors if "encoderblock_0" in name]
+    for name in names:
+        both = [tensors.pop(name), tensors.pop(name.replace("_0/", "_1/", 1))]
+        tensors[name.replace("encoderblock_0", "encoderblock")] = torch.stack(both)
+    assert from_tensors(tensors, {}, "a file").network.config.depth == 2
+    with must_raise(DataError):
+        from_tensors({**tensors, **DAMAGED[case]}, {}, "a file")

@@ -97,6 +97,7 @@ def from_tensors(
 
 
 def _converted(family: Family, tensors: Mapping[str, Tensor], told: Facts, where: str) -> Converted:
+    tensors = family.unstacked(tensors)
     names = renamed(family, tensors, where)
     known = {**family.of_tensors(tensors), **told}
     facts = {**family.assumed, **known}
@@ -107,7 +108,9 @@ def _converted(family: Family, tensors: Mapping[str, Tensor], told: Facts, where
     probed = probe(family.completed(names.tensors, facts), facts, where)
     assumed = list(probed.assumed)
     if granted:
-        assumed.append(f"{', '.join(f'{name} {facts[name]}' for name in granted)}, as {family.name} has it")
+        assumed.append(
+            f"{', '.join(f'{name} {facts[name]}' for name in granted)}, as {family.says or f'{family.name} has it'}"
+        )
     return Converted(network_of(probed), family.name, facts, names.used, names.skipped, tuple(assumed))
 
 

@@ -84,7 +84,9 @@ class Family:
         idle: Patterns of tensors that no answer depends on (`#` is a number, `*` anything), with why, for the report.
         prefixes: What may stand before every name.
         assumed: What is the same in all members and stands in no tensor.
+        says: Who has it so, for the report; the family itself where this is empty.
         unread: The same of tensors that other members do read, by the names of all tensors.
+        unstacked: Takes tensors of several blocks apart, where a family has such; the rules are for what it gives.
         of_tensors: What its tensors show under their own names that ours no longer do.
         of_module: What a live module of the family says of itself; None where it is of another.
         of_config: What a `config.json` says; None where it is of another.
@@ -98,7 +100,9 @@ class Family:
     idle: Mapping[str, str] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()
     assumed: Facts = field(default_factory=dict)
+    says: str = ""
     unread: Callable[[Collection[str]], Mapping[str, str]] = lambda names: {}
+    unstacked: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = lambda tensors: tensors
     of_tensors: Callable[[Mapping[str, Tensor]], Facts] = lambda tensors: {}
     of_module: Callable[[nn.Module], Facts | None] = unknown
     of_config: Callable[[Mapping[str, Any]], Facts | None] = lambda config: None

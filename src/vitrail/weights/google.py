@@ -1,7 +1,7 @@
 """Google's own files (`.npz`): those of ViT, MLP-like names and all, and those of big_vision, SigLIP among them.
 
 The names are Flax's. Maps are stored as (in, out), kernels as (height, width, in, out), and queries, keys and values by
-heads, so that the tensors tell how many there are.
+heads, so that the tensors tell how many there are. big_vision's `scan` stacks those of all blocks along a first axis.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from vitrail.weights.family import Facts, Family, Form, Rule
+from vitrail.errors import DataError
+from vitrail.weights.family import Facts, Family, Form, Rule, Tensors
+from vitrail.weights.probe import DEEPEST
 
 CONVOLUTION = Form(lambda theirs: theirs[0].permute(3, 2, 0, 1), lambda ours, heads: [ours.permute(2, 3, 1, 0)])
 DENSE = Form(lambda theirs: theirs[0].T, lambda ours, heads: [ours.T])
@@ -55,6 +57,25 @@ def _block(attention: int, norm: int, mlp: int) -> list[Rule]:
     ]
 
 
+def unstacked(tensors: Mapping[str, Tensor]) -> Tensors:
+    """A tensor for each block, of those that hold all blocks along their first axis.
+
+    Raises:
+        DataError: If they hold more than a network has, or a block is there by itself, too.
+    """
+    found: Tensors = {}
+    for name, tensor in tensors.items():
+        front, stacked, rest = name.partition("Transformer/encoderblock/")
+        if stacked and not 0 < (*tensor.shape, 0)[0] <= DEEPEST:
+            problem = f"{name} has the shape {tuple(tensor.shape)}"
+            raise DataError(problem, f"at most {DEEPEST} blocks along its first axis")
+        each = {f"{front}{stacked[:-1]}_{block}/{rest}": part for block, part in enumerate(tensor)} if stacked else {}
+        if twice := each.keys() & tensors.keys():
+            raise DataError(f"{min(twice)} is there by itself and in {name}", "a file of one network")
+        found |= each or {name: tensor}
+    return found
+
+
 def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
     """The heads, which the queries' kernels show."""
     kernels = [tensor for name, tensor in tensors.items() if name.endswith("/query/kernel") and tensor.ndim == 3]
@@ -63,7 +84,7 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> Facts:
 
 GOOGLE = Family(
     name="Google's .npz",
-    mark="Transformer/encoderblock_#/LayerNorm_0/scale",
+    mark="Transformer/encoderblock*/LayerNorm_0/scale",
     rules=(
         Rule("cls_token", ("cls",)),
         Rule("pos_embed", ("Transformer/posembed_input/pos_embedding",)),
@@ -83,6 +104,8 @@ GOOGLE = Family(
     ),
     idle={"opt/state*": "of the optimizer", "txt/*": "reads texts", "t": "of the comparison with texts"},
     prefixes=("opt/target/", "params/", "img/"),
+    says="timm opens these files; Google's own code has gelu_tanh",  # the form of flax.linen.gelu
     assumed={"norm_eps": 1e-6, "activation": "gelu", "position_resize": "timm"},
+    unstacked=unstacked,
     of_tensors=of_tensors,
 )
