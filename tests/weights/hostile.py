@@ -5,6 +5,7 @@ A case makes files in `folder` and returns what is given to `vitrail.load`. Code
 under an audit hook and prints a line of JSON for each.
 """
 
+import argparse
 import importlib
 import io
 import json
@@ -215,6 +216,8 @@ PICKLES: dict[str, Case] = {
     "torch_load": saved(lambda o: Call(torch.load, str(o / "kept"))),
     "torch_hub": saved(lambda o: Call(torch.hub.load, str(o.parent / "files"), "evil", "local")),
     "mkdir": saved(lambda outside: Call(os.mkdir, str(outside / "canary"))),
+    "in_options": saved(lambda outside: argparse.Namespace(data=Call(os.system, touch(outside)))),
+    "options": saved(lambda outside: argparse.Namespace(lr=0.1)),
     "a_module": saved(lambda outside: torch.nn.Linear(2, 2)),
     "of_before_zip": saved(lambda o: Call(os.system, touch(o)), _use_new_zipfile_serialization=False),
     "named_ckpt": saved(lambda outside: Call(os.system, touch(outside)), "weights.ckpt"),

@@ -1,5 +1,6 @@
 """The conformance suite of weights: each row opens live and from its files, answers as its peer does, and goes back."""
 
+import argparse
 import copy
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +101,57 @@ def under_another_rule(network: ViT, size: Size, images: Tensor) -> dict[str, Te
     return found
 
 
+def a_tenth_more(positions: Tensor) -> Tensor:
+    """Of a class token and 4 x 4 patches, for 3 x 6, as DINO and DINOv2 do it."""
+    plane = positions[:, 1:].reshape(1, 4, 4, 48).permute(0, 3, 1, 2)
+    scaled = F.interpolate(plane, scale_factor=((3 + 0.1) / 4, (6 + 0.1) / 4), mode="bicubic")
+    return torch.cat([positions[:, :1], scaled.permute(0, 2, 3, 1).reshape(1, 18, 48)], dim=1)
+
+
+@torch.no_grad()
+def test_a_checkpoint_of_dino_has_its_rule_and_its_bare_backbone_says_whose_it_got(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its training leaves a student, the teacher that averages it, their heads, and the options that were typed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made: Any = [timm.create_model("vit_small_patch16_224", **NETWORK, img_size=64, num_classes=0) for _ in range(2)]
+    module, student = (redrawn(each, seed) for seed, each in enumerate(made))
+    names = ("mlp.0.weight", "mlp.0.bias", "last_layer.weight_g", "last_layer.weight_v")
+    head = {f"head.{name}": torch.ones(8) for name in names}
+    whole = [head | {f"backbone.{name}": tensor for name, tensor in each.state_dict().items()} for each in made]
+    checkpoint = {
+        "student": {f"module.{name}": tensor for name, tensor in whole[1].items()},
+        "teacher": whole[0],
+        "optimizer": torch.optim.AdamW(student.parameters()).state_dict(),
+        "epoch": 100,
+        "args": argparse.Namespace(arch="vit_small", global_crops_scale=(0.4, 1.0), data_path="imagenet"),
+    }
+    torch.save(checkpoint, tmp_path / "checkpoint.pth")
+    save_file(module.state_dict(), tmp_path / "backbone.safetensors")
+
+    def opened(name: str, **told: Any) -> Model:
+        reads = Preprocessing((64, 64))
+        return vitrail.load(tmp_path / name, told={"heads": 3, **told}, preprocessing=reads, image_size=(48, 96))
+
+    wide: Any = torch.randn(2, 3, 48, 96, generator=torch.Generator().manual_seed(1))
+    theirs: Any = copy.deepcopy(module)
+    theirs.set_input_size(img_size=(48, 96))
+    by_timm = theirs(wide)
+    theirs.pos_embed.copy_(a_tenth_more(module.get_parameter("pos_embed")))
+    by_dino = theirs(wide)
+    model, again, bare = opened("checkpoint.pth"), opened("checkpoint.pth"), opened("backbone.safetensors")
+    assert gap(model.network(wide), by_dino) < 1e-4
+    assert torch.equal(again.network(wide), model.network(wide)), "the second time from the cache"
+    assert gap(opened("backbone.safetensors", position_resize="dinov2").network(wide), by_dino) < 1e-4
+    assert gap(opened("checkpoint.pth", position_resize="timm").network(wide), by_timm) < 1e-4
+    assert gap(bare.network(wide), by_timm) < 1e-4
+    assert gap(by_timm, by_dino) > 3e-4
+    assert "teacher" in model.facts["weights"]
+    assert "last_layer" in model.facts["left_out"]
+    assert "position_resize=dinov2" in bare.facts["resized"]
+    assert "position_resize" not in model.facts["resized"]
+
+
 LABS = {"reg_token": "register_tokens", ".mlp.fc1.": ".mlp.w12.", ".mlp.fc2.": ".mlp.w3."}
 
 
@@ -121,10 +173,7 @@ def test_dinov2_as_its_lab_publishes_it_has_its_rule_of_positions(name: str, tmp
     bigger: Any = copy.deepcopy(module)
     bigger.set_input_size(img_size=(42, 84))
     if not registers:
-        plane = module.pos_embed[:, 1:].reshape(1, 4, 4, 48).permute(0, 3, 1, 2)
-        scaled = F.interpolate(plane, scale_factor=((3 + 0.1) / 4, (6 + 0.1) / 4), mode="bicubic")
-        patches = scaled.permute(0, 2, 3, 1).reshape(1, 18, 48)
-        bigger.pos_embed.copy_(torch.cat([module.pos_embed[:, :1], patches], dim=1))
+        bigger.pos_embed.copy_(a_tenth_more(module.pos_embed))
     assert gap(resized(model, (42, 84)).network(wide), bigger(wide)) < 1e-4
     for wrong in under_another_rule(model.network, (42, 84), wide).values():
         assert gap(wrong, bigger(wide)) > 3e-4

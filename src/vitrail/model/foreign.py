@@ -128,6 +128,8 @@ def _model(
     scaled = [side / reads.crop_ratio for side in reads.size]
     check_size(found.weights, int(12 * scaled[0] * scaled[1]))  # of an image on its way
     network, reads = adapted(network, reads, image_size, channels)
+    stated = found.config is not None or "position_resize" in converted.told
+    carried = resize_words(converted.network.config, network.config, stated)
     facts = {
         "origin": found.origin,
         **({"name": row.name} if row else {}),
@@ -139,7 +141,7 @@ def _model(
         **({"assumed": "; ".join(assumed)} if assumed and not row else {}),
         **({"left_out": ", ".join(converted.skipped)} if converted.skipped else {}),
         **converted.changed,
-        **({"resized": carried} if (carried := resize_words(converted.network.config, network.config)) else {}),
+        **({"resized": carried} if carried else {}),
     }
     task = CLASSIFY if isinstance(output, Classes) else Features()
     facts["vouched_weights"] = digest_of(network.state_dict())

@@ -15,6 +15,7 @@ from vitrail.weights.files import read
 from vitrail.weights.known import Known, known
 from vitrail.weights.names import Found, find
 from vitrail.weights.told import STATISTICS, Contradiction, checked
+from vitrail.weights.unpickle import TAUGHT
 
 NOBODY = "nobody vouches for these weights"
 
@@ -54,9 +55,10 @@ def look_at(name: str | Path, told: Mapping[str, Any] | None = None) -> Origin:
     """The network of the weights that a name means, and who vouches for it; see `vitrail.load` for errors."""
     said, found = checked(told), find(name)
     weights, rest = read(found.weights), {key: value for key, value in said.items() if key != "classes"}
+    rule = {"position_resize": "dinov2"} if weights.average == TAUGHT else {}  # DINO's own, which DINOv2 kept
     with of_a_stranger(found):
         try:
-            converted = conversion.from_tensors(weights.tensors, rest, str(name), found.config)
+            converted = conversion.from_tensors(weights.tensors, {**rule, **rest}, str(name), found.config)
         except Contradiction as error:
             if error.name in rest:  # a person's word, and not the file
                 raise UsageError(error.problem, error.hint) from error

@@ -13,7 +13,9 @@ from vitrail.errors import COMMAND_LINE, UsageError, check_fields
 from vitrail.nn import PatchEmbedding, ViT, ViTConfig, resized
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import without_numbers
-from vitrail.weights.told import Said
+from vitrail.weights.told import Said, words_of
+
+DEFAULT = "timm"  # whose rule is taken where nothing says another
 
 
 def adapted(
@@ -44,12 +46,23 @@ def adapted(
     return network, preprocessing if size == preprocessing.size else replace(preprocessing, size=size)
 
 
-def resize_words(old: ViTConfig, new: ViTConfig) -> str:
-    """How positions were carried to another grid, for a report; empty where they are as they were."""
+def resize_words(old: ViTConfig, new: ViTConfig, stated: bool = True) -> str:
+    """How positions were carried to another grid, for a report; empty where they are as they were.
+
+    Args:
+        old: Before.
+        new: After.
+        stated: Whether anything said by whose rule; else it is added how another is told.
+    """
     if old.grid == new.grid or old.positions != "learned":
         return ""
     grids = [" x ".join(map(str, config.grid)) for config in (old, new)]
-    return f"positions, from {grids[0]} to {grids[1]} patches by the rule of {old.position_resize}"
+    words = f"positions, from {grids[0]} to {grids[1]} patches by the rule of {old.position_resize}"
+    if stated or old.position_resize != DEFAULT:
+        return words
+    return (
+        f"{words}, since nothing says whose they are; those of DINO are told {words_of({'position_resize': 'dinov2'})}"
+    )
 
 
 def _grey(network: ViT, preprocessing: Preprocessing, channels: int) -> tuple[ViT, Preprocessing]:

@@ -39,7 +39,7 @@ class Converted:
     Attributes:
         network: In eval mode.
         family: Whose names the tensors bore.
-        told: What was said beside the tensors, by a live module, a configuration or the caller.
+        told: What the tensors' names say, a live module, a configuration or the caller.
         used: Their tensors that are ours now.
         skipped: Their tensors that no answer depends on, with why.
         assumed: What nobody said and was taken for granted, in sentences.
@@ -111,7 +111,7 @@ def _converted(family: Family, tensors: Mapping[str, Tensor], told: Facts, where
         assumed.append(
             f"{', '.join(f'{name} {facts[name]}' for name in granted)}, as {family.says or f'{family.name} has it'}"
         )
-    return Converted(network_of(probed), family.name, facts, names.used, names.skipped, tuple(assumed))
+    return Converted(network_of(probed), family.name, known, names.used, names.skipped, tuple(assumed))
 
 
 def _is_gated(tensors: Mapping[str, Tensor]) -> bool:

@@ -178,6 +178,8 @@ TIMM = Family(
     idle={
         "mask_token": "stands for hidden patches in pre-training",
         "decoder*": "the decoder of a masked autoencoder",
+        "head.mlp*": "the head of self-distillation",
+        "head.last_layer*": "the head of self-distillation",
     },
     prefixes=("backbone.", "visual.trunk."),
     assumed={"norm_eps": EPSILON, "activation": "gelu", "position_resize": "timm"},
