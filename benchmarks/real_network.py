@@ -51,9 +51,9 @@ FULL = ("generic_attention", "conservative")
 SEED = 0
 
 
-def shuffled(network: ViT) -> ViT:
+def shuffled(network: ViT, seed: int) -> ViT:
     """The network whose upper half has learnt nothing."""
-    other, mixed = shuffled_weights(network, SEED), network.state_dict()
+    other, mixed = shuffled_weights(network, seed), network.state_dict()
     half = network.config.depth // 2
     tensors = other.state_dict()
     upper = {name for name in tensors if name.startswith("blocks.") and int(name.split(".")[1]) >= half}
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="*", default=FULL)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--conditions", nargs="*", default=CONDITIONS)
-    parser.add_argument("--seed", type=int, default=SEED, help="of the wrong targets")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the shuffling and the wrong targets")
     parser.add_argument("--table", action="store_true", help="of the lines that are there")
     given = parser.parse_args(arguments)
     if given.table:
@@ -125,7 +125,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model = vitrail.load(given.data / "vit_ti16" / "model.safetensors")
     files = sorted((given.data / "photos" / "imagenet100").iterdir())[: given.count]
     images = model.tensor(files)
-    networks = {"as it is": model.network, "shuffled": shuffled(model.network), "wrong target": model.network}
+    networks = {
+        "as it is": model.network,
+        "shuffled": shuffled(model.network, given.seed),
+        "wrong target": model.network,
+    }
     with torch.no_grad():
         wrong = wrong_targets(torch.cat([model.network(some) for some in images.split(20)]), given.seed)
     reads = model.preprocessing
