@@ -14,7 +14,8 @@ import pytest
 import timm
 import torch
 from huggingface_hub import constants, errors
-from safetensors.torch import save_file
+from huggingface_hub.utils import filter_repo_objects
+from safetensors.torch import load_file, save_file
 from torchvision import models
 from torchvision.models._api import Weights, WeightsEnum
 from torchvision.transforms._presets import ImageClassification
@@ -298,8 +299,14 @@ def told(kind: type[errors.HfHubHTTPError]) -> Callable[..., str]:
     return answer
 
 
+def holding(files: list[str]) -> Callable[..., Any]:
+    """A hub whose repositories hold these files."""
+    return lambda **asked: SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in files])
+
+
 def test_a_gated_repository(hubs: Hubs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", told(errors.GatedRepoError))
+    for name in ("snapshot_download", "model_info"):
+        monkeypatch.setattr(huggingface_hub, name, told(errors.GatedRepoError))
     for name, repository in (("hf:lab/gated", "lab/gated"), (f"timm:{TI}", REPOSITORY)):
         with must_raise(DataError, "gated") as caught:
             vitrail.load(name)
@@ -309,7 +316,8 @@ def test_a_gated_repository(hubs: Hubs, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_repository_that_the_hub_has_not(hubs: Hubs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hubs.put("lab/small-vit", folder_of(tmp_path / "own"))
     for kind in (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
-        monkeypatch.setattr(huggingface_hub, "snapshot_download", told(kind))
+        for name in ("snapshot_download", "model_info"):
+            monkeypatch.setattr(huggingface_hub, name, told(kind))
         with must_raise(UsageError, "hf:lab/smal-vit") as caught:
             vitrail.load("hf:lab/smal-vit")
         assert caught.value.hint == "hf:lab/small-vit"
@@ -327,19 +335,63 @@ def test_a_fetch_that_was_interrupted_goes_on(hubs: Hubs, monkeypatch: pytest.Mo
 
     def answer(local_files_only: bool = False, **wanted: Any) -> str:
         asked.append(local_files_only)
-        if not local_files_only:
+        if not local_files_only and not (place / "b.safetensors").is_symlink():
             (place / "b.safetensors").symlink_to(kept)
         return str(place)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", answer)
+    monkeypatch.setattr(huggingface_hub, "model_info", holding([file.name for file in folder.iterdir()]))
     assert torch.equal(logits(vitrail.load("hf:lab/small")), logits(vitrail.load(folder)))
-    assert asked == [True, False]
+    assert asked == [True, False, False]
     (place / "b.safetensors").unlink()
     hubs.offline(monkeypatch)
     with must_raise(DataError, "hf:lab/small"):
         vitrail.load("hf:lab/small")
-    assert asked == [True, False, True]
+    assert asked == [True, False, False, True]
     assert last.is_file()
+
+
+OTHERS = (
+    "model.fp16.safetensors",
+    "adapter_model.safetensors",
+    "pytorch_model.bin",
+    "pytorch_model.fp16.bin",
+    "tf_model.h5",
+)
+
+
+@pytest.mark.parametrize("case", ["timm", "two_files", pytest.param("pickled", marks=pytest.mark.soak)])
+def test_only_what_is_opened_is_fetched(case: str, hubs: Hubs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of all that lies in a repository; once, and then nothing is asked of the hub."""
+    folder = folder_of(tmp_path / "own", "timm" if case == "pickled" else case)
+    if case == "pickled":
+        torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+    wanted = {file.name for file in folder.iterdir()}
+    for name in {*OTHERS, "onnx/model.safetensors", "model.fp16.safetensors"} - wanted:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"another copy")
+    there = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()]
+    place, asked = hubs.root / "hub" / "models--lab--small" / "snapshots" / FIRST, list[bool]()
+
+    def answer(repo_id: str, revision: Any, allow_patterns: list[str], local_files_only: bool = False) -> str:
+        asked.append(local_files_only)
+        if local_files_only and not place.is_dir():
+            raise errors.LocalEntryNotFoundError("not here")
+        for name in [] if local_files_only else filter_repo_objects(there, allow_patterns=allow_patterns):
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_bytes((folder / name).read_bytes())
+        return str(place)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", answer)
+    monkeypatch.setattr(huggingface_hub, "model_info", holding(there))
+    fetched = vitrail.load("hf:lab/small")
+    assert {str(file.relative_to(place)) for file in place.rglob("*")} == wanted
+    assert torch.equal(logits(fetched), logits(vitrail.load(folder)))
+    del asked[:]
+    hubs.offline(monkeypatch)
+    assert torch.equal(logits(vitrail.load("hf:lab/small")), logits(fetched))
+    assert asked == [True]
 
 
 def test_a_link_of_the_hub_that_leaves_its_cache(hubs: Hubs, tmp_path: Path) -> None:

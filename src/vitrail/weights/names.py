@@ -22,7 +22,7 @@ from vitrail.weights.kinds import CONFIG, HUBS, INDEX, PREPROCESSOR, WEIGHTS, is
 from vitrail.weights.published import timm_table
 
 PROCESSOR, CARD = "processor_config.json", "README.md"  # of images and texts together, as transformers 5 writes it
-WANTED = (CONFIG, PREPROCESSOR, PROCESSOR, CARD, "*.safetensors", "*.safetensors.index.json")
+BESIDE = CONFIG, PREPROCESSOR, PROCESSOR
 CARDS = 2**16  # bytes of a card that are looked at
 EXAMPLE = "google/vit-base-patch16-224"
 
@@ -100,13 +100,35 @@ def _licence(card: Path) -> str:
     return stated.get("license_name") or stated.get("license", "")
 
 
+def _parts(index: Path) -> set[str]:
+    """The files that an index names; none where it is damaged, which is said when it is opened."""
+    places = read_json(index, "the hub's own file").get("weight_map")
+    return set(map(str, places.values())) if isinstance(places, Mapping) else set()
+
+
 def _whole(folder: Path) -> bool:
     """Whether weights are in a folder of the cache, and all of their files: a fetch may have been interrupted."""
-    there = [folder / name for name in WEIGHTS if (folder / name).is_file()]
-    if not there or not there[0].name.endswith(INDEX):
-        return bool(there)
-    places = read_json(there[0], "the hub's own file").get("weight_map")
-    return not isinstance(places, Mapping) or all((folder / str(name)).is_file() for name in places.values())
+    first = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    if first is None or not first.name.endswith(INDEX):
+        return first is not None
+    return all((folder / name).is_file() for name in _parts(first))
+
+
+def _fetched(repository: Mapping[str, Any]) -> Path:
+    """The folder of a repository in the cache, with what will be opened of it: not its adapters, nor its other copies.
+
+    Args:
+        repository: `repo_id` and `revision`.
+    """
+    from huggingface_hub import model_info, snapshot_download
+
+    files = {file.rfilename for file in model_info(**repository).siblings or ()}
+    wanted = [*BESIDE, CARD, *[name for name in WEIGHTS if name in files][:1]]
+    folder = Path(snapshot_download(**repository, allow_patterns=wanted))
+    if wanted[-1].endswith(INDEX):
+        wanted += sorted(files & _parts(folder / wanted[-1]))
+        folder = Path(snapshot_download(**repository, allow_patterns=wanted))
+    return folder
 
 
 def _of_hub(name: str, called: str = "", about: str = "") -> Found:
@@ -129,21 +151,17 @@ def _of_hub(name: str, called: str = "", about: str = "") -> Found:
     repository, _, revision = name.partition("@")
     called = called or f"hf:{name}"
     about = about or f"size and licence stand at huggingface.co/{repository}"
-    wanted: dict[str, Any] = {"repo_id": repository, "revision": revision or None}
-    wanted |= {"allow_patterns": list(WANTED), "ignore_patterns": ["*/*"]}
+    wanted = {"repo_id": repository, "revision": revision or None}
     place = f"the folder of {repository}, with {CONFIG} and model.safetensors, in place of the name"
     try:
         try:
-            folder = Path(snapshot_download(**wanted, local_files_only=True))
+            folder = Path(snapshot_download(**wanted, allow_patterns=list(BESIDE), local_files_only=True))
             if not _whole(folder):
                 raise LocalEntryNotFoundError("not all files of its weights are in the cache")
         except LocalEntryNotFoundError:
             if offline():
                 raise
-            folder = Path(snapshot_download(**wanted))
-            if not _whole(folder):  # a repository of before safetensors
-                wanted["allow_patterns"] = [*WANTED, "pytorch_model*"]
-                folder = Path(snapshot_download(**wanted))
+            folder = _fetched(wanted)
     except GatedRepoError as error:
         raise DataError(
             f"{called} ({about}) is gated: its owner gives it to those who accept its licence",
