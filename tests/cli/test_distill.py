@@ -143,6 +143,10 @@ BAD = [
     ("digits --teacher hub:x/y", USAGE, "hub:x/y"),
     ("digits --teacher torchvision:resnet18 --teacher-weights gone.pth", DATA, "gone.pth"),
     ("digits --teacher torchvision:resnet18 --teacher-weights random --fit-head never", DATA, "resnet18 0 10"),
+    ("digits --teacher {run} --mean 0.5", USAGE, "{run} told"),
+    ("digits --teacher torchvision:resnet18 --teacher-weights random --told heads=3", USAGE, "resnet18 told"),
+    ("digits --teacher {run} --told heads", USAGE, "--told heads"),
+    ("digits --teacher {run} --class-names gone.txt", DATA, "gone.txt"),
     ("digits --teacher {run} --temperature 0", USAGE, "temperature 0"),
     ("digits --teacher {run} --weight 1.5", USAGE, "weight 1.5"),
     ("digits --teacher {run} --kind medium", USAGE, "--kind medium soft hard"),
@@ -161,7 +165,7 @@ def test_what_cannot_be_is_said_in_two_lines(
     monkeypatch.chdir(tmp_path)
     typed = ["distill", *(word.format(run=digits_run) for word in words.split())]
     answer = cli(*typed)
-    must_refuse(answer, code, given)
+    must_refuse(answer, code, given.format(run=digits_run))
     again = retyped(typed, answer)
     if again is not None:
         must_be_understood(again)

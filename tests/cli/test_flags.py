@@ -12,7 +12,8 @@ from vitrail.explain import METHODS
 from vitrail.tasks.table import learnt
 from vitrail.training.recipes import RECIPES
 
-WEIGHTS = {"--mean", "--std", "--class-names", "--told", "--image-size", "--channels"}
+TOLD = {"--mean", "--std", "--class-names", "--told"}
+WEIGHTS = {*TOLD, "--image-size", "--channels"}
 FLAGS = {
     "train": {
         "--task",
@@ -39,6 +40,7 @@ FLAGS = {
         "--json",
     },
     "distill": {
+        *TOLD,
         "--task",
         "--teacher",
         "--student",

@@ -16,6 +16,7 @@ import vitrail
 from tests.cli.command import DATA, USAGE, Answer, call, must_be_understood, must_refuse, retyped
 from tests.weights.families import ROWS, redrawn
 from vitrail.cli.args import Weights
+from vitrail.training.settings import read_yaml
 
 NAMES = ("ant", "bee, with a comma", "chat noir", "d\u00e9j\u00e0 vu")
 
@@ -100,6 +101,17 @@ def test_the_doctor_is_told_as_the_others(file: Path) -> None:
     assert given.keys() == {field.name for field in fields(Weights)}
     for name, value in given.items():
         must_refuse(call("doctor", f"--{name.replace('_', '-')}", value), USAGE, f"--{name}")
+
+
+def test_a_teacher_is_told_as_the_others(file: Path, photographs: Path, tmp_path: Path) -> None:
+    run, short = tmp_path / "run", ("--epochs", 1, "--threads", 1, "--image-size", 32)
+    words = ("distill", photographs / "abc", "--teacher", file, *short, "--out", run)
+    must_lead_on(*words, "--told", "activation=gelu")
+    how = read_yaml(run / "config.yaml")["distillation"]
+    assert how["teacher_told"] == {"activation": "gelu", "heads": 1, "mean": [0.5], "std": [0.5]}
+    assert how["fit_head"], "its classes have no names"
+    assert "--told" in (run / "command.txt").read_text()
+    must_refuse(call(*words, "--resume", "auto", "--mean", 0.4), USAGE, "teacher_told mean=0.5 mean=0.4")
 
 
 @pytest.mark.soak

@@ -1,5 +1,6 @@
 """The objective of a student: by hand, by token, by stored answers; and runs that learn from a teacher."""
 
+import ast
 import json
 import math
 import shutil
@@ -10,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 import torchvision
 import yaml
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import vitrail
@@ -41,13 +44,16 @@ from tests.training.lab import (
     train_loop,
     weights,
 )
-from tests.training.tiny import AGAIN, ended_at, options, student as student_run, student_options, whole
+from tests.training.tiny import AGAIN, ended_at, options, photographs, student as student_run, student_options, whole
+from tests.weights.families import redrawn
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import ViT, ViTConfig
+from vitrail.training.distill.request import Request
 from vitrail.training.distill.teacher import Teacher, of_model
 from vitrail.training.events import Stopped
+from vitrail.training.settings import changes, read_yaml, settings_from_dict
 
 CLASSES = tuple("abc")
 STUDENT_AGAIN = vitrail.DistillOptions(resume="auto")
@@ -312,6 +318,82 @@ def small_cnn(seed: int = 0) -> nn.Sequential:
 
 def rgb_teacher(network: nn.Module, names: str = "0123456789") -> Teacher:
     return Teacher(network, Preprocessing((12, 12), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4)), tuple(names), "rgb")
+
+
+TOLD = {"heads": 3, "mean": (0.4, 0.5, 0.6), "std": 0.25}
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights of others for two classes, by themselves."""
+    arguments: Any = {"img_size": 16, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 2}
+    file = tmp_path_factory.mktemp("bare") / "weights.safetensors"
+    save_file(redrawn(timm.create_model("vit_tiny_patch16_224", **arguments)).state_dict(), file)
+    return file
+
+
+def test_what_is_told_of_a_teacher_is_stored_and_replayed(bare: Path, tmp_path: Path) -> None:
+    data, asked = str(photographs(tmp_path)), vitrail.DistillOptions(**vars(options("photos")))
+    said: dict[str, Any] = {"told": TOLD, "classes": ["b", "a"]}
+    run = vitrail.distill(data, bare, tmp_path / "run", asked, **said)
+    handed = vitrail.distill(data, vitrail.load(bare, **said), tmp_path / "handed", asked)
+    assert run.weights == handed.weights
+    config = run.folder / "config.yaml"
+    made = vitrail.train(out=tmp_path / "made", options=vitrail.TrainOptions(config=config))
+    assert made.weights == run.weights
+    assert (made.folder / "config.yaml").read_text() == config.read_text()
+
+    how, told = stored_distillation(run.folder), {"heads": 3, "mean": [0.4, 0.5, 0.6], "std": [0.25]}
+    assert (how["teacher_told"], how["teacher_classes"]) == (told, ["b", "a"])
+    call = ast.parse((run.folder / "command.txt").read_text(), mode="eval").body
+    assert isinstance(call, ast.Call)
+    typed = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+    assert typed == {"told": {**TOLD, "std": (0.25,)}, "classes": ("b", "a")}
+    assert "heads=3" in (run.folder / "model" / "README.md").read_text()
+    assert any("nobody vouches" in note for note in json.loads((run.folder / "data.json").read_text())["notes"])
+
+    again = vitrail.distill(data, bare, run.folder, STUDENT_AGAIN, told={"mean": told["mean"]})
+    assert again.weights == run.weights
+    others: list[dict[str, Any]] = [{"told": {"heads": 4}}, {"told": {"norm_eps": 1e-5}}, {"classes": ["a", "b"]}]
+    for other in others:
+        with must_raise(UsageError, f"teacher_{next(iter(other))}"):
+            vitrail.distill(data, bare, run.folder, replace(STUDENT_AGAIN, config=config), **other)
+
+
+def test_what_is_told_goes_before_a_file_and_belongs_to_one_teacher(bare: Path) -> None:
+    settings = settings_from_dict(read_yaml(student_run() / "config.yaml"))
+    request = Request(teacher=str(bare), options=student_options(), told=TOLD, classes=("b", "a"))
+    first = request.applied(settings)
+    more = Request(teacher=str(bare), options=student_options(), told={"heads": 4}).applied(first).distillation
+    other = Request(teacher="runs/big", options=student_options()).applied(first).distillation
+    assert more is not None
+    assert other is not None
+    assert more.teacher_told == {**TOLD, "std": (0.25,), "heads": 4}
+    assert more.teacher_classes == ("b", "a")
+    assert (other.teacher_told, other.teacher_classes) == ({}, ())
+    assert changes(first, {"distillation": {"teacher_told": {"heads": 3, "mean": [0.4, 0.5, 0.6]}}}, "a file") == []
+    (changed,) = changes(first, {"distillation": {"teacher_told": {"heads": 4}}}, "a file")
+    assert changed[0] == "teacher_told"
+    for wrong in ({"headz": 3}, {"heads": "three"}):
+        with must_raise(UsageError, next(iter(wrong))):
+            changes(first, {"distillation": {"teacher_told": wrong}}, "a file")
+
+
+def test_what_is_told_for_nothing_is_refused(bare: Path, tmp_path: Path) -> None:
+    model = vitrail.load(bare, told=TOLD)
+    for teacher, said in (
+        (model, {"told": TOLD}),
+        (of_model(model), {"classes": model.classes}),
+        (whole("digits"), {"told": {"mean": 0.5}}),
+        (bare, {"told": {**TOLD, "headz": 3}}),
+        (bare, {"told": TOLD, "classes": "0123456789"}),
+    ):
+        with must_raise(UsageError, "told|classes"):
+            vitrail.distill("digits", teacher, tmp_path / "run", student_options(), **said)
+    with must_raise(UsageError, "fit_head"):
+        fitted = student_options(fit_head="always")
+        vitrail.distill("digits", bare, tmp_path / "run", fitted, told=TOLD, classes=model.classes)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_callable_teaches_and_its_buffers_stay(tmp_path: Path) -> None:

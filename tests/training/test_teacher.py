@@ -1,5 +1,6 @@
 """A teacher is frozen whatever is called on it, sees in its own way, and is matched by name."""
 
+import ast
 import json
 import shutil
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from tests.training.lab import PLAIN, TINY, fresh, same, tiny_set, weights
 from tests.training.tiny import Killed, ended_at, student_options
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import COMMAND_LINE, DataError, UsageError
 from vitrail.training.distill.objective import DECAY, fitted, with_new_head
 from vitrail.training.distill.teacher import Teacher, open_teacher
 from vitrail.weights.classifiers import open_classifier
@@ -360,14 +361,51 @@ def test_one_place_decides_what_is_converted(what: str, weights: str, by: str, m
     assert asked == [("load", what) if by == "load" else (by, library, rest, weights)]
 
 
+@torch.no_grad()
 def test_what_a_vit_of_others_lacks_is_asked_for(small_vit: tuple[Path, Any], tmp_path: Path) -> None:
-    """With the call that says it."""
+    """With the call that says it, until nothing is left open."""
     file = tmp_path / "bare.safetensors"
     shutil.copy(small_vit[0] / "model.safetensors", file)
     with must_raise(UsageError) as caught:
         open_teacher(file)
-    assert caught.value.hint.startswith("vitrail.distill(data, vitrail.load(")
-    assert str(file) in caught.value.hint
+    call = ast.parse(caught.value.hint.partition(COMMAND_LINE)[0], mode="eval").body
+    assert isinstance(call, ast.Call)
+    assert ast.literal_eval(call.args[1]) == str(file)
+    assert ast.literal_eval(call.keywords[0].value).keys() == {"heads"}
+    with must_raise(UsageError) as caught:
+        open_teacher(file, told={"heads": 3})
+    loads = caught.value.hint.partition(COMMAND_LINE)[0].removeprefix("vitrail.distill(data, ").removesuffix(")")
+    model = eval(loads, {"vitrail": vitrail})
+    images, theirs = torch.randn(4, 3, 16, 16), small_vit[1]
+    told = {"heads": 3, "mean": list(RGB.mean), "std": RGB.std}
+    teacher = open_teacher(file, told=told, classes=CLASSES)
+    for found in (model.network(images), teacher.answer(images, teacher.preprocessing)):
+        torch.testing.assert_close(found, theirs(images))
+    assert (teacher.classes, teacher.preprocessing.mean, teacher.preprocessing.std) == (CLASSES, RGB.mean, RGB.std)
+    read = theirs.forward_head(theirs.forward_features(images), pre_logits=True)
+    for classes in (0, 5):  # no head, or one that has learnt nothing: a new one is fitted
+        without = open_teacher(file, told={**told, "classes": classes})
+        assert without.classes == ()
+        torch.testing.assert_close(without.answer(images, without.preprocessing), read)
+
+
+def test_the_size_of_a_teacher_is_not_that_of_its_student(small_vit: tuple[Path, Any], tmp_path: Path) -> None:
+    folder = shutil.copytree(small_vit[0], tmp_path / "odd")
+    side = {"height": 20, "width": 20}
+    reads = {"image_processor_type": "ViTImageProcessor", "size": side, "image_mean": RGB.mean, "image_std": RGB.std}
+    (folder / "preprocessor_config.json").write_text(json.dumps(reads))
+    with must_raise(UsageError, "20") as caught:
+        open_teacher(folder)
+    loads = caught.value.hint.removeprefix("vitrail.distill(data, ").removesuffix(")")
+    assert eval(loads, {"vitrail": vitrail}).preprocessing.size == (24, 24)
+
+
+def test_what_says_it_itself_is_not_told(tmp_path: Path) -> None:
+    vitrail.save(vitrail.Model(fresh(TINY).network, PLAIN, vitrail.Classes(CLASSES)), tmp_path)
+    for name in (str(tmp_path), "torchvision:resnet18"):
+        for said in ({"told": {"mean": 0.5}}, {"classes": CLASSES}):
+            with must_raise(UsageError, next(iter(said))):
+                open_teacher(name, "random", **said)
 
 
 # ---- networks of other libraries

@@ -44,7 +44,25 @@ class Train(TrainOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distill(DistillOptions):
+class Told:
+    """What other people's weights may not say of themselves."""
+
+    mean: str | None = option(
+        "Of other people's weights: what is taken off each channel, of values from 0 to 1: one number, or one for each "
+        "channel with commas between."
+    )
+    std: str | None = option("Of other people's weights: what each channel is divided by, then.")
+    class_names: Path | None = option("Of other people's weights: a text file with a name a line, in their order.")
+    told: str | None = option(
+        "Of other people's weights: what no tensor says, such as heads=6,norm_eps=1e-6,activation=gelu."
+    )
+
+
+OF_TEACHER = {one.name: one.metadata["help"].replace("Of", "Of a teacher that is", 1) for one in fields(Told)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distill(Told, DistillOptions):
     """Train a Vision Transformer from labels and a teacher, which it needs no more afterwards.
 
     Example: vitrail distill mnist --teacher runs/big --student Ti/7
@@ -52,6 +70,10 @@ class Distill(DistillOptions):
 
     data: str = positional(overview(texts=False), "")
     teacher: str = option("A run or model folder, timm:NAME, torchvision:NAME, hf:OWNER/NAME or a file of weights.", "")
+    mean: str | None = option(OF_TEACHER["mean"])
+    std: str | None = option(OF_TEACHER["std"])
+    class_names: Path | None = option(OF_TEACHER["class_names"])
+    told: str | None = option(OF_TEACHER["told"])
     student: str | None = option(
         "The student's size with its patch in pixels, such as Ti/4 (Ti S B L H g); the recipe's network when left out."
     )
@@ -82,18 +104,9 @@ RUN = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights:
-    """What other people's weights may not say, and the size of images; of every verb that opens a model."""
+class Weights(Told):
+    """The same, and the size of images: of every verb that opens a model."""
 
-    mean: str | None = option(
-        "Of other people's weights: what is taken off each channel, of values from 0 to 1: one number, or one for each "
-        "channel with commas between."
-    )
-    std: str | None = option("Of other people's weights: what each channel is divided by, then.")
-    class_names: Path | None = option("Of other people's weights: a text file with a name a line, in their order.")
-    told: str | None = option(
-        "Of other people's weights: what no tensor says, such as heads=6,norm_eps=1e-6,activation=gelu."
-    )
     image_size: str | None = option("Side of the images in pixels, or HEIGHTxWIDTH; the model's own when left out.")
     channels: int | None = option("1 for a network of grey images made of one that reads colour.")
 

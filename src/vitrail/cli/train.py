@@ -35,8 +35,12 @@ def run(typed: Train | Distill, command: str) -> int:
     progress = TrainingProgress(screen)
     with progress.bar:  # taken away at the end, whatever happens
         if isinstance(typed, Distill):
+            from vitrail.cli.weights import told_of, typed_hints  # with all families of weights
+
             options = replace(_options(typed, DistillOptions), size=typed.student)
-            finished = distill(typed.data, typed.teacher, typed.out, options, progress, command)
+            with typed_hints(typed):
+                said = told_of(typed)
+                finished = distill(typed.data, typed.teacher, typed.out, options, progress, command, **said)
         else:
             finished = train(typed.data, typed.out, _options(typed, TrainOptions), progress, command)
     evaluated = finished.evaluated

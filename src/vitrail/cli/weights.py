@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from PIL import Image
 
-from vitrail.cli.args import Weights
+from vitrail.cli.args import Told, Weights
 from vitrail.cli.output import warn
 from vitrail.data import readers
 from vitrail.data.decode import open_picture
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError
 from vitrail.model import Model, load
 from vitrail.model.foreign import Unstated
+from vitrail.model.model import origin_words
 from vitrail.model.origin import NOBODY
 from vitrail.model.sureness import MOST, Sureness, sureness
 from vitrail.weights.told import KINDS
@@ -26,7 +27,7 @@ CLEARLY = 0.05  # of the mean top probability, before the second
 
 
 @contextlib.contextmanager
-def typed_hints(typed: Weights) -> Iterator[None]:
+def typed_hints(typed: Told) -> Iterator[None]:
     """Hints that say a thing in Python and as one types it are only the latter here, with what was told before."""
     try:
         yield
@@ -58,16 +59,10 @@ def load_weights(run: str, device: torch.device, typed: Weights, images: Sequenc
     """
     with typed_hints(typed):
         model = _loaded(run, device, said(typed), images)
-    if vouched := model.facts.get("vouched"):
-        warn(f"{vouched}; licence {model.facts.get('licence', 'not stated')}")
-    for fact in ("assumed", "class_names"):
-        if fact in model.facts:
-            warn(
-                f"taken for granted: {fact.replace('_', ' ') + ' are ' if fact != 'assumed' else ''}{model.facts[fact]}"
-            )
-    if "trained_with" in model.facts:
-        warn(f"these weights were trained with {model.facts['trained_with']}")
-    elif model.facts.get("vouched") == NOBODY and (found := _surely(model, images)) and found.surer:
+    for words in origin_words(model.facts):
+        warn(words)
+    unsure = "trained_with" not in model.facts and model.facts.get("vouched") == NOBODY
+    if unsure and (found := _surely(model, images)) and found.surer:
         warn(f"{found.sentence()}: clearly surer with {found.surer}, {found.options()}")
     return model
 
@@ -103,6 +98,16 @@ def _surely(model: Model, images: Sequence[str]) -> Sureness | None:
 
 
 def said(typed: Weights) -> dict[str, Any]:
+    """What was typed of other people's weights, and the size of images, as `load` takes it; see `told_of`."""
+    found = told_of(typed)
+    if typed.image_size is not None:
+        found["image_size"] = size_of(typed.image_size)
+    if typed.channels is not None:
+        found["channels"] = typed.channels
+    return found
+
+
+def told_of(typed: Told) -> dict[str, Any]:
     """What was typed of other people's weights, as `load` takes it; nothing where nothing was typed.
 
     Raises:
@@ -121,10 +126,6 @@ def said(typed: Weights) -> dict[str, Any]:
     found: dict[str, Any] = {"told": told} if told else {}
     if typed.class_names is not None:
         found["classes"] = _names(typed.class_names)
-    if typed.image_size is not None:
-        found["image_size"] = size_of(typed.image_size)
-    if typed.channels is not None:
-        found["channels"] = typed.channels
     return found
 
 

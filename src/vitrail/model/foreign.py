@@ -29,7 +29,7 @@ from vitrail.weights.known import Known
 from vitrail.weights.names import Found
 from vitrail.weights.published import distinct, imagenet_names, wordnet_ids
 from vitrail.weights.timm import preprocessing_of
-from vitrail.weights.told import STATISTICS, telling, words_of
+from vitrail.weights.told import STATISTICS, checked_names, telling, words_of
 
 IMAGENET = 1000  # classes
 UNREADABLE = f"preprocessing=, how images go in{COMMAND_LINE}the files as their hub has them"
@@ -191,7 +191,7 @@ def _output(found: Found, converted: Converted, row: Known | None, given: Sequen
     if not isinstance(stated, list | tuple) or not all(isinstance(name, str) for name in stated):
         stated = ()
     if given is not None:
-        names, source = _checked(given), ""
+        names, source = checked_names(given), ""
     elif row is not None and row.classes == "imagenet":
         names, source = imagenet_names(), ""
     elif stated and len(stated) == count:
@@ -207,9 +207,3 @@ def _output(found: Found, converted: Converted, row: Known | None, given: Sequen
             new, typed = f"classes= with {count} names, or {new}", f"--class-names FILE with {count} lines, or {typed}"
         raise UsageError(given_for, f"{new}{COMMAND_LINE}{typed}")
     return Classes(names, wordnet_ids(names)), source
-
-
-def _checked(names: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(each, str) for each in names):
-        raise UsageError(f"classes must be names in the order of the logits, got {names!r}", "classes=['cat', 'dog']")
-    return tuple(names)

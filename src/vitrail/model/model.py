@@ -201,6 +201,14 @@ def resized(model: Model, image_size: int | Size | None = None, channels: int | 
     return replace(model, network=network, input=reads, background=background)
 
 
+def origin_words(facts: Mapping[str, Any]) -> list[str]:
+    """Of other people's weights: who vouches for them, and what was taken for granted, in sentences; else nothing."""
+    found = [f"{facts['vouched']}; licence {facts.get('licence', 'not stated')}"] if facts.get("vouched") else []
+    found += [f"taken for granted: {facts['assumed']}"] if "assumed" in facts else []
+    found += [f"taken for granted: class names are {facts['class_names']}"] if "class_names" in facts else []
+    return found + ([f"these weights were trained with {facts['trained_with']}"] if "trained_with" in facts else [])
+
+
 def opened(image: object) -> Image.Image:
     """The image of a file, or the image itself.
 

@@ -4,7 +4,7 @@ Whoever wants to watch passes `listen`, which gets every event of `events.py`: b
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ from vitrail.training.setup import (
     shortened,
     unreadable_notes,
 )
+from vitrail.weights.told import checked, checked_names
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
 SAVE_WITHIN_EPOCH_SECONDS = 300.0
@@ -115,6 +116,9 @@ def distill(
     options: DistillOptions = DistillOptions(),  # noqa: B008  # a frozen value
     listen: Listen = lambda event: None,
     command: str = "",
+    *,
+    told: Mapping[str, Any] | None = None,
+    classes: Sequence[str] | None = None,
 ) -> Finished:
     """Train a student on a set of images, from their labels and from a teacher.
 
@@ -126,6 +130,8 @@ def distill(
         options: What to do differently from the recipe; `options.size` is the student's.
         listen: Gets every event; see `vitrail.training.events`.
         command: What was typed, to be stored with the run; the call in Python when empty.
+        told: What a teacher of other people's weights does not say of itself, as `vitrail.load` takes it.
+        classes: What its logits are called, where it does not say it.
 
     Returns:
         The student, its evaluation and the folder. The student needs its teacher no more.
@@ -137,10 +143,11 @@ def distill(
         Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
     """
     handed = of_model(teacher, "model") if isinstance(teacher, Model) else teacher
+    said: dict[str, Any] = {"told": checked(told), "classes": () if classes is None else checked_names(classes)}
     if isinstance(handed, Teacher):
-        request = Request(teacher=f"{HANDED}{handed.name}", options=options, handed=handed)
+        request = Request(teacher=f"{HANDED}{handed.name}", options=options, handed=handed, **said)
     elif isinstance(handed, str | Path):
-        request = Request(teacher=str(handed), options=options)
+        request = Request(teacher=str(handed), options=options, **said)
     else:
         raise UsageError(
             f"a teacher must be a run, a name or a Teacher, got {type(teacher).__name__}",
@@ -148,6 +155,7 @@ def distill(
         )
     words = [repr(data), repr(request.teacher) if request.handed is None else "vitrail.Teacher(...)"]
     words += [repr(None if out is None else str(out)), f"vitrail.{typed(options)}"]
+    words += [f"{name}={given!r}" for name, given in said.items() if given]
     command = command or python_call("distill", words, {})
     return _run(data, out, options, listen, command, request)
 

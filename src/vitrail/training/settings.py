@@ -18,6 +18,9 @@ from vitrail.errors import UsageError, VitrailError, nearest
 from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.networks import NetworkConfig, config_from_dict, config_to_dict, reads_of
 from vitrail.weights.format1 import run_settings
+from vitrail.weights.told import checked
+
+TOLD = "teacher_told"  # whose values, of any names, are one setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +101,8 @@ class Distillation:
         teacher: What `open_teacher` opens, or python:NAME for one that was handed over.
         teacher_weights: Of a torchvision or timm teacher: pretrained, random, or a file.
         teacher_size: Side in pixels of the images that the teacher is shown; 0 for its own.
+        teacher_told: What other people's weights do not say of themselves, as `vitrail.load` takes it.
+        teacher_classes: What their logits are called; as they say it where empty.
         identity: Hash of the teacher's weights; the run goes on only with the same ones.
         fit_head: Whether the teacher got a new head for the classes here, on its frozen features.
         kind: soft: the teacher's probabilities; hard: only its first choice.
@@ -109,6 +114,8 @@ class Distillation:
     teacher: str
     teacher_weights: str = "pretrained"
     teacher_size: int = 0
+    teacher_told: dict[str, Any] = field(default_factory=dict)
+    teacher_classes: tuple[str, ...] = ()
     identity: str = ""
     fit_head: bool = False
     kind: Literal["soft", "hard"] = "soft"
@@ -123,6 +130,7 @@ class Distillation:
         if not 0 <= self.weight <= 1:
             raise UsageError(f"weight must be from 0 to 1, got {self.weight}", "--weight 0.5")
         _at_least("teacher_size", self.teacher_size, 0)
+        object.__setattr__(self, "teacher_told", checked(self.teacher_told))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +250,8 @@ def changes(settings: Settings, asked: Mapping[str, Any], where: str) -> list[tu
 def _leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every value with its keys, from the outermost."""
     for key, value in values.items():
-        yield from _leaves(value, (*above, key)) if isinstance(value, Mapping) else [((*above, key), value)]
+        inside = isinstance(value, Mapping) and key != TOLD
+        yield from _leaves(value, (*above, key)) if inside else [((*above, key), value)]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -308,7 +317,9 @@ def _plain_keys(examples: list[NetworkConfig]) -> dict[str, Any]:
     """Settings as nested values with every key that there is; of several networks, those of each."""
     base = settings_to_dict(Settings(data="", network=ViTConfig(), distillation=Distillation(teacher="")))
     networks = [config_to_dict(example) for example in examples]
-    return {**base, "network": {key: value for network in networks for key, value in network.items()}, "own": ""}
+    distillation = {**base["distillation"], TOLD: ""}  # whose keys `checked` knows
+    network = {key: value for network in networks for key, value in network.items()}
+    return {**base, "network": network, "distillation": distillation, "own": ""}
 
 
 _EXAMPLES: dict[str, NetworkConfig] = {

@@ -6,7 +6,7 @@ pooling                            also one that has tensors of its own
 mean, std                          how images go in: one number, or one for each channel
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, fields, make_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -82,7 +82,19 @@ def checked(told: Mapping[str, Any] | None) -> dict[str, Any]:
             choices = get_args(KINDS[name]) if get_origin(KINDS[name]) is Literal else ()
             example = nearest(str(value), choices) or EXAMPLES[name]
             raise UsageError(f"told: {error.problem}", telling(**{name: example})) from error
+        found[name] = tuple(value) if isinstance(value, list) else value
     return found
+
+
+def checked_names(given: Sequence[str]) -> tuple[str, ...]:
+    """What logits are called, in their order.
+
+    Raises:
+        UsageError: These are no names.
+    """
+    if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(each, str) for each in given):
+        raise UsageError(f"classes must be names in the order of the logits, got {given!r}", "classes=['cat', 'dog']")
+    return tuple(given)
 
 
 def _numbers(name: str, given: Any) -> tuple[float, ...]:

@@ -17,6 +17,7 @@ from vitrail.data.augmentation import Augmentation
 from vitrail.data.batches import Batch, Batches
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.model.model import origin_words
 from vitrail.tasks.distill import Ask, distillation
 from vitrail.training.distill.request import Request
 from vitrail.training.distill.teacher import FOREIGN, Teacher, teacher_cost
@@ -31,7 +32,7 @@ STEADY = 1e-3  # how far an answer may differ between two batches, as a fraction
 TOGETHER = 256  # images that are asked about at a time
 FITTED = 10_000  # most images that a head is fitted on
 STEPS = 100  # of L-BFGS, each with its line search
-ORIGIN = ("origin", "licence", "vouched")  # facts of a teacher that its student keeps
+ORIGIN = ("origin", "licence", "vouched", "told", "assumed", "trained_with")  # of a teacher, that its student keeps
 DECAY = 1e-4  # on the squares of the weights, for standardised features
 
 
@@ -202,6 +203,7 @@ def _said(how: Distillation, teacher: Teacher, prepared: Prepared) -> list[str]:
     accuracy, count = teacher_accuracy(teacher, prepared)
     head = f" with a new head for the {len(teacher.classes)} classes here" if how.fit_head else ""
     notes = [f"teacher {how.teacher}{head}: {accuracy:.2%} of {count:,} validation images right"]
+    notes += [f"the teacher: {words}" for words in origin_words(teacher.facts)]
     if how.teacher_weights == "random" and how.teacher.startswith(FOREIGN):
         notes.append("warning: the teacher has random weights, as asked for")
     part = f"temperature {how.temperature:g}" if how.kind == "soft" else "its first choice"

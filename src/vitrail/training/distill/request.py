@@ -5,18 +5,20 @@ before any image is read; `vitrail.training.distill.objective` turns a prepared 
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vitrail.data.columns import Classes
 from vitrail.data.dataset import Dataset
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import COMMAND_LINE, DataError, UsageError
 from vitrail.nn import ViTConfig
 from vitrail.training.distill.teacher import FOREIGN, Teacher, open_teacher
 from vitrail.training.options import DistillOptions
-from vitrail.training.settings import Distillation, Settings
+from vitrail.training.settings import TOLD, Distillation, Settings, laid_over
 from vitrail.weights.kinds import is_foreign
+from vitrail.weights.told import words_of
 
 HANDED = "python:"  # before the name of a teacher that was handed over
 WORDS = {"fit_head": ("never", "always"), "cache": ("off", "on")}  # what options call False and True
@@ -30,11 +32,15 @@ class Request:
         teacher: What `open_teacher` opens, or python:NAME for one that was handed over.
         options: What to do differently.
         handed: The teacher itself, when it was handed over in Python.
+        told: What a teacher of other people's weights does not say of itself, each of the right kind.
+        classes: What its logits are called.
     """
 
     teacher: str
     options: DistillOptions
     handed: Teacher | None = None
+    told: Mapping[str, Any] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
 
     def given(self) -> dict[str, Any]:
         """The fields of `Distillation` that the options give; paths without a reference to the current folder."""
@@ -43,7 +49,8 @@ class Request:
         chosen = {name: value for name, value in chosen.items() if value not in (None, "auto")}
         if "teacher_weights" in chosen:
             chosen["teacher_weights"] = anywhere(chosen["teacher_weights"])
-        return {"teacher": anywhere(self.teacher), **chosen}
+        said = {TOLD: dict(self.told), "teacher_classes": self.classes}
+        return {"teacher": anywhere(self.teacher), **chosen, **{name: value for name, value in said.items() if value}}
 
     def completed(self, given: Mapping[str, Any]) -> "Request":
         """The same, where options leave a choice open, with what a configuration file says of it."""
@@ -56,9 +63,11 @@ class Request:
 
     def applied(self, settings: Settings) -> Settings:
         """The settings of the student: its distillation, and its token where there is one."""
-        _refuse_idle(self.teacher, self.options)
-        before = {} if settings.distillation is None else asdict(settings.distillation)
-        values: dict[str, Any] = {**before, "identity": "", **self.given()}
+        self._refuse_idle()
+        before, given = {} if settings.distillation is None else asdict(settings.distillation), self.given()
+        if before.get("teacher") != given["teacher"]:  # what is told of one is not told of another
+            before |= {TOLD: {}, "teacher_classes": ()}
+        values = laid_over({**before, "identity": ""}, given)
         token, network = self.options.token, settings.network
         if not isinstance(network, ViTConfig):
             raise UsageError(f"a teacher of classes cannot teach the task {settings.task}", "vitrail train DATA, alone")
@@ -73,10 +82,42 @@ class Request:
         if stored is None:
             return [f"teacher: none -> {self.teacher}"]
         token = "yes" if getattr(settings.network, "distillation_token", False) else "no"
-        pairs = [(name, getattr(stored, name), new) for name, new in self.given().items()]
+        given = laid_over({TOLD: stored.teacher_told}, self.given())
+        pairs = [(name, _shown(getattr(stored, name)), _shown(new)) for name, new in given.items()]
         pairs += [(name, words[getattr(stored, name)], getattr(self.options, name)) for name, words in WORDS.items()]
         pairs.append(("token", token, self.options.token))
         return [f"{name}: {old} -> {new}" for name, old, new in pairs if new not in (old, "auto")]
+
+    def _refuse_idle(self) -> None:
+        """Refuse what would have no effect.
+
+        Raises:
+            UsageError: Names the option.
+        """
+        options = self.options
+        if options.temperature is not None and options.kind == "hard":
+            raise UsageError(
+                f"--temperature {options.temperature} divides probabilities, and a hard teacher gives its first "
+                "choice only",
+                "leave --temperature out",
+            )
+        if options.teacher_weights is not None and not self.teacher.startswith(FOREIGN):
+            raise UsageError(
+                f"--teacher-weights {options.teacher_weights} is for torchvision and timm, and {self.teacher} brings "
+                "its own weights",
+                "leave --teacher-weights out",
+            )
+        if self.handed is not None and (self.told or self.classes):
+            problem = f"told= and classes= are for a teacher that is named, and {self.handed.name} is an object"
+            raise UsageError(problem, "vitrail.load(name, told=..., classes=...) as the teacher")
+        if self.classes and options.fit_head == "always":
+            problem = "what the teacher's logits are called has no effect where it gets a new head (fit_head always)"
+            raise UsageError(problem, f"no classes={COMMAND_LINE}the same without --class-names")
+
+
+def _shown(value: Any) -> Any:
+    """What is told, and names, as a message has them; other values as they are."""
+    return words_of(value) if isinstance(value, Mapping) else ", ".join(value) if isinstance(value, tuple) else value
 
 
 def teacher_of(
@@ -126,31 +167,12 @@ def _opened(how: Distillation, handed: Teacher | None, fit: str, classes: tuple[
                 "vitrail.distill(data, teacher, out, DistillOptions(resume='auto')) with the same teacher",
             )
         return handed, fit == "always"
-    named = (how.teacher, how.teacher_weights, how.teacher_size)
-    teacher = open_teacher(*named, head=fit != "always")
+    said = {"told": how.teacher_told, "classes": how.teacher_classes}
+    named = partial(open_teacher, how.teacher, how.teacher_weights, how.teacher_size, **said)
+    teacher = named(head=fit != "always")
     if fit == "auto" and is_foreign(how.teacher) and not teacher.knows(classes):
-        return open_teacher(*named, head=False), True
+        return named(head=False), True
     return teacher, fit == "always"
-
-
-def _refuse_idle(teacher: str, options: DistillOptions) -> None:
-    """Refuse options of a distillation that would have no effect.
-
-    Raises:
-        UsageError: Names the option.
-    """
-    if options.temperature is not None and options.kind == "hard":
-        raise UsageError(
-            f"--temperature {options.temperature} divides probabilities, and a hard teacher gives its first choice "
-            "only",
-            "leave --temperature out",
-        )
-    if options.teacher_weights is not None and not teacher.startswith(FOREIGN):
-        raise UsageError(
-            f"--teacher-weights {options.teacher_weights} is for torchvision and timm, and {teacher} brings its own "
-            "weights",
-            "leave --teacher-weights out",
-        )
 
 
 def anywhere(path: str) -> str:

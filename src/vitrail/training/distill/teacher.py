@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,8 +24,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.data.columns import Classes
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError, UsageError, VitrailError, some_of
+from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError, some_of
 from vitrail.model import Model, load
+from vitrail.model.loading import SAID
 from vitrail.nn import ViT
 from vitrail.nn.twin import evaluating
 from vitrail.tasks.features import Numbers
@@ -33,6 +35,7 @@ from vitrail.training.execution import Work
 from vitrail.weights.classifiers import open_classifier
 from vitrail.weights.published import distinct, timm_table, wordnet_ids
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 FOREIGN = ("torchvision:", "timm:")  # before the name of a network of another library, ViT or not
 TRIED = 2  # images that a teacher's cost is taken of; a network may take a single one for none
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, as Pillow turns colour into grey
@@ -167,7 +170,14 @@ class Teacher:
         return replace(self, network=nn.Sequential(self.module, Columns(columns)), classes=tuple(classes))
 
 
-def open_teacher(what: str | Path, weights: str = "pretrained", size: int = 0, head: bool = True) -> Teacher:
+def open_teacher(
+    what: str | Path,
+    weights: str = "pretrained",
+    size: int = 0,
+    head: bool = True,
+    told: Mapping[str, Any] = NOTHING,
+    classes: Sequence[str] = (),
+) -> Teacher:
     """A teacher by what it is called: a plain ViT is converted, any other network of a library answers as it is.
 
     Args:
@@ -176,19 +186,27 @@ def open_teacher(what: str | Path, weights: str = "pretrained", size: int = 0, h
         weights: Of a torchvision or timm network: pretrained, random, or a file with its state dict.
         size: Side in pixels of the images that it is shown; 0 for its own.
         head: False for a teacher that answers with features, for a new head to read, and has no class names.
+        told: What other people's weights do not say of themselves, as `vitrail.load` takes it. Where that makes a new,
+            untrained head, the teacher answers with features.
+        classes: What their logits are called; as they say it when empty.
 
     Raises:
-        UsageError: If there is no network of that name, or it is no classifier of images.
+        UsageError: If there is no network of that name, it is no classifier of images, or something has to be told, or
+            is told of what says it itself.
         DataError: If the folder or the weights are missing or damaged, or do not fit.
     """
     kind, _, name = str(what).partition(":")
+    said = {name: given for name, given in (("told", told), ("classes", classes)) if given}
     if str(what).startswith(FOREIGN) and (weights != "pretrained" or not _is_plain_vit(kind, name)):
+        for word in said:
+            problem = f"{what} is made by {kind}, which says itself what it is: {word} is given"
+            raise UsageError(problem, f"no {word}={COMMAND_LINE}the same without {SAID[word]}")
         found = open_classifier(kind, name, weights, head=head)
         teacher = Teacher(found.network, found.preprocessing, found.classes, str(what))
     else:
-        model = _loaded(what)
-        teacher = of_model(model, str(what))
-        if not head and teacher.classes:
+        model = _loaded(what, said)
+        teacher, untrained = of_model(model, str(what)), "classes" in told and "head" in model.facts
+        if (untrained or not head) and teacher.classes:
             teacher = replace(teacher, network=headless(model.network), classes=())
     return replace(teacher, preprocessing=replace(teacher.preprocessing, size=(size, size))) if size else teacher
 
@@ -267,15 +285,22 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
                 yield from _tensors(value)
 
 
-def _loaded(what: str | Path) -> Model:
+def _loaded(what: str | Path, said: Mapping[str, Any]) -> Model:
     try:
-        model = load(what)
+        model = load(what, **said)
     except UsageError as error:  # its hint is the call that loads it, what that call lacks, or another name
-        hint = error.hint.partition(";")[0]
-        if hint.startswith(("preprocessing=", "told=", "classes=")):
-            hint = f"vitrail.load({str(what)!r}, {hint})"
-        call = f"vitrail.distill(data, {hint})" if hint.startswith("vitrail.load(") else error.hint
-        raise UsageError(f"the teacher cannot be loaded: {error.problem}", call) from error
+        call, command_line, typed = error.hint.partition(COMMAND_LINE)
+        if typed.startswith("--image-size "):  # which is the student's there
+            sides = typed.split()[1].rstrip(";").split("x")
+            call, command_line, typed = f"image_size=({', '.join(sides)})", "", ""
+        if call.startswith(("preprocessing=", "image_size=")):
+            before = "".join(f", {name}={given!r}" for name, given in said.items())
+            call = f"vitrail.load({str(what)!r}{before}, {call})"
+        elif call.startswith("told={"):
+            call = f"vitrail.distill(data, {str(what)!r}, {call})"
+        call = f"vitrail.distill(data, {call})" if call.startswith("vitrail.load(") else call
+        hint = f"{call}{command_line}{typed}"
+        raise UsageError(f"the teacher cannot be loaded: {error.problem}", hint) from error
     except VitrailError as error:
         raise DataError(f"the teacher cannot be loaded: {error.problem}", error.hint) from error
     if not isinstance(model.output, Classes | Numbers):
