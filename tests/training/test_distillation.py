@@ -348,7 +348,7 @@ def test_what_is_told_of_a_teacher_is_stored_and_replayed(bare: Path, tmp_path: 
     call = ast.parse((run.folder / "command.txt").read_text(), mode="eval").body
     assert isinstance(call, ast.Call)
     typed = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
-    assert typed == {"told": {**TOLD, "std": (0.25,)}, "classes": ("b", "a")}
+    assert typed == said
     assert "heads=3" in (run.folder / "model" / "README.md").read_text()
     assert any("nobody vouches" in note for note in json.loads((run.folder / "data.json").read_text())["notes"])
 

@@ -57,7 +57,6 @@ from vitrail.training.setup import (
     shortened,
     unreadable_notes,
 )
-from vitrail.weights.told import checked, checked_names
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
 SAVE_WITHIN_EPOCH_SECONDS = 300.0
@@ -143,7 +142,7 @@ def distill(
         Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
     """
     handed = of_model(teacher, "model") if isinstance(teacher, Model) else teacher
-    said: dict[str, Any] = {"told": checked(told), "classes": () if classes is None else checked_names(classes)}
+    said: dict[str, Any] = {name: value for name, value in (("told", told), ("classes", classes)) if value is not None}
     if isinstance(handed, Teacher):
         request = Request(teacher=f"{HANDED}{handed.name}", options=options, handed=handed, **said)
     elif isinstance(handed, str | Path):
@@ -155,7 +154,7 @@ def distill(
         )
     words = [repr(data), repr(request.teacher) if request.handed is None else "vitrail.Teacher(...)"]
     words += [repr(None if out is None else str(out)), f"vitrail.{typed(options)}"]
-    words += [f"{name}={given!r}" for name, given in said.items() if given]
+    words += [f"{name}={value!r}" for name, value in said.items()]
     command = command or python_call("distill", words, {})
     return _run(data, out, options, listen, command, request)
 

@@ -18,7 +18,7 @@ from vitrail.training.distill.teacher import FOREIGN, Teacher, open_teacher
 from vitrail.training.options import DistillOptions
 from vitrail.training.settings import TOLD, Distillation, Settings, laid_over
 from vitrail.weights.kinds import is_foreign
-from vitrail.weights.told import words_of
+from vitrail.weights.told import checked, checked_names, words_of
 
 HANDED = "python:"  # before the name of a teacher that was handed over
 WORDS = {"fit_head": ("never", "always"), "cache": ("off", "on")}  # what options call False and True
@@ -32,7 +32,7 @@ class Request:
         teacher: What `open_teacher` opens, or python:NAME for one that was handed over.
         options: What to do differently.
         handed: The teacher itself, when it was handed over in Python.
-        told: What a teacher of other people's weights does not say of itself, each of the right kind.
+        told: What a teacher of other people's weights does not say of itself.
         classes: What its logits are called.
     """
 
@@ -41,6 +41,11 @@ class Request:
     handed: Teacher | None = None
     told: Mapping[str, Any] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what nobody can be told, and what is no name."""
+        object.__setattr__(self, "told", checked(self.told))
+        object.__setattr__(self, "classes", checked_names(self.classes))
 
     def given(self) -> dict[str, Any]:
         """The fields of `Distillation` that the options give; paths without a reference to the current folder."""
