@@ -4,7 +4,7 @@
 before any image is read; `vitrail.training.distill.objective` turns a prepared classifier into a prepared student.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ class Request:
     options: DistillOptions
     handed: Teacher | None = None
     told: Mapping[str, Any] = field(default_factory=dict)
-    classes: tuple[str, ...] = ()
+    classes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Refuse what nobody can be told, and what is no name."""
