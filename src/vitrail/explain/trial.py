@@ -89,9 +89,9 @@ def trust(
         model: A network in eval mode with its references.
         images: (b, c, h, w), the pictures that the heat explains, as the network reads them.
         heat: What a method returned for these pictures.
-        references: Pictures that lend their patches, as the network reads them; the model's own when None. With
-            fewer than ten that differ the verdict is "cannot tell"; with none, patches of the same picture
-            cover squares.
+        references: Pictures that lend their patches, as the network reads them (`model.tensor(files)`, of the same kind
+            as those explained); the model's own when None. With fewer than ten that differ the verdict is "cannot
+            tell"; with none, patches of the same picture cover squares.
         masks: True on the patches that hold the evidence, where that is known.
         function: The function that was explained, for a heat whose target is one.
         random_maps: Random maps for each map, at least 39.

@@ -29,6 +29,7 @@ FAITHFUL = 0.05
 WEAK = 0.20
 VISIBLE = 0.05  # difference of probabilities that a sentence speaks of
 UNKNOWN = ("oracle", "evidence", "faithful", "before", "covered", "covered_random")  # where nan means "not known"
+LENT = "ten others or more can lend their squares (--background DIR, in Python references=)"
 
 _REACHED: dict[Kind, str] = {
     "composites": ", since pictures put together of other pictures' squares score",
@@ -52,10 +53,10 @@ def verdict(
         return "cannot tell", "the map prefers no square"
     if references == 0:
         why = "there are no reference pictures to cover squares with, so a change may come from the cover"
-        return "cannot tell", why
+        return "cannot tell", f"{why}; {LENT}"
     if evidence is None:
         few = f"{references} different reference picture{'s are' if references > 1 else ' is'} too few"
-        return "cannot tell", f"{few} to know what the network says of pictures without evidence"
+        return "cannot tell", f"{few} to know what the network says of pictures without evidence; {LENT}"
     if evidence > EVIDENCE:
         limit = f"the limit is {percent_in_words(EVIDENCE)}"
         return "cannot tell", f"no evidence found{_REACHED[kind]} as high in {_above(evidence)} of cases ({limit})"
