@@ -1,6 +1,7 @@
 """Other people's weights at the terminal: what is typed of them changes the answer, and what is assumed is said."""
 
 import json
+import re
 import shutil
 from dataclasses import fields
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import timm
+import torch
 from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
@@ -15,7 +17,10 @@ from torch import nn
 import vitrail
 from tests.cli.command import DATA, USAGE, Answer, call, must_be_understood, must_refuse, retyped
 from tests.weights.families import ROWS, redrawn
+from vitrail.cli import weights as opening
 from vitrail.cli.args import Weights
+from vitrail.data.decode import open_picture
+from vitrail.model.sureness import MOST, Sureness
 from vitrail.training.settings import read_yaml
 
 NAMES = ("ant", "bee, with a comma", "chat noir", "d\u00e9j\u00e0 vu")
@@ -85,6 +90,7 @@ def must_lead_on(*words: object) -> Answer:
             return found
         assert found.code == USAGE, found.err
         typed = retyped(typed, found)
+        typed = typed and [word.replace("heads=N", "heads=3") for word in typed]  # which no hint can know
     raise AssertionError(found.err)
 
 
@@ -131,6 +137,11 @@ def test_a_crop_that_nobody_said_is_said(file: Path, photo: Path, tmp_path: Path
     words = ("--told", "heads=3", "--mean", 0.5, "--std", 0.5)
     model = vitrail.load(file, told={"heads": 3, "mean": 0.5, "std": 0.5})
     reads = model.preprocessing
+    peer = timm.data.create_transform(
+        (3, 64, 64), interpolation="bicubic", crop_pct=0.9, mean=(0.5,) * 3, std=(0.5,) * 3
+    )
+    with Image.open(photo) as image:
+        torch.testing.assert_close(model.tensor([photo])[0], peer(image), rtol=0, atol=2.1 / 255)  # a level of 255
     for said in (
         model.facts["assumed"],
         told(file, *words)["assumed"],
@@ -142,6 +153,71 @@ def test_a_crop_that_nobody_said_is_said(file: Path, photo: Path, tmp_path: Path
             assert fact in said
     given = vitrail.load(file, told={"heads": 3}, preprocessing=reads)
     assert reads.interpolation not in given.facts.get("assumed", "")
+
+
+# ---- how images go in, where nobody says it
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Fifty images, of which one in the middle cannot be read."""
+    (tmp_path / "many").mkdir()
+    for number in range(50):
+        Image.effect_noise((20, 20), 60).convert("RGB").save(tmp_path / "many" / f"{number:02}.png")
+    (tmp_path / "many" / "25.png").write_bytes(b"none")
+    return tmp_path / "many"
+
+
+def test_a_pair_is_named_only_where_it_is_clearly_surer(
+    network: nn.Module, file: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    tensors["head.weight"].zero_()
+    tensors["head.bias"].zero_()
+    save_file(tensors, tmp_path / "unsure.safetensors")
+    found = call("predict", tmp_path / "unsure.safetensors", folder, "--told", "heads=3")
+    must_refuse(found, USAGE, "0.25")  # of four classes, under each pair
+    assert retyped(["predict"], found) is None, "no pair is offered"
+    others: dict[str, tuple[float, float, float]] = {
+        "--mean 0.5 --std 0.5": (0.81, 0.6, 0.75),
+        "--mean 0.485,0.456,0.406 --std 0.229,0.224,0.225": (0.74, 0.81, 0.8),
+        "--mean 0.48145466,0.4578275,0.40821073 --std 0.26862954,0.26130258,0.27577711": (0.6, 0.8, 0.81),
+        "": (0.78, 0.74, 0.75),
+    }
+    for wanted, (half, imagenet, clip) in others.items():
+        means = {"as it is": half, "ImageNet's": imagenet, "CLIP's": clip}
+        monkeypatch.setattr(opening, "sureness", lambda model, sources, means=means: Sureness(24, means, None))
+        found = call("predict", file, folder, "--told", "heads=3")
+        assert found.code == USAGE
+        offered = retyped(["predict"], found)
+        assert offered == (["predict", *wanted.split()] if wanted else None)
+
+
+def test_images_from_everywhere_in_a_folder_are_asked(
+    file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[int]()
+
+    def recorded(path: Path) -> Image.Image:
+        image = open_picture(path)
+        read.append(int(path.stem))
+        return image
+
+    monkeypatch.setattr(opening, "open_picture", recorded)
+    assert call("predict", file, folder, "--told", "heads=3").code == USAGE
+    assert len(set(read)) == len(read) == MOST
+    assert [sum(first <= number < first + 10 for number in read) for first in range(0, 50, 10)] == pytest.approx(
+        [MOST / 5] * 5, abs=1.5
+    )
+
+
+def test_half_of_what_is_needed(file: Path, photo: Path) -> None:
+    words = ("predict", file, photo, "--told", "heads=3")
+    must_refuse(call(*words, "--mean", 0.5), USAGE, "std mean")
+    must_refuse(call(*words, "--std", 0.5), USAGE, "mean std")
+    must_refuse(call(*words[:3], "--told", "heads=3,heads=4"), USAGE, "heads=3 heads=4")
+    for asked in (words[:3], (*words[:3], "--told", "heads=5")):  # a guess would open as another network
+        assert not re.search(r"heads=\d", call(*asked).hint)
 
 
 # ---- names of classes

@@ -120,6 +120,7 @@ def test_hints_are_followed_until_it_opens(rectangle: tuple[nn.Module, Path]) ->
         if found.code == 0:
             break
         words = retyped(list(map(str, words)), found)
+        words = words and [word.replace("heads=N", "heads=3") for word in words]  # which no hint can know
     assert found.code == 0, found.err
     assert words is not None
     assert '"image_size": [64, 96]' in found.out

@@ -27,6 +27,7 @@ from tests.weights.families import redrawn
 from vitrail.cli.main import main
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.tasks.features import Numbers
+from vitrail.weights.kinds import meant
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -265,6 +266,8 @@ def test_without_a_network(name: str, hubs: Hubs) -> None:
         ("torch-vision:vit_b_16", ""),
         ("torchvison:vit_b_16", "torchvision:vit_b_16"),
         (TI, f"timm:{TI}"),
+        ("google/vit-base-patch16-224", "hf:google/vit-base-patch16-224"),
+        ("transformers:lab/small", "hf:lab/small"),
         ("https://huggingface.co/lab/small/tree/main", "hf:lab/small"),
     ],
 )
@@ -273,6 +276,15 @@ def test_an_unknown_name_offers_the_nearest(name: str, meant: str, hubs: Hubs) -
         vitrail.load(name)
     assert caught.value.hint.startswith(meant)
     assert hubs.connections == []
+
+
+def test_another_network_or_a_hub_that_is_none_is_not_offered(hubs: Hubs) -> None:
+    for name in ("timm:vit_small_patch16_dinov3", "timm:eva02_tiny_patch14_224", "vit_pytorch:ViT"):
+        with must_raise(UsageError, name) as caught:
+            vitrail.load(name)
+        assert not caught.value.hint.startswith(("timm:", "hf:", "torchvision:"))
+    for path in ("runs/latest", "S/16", "tests/none", "lab/none.safetensors"):
+        assert meant(path) == ""
 
 
 @pytest.mark.parametrize(("name", "code"), [("hf:lab/none", 3), ("timm:vit_tiny_patch16_242", 2)])

@@ -160,6 +160,23 @@ def test_the_proof_refuses_it(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
                     conversion.convert(module)
 
 
+def test_a_faint_image_shows_what_a_loud_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epsilon, where tokens are as large as the image makes them."""
+    fault = FAULTS["epsilon 1e-5"]
+    module: Any = made(fault, quiet=False)
+    with torch.no_grad():
+        for parameter in (module.patch_embed.proj.bias, module.pos_embed, module.cls_token):
+            parameter.zero_()
+        for block in module.blocks:
+            block.attn.proj.bias.zero_()
+    assert conversion.convert(module).gap < GAP
+    monkeypatch.setattr(conversion, "FAMILIES", (planted(fault),))
+    with must_raise(DataError):
+        conversion.convert(module)
+    monkeypatch.setattr(conversion, "LOUDNESS", (1.0, 1.0))
+    assert conversion.convert(module).gap < GAP
+
+
 # ---- the rules of the other families
 
 

@@ -20,10 +20,8 @@ from vitrail.model import Model, load
 from vitrail.model.foreign import Unstated
 from vitrail.model.model import origin_words
 from vitrail.model.origin import NOBODY
-from vitrail.model.sureness import MOST, Sureness, sureness
+from vitrail.model.sureness import HALF, MOST, Sureness, likeliest, spread, sureness
 from vitrail.weights.told import KINDS
-
-CLEARLY = 0.05  # of the mean top probability, before the second
 
 
 @contextlib.contextmanager
@@ -76,24 +74,22 @@ def _loaded(run: str, device: torch.device, given: dict[str, Any], images: Seque
         found = _surely(load(run, **given), images)
         if found is None:
             raise
-        means = {("0.5" if name == "as it is" else name): value for name, value in found.means.items()}
-        best, second = sorted(means.values(), reverse=True)[:2]
-        clear = best - second > CLEARLY
-        found = replace(found, means=means, surer=max(means, key=lambda name: means[name]))
-        hint = found.options() if clear else "--mean and --std of its training; none of these is clearly surer"
+        means = {(HALF if name == "as it is" else name): value for name, value in found.means.items()}
+        found = replace(found, means=means, surer=likeliest(means))
+        hint = found.options() if found.surer else "--mean and --std of its training; none of these is clearly surer"
         raise UsageError(f"{error.problem}; {found.sentence()}", hint) from error
 
 
 def _surely(model: Model, images: Sequence[str]) -> Sureness | None:
     """How sure the model is of the images that can be read; None where that says nothing."""
+    paths = [Path(name).expanduser() for name in images]
+    files = [file for path in paths for file in (readers.image_files(path) if path.is_dir() else [path])]
     readable: list[Image.Image] = []
-    for name in images:
-        path = Path(name).expanduser()
-        for file in readers.image_files(path) if path.is_dir() else [path]:
-            with contextlib.suppress(DataError):
-                readable.append(open_picture(file))
-            if len(readable) == MOST:
-                return sureness(model, readable)
+    for index in spread(len(files)):
+        with contextlib.suppress(DataError):
+            readable.append(open_picture(files[index]))
+        if len(readable) == MOST:
+            break
     return sureness(model, readable)
 
 
@@ -119,6 +115,9 @@ def told_of(typed: Told) -> dict[str, Any]:
         name, equals, value = (word.strip() for word in part.partition("="))
         if not (name and equals and value):
             raise UsageError(f"--told has '{part}', which is no NAME=VALUE", "--told heads=6,norm_eps=1e-6")
+        if name in told and told[name] != _value(value):
+            problem = f"--told says {name}={told[name]} and {name}={value}, which cannot both be"
+            raise UsageError(problem, f"--told {name}={value}, or the other alone")
         told[name] = _value(value)
     for name, given in (("mean", typed.mean), ("std", typed.std)):
         if given is not None:

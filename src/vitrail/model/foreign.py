@@ -110,6 +110,10 @@ def _model(
     if reads is None and all(name in converted.told for name in STATISTICS):
         reads = Preprocessing(network.config.image, "crop", CROP, channels=network.config.channels)
         assumed.append(f"resize {reads.resize}, crop ratio {reads.crop_ratio}, interpolation {reads.interpolation}")
+    lacking = [name for name in STATISTICS if name not in converted.told]
+    if reads is None and len(lacking) == 1:
+        problem = f"{found.origin}: {lacking[0]} is missing beside {(set(STATISTICS) - set(lacking)).pop()}"
+        raise UsageError(problem, f"{telling(**{lacking[0]: 0.5})}, or that of its training")
     if reads is None:
         height, width = network.config.image
         half = (0.5,) * network.config.channels

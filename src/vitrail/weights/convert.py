@@ -7,12 +7,13 @@ converted = from_tensors(tensors, told, where) tensors of a file, with what is t
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vitrail.errors import DataError, UsageError, some_of
+from vitrail.errors import DataError, UsageError, counted, some_of
 from vitrail.nn import STANDARD, ViT
 from vitrail.nn.blocks import initialise
 from vitrail.nn.networks import without_numbers
@@ -20,6 +21,7 @@ from vitrail.nn.twin import evaluating
 from vitrail.nn.vit import OWN
 from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import Facts, Family, is_of, renamed, sources
+from vitrail.weights.others import ELSE, why_not
 from vitrail.weights.probe import network_of, probe
 from vitrail.weights.told import telling
 
@@ -28,7 +30,6 @@ GAP = 2e-5  # the largest difference of two answers, relative to the largest num
 LOUDNESS = 1.0, 0.01  # deviations of the images that both answer: a wrong epsilon shows on a faint one
 SEED = 0
 HEADS = "head.", "head_dist."
-ELSE = "docs/weights.md lists what opens, and what serves the rest"
 GRANTED = ("norm_eps", "activation")  # what no tensor says, and a family may have alike in all members
 
 
@@ -87,9 +88,15 @@ def from_tensors(
         DataError: If the tensors are of no family, do not fit each other or are not finite.
         UsageError: If something has to be told; names it.
     """
-    kind = config and f" (config.json says {config.get('model_type') or config.get('architecture') or 'nothing'})"
+    stated = config and (config.get("model_type") or config.get("architecture"))
+    kind = config and f" (config.json says {stated or 'nothing'})"
+    if why := why_not(stated, tensors):
+        raise DataError(f"{where}{kind or ''}: it has {why}, and is no plain ViT", ELSE)
     family = family_of(list(tensors), f"{where}{kind or ''}")
-    said = None if config is None else family.of_config(config)
+    try:
+        said = None if config is None else family.of_config(config)
+    except DataError as error:
+        raise DataError(f"{where}: {error.problem}", error.hint) from error
     if config is not None and said is None:
         problem = f"{where}{kind}: the tensors bear names of {family.name}, which that is not"
         raise DataError(problem, f"weights and config.json of one plain ViT; {ELSE}")
@@ -130,19 +137,35 @@ def convert(module: nn.Module, told: Facts | None = None) -> Converted:
         UsageError: If the module is of no family.
         DataError: If it has what no plain ViT has, or the answers differ; nothing is returned then.
     """
+    if not isinstance(module, nn.Module):
+        raise _not_live(module)
     where, tensors = type(module).__name__, module.state_dict()
     for family in FAMILIES:
         facts = family.of_module(module)
         if facts is not None and is_of(family, list(tensors)):
             break
     else:
+        name = f"{type(module).__module__}.{where}"
+        published: Any = getattr(module, "pretrained_cfg", None)
+        architecture = published.get("architecture") if isinstance(published, Mapping) else None
+        if why := why_not(architecture or where, tensors):
+            raise UsageError(f"{name} has {why}, and is no plain ViT", ELSE)
         known = ", ".join(family.name for family in FAMILIES)
-        raise UsageError(
-            f"{type(module).__module__}.{where} is no plain ViT of {known}", "one of these, as a live module"
-        )
+        raise UsageError(f"{name} is no plain ViT of {known}", f"one of these, as a live module; {ELSE}")
     own = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
     converted = _converted(family, own, {**facts, **(told or {})}, where)
     return prove(converted, family.answer, module)
+
+
+def _not_live(given: object) -> UsageError:
+    """The error for what is no live network, with what opens it."""
+    if isinstance(given, str | Path):
+        return UsageError(f"a live network is converted, got the name '{given}'", f"vitrail.load({str(given)!r})")
+    if isinstance(given, Mapping):
+        problem = f"a live network is converted, got {counted(len(given), 'entry', 'entries')} by name"
+        return UsageError(problem, "vitrail.load(file) with the file of that state dict, or the module itself")
+    problem = f"a live network is converted, got {type(given).__name__}"
+    return UsageError(problem, "a torch.nn.Module; or vitrail.load(name) for a name or a file")
 
 
 def with_head(converted: Converted, classes: int) -> Converted:

@@ -23,7 +23,7 @@ from vitrail.errors import DataError, some_of
 Tensors = dict[str, Tensor]
 Facts = Mapping[str, Any]  # fields of ViTConfig, and `pooling`, which is told or assumed, never seen
 
-WRAPPERS = "_orig_mod.", "module.", "_orig_mod."  # torch.compile's, and of networks on many devices or averaged
+WRAPPERS = "_orig_mod.", "module.", "model.", "_orig_mod."  # torch.compile's, of many devices or averages, Lightning's
 COUNT = "n_averaged"  # torch's average over training has it beside the weights
 
 

@@ -1,12 +1,13 @@
 """What weights are called: names in hubs, kinds of files, and whose a folder is. Nothing of them is read here."""
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
 
-from vitrail.errors import nearest
 from vitrail.io import read_json
 
 HUBS = ("timm:", "hf:", "torchvision:")
+LIVE = ("vit_pytorch:", "vit-pytorch:")  # networks whose weights nobody publishes by name
 SAFE, ARRAYS, PICKLES, INDEX = ".safetensors", ".npz", (".pth", ".pt", ".bin", ".ckpt"), ".index.json"
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 WEIGHTS = (  # in a folder, the first that is there
@@ -16,6 +17,9 @@ WEIGHTS = (  # in a folder, the first that is there
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+ALIASES = {"transformers": "hf:", "huggingface": "hf:", "huggingface_hub": "hf:"}
+CLOSE = 0.75  # of a misspelt hub to what is meant
+REPOSITORY = re.compile(r"(?!runs/)[A-Za-z0-9][\w.-]+/[A-Za-z][\w.-]+(@[\w.-]+)?")  # and no size, such as S/16
 HUB_PAGE = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
 
 
@@ -24,7 +28,7 @@ def is_foreign(name: str | Path) -> bool:
     path = Path(name)
     if str(name).startswith(HUBS):
         return True
-    if not path.exists() and meant(str(name)):
+    if not path.exists() and (meant(str(name)) or str(name).startswith(LIVE)):
         return True
     if path.is_dir():
         return any((path / file).is_file() for file in WEIGHTS) and not is_ours(path)
@@ -54,5 +58,8 @@ def meant(name: str) -> str:
     if page:
         return f"hf:{page[1]}"
     named = colon and hub.isidentifier() and len(hub) > 1 and not rest.startswith("/")
-    close = nearest(hub + colon, HUBS) if named else None
-    return close + rest if close else ""
+    close = ALIASES.get(hub.lower()) or next(iter(get_close_matches(hub + colon, HUBS, 1, CLOSE)), "") if named else ""
+    if close:
+        return close + rest
+    file = name.endswith((SAFE, ARRAYS, *PICKLES, INDEX))
+    return f"hf:{name}" if REPOSITORY.fullmatch(name) and not file and not Path(name).parent.is_dir() else ""

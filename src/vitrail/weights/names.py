@@ -18,7 +18,8 @@ from typing import Any
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.io import read_json
-from vitrail.weights.kinds import CONFIG, HUBS, INDEX, PREPROCESSOR, WEIGHTS, is_pickle, meant
+from vitrail.weights.kinds import CONFIG, HUBS, INDEX, LIVE, PREPROCESSOR, WEIGHTS, is_pickle, meant
+from vitrail.weights.others import ELSE, why_not
 from vitrail.weights.published import timm_table
 
 PROCESSOR, CARD = "processor_config.json", "README.md"  # of images and texts together, as transformers 5 writes it
@@ -71,7 +72,10 @@ def _found(name: str | Path) -> Found:
         return _of_folder(path.parent, str(path), path)
     close = None if path.exists() else meant(str(name))
     if close:
-        raise UsageError(f"{name} is no file, and no hub is called so", close)
+        raise UsageError(f"{name} is no file or folder here, and no hub is called so", close)
+    if str(name).startswith(LIVE) and not path.exists():
+        hint = "vitrail.convert(module) with the live network, or the file of its state dict"
+        raise UsageError(f"{name}: nobody publishes weights of vit-pytorch by name", hint)
     return Found(path, str(path))
 
 
@@ -185,6 +189,8 @@ def _of_timm(name: str) -> Found:
     architecture, _, tag = name.partition(".")
     known = timm_table()
     if architecture not in known:
+        if why := why_not(architecture):
+            raise UsageError(f"timm:{name} has {why}, and is no plain ViT", ELSE)
         raise UsageError(
             f"timm:{name} is no plain ViT known here", f"timm:{nearest(architecture, known) or 'vit_tiny_patch16_224'}"
         )

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from vitrail.data.tensor_files import is_finite
-from vitrail.errors import DataError, UsageError, some_of
+from vitrail.errors import DataError, UsageError, counted, some_of
 from vitrail.nn import SIZES, Parts, ViT, ViTConfig, parts_of
 from vitrail.nn.networks import without_numbers
 from vitrail.weights.family import Tensors
-from vitrail.weights.told import EXAMPLES, Contradiction, contradiction, telling
+from vitrail.weights.told import EXAMPLES, HEADS, UNKNOWN, Contradiction, contradiction, telling
 
 PATCHES = "patch_embed.proj.weight"
 STARTS = 1e-5  # of LayerScale, for who makes a fresh network of this configuration; a loaded one has its own
@@ -125,22 +125,18 @@ def _hold_told(told: dict[str, Any], seen: dict[str, Any], where: str, assumed: 
         f"{name} ({what})" for name, what in WANTED.items() if name not in told and (name != "heads" or not heads)
     ]
     if missing:
-        likely = {**EXAMPLES, "heads": _fitting(seen["inner"])}
-        hint = telling(**{name: likely[name] for name in (word.split()[0] for word in missing)}) + MADE_WITH
+        likely = {**EXAMPLES, "heads": UNKNOWN}
+        hint = telling(**{name: likely[name] for name in (word.split()[0] for word in missing)})
+        hint += HEADS if not heads else MADE_WITH
         raise UsageError(f"{where}: no tensor says {', '.join(missing)}", hint)
     inner = seen.pop("inner")
     if inner % heads:
         problem = f"{where}: {inner} numbers cannot be shared among {heads} heads"
-        raise contradiction("heads", problem, telling(heads=_fitting(inner)))
+        raise contradiction("heads", problem, telling(heads=UNKNOWN) + HEADS)
     seen |= {"heads": heads, "head_dim": 0 if inner == seen["width"] else inner // heads}
     known = {field.name for field in fields(ViTConfig)}
     for name in [name for name in told if name not in known or name in seen]:
         del told[name]
-
-
-def _fitting(inner: int) -> int:
-    """The heads of about 64 numbers that share these: for hints."""
-    return next(each for each in range(max(1, inner // 64), 0, -1) if inner % each == 0)
 
 
 def _contrary(where: str, name: str, seen: object, told: object) -> Contradiction:
@@ -251,7 +247,8 @@ def _hold(found: Tensors, config: ViTConfig, parts: Parts, where: str) -> None:
             [f"{name} {shapes.get(name, 'is missing')} for {wanted.get(name, 'none')}" for name in wrong], 5
         )
         raise DataError(
-            f"{where}: {len(wrong)} tensors do not fit the network: {shown}", "the whole file of one network"
+            f"{where}: {counted(len(wrong), 'tensor does', 'tensors do')} not fit the network: {shown}",
+            "the whole file of one network",
         )
     other = [f"{name} {tensor.dtype}" for name, tensor in found.items() if not tensor.is_floating_point()]
     if other:

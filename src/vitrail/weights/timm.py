@@ -15,6 +15,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError
 from vitrail.weights.activation import activation_of
 from vitrail.weights.family import Facts, Family, Form, Rule, same
+from vitrail.weights.others import ELSE
 from vitrail.weights.published import timm_architectures
 
 TOGETHER = Form(  # queries; then keys and values
@@ -87,7 +88,7 @@ def of_config(config: Mapping[str, Any]) -> Facts | None:
     if not architecture:
         return None
     if architecture not in timm_architectures():
-        raise DataError(f"config.json says {architecture}, which is no plain ViT of timm known here", LIVE)
+        raise DataError(f"config.json says {architecture}, which is no plain ViT of timm known here", ELSE)
     arguments = {name: value for name, value in (config.get("model_args") or {}).items() if value is not None}
     published = config.get("pretrained_cfg") or {}
     pooling = arguments.pop("global_pool", None) or published.get("global_pool") or config.get("global_pool")
@@ -105,19 +106,16 @@ def of_config(config: Mapping[str, Any]) -> Facts | None:
         elif name == "norm_layer" and str(value).replace("_", "").lower() in NORMS:
             facts["norm_eps"] = EPSILON
         elif value and name not in SEEN | IDLE:  # what is off is as it is in a plain ViT
-            raise DataError(f"config.json says {name}={value!r}, which makes timm's network no plain ViT", LIVE)
+            raise DataError(f"config.json says {name}={value!r}, which makes timm's network no plain ViT", ELSE)
     names = config.get("label_names") or published.get("label_names")
     count = config.get("num_classes", published.get("num_classes"))
     return {**facts, "names": names} if names else {**facts, "projection": _projects(architecture, published, count)}
 
 
-LIVE = "vitrail.convert(module) with timm's live network, proved or refused; docs/weights.md names what serves the rest"
-
-
 def _known(argument: str, value: Any, known: Mapping[str, str]) -> str:
     if value not in known:
         raise DataError(
-            f"config.json says {argument}={value!r}, which no plain ViT has; known: {', '.join(known)}", LIVE
+            f"config.json says {argument}={value!r}, which no plain ViT has; known: {', '.join(known)}", ELSE
         )
     return known[value]
 

@@ -20,7 +20,22 @@ KINDS: dict[str, Any] = {**get_type_hints(ViTConfig), "pooling": Literal[POOLING
 ZERO = ("classes", "head_dim", "mlp_dim", "registers")  # which may be 0, as in `ViTConfig`
 NOISE = ("dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
 Said = make_dataclass("Said", [(name, kind | None, field(default=None)) for name, kind in KINDS.items()])
-EXAMPLES: dict[str, Any] = {each.name: each.default for each in fields(ViTConfig)} | {"mean": 0.5, "std": 0.5}
+HEADS = ", where N is the number it was trained with"
+
+
+class _Unknown:
+    """Stands in a hint for a number that nobody but who trained the network knows."""
+
+    def __repr__(self) -> str:
+        return "N"
+
+
+UNKNOWN = _Unknown()
+EXAMPLES: dict[str, Any] = {each.name: each.default for each in fields(ViTConfig)} | {
+    "mean": 0.5,
+    "std": 0.5,
+    "heads": UNKNOWN,
+}
 
 
 class Contradiction(DataError):
@@ -81,7 +96,9 @@ def checked(told: Mapping[str, Any] | None) -> dict[str, Any]:
         except UsageError as error:
             choices = get_args(KINDS[name]) if get_origin(KINDS[name]) is Literal else ()
             example = nearest(str(value), choices) or EXAMPLES[name]
-            raise UsageError(f"told: {error.problem}", telling(**{name: example})) from error
+            raise UsageError(
+                f"told: {error.problem}", telling(**{name: example}) + (HEADS if example is UNKNOWN else "")
+            ) from error
         found[name] = tuple(value) if isinstance(value, list) else value
     return found
 
