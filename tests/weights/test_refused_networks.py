@@ -1,0 +1,77 @@
+"""What is no plain ViT, or no network at all: why it is refused is said of the file, and nothing else is offered."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+import transformers
+from safetensors.torch import save_file
+from torch import nn
+
+import vitrail
+from tests.cli.command import DATA, call, must_refuse
+from tests.errors import must_raise
+from tests.weights.families import redrawn
+from vitrail.errors import DataError, UsageError
+from vitrail.weights.others import ROTARY, WINDOWS, why_not
+from vitrail.weights.published import timm_architectures
+
+SMALL: Any = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32, "patch_size": 16}
+WINDOWED: Any = {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "image_size": 32, "patch_size": 4}
+LAYERS: Any = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "vit_small_patch16_dinov3": (lambda: timm.create_model("vit_small_patch16_dinov3", **SMALL), ROTARY),
+    "eva02_tiny_patch14_224": (lambda: timm.create_model("eva02_tiny_patch14_224", **SMALL), ROTARY),
+    "swin": (lambda: transformers.SwinModel(transformers.SwinConfig(**WINDOWED, window_size=4)), WINDOWS),
+    "dinov3_vit": (lambda: transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**LAYERS, image_size=32)), ROTARY),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_why_a_network_is_refused(name: str, tmp_path: Path) -> None:
+    make, why = REFUSED[name]
+    module = make()
+    key = "architecture" if name in timm.list_models() else "model_type"
+    save_file(
+        {name: tensor.contiguous() for name, tensor in module.state_dict().items()}, tmp_path / "model.safetensors"
+    )
+    (tmp_path / "config.json").write_text(json.dumps({key: name}))
+    with must_raise(DataError, name) as caught:
+        vitrail.load(tmp_path)
+    found = call("models", tmp_path)
+    must_refuse(found, DATA, f"{tmp_path} {name} {why}")
+    assert "convert" not in found.hint
+    assert found.hint == caught.value.hint
+    with must_raise(UsageError, why) as live:
+        vitrail.convert(module)
+    assert live.value.hint == found.hint
+
+
+def test_nothing_that_opens_is_refused_so() -> None:
+    assert [name for name in timm_architectures() if why_not(name)] == []
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_what_is_no_live_network() -> None:
+    given: list[Any] = ["timm:vit_tiny_patch16_224", Path("a.pth"), {}, 3, None]
+    for value in given:
+        with must_raise(UsageError) as caught:
+            vitrail.convert(value)
+        assert "vitrail.load(" in caught.value.hint
+        if isinstance(value, str | Path):
+            assert repr(str(value)) in caught.value.hint
+
+
+@torch.no_grad()
+def test_a_checkpoint_of_lightning(tmp_path: Path) -> None:
+    """Whose module holds the network under `model`, with what else it keeps beside."""
+    module = redrawn(timm.create_model("vit_tiny_patch16_224", **SMALL, num_classes=5))
+    state = {f"model.{name}": tensor for name, tensor in module.state_dict().items()}
+    torch.save({"epoch": 1, "state_dict": state, "callbacks": {}}, tmp_path / "last.ckpt")
+    model = vitrail.load(tmp_path / "last.ckpt", told={"heads": 3, "mean": 0.5, "std": 0.5})
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(model.network(images), module(images), rtol=1e-5, atol=1e-5)
