@@ -5,7 +5,7 @@ answered under each of the usual pairs. Measured on that network, whole and with
 expects the other pairs (1,000 draws of 24 of 100 photographs): a pair that was right is called in question in at most
 0.2 %, ImageNet's for 0.5 in 99 %, 0.5 for ImageNet's in 69 %, and ImageNet's and CLIP's for each other hardly ever:
 they differ too little. Where a model has no pair of its own (`likeliest`) it is therefore 0.5 or the better of these
-two: 0.5 is named in 96 %, and ImageNet's or CLIP's where one is right in 71 % and 54 %, of which every fifth and every
+two: 0.5 is named in 96 %, and ImageNet's or CLIP's where one is right in 71 % and 54 %, of which every sixth and every
 fourth time the other of the two. 0.5 was never named for them, nor they for 0.5.
 """
 
