@@ -21,6 +21,7 @@ from vitrail.cli import weights as opening
 from vitrail.cli.args import Weights
 from vitrail.data.decode import open_picture
 from vitrail.model.sureness import MOST, Sureness
+from vitrail.nn.cost import flops, parameters
 from vitrail.training.settings import read_yaml
 
 NAMES = ("ant", "bee, with a comma", "chat noir", "d\u00e9j\u00e0 vu")
@@ -53,6 +54,28 @@ def told(*words: object) -> dict[str, Any]:
 
 
 # ---- vitrail models
+
+
+@pytest.mark.parametrize(
+    ("row", "parts"),
+    [
+        ("timm SigLIP", {"pooling": "attention"}),
+        ("transformers DINOv2 classifier", {"mlp": "swiglu", "pooling": "class_and_mean", "head": "of_two"}),
+    ],
+)
+def test_a_network_with_parts_of_its_own_is_counted_as_it_is(row: str, parts: dict, tmp_path: Path) -> None:
+    """A plain network of the same sizes is another one."""
+    _, folder = ROWS[row].make(tmp_path)
+    network = vitrail.load(folder, told={"mean": 0.5, "std": 0.5}).network
+    held = sum(parameter.numel() for parameter in network.parameters())
+    found = told(folder)
+    assert found["parts"] == parts
+    assert found["parameters"] == sum(layer["parameters"] for layer in found["layers"]) == held
+    assert found["parameters"] != parameters(network.config)
+    assert found["flops"] == sum(layer["flops"] for layer in found["layers"]) != flops(network.config)
+    line = next(line for line in call("models", folder).out.splitlines() if line.startswith("other than"))
+    assert all(f"{slot} {name}" in line for slot, name in parts.items())
+    assert "mean" not in line.replace("class_and_mean", "")
 
 
 def test_every_option_of_weights_changes_what_models_says(file: Path, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 import transformers
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 import vitrail
 from tests.errors import must_raise
@@ -22,6 +24,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 from vitrail.model.model import Model, resized
 from vitrail.nn import ViT, resized as resize
+from vitrail.nn.cost import layers
 from vitrail.nn.embedding import RESIZE_RULES, Size
 from vitrail.weights.convert import family_of, from_tensors
 from vitrail.weights.family import renamed, stripped, written
@@ -80,6 +83,7 @@ def test_it_opens_and_answers_as_its_peer(name: str, tmp_path: Path, monkeypatch
     assert resized(live, config.image).network is live.network
 
     check_grey(live)
+    check_cost(live.network)
     assert all(torch.equal(before[key], tensor) for key, tensor in module.state_dict().items())
 
 
@@ -89,6 +93,20 @@ def check_grey(model: Model) -> None:
     grey = resized(model, channels=1)
     three = model.network(model.preprocessing.normalise(pixels.expand(-1, 3, -1, -1)))
     assert gap(grey.network(grey.preprocessing.normalise(pixels)), three) < 1e-5
+
+
+def check_cost(network: ViT) -> None:
+    """The table of layers adds up to what the network holds, and to what torch counts while it runs on numbers."""
+    held, asks = sum(one.numel() for one in network.parameters()), [one.requires_grad for one in network.parameters()]
+    network.requires_grad_(False)  # torch's own counter stumbles over a parameter that is read as a token
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        network(torch.zeros(1, 3, *network.config.image))
+    for grad in (True, False):
+        rows = layers(network.requires_grad_(grad))
+        assert sum(row.parameters for row in rows) == held
+        assert sum(row.flops for row in rows) == counter.get_total_flops()
+    for parameter, before in zip(network.parameters(), asks, strict=True):
+        parameter.requires_grad_(before)
 
 
 def under_another_rule(network: ViT, size: Size, images: Tensor) -> dict[str, Tensor]:

@@ -17,6 +17,8 @@ from vitrail.model.foreign import Unstated, model_of
 from vitrail.model.origin import look_at
 from vitrail.nn import SIZES, ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.cost import Config, Layer, layers
+from vitrail.nn.networks import build, without_numbers
+from vitrail.nn.parts import names_of
 from vitrail.weights.kinds import is_foreign
 
 SIZES_HAVE = ("image_size", "channels")  # what may be said of a size, too
@@ -37,11 +39,12 @@ def run(typed: Models, command: str) -> int:
         if given:
             flag = f"--{next(iter(given)).replace('_', '-')}"
             raise UsageError(f"the model in {typed.size} has its own {flag}", f"vitrail models {typed.size}")
-        return _print(typed, load(typed.size).network.config)
+        return _print(typed, load(typed.size).network)
     if typed.image_size is not None:
         given["image_size"] = size_of(typed.image_size)
     if typed.size:
-        return _print(typed, ViTConfig.from_size(typed.size, **given))
+        with without_numbers():
+            return _print(typed, build(ViTConfig.from_size(typed.size, **given)))
     names = [f"{letter}/{14 if letter in 'Hg' else 16}" for letter in SIZES]
     rows = [(name, ViTConfig.from_size(name, **given)) for name in names]
     if typed.json:
@@ -79,7 +82,7 @@ def _of_others(typed: Models) -> int:
         "reads": reads,
         model.output.describe()[0]: model.output.describe()[1],
     }
-    return _print(typed, model.network.config, known)
+    return _print(typed, model.network, known)
 
 
 def _words(reads: Preprocessing) -> str:
@@ -89,10 +92,10 @@ def _words(reads: Preprocessing) -> str:
     return f"images of {size}: {how}; mean {reads.mean}, std {reads.std}"
 
 
-def _print(typed: Models, config: Config, known: Mapping[str, Any] | None = None) -> int:
+def _print(typed: Models, network: Any, known: Mapping[str, Any] | None = None) -> int:
     """The layers of a network, their sums, and what else is known."""
-    rows = layers(config)
-    facts = _facts(typed.size, config, rows)
+    config, parts, rows = network.config, names_of(network.parts), layers(network)
+    facts: dict[str, Any] = _facts(typed.size, config, rows) | ({"parts": parts} if parts else {})
     if typed.json:
         print_json({**facts, **(known or {}), "layers": [layer._asdict() for layer in rows]})
         return 0
@@ -100,8 +103,9 @@ def _print(typed: Models, config: Config, known: Mapping[str, Any] | None = None
     say("")
     size = f"{facts['parameters']:,} parameters, {_flops(facts['flops'])} for {_sample(config)}"
     say(f"{typed.size}: {size} (2 per multiply-add, forward; training takes about 3 times that)")
-    if isinstance(config, ViTConfig) and (switches := _switches(config)):
-        say(f"other than the paper's: {', '.join(switches)}")
+    switches = {**(_switches(config) if isinstance(config, ViTConfig) else {}), **parts}  # a part is what is there
+    if switches:
+        say(f"other than the paper's: {', '.join(f'{name} {value}' for name, value in switches.items())}")
     if known:
         print_table([(name.replace("_", " "), str(value)) for name, value in known.items() if value], left=2)
     return 0
@@ -118,11 +122,11 @@ def _sample(config: Config) -> str:
             return f"one picture of {config.image[0]} x {config.image[1]}"
 
 
-def _switches(config: ViTConfig) -> list[str]:
+def _switches(config: ViTConfig) -> dict[str, Any]:
     """What is set otherwise than by default; sizes are in the table."""
     size = {"image_size", "patch_size", "channels", "classes", "width", "depth", "heads", "head_dim", "mlp_dim"}
-    kept = [field for field in fields(config) if field.name not in size]
-    return [f"{f.name} {getattr(config, f.name)}" for f in kept if getattr(config, f.name) != f.default]
+    kept = {field.name: (getattr(config, field.name), field.default) for field in fields(config)}
+    return {name: value for name, (value, usual) in kept.items() if name not in size and value != usual}
 
 
 def _print_sizes(rows: list[tuple[str, ViTConfig]]) -> None:

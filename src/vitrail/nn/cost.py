@@ -7,14 +7,15 @@ target at once, as it is trained, whose length may be chosen.
 """
 
 import copy
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitrail.nn.networks import NetworkConfig, build, example_inputs
+from vitrail.nn.networks import NetworkConfig, build, example_inputs, without_numbers
 from vitrail.nn.record import Record
 from vitrail.nn.seq2seq import ImageToSequence, Transformer
 from vitrail.nn.vit import ViT
@@ -32,32 +33,40 @@ class Layer(NamedTuple):
     flops: int
 
 
+class Ran(NamedTuple):
+    """What a run left behind: its record, and of each module its own FLOPs and the shape of what it gave."""
+
+    record: Record
+    own: Counter[str]
+    shapes: dict[str, tuple[int, ...]]
+
+    def flops(self, name: str) -> int:
+        """Of a module and all inside it."""
+        return sum(number for each, number in self.own.items() if f"{each}.".startswith(f"{name}."))
+
+
 def layers(of: Config | nn.Module, source: int | None = None, target: int | None = None) -> tuple[Layer, ...]:
     """The layers in the order in which a sample meets them; a stack's blocks are rows `blocks.0.…` to `blocks.L-1.…`.
 
     Args:
-        of: A configuration, or a network with parts of its own; left as it is.
+        of: A configuration, or a network, which may have parts of its own and is left as it is.
         source: Ids that are read, where ids are; as many as may be written when None.
         target: Ids that are written, where ids are; as many as may be when None.
     """
-    with torch.device("meta"):
-        network = copy.deepcopy(of).to("meta").eval() if isinstance(of, nn.Module) else build(of).eval()
-        inputs, record = example_inputs(network, 1, source, target), Record()
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        network(*inputs, record=record)
-    flops = {place.partition(".")[2]: sum(each.values()) for place, each in counter.get_flop_counts().items()}
+    network = _without_numbers(of)
+    ran = _run(network, *example_inputs(network, 1, source, target))
     match network:
         case ViT():
-            rows = _vit(network, "", record, flops)
+            rows = _vit(network, "", ran)
         case ImageToSequence():
-            read = (row for row in _vit(network.encoder, "encoder.", record, flops) if row.name != "encoder.head")
-            rows = (*read, *_stack(network.decoder, "decoder.", record, flops))
+            read = (row for row in _vit(network.encoder, "encoder.", ran) if row.name != "encoder.head")
+            rows = (*read, *_stack(network.decoder, "decoder.", ran))
         case Transformer():
             embed = network.source_embed
             rows = (
-                Layer("encoder.embed", _shape(record["encoder.tokens"]), _count(embed), 0),
-                *_stack(network.encoder, "encoder.", record, flops),
-                *_stack(network.decoder, "decoder.", record, flops),
+                Layer("encoder.embed", _shape(ran.record["encoder.tokens"]), _count(embed), 0),
+                *_stack(network.encoder, "encoder.", ran),
+                *_stack(network.decoder, "decoder.", ran),
             )
         case _:
             raise TypeError(f"layers are known of the library's networks, got {type(network).__name__}")
@@ -66,8 +75,7 @@ def layers(of: Config | nn.Module, source: int | None = None, target: int | None
 
 def parameters(of: Config | nn.Module) -> int:
     """Number of parameters."""
-    with torch.device("meta"):
-        return _count(of if isinstance(of, nn.Module) else build(of))
+    return _count(_without_numbers(of))
 
 
 def flops(of: Config | nn.Module, source: int | None = None, target: int | None = None) -> int:
@@ -75,56 +83,98 @@ def flops(of: Config | nn.Module, source: int | None = None, target: int | None 
     return sum(layer.flops for layer in layers(of, source, target))
 
 
-def _vit(network: ViT, at: str, record: Record, flops: dict[str, int]) -> Iterator[Layer]:
+def _without_numbers(of: Config | nn.Module) -> nn.Module:
+    """The network on `meta`, in eval mode, whose parameters ask for no gradient."""
+    if not isinstance(of, nn.Module):
+        with without_numbers():
+            return build(of).eval().requires_grad_(False)
+    kept = {id(each): nn.Parameter(each.detach().to("meta"), requires_grad=False) for each in of.parameters()}
+    fixed = {id(each): each.detach().to("meta") for each in of.buffers()}
+    return copy.deepcopy(of, {**kept, **fixed}).eval()
+
+
+def _run(network: nn.Module, *inputs: Tensor) -> Ran:
+    """Run a network once; what torch counts is the innermost module's that runs."""
+    ran, counter, inside = Ran(Record(), Counter(), {}), FlopCounterMode(display=False), [""]
+
+    def settle() -> None:
+        ran.own[inside[-1]] += counter.get_total_flops() - ran.own.total()
+
+    def enters(name: str) -> Callable[..., None]:
+        def hook(*_: object) -> None:
+            settle()
+            inside.append(name)
+
+        return hook
+
+    def leaves(module: nn.Module, given: object, output: Any) -> None:
+        settle()
+        name = inside.pop()
+        if isinstance(output, Tensor):
+            ran.shapes[name] = _shape(output)
+
+    for name, module in network.named_modules():
+        module.register_forward_pre_hook(enters(name))
+        module.register_forward_hook(leaves)
+    with counter, torch.no_grad():
+        network(*inputs, record=ran.record)
+    return ran
+
+
+def _vit(network: ViT, at: str, ran: Ran) -> Iterator[Layer]:
     """A ViT, from patches to logits."""
-    config, (tokens, width) = network.config, _shape(record[f"{at}tokens"])
+    config, (tokens, width) = network.config, _shape(ran.record[f"{at}tokens"])
     prefix = [token for token in (network.cls_token, network.dist_token, network.reg_token) if token is not None]
     learnt = [network.pos_embed] if isinstance(network.pos_embed, nn.Parameter) else []
     embed = f"{at}patch_embed"
-    yield Layer(embed, (tokens - config.prefix, width), _count(network.patch_embed), flops.get(embed, 0))
+    yield Layer(embed, (tokens - config.prefix, width), _count(network.patch_embed), ran.flops(embed))
     yield Layer(f"{at}prefix tokens", (config.prefix, width), sum(token.numel() for token in prefix), 0)
     yield Layer(f"{at}positions", (tokens, width), sum(table.numel() for table in learnt), 0)
     for module, name in ((network.norm_pre, "norm_pre"), (network.blocks, "blocks"), (network.norm, "norm")):
-        yield from _inside(module, at + name, (tokens, width), record, flops)
-    yield from _inside(network.pool, f"{at}pool", (width,), record, flops)
-    heads = [f"{at}head", f"{at}head_dist"]
+        yield from _inside(module, at + name, (tokens, width), ran)
+    yield from _inside(network.pool, f"{at}pool", (width,), ran)
     maps = _count(network.head) + _count(network.head_dist)
-    yield Layer(heads[0], (config.classes,), maps, sum(flops.get(name, 0) for name in heads))
+    yield Layer(f"{at}head", (config.classes,), maps, ran.flops(f"{at}head") + ran.flops(f"{at}head_dist"))
 
 
-def _stack(stack: nn.Module, at: str, record: Record, flops: dict[str, int]) -> Iterator[Layer]:
+def _stack(stack: nn.Module, at: str, ran: Ran) -> Iterator[Layer]:
     """The blocks of a network of sequences; a decoder's stand between its embedding and its output map."""
-    shape, children = _shape(record[f"{at}tokens"]), dict(stack.named_children())
+    shape, children = _shape(ran.record[f"{at}tokens"]), dict(stack.named_children())
     if "embed" in children:
         yield Layer(f"{at}embed", shape, _count(children["embed"]), 0)
     for name in ("blocks", "norm"):
-        yield from _inside(children[name], at + name, shape, record, flops)
+        yield from _inside(children[name], at + name, shape, ran)
     if "embed" in children:  # the map may be the embedding, so it runs in the decoder itself
-        blocks = sum(flops[f"{at}blocks.{index}"] for index in range(len(list(children["blocks"].children()))))
-        yield Layer(f"{at}head", _shape(record["logits"]), _count(children.get("head")), flops["decoder"] - blocks)
+        whole, blocks = ran.flops(at.removesuffix(".")), ran.flops(f"{at}blocks")
+        yield Layer(f"{at}head", _shape(ran.record["logits"]), _count(children.get("head")), whole - blocks)
 
 
-def _inside(
-    module: nn.Module, at: str, shape: tuple[int, ...], record: Record, flops: dict[str, int]
-) -> Iterator[Layer]:
-    """Every part that has parameters of its own; the products of an attention stand in front of its output map."""
+def _inside(module: nn.Module, at: str, shape: tuple[int, ...], ran: Ran) -> Iterator[Layer]:
+    """Every part with parameters or products of its own; those of an attention stand in front of its output map."""
+    shown = "."  # what begins with it stands in the rows of an attention
     for name, part in module.named_modules(prefix=at):
+        if name.startswith(shown):
+            continue
         block, _, last = name.rpartition(".")
-        if last in ATTENTIONS:
-            kept = record.kept(block if last == "attn" else f"{block}.{last.removesuffix('_attn')}")
+        place = block if last == "attn" else f"{block}.{last.removesuffix('_attn')}"
+        maps = [_row(each, one, shape, ran) for each, one in part.named_modules(prefix=name) if _own(one)]
+        if maps and last in ATTENTIONS and place in ran.record.attentions():
+            shown = f"{name}."
+            kept = ran.record.kept(place)
             (_, heads, queries, size), keys = kept.queries.shape, kept.keys.shape[2]
             products = 4 * heads * queries * keys * size
-            maps = [_row(each, one, shape, flops) for each, one in part.named_modules(prefix=name) if _own(one)]
-            rest = flops[name] - products - sum(row.flops for row in maps[1:])  # a context is mapped outside its map
+            rest = ran.flops(name) - products - sum(row.flops for row in maps[1:])  # a context has no map
             maps[0] = maps[0]._replace(flops=rest)
             inner = Layer(f"{block}.{last.removesuffix('attn')}attention", (heads, queries, keys), 0, products)
             yield from (*maps[:-1], inner, maps[-1])
-        elif _own(part) and not any(f".{attention}." in name for attention in ATTENTIONS):
-            yield _row(name, part, shape, flops)
+        elif _own(part) or ran.own[name]:
+            yield _row(name, part, shape, ran)
 
 
-def _row(name: str, part: nn.Module, shape: tuple[int, ...], flops: dict[str, int]) -> Layer:
-    return Layer(name, (*shape[:-1], getattr(part, "out_features", shape[-1])), _own(part), flops.get(name, 0))
+def _row(name: str, part: nn.Module, shape: tuple[int, ...], ran: Ran) -> Layer:
+    """A module: without those inside it, and with the shape of what it gave where it was called."""
+    made = (*shape[:-1], getattr(part, "out_features", shape[-1]))
+    return Layer(name, ran.shapes.get(name, made), _own(part), ran.own[name])
 
 
 def _own(part: nn.Module) -> int:
