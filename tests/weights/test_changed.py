@@ -1,5 +1,6 @@
 """What is not as it was in the files is done as the source does it, and said: a size, a head, an average, names."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 import vitrail
+from tests.cli.command import call
 from tests.errors import must_raise
 from tests.weights.families import DINOV2, NETWORK, SMALL, redrawn
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.tensor_files import digest_of
 from vitrail.errors import UsageError
 from vitrail.model.origin import look_at
 from vitrail.tasks.features import Numbers
@@ -194,18 +197,63 @@ def test_two_heads_and_none(tmp_path: Path) -> None:
     assert vitrail.convert(redrawn(clip), told={"classes": 3}).task.name == "classify"
 
 
-def test_a_head_of_known_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who vouches for the rest still says how images go in; nobody vouches for the answers."""
+@pytest.fixture
+def vouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file whose weights a row of the table knows."""
     old = vitrail.convert(network(0), preprocessing=READS)
     row = {"name": "a row", "by": "a test", "classes": "", "licence": "mit", "preprocessing": READS.to_dict()}
     with torch.no_grad():
         row["answers"] = shown(old.network(drawn_image(READS))).tolist()
     monkeypatch.setattr(knowing, "known_table", lambda: {fingerprint(old.network.state_dict()): row})
     save_file(network(0).state_dict(), tmp_path / "weights.safetensors")
-    assert "a row" in vitrail.load(tmp_path / "weights.safetensors", told={"heads": 3}).facts["vouched"]
-    new = vitrail.load(tmp_path / "weights.safetensors", told={"heads": 3, "classes": 4})
+    return tmp_path / "weights.safetensors"
+
+
+def test_a_head_of_known_weights(vouched: Path) -> None:
+    """Who vouches for the rest still says how images go in; nobody vouches for the answers."""
+    assert "a row" in vitrail.load(vouched, told={"heads": 3}).facts["vouched"]
+    new = vitrail.load(vouched, told={"heads": 3, "classes": 4})
     assert new.preprocessing == READS
     assert new.facts["licence"] == "mit"
     assert "a row" not in new.facts["vouched"]
     with must_raise(UsageError):
-        vitrail.load(tmp_path / "weights.safetensors", told={"heads": 4, "classes": 4})
+        vitrail.load(vouched, told={"heads": 4, "classes": 4})
+
+
+@pytest.mark.parametrize("asked", [{"image_size": 48}, {"channels": 1}, {"image_size": 48, "channels": 1}])
+def test_a_vouch_is_for_the_network_before_it_was_adapted(asked: dict[str, int], vouched: Path) -> None:
+    """In the facts, in a saved folder and its card, and where a saved one is adapted later; both say the same."""
+    told, changes = {"heads": 3}, {"image_size": "resized", "channels": "grey"}
+    plain, other = vitrail.load(vouched, told=told), vitrail.load(vouched, told=told, **asked)
+    wanted = {changes[name] for name in asked}
+    assert {name for name in changes.values() if name in other.facts} == wanted
+    assert not {*changes.values(), "changed_weights"} & plain.facts.keys()
+    assert other.facts["vouched"].startswith(f"{plain.facts['vouched']}, before ")
+    assert ("48 x 48" in other.facts["vouched"]) == ("image_size" in asked)
+    assert ("grey" in other.facts["vouched"]) == ("channels" in asked)
+    assert other.facts["vouched_weights"] == plain.facts["vouched_weights"]  # of what was vouched for
+    assert other.facts["changed_weights"] == digest_of(other.network.state_dict())
+    assert "told" not in other.facts.get("resized", ""), "who vouches says whose positions they are"
+
+    saved = vitrail.save(other, vouched.parent / "saved")
+    assert vitrail.load(saved).facts == other.facts
+    assert f"| vouched | {other.facts['vouched']} |" in (saved / "README.md").read_text()
+    assert vitrail.load(vitrail.save(plain, vouched.parent / "plain"), **asked).facts == other.facts
+    with torch.no_grad():
+        other.network.head.bias += 1
+    assert not {"name", "vouched", "changed_weights"} & vitrail.load(vitrail.save(other, saved)).facts.keys()
+
+
+def test_every_change_is_said_at_the_terminal(vouched: Path, tmp_path: Path) -> None:
+    PHOTO.save(tmp_path / "photo.png")
+    words = ("--told", "heads=3,classes=4", "--image-size", 48, "--channels", 1)
+    facts = vitrail.load(vouched, told={"heads": 3, "classes": 4}, image_size=48, channels=1).facts
+    found = call("predict", vouched, tmp_path / "photo.png", *words)
+    assert found.code == 0, found.err
+    models = json.loads(call("models", vouched, *words, "--json").out)
+    for name in ("head", "resized", "grey"):
+        assert facts[name] in found.err
+        assert models[name] == facts[name]
+    page = tmp_path / "page.html"
+    assert call("explain", vouched, tmp_path / "photo.png", *words, "--out", page, "--method", "rollout").code == 0
+    assert all(facts[name] in page.read_text() for name in ("head", "resized", "grey"))

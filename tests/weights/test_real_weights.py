@@ -20,7 +20,7 @@ import vitrail
 from tests.errors import must_raise
 from tests.real import real_data, real_photographs
 from tests.weights.test_planted_faults import FAULTS, planted
-from vitrail.errors import DataError
+from vitrail.errors import DataError, UsageError
 from vitrail.model import Model
 from vitrail.weights import convert as conversion
 from vitrail.weights.convert import GAP
@@ -125,13 +125,18 @@ ON_REAL = [
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ON_REAL)
 def test_planted_faults_are_seen_on_it(name: str, peer: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the proof, since nothing before it refuses them; but for an epsilon nobody vouches for what they make, too."""
+    """By the proof, since nothing before it refuses them; and nobody vouches for what they make."""
     assert known(conversion.convert(peer).network) is not None
     monkeypatch.setattr(conversion, "FAMILIES", (planted(FAULTS[name]),))
     monkeypatch.setattr(conversion, "GAP", float("inf"))
     wrong = conversion.convert(peer)
     assert (wrong.gap or 0) > GAP
-    assert known(wrong.network) is None or name == "epsilon 1e-5"  # which shows on a faint image, and not on that one
+    assert known(wrong.network) is None
     monkeypatch.setattr(conversion, "GAP", GAP)
     with must_raise(DataError):
         conversion.convert(peer)
+
+
+def test_a_told_epsilon_that_is_not_theirs_is_refused(data: Path) -> None:
+    with must_raise(UsageError, "gap"):
+        vitrail.load(data / "vit_ti16" / "model.safetensors", told={"norm_eps": 1e-5})

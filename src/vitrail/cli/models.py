@@ -15,6 +15,7 @@ from vitrail.errors import UsageError
 from vitrail.model import load
 from vitrail.model.foreign import Unstated, model_of
 from vitrail.model.origin import look_at
+from vitrail.model.vouch import CHANGES
 from vitrail.nn import SIZES, ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.cost import Config, Layer, layers
 from vitrail.nn.networks import build, without_numbers
@@ -22,7 +23,7 @@ from vitrail.nn.parts import names_of
 from vitrail.weights.kinds import is_foreign
 
 SIZES_HAVE = ("image_size", "channels")  # what may be said of a size, too
-ABOUT = ("trained_with", "weights", "head", "resized", "class_names", "licence", "vouched")  # facts
+ABOUT = ("trained_with", *CHANGES, "class_names", "licence", "vouched")  # facts
 
 
 def run(typed: Models, command: str) -> int:

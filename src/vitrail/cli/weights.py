@@ -19,8 +19,8 @@ from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError
 from vitrail.model import Model, load
 from vitrail.model.foreign import Unstated
 from vitrail.model.model import origin_words
-from vitrail.model.origin import NOBODY
 from vitrail.model.sureness import HALF, MOST, Sureness, likeliest, spread, sureness
+from vitrail.model.vouch import NOBODY
 from vitrail.weights.told import KINDS
 
 
@@ -42,7 +42,7 @@ def typed_hints(typed: Told) -> Iterator[None]:
 
 
 def load_weights(run: str, device: torch.device, typed: Weights, images: Sequence[str] = ()) -> Model:
-    """The model of weights, of which something may have been typed; says who vouches for it.
+    """The model of weights, of which something may have been typed; says who vouches for it, and what is not as it was.
 
     Args:
         run: What names them.

@@ -18,12 +18,11 @@ from vitrail.data.hugging_face import from_hugging_face
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import check_size, digest_of
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError
-from vitrail.model.model import CLASSIFY, Model
+from vitrail.model.model import CLASSIFY, Model, resized
 from vitrail.model.origin import Origin, look_at, look_at_live, of_a_stranger
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import outputs_of
 from vitrail.tasks.features import Features, Numbers
-from vitrail.weights.adapt import adapted, resize_words
 from vitrail.weights.convert import Converted
 from vitrail.weights.known import Known
 from vitrail.weights.names import Found
@@ -131,9 +130,8 @@ def _model(
             reads = replace(reads, size=network.config.image)
     scaled = [side / reads.crop_ratio for side in reads.size]
     check_size(found.weights, int(12 * scaled[0] * scaled[1]))  # of an image on its way
-    network, reads = adapted(network, reads, image_size, channels)
-    stated = found.config is not None or "position_resize" in converted.told
-    carried = resize_words(converted.network.config, network.config, stated)
+    if image_size is not None:
+        reads = replace(reads, size=network.config.image)  # until the network is resized
     facts = {
         "origin": found.origin,
         **({"name": row.name} if row else {}),
@@ -145,11 +143,11 @@ def _model(
         **({"assumed": "; ".join(assumed)} if assumed and not row else {}),
         **({"left_out": ", ".join(converted.skipped)} if converted.skipped else {}),
         **converted.changed,
-        **({"resized": carried} if carried else {}),
+        "vouched_weights": digest_of(network.state_dict()),
     }
     task = CLASSIFY if isinstance(output, Classes) else Features()
-    facts["vouched_weights"] = digest_of(network.state_dict())
-    return Model(network.to(device), reads, output, task, facts=facts)
+    model = resized(Model(network, reads, output, task, facts=facts), image_size, channels, origin.doubt)
+    return replace(model, network=model.network.to(device))
 
 
 def _differ(one: Preprocessing, other: Preprocessing) -> bool:

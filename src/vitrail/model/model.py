@@ -17,6 +17,7 @@ from vitrail.data.decode import open_picture
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
+from vitrail.model.vouch import adapted_facts, changes_of
 from vitrail.nn import Search, ViT, evaluating
 from vitrail.nn.embedding import Size
 from vitrail.tasks import Prediction, Task
@@ -187,8 +188,16 @@ class Model:
             return self.network(images).float().softmax(dim=-1)
 
 
-def resized(model: Model, image_size: int | Size | None = None, channels: int | None = None) -> Model:
-    """The model for images of another size, or for grey ones; see `vitrail.weights.adapt`.
+def resized(
+    model: Model, image_size: int | Size | None = None, channels: int | None = None, doubt: bool = False
+) -> Model:
+    """The model for images of another size, or for grey ones, which its facts say; see `vitrail.weights.adapt`.
+
+    Args:
+        model: Is not changed.
+        image_size: (height, width) in pixels; one number means a square.
+        channels: 1, of a network for 3; or those that it has.
+        doubt: Whether nothing says by whose rule its positions are resized.
 
     Raises:
         UsageError: It reads no images by a ViT of the library, or the patches do not divide the size.
@@ -198,12 +207,15 @@ def resized(model: Model, image_size: int | Size | None = None, channels: int | 
         raise UsageError(problem, "load without image_size= and channels=")
     network, reads = weights.adapted(model.network, model.preprocessing, image_size, channels)
     background = model.background if reads == model.preprocessing else None  # its images have the size of before
-    return replace(model, network=network, input=reads, background=background)
+    carried = weights.resize_words(model.network.config, network.config, not doubt)
+    facts = adapted_facts(model.facts, model.network, network, carried)
+    return replace(model, network=network, input=reads, background=background, facts=facts)
 
 
 def origin_words(facts: Mapping[str, Any]) -> list[str]:
-    """Of other people's weights: who vouches for them, and what was taken for granted, in sentences; else nothing."""
+    """Of other people's weights: who vouches, what was changed or taken for granted, in sentences; else nothing."""
     found = [f"{facts['vouched']}; licence {facts.get('licence', 'not stated')}"] if facts.get("vouched") else []
+    found += [f"changed, {change}" for change in changes_of(facts)]
     found += [f"taken for granted: {facts['assumed']}"] if "assumed" in facts else []
     found += [f"taken for granted: class names are {facts['class_names']}"] if "class_names" in facts else []
     return found + ([f"these weights were trained with {facts['trained_with']}"] if "trained_with" in facts else [])

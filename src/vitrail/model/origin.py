@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.model.vouch import NOBODY
 from vitrail.weights import convert as conversion
 from vitrail.weights.convert import Converted
 from vitrail.weights.files import read
@@ -16,8 +17,6 @@ from vitrail.weights.known import Known, known
 from vitrail.weights.names import Found, find
 from vitrail.weights.told import STATISTICS, Contradiction, checked
 from vitrail.weights.unpickle import TAUGHT
-
-NOBODY = "nobody vouches for these weights"
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +28,14 @@ class Origin:
         converted: Their network, and how it was made.
         known: Who vouches for them; None where nobody does.
         said: What a person told of them, by name.
+        doubt: Whether nothing says by whose rule their positions are resized.
     """
 
     found: Found
     converted: Converted
     known: Known | None
     said: Mapping[str, Any]
+    doubt: bool = False
 
     @property
     def vouched(self) -> str:
@@ -67,7 +68,8 @@ def look_at(name: str | Path, told: Mapping[str, Any] | None = None) -> Origin:
         if weights.average:
             average = f"{weights.average}, an average over training that the checkpoint holds beside its weights"
             converted = replace(converted, changed={"weights": average})
-        return _headed(Origin(found, converted, row, said))
+        doubt = found.config is None and row is None and "position_resize" not in converted.told
+        return _headed(Origin(found, converted, row, said, doubt))
 
 
 def look_at_live(module: nn.Module, told: Mapping[str, Any] | None = None) -> Origin:
@@ -89,7 +91,7 @@ def _headed(origin: Origin) -> Origin:
     found = replace(origin.found, facts={**origin.found.facts, "classes": (), **beside})
     if found.config and "label_names" in found.config:
         found = replace(found, config={**found.config, "label_names": ()})
-    return Origin(found, conversion.with_head(converted, classes), None, origin.said)
+    return replace(origin, found=found, converted=conversion.with_head(converted, classes), known=None)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from vitrail.errors import UsageError
 from vitrail.io import to_json, write_file
 from vitrail.model.loading import CONFIG, FORMAT, KEY, OWN, PREPROCESSOR, WEIGHTS, own_of
 from vitrail.model.model import Model
+from vitrail.model.vouch import holding
 from vitrail.nn import STANDARD, ImageToSequence, ViT, names_of
 from vitrail.nn.networks import NETWORKS, config_to_dict
 from vitrail.own import python_call, typed
@@ -32,7 +33,6 @@ from vitrail.tasks import TASKS, Result
 from vitrail.tasks.features import Numbers
 
 CARD = "README.md"
-VOUCH = ("name", "vouched", "vouched_weights")  # facts that hold for the very numbers that were read
 TIMM, CANNOT = "timm_and_transformers", "cannot open it: timm has no ViT with"
 PIPELINES = {"classify": "image-classification", "features": "image-feature-extraction"}  # what hubs call a task
 LICENCES = (  # what hubs call them; any other has its name beside `other`
@@ -85,8 +85,7 @@ def save(
     state = model.network.state_dict()  # what stands in two places of a network stands twice in the file
     if keys:
         state = weights.to_timm(state, model.network.config)
-    if "vouched" in model.facts and model.facts.get("vouched_weights") != digest_of(state):
-        model = replace(model, facts={name: fact for name, fact in model.facts.items() if name not in VOUCH})
+    model = replace(model, facts=holding(model.facts, digest_of(state)))
     tensors = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()
     }

@@ -18,11 +18,11 @@ from torch import Tensor
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import COMMAND_LINE, UsageError
 from vitrail.nn import ViT
+from vitrail.weights.convert import GAP
 from vitrail.weights.published import known_table
 
 VALUES = 1024  # of the weights, evenly spread, that make a fingerprint: 4 KB
 SHOWN = 64  # logits that a row holds, evenly spread
-GAP = 1e-4
 
 
 @dataclass(frozen=True)

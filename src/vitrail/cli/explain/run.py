@@ -15,6 +15,7 @@ from vitrail.cli.sources import leave_out, load_on
 from vitrail.data.background import FEW
 from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
 from vitrail.model import Model
+from vitrail.model.vouch import changes_of
 from vitrail.pages.explanation_page import write_explanation_page
 from vitrail.pages.views import ExplainedPicture, ExplanationPage
 from vitrail.pages.words import fall_words, parts_words, reach_of, several_words, shared_words, tests_of
@@ -78,6 +79,7 @@ def _write(model: Model, typed: Explain, page: Path, command: str, results: Sequ
     if "vouched" in model.facts:
         run = str(model.facts.get("name") or typed.run)
         about = " ".join(filter(None, (about, f"The weights: {model.facts['vouched']}.")))
+        about += "".join(f" Changed, {change}." for change in changes_of(model.facts))
     else:
         run = Path(typed.run).resolve().name or typed.run  # the name of its folder, also where a link leads there
     fills = {view.trust.fill for _, one in results for view in one.heats if view.trust is not None}

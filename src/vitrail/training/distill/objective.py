@@ -18,6 +18,7 @@ from vitrail.data.batches import Batch, Batches
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.model.model import origin_words
+from vitrail.model.vouch import CHANGES
 from vitrail.tasks.distill import Ask, distillation
 from vitrail.training.distill.request import Request
 from vitrail.training.distill.teacher import FOREIGN, Teacher, teacher_cost
@@ -32,7 +33,7 @@ STEADY = 1e-3  # how far an answer may differ between two batches, as a fraction
 TOGETHER = 256  # images that are asked about at a time
 FITTED = 10_000  # most images that a head is fitted on
 STEPS = 100  # of L-BFGS, each with its line search
-ORIGIN = ("origin", "licence", "vouched", "told", "assumed", "trained_with")  # of a teacher, that its student keeps
+ORIGIN = ("origin", "licence", "vouched", "told", "assumed", "trained_with", *CHANGES)  # that a student keeps
 DECAY = 1e-4  # on the squares of the weights, for standardised features
 
 

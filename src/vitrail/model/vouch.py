@@ -1,0 +1,51 @@
+"""Who vouches for other people's weights, as facts of a model, and what becomes of that when its network is changed.
+
+A vouch is for the very numbers that were read, at the size and with the channels that they were read for: a network
+that was adapted since says so wherever it says who vouches.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vitrail.data.tensor_files import digest_of
+from vitrail.nn import ViT
+
+NOBODY = "nobody vouches for these weights"
+NAMES = ("name", "vouched", "vouched_weights", "changed_weights")  # facts that hold for certain numbers only
+CHANGES = ("weights", "head", "resized", "grey")  # facts that say what is not as it was
+
+
+def adapted_facts(facts: Mapping[str, Any], before: ViT, after: ViT, resized: str) -> dict[str, Any]:
+    """The facts of a model whose network was made for another size, or for grey images.
+
+    Args:
+        facts: Of the model before.
+        before: Its network.
+        after: What was made of it.
+        resized: How its positions were carried to another grid; empty where they were not.
+    """
+    found, how = dict(facts), []
+    if before.config.image != after.config.image:
+        size = "{} x {}".format(*after.config.image)
+        how.append(f"its positions were resized for images of {size}" if resized else f"it was made to read {size}")
+    if resized:
+        found["resized"] = "; then ".join(filter(None, (facts.get("resized"), resized)))
+    if before.config.channels != after.config.channels:
+        found["grey"] = f"the stem, whose kernels of {before.config.channels} channels were summed into one"
+        how.append("its stem was made grey")
+    if how and facts.get("vouched", NOBODY) != NOBODY:
+        found["vouched"] += f"{' and' if 'changed_weights' in facts else ', before'} {' and '.join(how)}"
+    if how and "vouched_weights" in facts:
+        found["changed_weights"] = digest_of(after.state_dict())
+    return found
+
+
+def changes_of(facts: Mapping[str, Any]) -> list[str]:
+    """What is not as it was in the files, in words, one for each change."""
+    return [f"{name}: {facts[name]}" for name in CHANGES if name in facts]
+
+
+def holding(facts: Mapping[str, Any], digest: str) -> dict[str, Any]:
+    """The facts without a vouch that is for other numbers than those of this digest."""
+    its_own = digest == facts.get("changed_weights", facts.get("vouched_weights"))
+    return {name: fact for name, fact in facts.items() if its_own or "vouched" not in facts or name not in NAMES}
