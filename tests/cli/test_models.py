@@ -1,11 +1,13 @@
 """`vitrail models RUN` of networks that write: one table of both stacks, whose sums are the network's."""
 
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 
 import vitrail
-from tests.cli.command import USAGE, Cli, must_refuse
+from tests.cli.command import USAGE, Cli, must_be_understood, must_refuse
 from tests.runs import run_of
 from vitrail.nn.cost import flops, layers
 
@@ -28,3 +30,14 @@ def test_the_layers_of_a_network_that_writes(name: str, cli: Cli) -> None:
 
 def test_other_sizes_are_not_for_a_folder(cli: Cli) -> None:
     must_refuse(cli("models", run_of("sort-digits"), "--image-size", 32), USAGE, "--image-size")
+
+
+@pytest.mark.parametrize("name", ["plain.h5", "a_folder_that_is_not_there"])
+def test_what_is_no_size_is_not_called_one(
+    name: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain.h5").write_bytes(b"HDF")
+    answer = cli("models", name)
+    must_refuse(answer, USAGE, name)
+    must_be_understood(shlex.split(answer.hint)[1:])

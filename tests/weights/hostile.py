@@ -592,6 +592,7 @@ SAFETENSORS: dict[str, Case] = {
     "no_tensors": safe(packed({})),
     "shape_overflows": safe(packed({"a": entry([2**32, 2**32, 2**32], 0, 4)}, b"\0" * 4)),
     "shape_of_4_TB": safe(packed({"a": entry([10**12], 0, 4)}, b"\0" * 4)),
+    "pointer_of_git_lfs": safe(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"),
     "shape_negative": safe(packed({"a": entry([-1], 0, 4)}, b"\0" * 4)),
     "shape_a_text": safe(packed({"a": entry(["1"], 0, 4)}, b"\0" * 4)),
     "shape_1e309": safe(packed(b'{"a":{"dtype":"F32","shape":[1e309],"data_offsets":[0,4]}}', b"\0" * 4)),

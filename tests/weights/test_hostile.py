@@ -39,6 +39,15 @@ TWELVE = (
 )
 
 
+def test_a_pointer_of_git_lfs_is_called_one(tmp_path: Path) -> None:
+    """A hub that was cloned without it: nothing is damaged, and what to do is a command."""
+    for name in ("weights.safetensors", "weights.npz", "weights.pth"):
+        (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+        with must_raise(DataError, "git-lfs") as caught:
+            read_weights(tmp_path / name)
+        assert caught.value.hint == "git lfs pull"
+
+
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the user that only this test has."""

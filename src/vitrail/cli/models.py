@@ -41,6 +41,9 @@ def run(typed: Models, command: str) -> int:
             flag = f"--{next(iter(given)).replace('_', '-')}"
             raise UsageError(f"the model in {typed.size} has its own {flag}", f"vitrail models {typed.size}")
         return _print(typed, load(typed.size).network)
+    if typed.size and ("/" not in typed.size or Path(typed.size).exists()):
+        what = "is no file of weights by its name" if Path(typed.size).exists() else "is no size, folder or file"
+        raise UsageError(f"{typed.size} {what}", "vitrail models B/16")
     if typed.image_size is not None:
         given["image_size"] = size_of(typed.image_size)
     if typed.size:

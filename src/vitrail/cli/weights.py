@@ -18,9 +18,8 @@ from vitrail.data.decode import open_picture
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError
 from vitrail.model import Model, load
 from vitrail.model.foreign import Unstated
-from vitrail.model.model import origin_words
 from vitrail.model.sureness import HALF, MOST, Sureness, likeliest, spread, sureness
-from vitrail.model.vouch import NOBODY
+from vitrail.model.vouch import NOBODY, origin_words
 from vitrail.weights.told import KINDS
 
 

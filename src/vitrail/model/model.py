@@ -17,7 +17,6 @@ from vitrail.data.decode import open_picture
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
-from vitrail.model.vouch import adapted_facts, changes_of
 from vitrail.nn import Search, ViT, evaluating
 from vitrail.nn.embedding import Size
 from vitrail.tasks import Prediction, Task
@@ -202,6 +201,8 @@ def resized(
     Raises:
         UsageError: It reads no images by a ViT of the library, or the patches do not divide the size.
     """
+    from vitrail.model.vouch import adapted_facts  # a model that is asked as it is needs no word on it
+
     if not isinstance(model.network, ViT):
         problem = f"the size of images belongs to a ViT, and this network is {type(model.network).__name__}"
         raise UsageError(problem, "load without image_size= and channels=")
@@ -210,15 +211,6 @@ def resized(
     carried = weights.resize_words(model.network.config, network.config, not doubt)
     facts = adapted_facts(model.facts, model.network, network, carried)
     return replace(model, network=network, input=reads, background=background, facts=facts)
-
-
-def origin_words(facts: Mapping[str, Any]) -> list[str]:
-    """Of other people's weights: who vouches, what was changed or taken for granted, in sentences; else nothing."""
-    found = [f"{facts['vouched']}; licence {facts.get('licence', 'not stated')}"] if facts.get("vouched") else []
-    found += [f"changed, {change}" for change in changes_of(facts)]
-    found += [f"taken for granted: {facts['assumed']}"] if "assumed" in facts else []
-    found += [f"taken for granted: class names are {facts['class_names']}"] if "class_names" in facts else []
-    return found + ([f"these weights were trained with {facts['trained_with']}"] if "trained_with" in facts else [])
 
 
 def opened(image: object) -> Image.Image:

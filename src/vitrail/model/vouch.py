@@ -49,3 +49,12 @@ def holding(facts: Mapping[str, Any], digest: str) -> dict[str, Any]:
     """The facts without a vouch that is for other numbers than those of this digest."""
     its_own = digest == facts.get("changed_weights", facts.get("vouched_weights"))
     return {name: fact for name, fact in facts.items() if its_own or "vouched" not in facts or name not in NAMES}
+
+
+def origin_words(facts: Mapping[str, Any]) -> list[str]:
+    """Of other people's weights: who vouches, what was changed or taken for granted, in sentences; else nothing."""
+    found = [f"{facts['vouched']}; licence {facts.get('licence', 'not stated')}"] if facts.get("vouched") else []
+    found += [f"changed, {change}" for change in changes_of(facts)]
+    found += [f"taken for granted: {facts['assumed']}"] if "assumed" in facts else []
+    found += [f"taken for granted: class names are {facts['class_names']}"] if "class_names" in facts else []
+    return found + ([f"these weights were trained with {facts['trained_with']}"] if "trained_with" in facts else [])

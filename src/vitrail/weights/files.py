@@ -32,6 +32,7 @@ from vitrail.weights.family import Tensors
 from vitrail.weights.kinds import ARRAYS, INDEX, PICKLES, SAFE
 
 HINT = "another copy of the file"
+POINTER = b"version https://git-lfs.github.com/spec/"
 PACKED, SLACK = 20, 2**24  # a .npz holds at most so many times its own bytes, and these
 SECONDS = 300  # for a pickle
 CONVERT = Path(__file__).with_name("unpickle.py")
@@ -60,6 +61,9 @@ def read(path: Path) -> Weights:
     """
     if not path.is_file():
         raise DataError(f"there is no file of weights {path}", "the path of a .safetensors, .npz or .pth file")
+    with path.open("rb") as file:
+        if file.read(len(POINTER)) == POINTER:
+            raise DataError(f"{path} is a pointer of git-lfs: what it points to was not fetched", "git lfs pull")
     known = {SAFE: _of_safetensors, ARRAYS: _of_arrays, **dict.fromkeys(PICKLES, _of_pickle)}
     reader = _of_index if path.name.endswith(INDEX) else known.get(path.suffix)
     if reader is None:

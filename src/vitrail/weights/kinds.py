@@ -17,7 +17,7 @@ WEIGHTS = (  # in a folder, the first that is there
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-ALIASES = {"transformers": "hf:", "huggingface": "hf:", "huggingface_hub": "hf:"}
+ALIASES = dict.fromkeys(("hub", "huggingface", "huggingface_hub", "transformers"), "hf:")
 CLOSE = 0.75  # of a misspelt hub to what is meant
 REPOSITORY = re.compile(r"(?!runs/)[A-Za-z0-9][\w.-]+/[A-Za-z][\w.-]+(@[\w.-]+)?")  # and no size, such as S/16
 HUB_PAGE = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
