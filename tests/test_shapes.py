@@ -1,5 +1,7 @@
 """Shapes are checked under test, and functions inside functions are left alone."""
 
+from dataclasses import dataclass
+
 import jaxtyping
 import pytest
 import torch
@@ -36,6 +38,32 @@ def test_types_without_shapes_are_checked_too() -> None:
     with pytest.raises(TypeCheckError):
         outermost(typechecker=checked)(counted)(1)
     assert outermost(typechecker=checked)(counted)("ab") == 2
+
+
+def test_an_axis_has_one_size_in_all_that_a_call_takes_and_gives() -> None:
+    decorate = outermost(typechecker=checked)
+    assert decorate(halved)(torch.zeros(4), torch.zeros(4)).shape == (4,)
+    with pytest.raises(TypeCheckError):
+        decorate(halved)(torch.zeros(4), torch.zeros(3))
+    with pytest.raises(TypeCheckError):
+        decorate(halved)(torch.zeros(6), torch.zeros(6))
+
+
+def test_a_dataclass_is_checked_when_it_is_made() -> None:
+    given = outermost(typechecker=checked)(dataclass(Given))
+    assert given("a", 1).count == 1
+    with pytest.raises(TypeCheckError):
+        given("a", "1")
+
+
+class Given:
+    text: str
+    count: int
+
+
+def halved(one: Float[Tensor, " n"], other: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Gives another size than it says, of six."""
+    return one[: 3 if len(one) == 6 else None] + other[: 3 if len(one) == 6 else None]
 
 
 def counted(text: str) -> int:
