@@ -2,7 +2,8 @@
 
     python benchmarks/known_weights.py timm vit_tiny_patch16_224.augreg_in21k_ft_in1k FILE.safetensors imagenet
 
-The library named builds the network, reads the file and answers an image drawn from a seed; the row holds that answer,
+The library named builds the network, reads the file and answers two images drawn from a seed, a loud and a faint one;
+the row holds these answers,
 a fingerprint of the tensors, the preprocessing and the licence that the library states. It is written only where
 vitrail's network answers alike.
 """
@@ -16,7 +17,7 @@ import torch
 from timm.models import get_pretrained_cfg, load_checkpoint
 
 from vitrail.weights.convert import convert
-from vitrail.weights.known import drawn_image, fingerprint, shown
+from vitrail.weights.known import drawn_images, fingerprint, shown
 from vitrail.weights.timm import preprocessing_of
 
 OUT = Path(__file__).parents[1] / "src" / "vitrail" / "weights" / "known_weights.json"
@@ -31,19 +32,19 @@ def main(library: str, name: str, file: str, classes: str) -> None:
     published = get_pretrained_cfg(name).to_dict()
     preprocessing = preprocessing_of(published)
     with torch.no_grad():
-        answers = shown(network(drawn_image(preprocessing)))
+        answers = shown(network(drawn_images(preprocessing)))
     row = {
         "name": f"timm:{name}",
         "by": f"timm {timm.__version__}",
         "classes": classes,
         "licence": published.get("license", ""),
         "preprocessing": preprocessing.to_dict(),
-        "answers": [round(float(value), 6) for value in answers],
+        "answers": [[round(float(value), 6) for value in one] for one in answers],
     }
     rows = json.loads(OUT.read_text())
     rows[fingerprint(converted.network.state_dict())] = row
     OUT.write_text("{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(row)}" for key, row in rows.items()) + "\n}\n")
-    print(f"{row['name']}: gap of the conversion {converted.gap:.1e}, {len(row['answers'])} answers written")
+    print(f"{row['name']}: gap of the conversion {converted.gap:.1e}, answers to {len(row['answers'])} images written")
 
 
 if __name__ == "__main__":

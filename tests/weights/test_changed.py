@@ -18,14 +18,15 @@ from torch.optim.swa_utils import AveragedModel
 import vitrail
 from tests.cli.command import call
 from tests.errors import must_raise
-from tests.weights.families import DINOV2, NETWORK, SMALL, redrawn
+from tests.weights.families import DINOV2, NETWORK, SMALL
+from tests.weights.redraw import redrawn
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import digest_of
 from vitrail.errors import UsageError
 from vitrail.model.origin import look_at
 from vitrail.tasks.features import Numbers
 from vitrail.weights import known as knowing
-from vitrail.weights.known import drawn_image, fingerprint, shown
+from vitrail.weights.known import drawn_images, fingerprint, shown
 from vitrail.weights.unpickle import tensors_of
 
 PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 70, 3), dtype=np.uint8)).resize((280, 360), 3)
@@ -203,7 +204,7 @@ def vouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     old = vitrail.convert(network(0), preprocessing=READS)
     row = {"name": "a row", "by": "a test", "classes": "", "licence": "mit", "preprocessing": READS.to_dict()}
     with torch.no_grad():
-        row["answers"] = shown(old.network(drawn_image(READS))).tolist()
+        row["answers"] = shown(old.network(drawn_images(READS))).tolist()
     monkeypatch.setattr(knowing, "known_table", lambda: {fingerprint(old.network.state_dict()): row})
     save_file(network(0).state_dict(), tmp_path / "weights.safetensors")
     return tmp_path / "weights.safetensors"

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.errors import must_raise
-from tests.weights.families import HEADS, NETWORK, ROWS, redrawn
+from tests.weights.families import HEADS, NETWORK, ROWS
+from tests.weights.redraw import redrawn
 from vitrail.errors import DataError
 from vitrail.weights import convert as conversion
 from vitrail.weights.convert import GAP
@@ -162,7 +163,7 @@ def test_the_proof_refuses_it(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_faint_image_shows_what_a_loud_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """An epsilon, where tokens are as large as the image makes them."""
-    fault = FAULTS["epsilon 1e-5"]
+    fault = FAULTS["epsilon 1e-12"]
     module: Any = made(fault, quiet=False)
     with torch.no_grad():
         for parameter in (module.patch_embed.proj.bias, module.pos_embed, module.cls_token):

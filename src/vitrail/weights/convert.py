@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import DataError, UsageError, counted, some_of
@@ -25,9 +26,9 @@ from vitrail.weights.others import ELSE, why_not
 from vitrail.weights.probe import network_of, probe
 from vitrail.weights.told import telling
 
-GAP = 2e-5  # the largest difference of two answers, relative to the largest number in them, in fp32: 40 blocks of
+GAP = 1e-5  # the largest difference of two answers, relative to the largest number in them, in fp32: 40 blocks of
 # another implementation of attention differ by 1e-6, the two forms of GELU in two blocks by 1e-4
-LOUDNESS = 1.0, 0.01  # deviations of the images that both answer: a wrong epsilon shows on a faint one
+LOUDNESS = 1.0, 0.003  # deviations of the images that both answer: a wrong epsilon shows on a faint one
 SEED = 0
 HEADS = "head.", "head_dist."
 GRANTED = ("norm_eps", "activation")  # what no tensor says, and a family may have alike in all members
@@ -210,6 +211,11 @@ def with_head(converted: Converted, classes: int) -> Converted:
     )
 
 
+def apart(found: Float[Tensor, "b v"], wanted: Float[Tensor, "b v"]) -> float:
+    """The gap of two answers to the same images: relative to an image's largest number, the larger of all images."""
+    return float(((found - wanted).abs().amax(1) / wanted.abs().amax(1).clamp(min=1e-30)).max())
+
+
 @torch.no_grad()
 def prove(converted: Converted, theirs: Callable[[nn.Module, Tensor], Tensor], module: nn.Module) -> Converted:
     """The same, with the gap between its answers and those of the live network, the larger of two images.
@@ -236,7 +242,7 @@ def prove(converted: Converted, theirs: Callable[[nn.Module, Tensor], Tensor], m
     if wanted.shape != found.shape:
         problem = f"it answers {tuple(wanted.shape)}, and its tensors make a network that answers {tuple(found.shape)}"
         raise DataError(f"{type(module).__name__}: {problem}", "a plain ViT whose answer is its head's")
-    gap = float(((found - wanted).abs().amax(1) / wanted.abs().amax(1).clamp(min=1e-30)).max())
+    gap = apart(found, wanted)
     if not gap <= GAP:
         problem = f"the converted network answers otherwise: the gap is {gap:.1e}, at most {GAP:.0e} is allowed"
         raise DataError(f"{type(module).__name__}: {problem}", "a plain ViT; docs/weights.md lists what opens")
