@@ -2,8 +2,8 @@
 
     python -m benchmarks.weights_page
 
-Every row of the conformance suite (`tests/weights/families.py`) is made by its peer's own code with redrawn numbers,
-opened live and from its files, and asked about the same images.
+Every row of the conformance suite (`tests/weights/families.py`, and vit-pytorch's beside it) is made by its peer's own
+code with redrawn numbers, opened live and from its files, and asked about the same images.
 """
 
 import tempfile
@@ -17,14 +17,17 @@ import torch
 import torchvision
 import transformers
 from PIL import Image
+from safetensors.torch import save_file
 
 import vitrail
 from benchmarks.measure import machine
 from tests.weights.families import ROWS, answer
+from tests.weights.vit_pytorch_reference import PINNED, SIMPLE, SMALL as CLASS, TODAY, ask, sizes
 from vitrail.data.hugging_face import from_hugging_face
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import VitrailError
 from vitrail.weights import convert, known
+from vitrail.weights.others import NORMS, ROTARY, SEQUENCES, WINDOWS
 from vitrail.weights.published import known_table, timm_table
 from vitrail.weights.timm import preprocessing_of as of_timm
 from vitrail.weights.torchvision import preprocessing_of as of_torchvision
@@ -37,28 +40,30 @@ TYPED = {  # source of rows: what is typed
     "transformers": "`hf:OWNER/NAME`, a folder, `.safetensors`, `.bin`",
     "torchvision": "`torchvision:NAME`, `.pth`",
     "Google": "`.npz`",
+    "vit-pytorch": "`vitrail.convert(network)`; `.pt` with sizes told",
 }
+VIT_PYTORCH = (("ViT", TODAY, CLASS), ("SimpleViT", TODAY, SIMPLE), (f"ViT of {PINNED}", PINNED, CLASS))
 SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32, "patch_size": 16}
 WINDOWED = {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "image_size": 32, "patch_size": 4, "window_size": 4}
-OTHERS: dict[str, tuple[Callable[[], torch.nn.Module], str, str]] = {  # networks that are refused
+OTHERS: dict[str, tuple[Callable[[], torch.nn.Module], str]] = {  # networks that are refused, and what serves them
     "DINOv3": (
         lambda: timm.create_model("vit_small_patch16_dinov3", **SMALL),
-        "rotary positions",
         "timm (`vit_small_patch16_dinov3` and its sizes), transformers (`DINOv3ViTModel`)",
     ),
     "EVA-02": (
         lambda: timm.create_model("eva02_tiny_patch14_224", **SMALL),
-        "rotary positions",
         "timm (`eva02_tiny_patch14_224` and its sizes)",
     ),
     "Swin": (
         lambda: transformers.SwinModel(transformers.SwinConfig(**WINDOWED)),
-        "windows",
         "timm (`swin_tiny_patch4_window7_224` ...), transformers (`SwinModel`), torchvision (`swin_t` ...)",
+    ),
+    "NaFlex": (
+        lambda: timm.create_model("naflexvit_base_patch16_gap", embed_dim=48, depth=2, num_heads=3),
+        "timm (`naflexvit_base_patch16_gap` ...)",
     ),
     "queries and keys with norms": (
         lambda: timm.create_model("vit_tiny_patch16_224", qk_norm=True, **SMALL),
-        "a norm in attention",
         "timm (any with `qk_norm`)",
     ),
 }
@@ -80,6 +85,18 @@ def gaps(name: str, folder: Path) -> tuple[str, str]:
     opened = vitrail.load(files, told=row.told or None, preprocessing=live.preprocessing)
     theirs = answer(module, images)
     return f"{gap(live.network(images), theirs):.0e}", f"{gap(opened.network(images), theirs):.0e}"
+
+
+@torch.no_grad()
+def vit_pytorch_gaps(version: str, form: dict[str, Any], folder: Path) -> tuple[str, str]:
+    """Of a network of vit-pytorch, which is installed into the folder, and answers in a process of its own."""
+    (out := folder / "out").mkdir()
+    theirs = ask(version, {"network": form}, folder / version, out)["network"]
+    save_file(theirs.state, folder / "network.safetensors")
+    size = (form["image_size"],) * 2
+    reads = Preprocessing(size, mean=MEAN, std=STD)
+    opened = vitrail.load(folder / "network.safetensors", told=sizes(form), preprocessing=reads)
+    return f"{theirs.gap:.0e}", f"{gap(opened.network(theirs.images), theirs.logits):.0e}"
 
 
 def pictures() -> list[Image.Image]:
@@ -123,7 +140,7 @@ def vouchers() -> list[str]:
         "|---|---|",
         f"| a live network, `vitrail.convert(module)` | the proof on the spot: both answer the same images, at most "
         f"{convert.GAP:.0e} apart, or nothing is returned |",
-        "| weights of the table below, in whatever layout | the original's answers to an image drawn from a seed, "
+        "| weights of the table below, in whatever layout | the original's answers to two images drawn from a seed, "
         f"which the network has to give, at most {known.GAP:.0e} apart |",
         "| any other file, folder or name in a hub | nobody: it is opened by the rules that are proved on the redrawn "
         "networks above, and its own numbers were compared with nothing |",
@@ -133,10 +150,11 @@ def vouchers() -> list[str]:
 def others() -> list[str]:
     """Networks that are refused, each tried, and what serves them."""
     lines = ["| not opened | because of | served by |", "|---|---|---|"]
-    for name, (make, why, tool) in OTHERS.items():
+    for name, (make, tool) in OTHERS.items():
         try:
             vitrail.convert(make())
-        except VitrailError:
+        except VitrailError as error:
+            (why,) = (why for why in (ROTARY, WINDOWS, NORMS, SEQUENCES) if why in error.problem)
             lines.append(f"| {name} | {why} | {tool} |")
         else:
             raise SystemExit(f"{name} is listed as not opened, and opens")
@@ -170,7 +188,10 @@ def main() -> None:
     for name in ROWS:
         with tempfile.TemporaryDirectory() as folder:
             rows[name] = gaps(name, Path(folder))
-        lines.append(f"| {name} | {' | '.join(rows[name])} |")
+    for kind, version, form in VIT_PYTORCH:
+        with tempfile.TemporaryDirectory() as folder:
+            rows[f"vit-pytorch {kind}"] = vit_pytorch_gaps(version, form, Path(folder))
+    lines += [f"| {name} | {' | '.join(both)} |" for name, both in rows.items()]
     lines += ["", *vouchers()]
     lines += ["", "| source of the preprocessing | largest difference of a pixel, of 255 levels |", "|---|---|"]
     lines += [f"| {name} | {apart} |" for name, apart in preprocessing_gaps()]
@@ -183,7 +204,8 @@ def main() -> None:
     ]
     lines += ["", *others()]
     versions = (
-        f"timm {timm.__version__}, transformers {transformers.__version__}, torchvision {torchvision.__version__}"
+        f"timm {timm.__version__}, transformers {transformers.__version__}, torchvision {torchvision.__version__}, "
+        f"vit-pytorch {TODAY}"
     )
     lines += ["", f"{versions}; {machine()}."]
     written(PAGE, lines)

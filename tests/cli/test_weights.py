@@ -16,7 +16,8 @@ from torch import nn
 
 import vitrail
 from tests.cli.command import DATA, USAGE, Answer, call, must_be_understood, must_refuse, retyped
-from tests.weights.families import ROWS, redrawn
+from tests.weights.families import ROWS
+from tests.weights.redraw import redrawn
 from vitrail.cli import weights as opening
 from vitrail.cli.args import Weights
 from vitrail.data.decode import open_picture

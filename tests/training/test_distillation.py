@@ -45,7 +45,7 @@ from tests.training.lab import (
     weights,
 )
 from tests.training.tiny import AGAIN, ended_at, options, photographs, student as student_run, student_options, whole
-from tests.weights.families import redrawn
+from tests.weights.redraw import redrawn
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError

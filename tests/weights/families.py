@@ -1,6 +1,6 @@
 """The rows of the conformance suite of weights: small members of each family, made, saved and resized by its own code.
 
-Every parameter is redrawn, so that no bias is zero, no norm or LayerScale one, and no token idle.
+Every parameter is redrawn (`redraw.py`). vit-pytorch's rows stand in `vit_pytorch_reference.py`: they run elsewhere.
 """
 
 import copy
@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import timm
-import torch
 import torchvision
 import transformers
 from safetensors.torch import save_file
@@ -19,24 +18,11 @@ from timm.models import save_for_hf
 from torch import Tensor, nn
 from torchvision.models.vision_transformer import interpolate_embeddings
 
+from tests.weights.redraw import redrawn
 from vitrail.nn.embedding import Size
 
 WIDTH, DEPTH, HEADS = 48, 2, 3
 NETWORK = {"embed_dim": WIDTH, "depth": DEPTH, "num_heads": HEADS}
-
-
-def redrawn(module: nn.Module, seed: int = 0) -> nn.Module:
-    """The module in eval mode with every parameter drawn: norms about 1, maps by their inputs, all else of 0.3."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            if parameter.numel():
-                alone = parameter.ndim < 2 or len(parameter) == 1  # a bias, a norm, a token, a table of positions
-                scale = 0.3 if alone else 1.2 * parameter[0].numel() ** -0.5
-                parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
-                if parameter.ndim == 1 and name.endswith("weight"):
-                    parameter.add_(1)
-    return module.eval()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import vitrail
 from tests.errors import must_raise
-from tests.weights.families import NETWORK, ROWS, answer, flax, redrawn
+from tests.weights.families import NETWORK, ROWS, answer, flax
+from tests.weights.redraw import redrawn
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 from vitrail.model.model import Model, resized
@@ -266,6 +267,19 @@ def test_blocks_that_are_stacked_along_an_axis_are_taken_apart(front: str, tmp_p
     for name, tensor in networks["alone"].state_dict().items():
         assert torch.equal(networks["stacked"].state_dict()[name], tensor), name
     assert gap(networks["stacked"](images), theirs(images)) < 1e-4
+
+
+@torch.no_grad()
+def test_arrays_of_bfloat16_are_numbers_again(tmp_path: Path) -> None:
+    """numpy has no bfloat16: big_vision's files hold two bytes that are no kind of number."""
+    whole = {name: torch.from_numpy(array).bfloat16() for name, array in flax(modern=True).items()}
+    np.savez(tmp_path / "half.npz", **{name: each.view(torch.int16).numpy().view("V2") for name, each in whole.items()})
+    np.savez(tmp_path / "whole.npz", **{name: each.float().numpy() for name, each in whole.items()})
+    half, full = (
+        vitrail.load(tmp_path / f"{name}.npz", preprocessing=Preprocessing((64, 64))).network.state_dict()
+        for name in ("half", "whole")
+    )
+    assert all(torch.equal(half[name], tensor) for name, tensor in full.items())
 
 
 STACKED = "Transformer/encoderblock/LayerNorm_0/scale"

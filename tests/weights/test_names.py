@@ -23,7 +23,7 @@ from torchvision.transforms._presets import ImageClassification
 import vitrail
 from tests.errors import must_raise
 from tests.weights import hostile
-from tests.weights.families import redrawn
+from tests.weights.redraw import redrawn
 from vitrail.cli.main import main
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.tasks.features import Numbers

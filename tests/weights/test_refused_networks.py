@@ -15,9 +15,9 @@ from torch import nn
 import vitrail
 from tests.cli.command import DATA, call, must_refuse
 from tests.errors import must_raise
-from tests.weights.families import redrawn
+from tests.weights.redraw import redrawn
 from vitrail.errors import DataError, UsageError
-from vitrail.weights.others import ROTARY, WINDOWS, why_not
+from vitrail.weights.others import ROTARY, SEQUENCES, WINDOWS, why_not
 from vitrail.weights.published import timm_architectures
 
 SMALL: Any = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32, "patch_size": 16}
@@ -26,6 +26,10 @@ LAYERS: Any = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "vit_small_patch16_dinov3": (lambda: timm.create_model("vit_small_patch16_dinov3", **SMALL), ROTARY),
     "eva02_tiny_patch14_224": (lambda: timm.create_model("eva02_tiny_patch14_224", **SMALL), ROTARY),
+    "naflexvit_base_patch16_gap": (
+        lambda: timm.create_model("naflexvit_base_patch16_gap", embed_dim=48, depth=2, num_heads=3),
+        SEQUENCES,
+    ),
     "swin": (lambda: transformers.SwinModel(transformers.SwinConfig(**WINDOWED, window_size=4)), WINDOWS),
     "dinov3_vit": (lambda: transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**LAYERS, image_size=32)), ROTARY),
 }

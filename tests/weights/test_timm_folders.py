@@ -14,7 +14,7 @@ from torch import nn
 
 import vitrail
 from tests.errors import must_raise
-from tests.weights.families import redrawn
+from tests.weights.redraw import redrawn
 from vitrail.data.columns import Classes
 from vitrail.errors import DataError
 from vitrail.tasks.features import Numbers

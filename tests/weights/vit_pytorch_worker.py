@@ -2,8 +2,8 @@
 
     PYTHONPATH=FOLDER python tests/weights/vit_pytorch_worker.py OUT '{"small": {"image_size": 256, ...}, ...}'
 
-Writes the tensors of each network to OUT/NAME.safetensors: the state dict under `state.`, `images`, and the `logits`
-that it gives in eval mode; beside them the gap to the converted network.
+Every number of each is redrawn. Its tensors go to OUT/NAME.safetensors: the state dict under `state.`, `images`, and
+the `logits` that it gives in eval mode; beside them the gap to the converted network.
 """
 
 import json
@@ -14,6 +14,7 @@ import torch
 import vit_pytorch  # pyrefly: ignore[missing-import]
 from safetensors.torch import save_file
 
+from tests.weights.redraw import redrawn
 from vitrail.weights.convert import convert
 
 torch.set_num_threads(1)
@@ -21,16 +22,14 @@ for name, given in json.loads(sys.argv[2]).items():
     torch.manual_seed(0)
     arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     network = getattr(vit_pytorch, arguments.pop("kind", "ViT"))(**arguments).eval()
-    with torch.no_grad():  # norms and biases that matter
-        for parameter in network.parameters():
-            if parameter.dim() == 1:
-                parameter.add_(0.2 * torch.randn(parameter.shape))
+    redrawn(network)
+    with torch.no_grad():
         size = arguments["image_size"]
         height, width = size if isinstance(size, tuple) else (size, size)
         images = torch.randn(2, arguments.get("channels", 3), height, width)
         logits = network(images)
     converted = convert(network, {"image_size": size})  # no tensor says that of a rectangle
-    assert torch.allclose(converted.network(images), logits, atol=1e-5)
+    assert (converted.network(images) - logits).abs().max() <= 1e-5 * logits.abs().max()
     state = {f"state.{key}": tensor.contiguous() for key, tensor in network.state_dict().items() if tensor.numel()}
     empty = {key: list(tensor.shape) for key, tensor in network.state_dict().items() if not tensor.numel()}
     tensors = {**state, "images": images, "logits": logits}

@@ -33,6 +33,7 @@ from vitrail.weights.kinds import ARRAYS, INDEX, PICKLES, SAFE
 
 HINT = "another copy of the file"
 POINTER = b"version https://git-lfs.github.com/spec/"
+BFLOAT16 = np.dtype("V2")  # as big_vision writes it: numpy has no such kind of number
 PACKED, SLACK = 20, 2**24  # a .npz holds at most so many times its own bytes, and these
 SECONDS = 300  # for a pickle
 CONVERT = Path(__file__).with_name("unpickle.py")
@@ -145,7 +146,10 @@ def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> torch.Tensor:
             raise ValueError(f"{entry.filename} is not as large as its header says")
     with archive.open(entry) as packed:
         array = np.lib.format.read_array(cast(Any, packed), allow_pickle=False)
-    return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+    whole = np.ascontiguousarray(array).reshape(array.shape)
+    if whole.dtype == BFLOAT16:
+        return torch.from_numpy(whole.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(whole)
 
 
 def _of_pickle(path: Path) -> Weights:

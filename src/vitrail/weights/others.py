@@ -5,9 +5,11 @@ from collections.abc import Iterable
 
 ELSE = "docs/weights.md lists what opens, and what serves the rest"
 ROTARY, WINDOWS, NORMS = "rotary positions", "windows", "a norm in attention"
+SEQUENCES = "patches in sequences of any length"
 NETWORKS = {  # part of the name that a library gives a network, or its class
     r"dinov3|dino_v3|eva_?02|(?<![a-z])rope(?![a-z])|(?<![a-z])pe_(core|lang|spatial)": ROTARY,
     r"swin|samvit": WINDOWS,
+    r"naflex": SEQUENCES,
 }
 TENSORS = {  # part of the name of a tensor
     r"(^|[._])rope([._]|$)|rope_embed|rotary|inv_freq": ROTARY,
