@@ -40,7 +40,6 @@ from vitrail.explain import METHODS
 from vitrail.explain.evidence import find_evidence
 from vitrail.explain.target import choose_target
 from vitrail.explain.trial import begin, in_precision
-from vitrail.explain.verdict import EVIDENCE
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.tasks.task import wilson_interval
@@ -86,12 +85,13 @@ def answers(
     with torch.no_grad():
         aim = choose_target(network(images), targets)
     rows = list(range(len(images)))
-    found = [{"evidence": 0.0, "verdicts": dict.fromkeys(methods, "cannot tell"), "faithful": {}} for _ in rows]
+    unknown = {"evidence": 0.0, "effect": 0.0}
+    found = [{**unknown, "verdicts": dict.fromkeys(methods, "cannot tell"), "faithful": {}} for _ in rows]
     if may_be_false:
-        p = find_evidence(fewer, images, aim, background, SEED).p
+        evidence = find_evidence(fewer, images, aim, background, SEED)
         for row in rows:
-            found[row]["evidence"] = float(p[row])
-        rows = [row for row in rows if p[row] <= EVIDENCE]
+            found[row] |= {"evidence": float(evidence.p[row]), "effect": float(evidence.effect[row])}
+        rows = [row for row in rows if evidence.found[row]]
     if not rows:
         return found
     kept = torch.tensor(rows)
@@ -100,7 +100,7 @@ def answers(
     for name in methods:
         trust = trial.judge(METHODS[name].function(network, some, chosen))
         for place, row in enumerate(rows):
-            found[row]["evidence"] = float(trust.evidence[place])
+            found[row] |= {"evidence": float(trust.evidence[place]), "effect": float(trust.effect[place])}
             found[row]["verdicts"][name] = trust.verdict[place]
             found[row]["faithful"][name] = float(trust.faithful[place])
     return found

@@ -27,6 +27,7 @@ from benchmarks.measure import machine
 from benchmarks.planted_networks import PLACE
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import METHODS
+from vitrail.explain.evidence import large_enough
 from vitrail.explain.scores.fill import keys_of, seed_of
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.sanity import scrambled
@@ -76,7 +77,7 @@ def parts_of(name: str, condition: str, count: int, place: Path, seed: int) -> l
 
 
 def measure(name: str, condition: str, method: str, count: int, place: Path, pictures: int) -> dict[str, object]:
-    """p of evidence and of faithfulness, and the verdict, of every picture."""
+    """p of evidence (1 where the effect is too small) and of faithfulness, and the verdict, of every picture."""
     torch.set_num_threads(1)
     evidence, faithful, verdicts = [], [], Counter()
     for number, (model, images) in enumerate(parts_of(name, condition, count, place, pictures)):
@@ -87,7 +88,8 @@ def measure(name: str, condition: str, method: str, count: int, place: Path, pic
                 values = random_maps(heat.values, 1, seed_of(seed, "in place of the map"), keys_of(some))[0]
                 heat = replace(heat, values=values.to(heat.values))
             held = trust(model, some, heat, seed=seed)
-            evidence += held.evidence.tolist()
+            large = large_enough(held.effect, held.least_effect)
+            evidence += torch.where(large, held.evidence, 1.0).tolist()
             faithful += held.faithful.tolist()
             verdicts.update(held.verdict)
     network = "shuffled-0" if condition == "shuffled" else name

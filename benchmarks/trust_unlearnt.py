@@ -5,7 +5,7 @@ pictures are any: those of a set or a folder. For the network of a run, and for 
 drawn anew or shuffled, how often "supported", and how often each question alone says yes:
 
     composites    the number is exceptional among pictures put together of patches alone (5 %)
-    evidence      and among surrogates of the picture too: the first question
+    evidence      and among surrogates of the picture too, with the least effect: the first question
     supported     and the map is faithful
 
 The background is the run's own. With weights that hold nothing, all three should be near 5 % or below.
@@ -29,12 +29,13 @@ from vitrail.data.images import Images
 from vitrail.data.loader import load_resident
 from vitrail.data.plan import uniforms
 from vitrail.explain import METHODS
-from vitrail.explain.evidence import as_high, composites_of, ranked
+from vitrail.explain.evidence import as_high, large_enough, ranked
 from vitrail.explain.scores.fill import donor
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import choose_target
 from vitrail.explain.trial import trust
 from vitrail.explain.verdict import EVIDENCE
+from vitrail.explain.without_evidence import composites_of
 from vitrail.model import Model
 from vitrail.training.setup import open_data
 
@@ -60,7 +61,7 @@ def measure(model: Model, images: Tensor, method: str, seed: int) -> dict[str, f
     alone = composites_of(network, images, donor(donors), range(499), seed)
     among = ranked(as_high(logits, choose_target(logits, None), alone, len(donors)), 499)
     held = trust(model, images, METHODS[method].function(network, images), seed=seed)
-    found = (among <= EVIDENCE, held.evidence <= EVIDENCE)
+    found = (among <= EVIDENCE, (held.evidence <= EVIDENCE) & large_enough(held.effect, held.least_effect))
     supported = Counter(held.verdict)["supported"] / len(images)
     return dict(zip(COLUMNS, [*(float(one.double().mean()) for one in found), supported], strict=True))
 

@@ -1,8 +1,10 @@
-"""Shares as percentages: never certain by rounding, neither in tables nor in sentences."""
+"""Shares as percentages: never certain by rounding, neither in tables nor in sentences; and so with odds."""
+
+import math
 
 import pytest
 
-from vitrail.text import percent, percent_in_words
+from vitrail.text import percent, percent_in_words, times
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,13 @@ def test_shares_in_sentences() -> None:
     shares = [0.0, 1e-9, 0.0004, 0.004, 0.01, 0.5, 0.99, 0.995, 0.9999, 1.0]
     told = ["0", "under 0.1", "under 0.1", "0.4", "1", "50", "99", "99.5", "over 99.9", "100"]
     assert [percent_in_words(share) for share in shares] == [f"{words} %" for words in told]
+
+
+def test_odds_are_never_rounded_up_to_a_limit() -> None:
+    for count in (2, 3, 10, 21, 1000, 21_841):
+        assert times(math.log(count)) == (f"{count:,} times" if count >= 10 else f"{count}.0 times")
+        assert times(math.log(count) - 1e-6) != times(math.log(count))
+    assert [times(log) for log in (-1.0, 0.0, math.log(9.97), 13.9, 1e5)] == [
+        *("0.3 times", "1.0 times", "9.9 times", "over a million times", "over a million times"),
+    ]
+    assert "nan" not in times(math.nan)

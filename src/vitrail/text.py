@@ -35,6 +35,16 @@ def percent_in_words(fraction: float) -> str:
     return "over 99.9 %" if fraction > 0.9995 else f"{100 * fraction:.1f} %"
 
 
+def times(log: float) -> str:
+    """How many times as high something is, of the natural log of it: 9.9 times, 1,024 times; never rounded up."""
+    if not math.isfinite(log):
+        return "an unknown number of times"
+    factor = math.exp(min(log, 30.0)) * (1 + 1e-12)  # the log of 10 gives 10 again
+    if factor >= 1e6:
+        return "over a million times"
+    return f"{math.floor(10 * factor) / 10:.1f} times" if factor < 10 else f"{math.floor(factor):,} times"
+
+
 def joined(text: str) -> str:
     """The text, whose lines do not end between a number and its sign."""
     return re.sub(r"(?<=\d) (?=%)", "\u00a0", text)

@@ -1,5 +1,6 @@
 """Evidence: ranks among pictures that hold none, fair for classes that were chosen as the highest."""
 
+import copy
 import math
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from tests.explain.planted_lab import known, load_planted
 from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.explain.evidence import (
     COMPOSITES,
@@ -14,9 +16,11 @@ from vitrail.explain.evidence import (
     SURROGATES,
     Evidence,
     as_high,
-    composites_of,
+    effects,
     explained,
     find_evidence,
+    large_enough,
+    least_effect,
     ranked,
     settled,
 )
@@ -24,6 +28,7 @@ from vitrail.explain.scores.fill import donor
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import Aim, choose_target
 from vitrail.explain.verdict import EVIDENCE
+from vitrail.explain.without_evidence import composites_of
 from vitrail.nn import ViTConfig
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
@@ -212,10 +217,54 @@ def test_a_picture_is_judged_alike_in_every_batch_and_the_smaller_answer_does_no
     assert ((together.surrogates > 0) | (together.p > EVIDENCE)).all()
 
 
+def test_effects_by_hand() -> None:
+    """Log-odds of a class against all others, or against one, less those of the middle picture without evidence."""
+    without = torch.tensor([[0.1, 0.2, 0.7], [0.2, 0.2, 0.6], [0.5, 0.3, 0.2]], dtype=torch.float64).log() + 3.0
+    pictures = torch.tensor([[0.9, 0.06, 0.04], [0.25, 0.25, 0.5]], dtype=torch.float64).log()
+    odds = torch.tensor([0.9 / 0.1, 0.25 / 0.75], dtype=torch.float64)
+    found = effects(pictures, Aim(torch.tensor([0, 1])), without)
+    assert (found - (odds / torch.tensor([0.2 / 0.8, 0.2 / 0.8])).log()).abs().max() <= 1e-12
+    contrast = effects(pictures, Aim(torch.tensor([0, 1]), torch.tensor([1, 2])), without)
+    assert (contrast - torch.tensor([15.0 / 1.0, 0.5 / (0.2 / 0.6)]).double().log()).abs().max() <= 1e-12
+    assert effects(pictures, Aim(torch.tensor([-1, -1]), function=lambda rows: rows[:, 0]), without).isnan().all()
+    sure = torch.tensor([[400.0, 0.0, 0.0]])
+    assert float(effects(sure, Aim(torch.tensor([0])), without)) < 40  # no infinity
+    assert effects(sure * torch.nan, Aim(torch.tensor([0])), without).isnan().all()
+
+
+def test_the_least_effect_is_the_log_of_the_number_of_classes() -> None:
+    one = torch.tensor([0])
+    assert least_effect(1000, Aim(one)) == math.log(1000)
+    assert [least_effect(count, Aim(one)) for count in (0, 1)] == [None, None]  # numbers that stand for nothing
+    assert least_effect(10, Aim(one, torch.tensor([1]))) == math.log(10)
+    assert least_effect(10, Aim(one, function=lambda rows: rows[:, 0])) is None
+    reached = large_enough(torch.tensor([0.0, 2.0, torch.nan]), 2.0)
+    assert reached.tolist() == [False, True, False]
+
+
+def test_a_trifle_that_never_fails_is_no_evidence() -> None:
+    """Logits times 0.02 keep every rank, and move the odds by next to nothing."""
+    model, some = load_planted("class-0"), known("class-0", 3, seed=5)
+    faint = copy.deepcopy(model.network)
+    with torch.no_grad():
+        faint.head.weight.mul_(0.02)
+        faint.head.bias.mul_(0.02)
+        aim = choose_target(model.network(some.images), None)
+    as_is, weak = (find_evidence(each, some.images, aim, model.background_images) for each in (model.network, faint))
+    assert torch.equal(as_is.composites, weak.composites)
+    assert int(as_is.found.sum()) >= 2
+    assert (as_is.effect > 2 * math.log(10)).all()
+    assert int((weak.p <= EVIDENCE).sum()) >= 2  # as rare as before
+    assert not weak.found.any()
+    assert (weak.surrogates == 0).all()  # and nothing more is asked
+
+
 @pytest.mark.parametrize("count", [0, 1, 9])
 def test_with_few_references_it_is_not_asked(count: int) -> None:
     network, pictures = make_network(SMOOTH), smooth_pictures(2, 0)
     lent = None if count == 0 else smooth_pictures(count, 1)
     found: Evidence = find_evidence(network, pictures, Aim(torch.tensor([0, 0])), lent)
     assert all(math.isnan(p) for p in found.p.tolist())
+    assert found.effect.isnan().all()
+    assert not found.found.any()
     assert found.composites.tolist() == found.surrogates.tolist() == [0, 0]

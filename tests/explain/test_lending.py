@@ -8,10 +8,10 @@ import torch
 import vitrail
 from tests.explain.planted_lab import load_planted
 from vitrail.data.readers.planted import planted_digits
-from vitrail.explain.evidence import SHARE, composites_of, without_evidence
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.scores.fill import donor
 from vitrail.explain.scores.sanity import scrambled
+from vitrail.explain.without_evidence import SHARE, composites_of, without_evidence
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 

@@ -18,6 +18,8 @@ def test_the_values_of_one_picture_are_plain() -> None:
         paired=pair([1.25, 0.0]),
         oracle=None,
         evidence=pair([0.5, NAN]),
+        effect=pair([7.5, NAN]),
+        least_effect=2.5,
         faithful=pair([0.025, NAN]),
         before=pair([0.75, NAN]),
         covered=pair([0.5, NAN]),
@@ -38,6 +40,8 @@ def test_the_values_of_one_picture_are_plain() -> None:
         "paired": 1.25,
         "oracle": None,
         "evidence": 0.5,
+        "effect": 7.5,
+        "least_effect": 2.5,
         "faithful": 0.02500000037252903,  # the nearest in single precision
         "before": 0.75,
         "covered": 0.5,
@@ -52,6 +56,7 @@ def test_the_values_of_one_picture_are_plain() -> None:
     assert [name for name, value in second.items() if value is None] == [
         "oracle",
         "evidence",
+        "effect",
         "faithful",
         "before",
         "covered",

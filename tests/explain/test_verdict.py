@@ -1,5 +1,7 @@
 """The verdict: a table of cases, and that a better p never makes it worse."""
 
+import math
+
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
@@ -37,6 +39,23 @@ def test_the_reason_says_which_pictures_reached_the_number() -> None:
     assert "other pictures' squares score as high in 12 % of cases (the limit is 5 %)" in verdict(0.12, 0.025, 64)[1]
     assert "beyond colours and smoothness" in verdict(0.12, 0.025, 64, "surrogates")[1]
     assert verdict(0.05, 0.025, 64, "surrogates") == verdict(0.05, 0.025, 64)
+
+
+@settings(deadline=None)
+@given(effect=st.floats(-5, 20), more=st.floats(0, 5), classes=st.integers(2, 10_000))
+@example(effect=math.log(1000), more=0.0, classes=1000)
+def test_a_larger_effect_is_never_worse_and_less_than_the_least_is_no_evidence(
+    effect: float, more: float, classes: int
+) -> None:
+    least = math.log(classes)
+    here, there = (verdict(0.01, 0.025, 64, "surrogates", size, least) for size in (effect, effect + more))
+    assert ORDER.index(there[0]) >= ORDER.index(here[0])
+    assert (here[0] == "supported") == (effect >= least)
+    assert f"{classes:,}" in here[1] or effect >= least or classes < 10
+    assert (
+        verdict(0.01, 0.025, 64, "surrogates", None, least)[0] == "cannot tell"
+    )  # what is not known speaks for nothing
+    assert verdict(0.06, 0.025, 64, "composites", effect, least) == verdict(0.06, 0.025, 64)
 
 
 @settings(deadline=None)

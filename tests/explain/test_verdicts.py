@@ -21,7 +21,6 @@ from vitrail.explain.evidence import find_evidence
 from vitrail.explain.heat import aim_of
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.trial import trust
-from vitrail.explain.verdict import EVIDENCE
 from vitrail.model import Model
 
 pytestmark = [pytest.mark.usefixtures("as_a_user"), pytest.mark.timeout(3600)]
@@ -94,7 +93,7 @@ def supported(case: Case, method: str) -> int:
     evidence = find_evidence(
         network, case.images, aim_of(explain(network, case.images)), case.model.background_images, case.seed
     )
-    images = case.images[evidence.p <= EVIDENCE]
+    images = case.images[evidence.found]
     if not len(images):
         return 0
     return trust(case.model, images, explain(network, images), seed=case.seed).verdict.count("supported")

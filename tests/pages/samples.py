@@ -112,6 +112,8 @@ def trust(verdict: str = "supported", text: str = "plain") -> TrustView:
         random=tuple(np.linspace(-0.5, 1.5, 39).tolist()),
         oracle=3.0,
         evidence=0.01,
+        effect=11.5,
+        least_effect=6.9,
         faithful=0.025,
         before=0.91,
         covered=0.08,

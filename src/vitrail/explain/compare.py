@@ -15,7 +15,6 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.covered_pictures import CoveredPictures
-from vitrail.explain.evidence import at_a_time
 from vitrail.explain.heat import Heat, aim_of
 from vitrail.explain.inside.sinks import find_sinks, noted
 from vitrail.explain.methods import METHODS, Method, nearest_method
@@ -25,6 +24,7 @@ from vitrail.explain.scores.removal import deletion, insertion
 from vitrail.explain.target import OfLogits, Target
 from vitrail.explain.trial import Explainable, begin, check_model
 from vitrail.explain.verdict import Precision, Trust
+from vitrail.explain.without_evidence import at_a_time
 from vitrail.nn.vit import Images
 
 STEPS = 10  # from no square to all of them

@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vitrail.explain.evidence import at_a_time, explained
+from vitrail.explain.evidence import explained
 from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import Fill, composite, keys_of, logits_in_chunks, seed_of, stream
 from vitrail.explain.target import FUNCTION, Aim
+from vitrail.explain.without_evidence import at_a_time
 from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images

@@ -15,6 +15,13 @@ evidence is as high where its number for the class is, or for the class that sta
 compared with the highest, since it was chosen among all, the second with the second. The class alone is not enough: of
 a thousand classes, six in ten of those at ranks 101 to 200 of a photograph pass that (benchmarks/LOG.md).
 
+Rare is not much. A network whose blocks are shuffled gives its favourite of a thousand classes a probability of a
+tenth, and some photographs raise that by a trifle that no composite reaches. So a picture must also have an effect: its
+odds of the class, over those of the middle composite, are at least as many times as high as there are classes, which
+takes a blind guess to even odds. Of an ImageNet network that is 1,000 times, and its photographs raise them 700,000
+times (the median); with half of its blocks shuffled, three times (benchmarks/LOG.md). Of one class rather than another
+these are the odds between the two: shuffled networks find a trifle of these exceptional in four of ten photographs.
+
 References are few, and a new picture is like none of them. If every patch adds its own to the number, with variance s
 over all pictures, then composites of r references have s (r - 1) / r around their mean, and a new picture has
 s (r + 1) / r around it. So the composites' numbers are spread out by the root of (r + 1) / (r - 1) before they are
@@ -25,20 +32,18 @@ the others, 5.1 % pass a limit of 5 % in this way.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.readout import wide
-from vitrail.explain.scores.fill import Fill, donor, keys_of, logits_in_chunks, seed_of, stream
-from vitrail.explain.scores.random_maps import in_order_of, turned
+from vitrail.explain.scores.fill import donor, keys_of, logits_in_chunks, seed_of
 from vitrail.explain.target import Aim
 from vitrail.explain.verdict import EVIDENCE
+from vitrail.explain.without_evidence import at_a_time, composites_of, surrogates
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
@@ -46,9 +51,7 @@ FEWEST = 10  # references
 COMPOSITES = (99, 199, 299, 399, 499)  # after each round; they serve all pictures of a call
 SURROGATES = (59, 119, 239, 499)  # after each round; each picture has its own
 DOUBT = 0.05  # chance of a number as low, or as high, at the limit itself, up to which a round is the last
-VALUES = 3_000_000  # of the pictures that are made and go through the network at a time: 19 of 3 x 224 x 224
-SHARE = 0.1  # of a reference's squares, those that an explanation names, are not lent
-REFERENCES_AT_A_TIME = 16  # that are explained
+NO_SURER = 1e-15  # than this, or 1 less this, is a probability taken to be: log-odds end at 35 nats
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,17 +61,22 @@ class Evidence:
     Attributes:
         p: (b,), the larger of both; nan where it could not be asked.
         composites: (b,), with how many composites each was compared; 0 where it could not be asked.
-        surrogates: (b,), with how many surrogates; 0 where composites alone reached it too often.
+        surrogates: (b,), with how many surrogates; 0 where composites alone settled it.
+        effect: (b,), by how many nats the picture raises the log-odds of the class over the median composite; of one
+            class rather than another, the log-odds between the two; nan where these are not known.
+        least: The least effect; None where nothing but the rank is asked for.
     """
 
     p: Float[Tensor, "b"]
     composites: Int[Tensor, "b"]
     surrogates: Int[Tensor, "b"]
+    effect: Float[Tensor, "b"]
+    least: float | None
 
-
-def at_a_time(images: Images) -> int:
-    """How many pictures of this size go through a network together: at most 64, fewer where they are large."""
-    return max(1, min(64, VALUES // images.shape[1:].numel()))
+    @property
+    def found(self) -> Bool[Tensor, "b"]:
+        """Whether there is evidence: the number is exceptional, and the effect no smaller than the least."""
+        return (self.p <= EVIDENCE) & large_enough(self.effect, self.least)
 
 
 def explained(logits: Float[Tensor, "*m b v"], aim: Aim) -> Float[Tensor, "*m b"]:
@@ -86,6 +94,42 @@ def _counted(logits: Float[Tensor, "*m b v"], aim: Aim) -> Float[Tensor, "*m b v
     return logits - logits.mean(dim=-1, keepdim=True) if alone else logits
 
 
+def least_effect(classes: int, aim: Aim) -> float | None:
+    """The least effect, in nats: the log of the number of classes; None where no class is explained.
+
+    Args:
+        classes: Of how many classes the logits are; 0 where they stand for none.
+        aim: What is explained.
+    """
+    return math.log(classes) if aim.function is None and classes > 1 else None
+
+
+def large_enough(effect: Float[Tensor, "b"], least: float | None) -> Bool[Tensor, "b"]:
+    """Whether each effect reaches the least; what is no number does not."""
+    return torch.ones_like(effect, dtype=torch.bool) if least is None else effect >= least
+
+
+def effects(logits: Float[Tensor, "b v"], aim: Aim, without: Float[Tensor, "count v"]) -> Float[Tensor, "b"]:
+    """By how many nats pictures raise the log-odds of what is explained over the median without evidence; on the CPU.
+
+    Args:
+        logits: Of the pictures.
+        aim: What is explained of them: a class, or one rather than another. nan for a function, which has no odds.
+        without: Logits of pictures that hold no evidence.
+    """
+    if aim.function is not None:
+        return torch.full(logits.shape[:1], torch.nan, dtype=torch.float64, device="cpu")
+    own, theirs = (_log_odds(some.cpu().double(), aim) for some in (logits, without[:, None]))
+    return own - theirs.median(dim=0).values
+
+
+def _log_odds(logits: Float[Tensor, "*m any v"], aim: Aim) -> Float[Tensor, "*m b"]:
+    """Of the class against all others, or against the other one."""
+    on_cpu = Aim(aim.target.cpu(), None if aim.rather_than is None else aim.rather_than.cpu())
+    odds = logits if aim.rather_than is not None else logits.softmax(dim=-1).logit(eps=NO_SURER)
+    return on_cpu.of(odds.expand(*logits.shape[:-2], len(aim.target), logits.shape[-1]))
+
+
 def different(references: Float[Tensor, "r c h w"]) -> int:
     """How many of the references are not copies of another."""
     return len(set(keys_of(references)))
@@ -93,7 +137,11 @@ def different(references: Float[Tensor, "r c h w"]) -> int:
 
 @torch.no_grad()
 def find_evidence(
-    network: ViT, images: Images, aim: Aim, lent: Float[Tensor, "r c h w"] | None, seed: int = 0
+    network: ViT,
+    images: Images,
+    aim: Aim,
+    lent: Float[Tensor, "r c h w"] | None,
+    seed: int = 0,
 ) -> Evidence:
     """Ask of each picture whether it holds evidence for what is explained.
 
@@ -107,22 +155,26 @@ def find_evidence(
     nothing = torch.zeros(len(images), dtype=torch.long, device="cpu")
     references = 0 if lent is None else different(lent)
     if lent is None or references < FEWEST:
-        return Evidence(torch.full(nothing.shape, torch.nan, dtype=torch.float64, device="cpu"), nothing, nothing)
+        unknown = torch.full(nothing.shape, torch.nan, dtype=torch.float64, device="cpu")
+        return Evidence(unknown, nothing, nothing, unknown, None)
+    least = least_effect(network.config.classes, aim)
     logits = wide(logits_in_chunks(network, images[None], at_a_time(images))[0])
-    p, composites = _among_composites(network, images, logits, aim, lent, references, seed)
+    p, composites, effect = _among_composites(network, images, logits, aim, lent, references, seed)
     surrogates_asked = nothing.clone()
-    for picture in (p <= EVIDENCE).nonzero()[:, 0].tolist():
+    for picture in ((p <= EVIDENCE) & large_enough(effect, least)).nonzero()[:, 0].tolist():
         one = slice(picture, picture + 1)
         own, count = _among_surrogates(network, images[one], logits[one], aim.select(one), seed)
         p[picture], surrogates_asked[picture] = max(own, float(p[picture])), count
-    return Evidence(p, composites, surrogates_asked)
+    return Evidence(p, composites, surrogates_asked, effect, least)
 
 
 def _among_composites(
     network: ViT, images: Images, logits: Tensor, aim: Aim, lent: Tensor, references: int, seed: int
-) -> tuple[Float[Tensor, "b"], Int[Tensor, "b"]]:
+) -> tuple[Float[Tensor, "b"], Int[Tensor, "b"], Float[Tensor, "b"]]:
+    """p of each picture, the composites that it took, and its effect over these."""
     fill, without = donor(lent), logits[:0]
     p = torch.ones(len(images), dtype=torch.float64, device="cpu")
+    effect = torch.full_like(p, torch.nan)
     asked = torch.zeros(len(images), dtype=torch.long, device="cpu")
     open_ = torch.ones_like(p, dtype=torch.bool)
     for count in COMPOSITES:
@@ -130,10 +182,11 @@ def _among_composites(
         without = torch.cat([without, more])
         above = as_high(logits, aim, without, references)
         p, asked = torch.where(open_, ranked(above, count), p), torch.where(open_, count, asked)
+        effect = torch.where(open_, effects(logits, aim, without), effect)
         open_ = open_ & ~settled(above, count)
         if not open_.any():
             break
-    return p, asked
+    return p, asked, effect
 
 
 def _among_surrogates(network: ViT, image: Images, logits: Tensor, aim: Aim, seed: int) -> tuple[float, int]:
@@ -147,30 +200,6 @@ def _among_surrogates(network: ViT, image: Images, logits: Tensor, aim: Aim, see
         if bool(settled(above, asked)):
             break
     return float(ranked(above, asked)), asked
-
-
-@torch.no_grad()
-def composites_of(
-    network: ViT, images: Images, fill: Fill, numbers: Sequence[int], seed: int
-) -> Float[Tensor, "count v"]:
-    """Logits of pictures put together of patches, of the size of `images`; the same for all of them.
-
-    Args:
-        network: In eval mode.
-        images: Any pictures of that size.
-        fill: One that is in distribution: its fillers are the pictures.
-        numbers: Which ones.
-        seed: The same seed gives the same composites.
-    """
-    assert fill.in_distribution
-    rows, columns = network.grid(images)
-    patch = (images.shape[2] // rows, images.shape[3] // columns)
-    parts = []
-    for first in range(0, len(numbers), at_a_time(images)):
-        some = numbers[first : first + at_a_time(images)]
-        made = fill.make(images[:1], patch, len(some), seed_of(seed, "composites", some[0]))
-        parts.append(wide(logits_in_chunks(network, made, len(some))[:, 0]))
-    return torch.cat(parts)
 
 
 def as_high(
@@ -222,74 +251,3 @@ def _bounds(count: int) -> tuple[int, int]:
         if below <= DOUBT:
             few = number
     return few, many
-
-
-@torch.no_grad()
-def surrogates(image: Float[Tensor, "c h w"], count: int, seed: int, key: int) -> Float[Tensor, "count c h w"]:
-    """Pictures with the colours and the smoothness of a given picture, in which nothing is arranged.
-
-    The phases of a picture's Fourier transform hold what stands where; the amplitudes hold how smooth it is. A
-    surrogate keeps the amplitudes and draws the phases anew, the same turn for all channels, so that colours stay
-    together. Then the picture's own values are put back in the order of the result: brightness, contrast and every grey
-    value are the picture's (Theiler, Eubank, Longtin, Galdrikian and Farmer, "Testing for nonlinearity in time series:
-    the method of surrogate data", Physica D 1992). The maps that a map is compared with are made alike
-    (`scores/random_maps.py`).
-
-    Measured on photographs, digits and planted pictures: putting the values back once is enough. Refining by turns, as
-    random maps are refined, changed nothing in what networks say of them, and cost five times as much.
-
-    Args:
-        image: As the network reads it.
-        count: How many.
-        seed: Decides the phases, with the key.
-        key: Of the picture, see `keys_of`.
-
-    Returns:
-        (count, c, h, w): each channel of each holds exactly the values of that channel of the picture.
-    """
-    random, full = stream(seed, "surrogates", key), wide(image)  # no Fourier transform is made in half precision
-    noise = torch.randn((count, 1, *image.shape[1:]), generator=random, device="cpu").to(full)
-    return in_order_of(turned(full, noise), image.flatten(1).sort(dim=1).values.expand(count, -1, -1))
-
-
-def without_evidence(
-    network: ViT, images: Float[Tensor, "r c h w"], references: UInt8[Tensor, "r c h w"], seed: int = 0
-) -> UInt8[Tensor, "r c h w"]:
-    """The references, with the patches that the network's explanation names replaced by those of others.
-
-    References are put together of patches of many training pictures, each at its own place. Some of these patches still
-    show a piece of what the network looks for, and a test against such pictures finds less evidence than there is. So
-    the tenth of the squares of each reference that the network's own explanation names is not lent: another reference's
-    patch, from the same place, stands there instead. It is done once, by the trained network, and stored; a network
-    whose weights are scrambled later meets the same references, and is not helped by a choice that another network
-    made.
-
-    Args:
-        network: In eval mode, trained.
-        images: The references as the network reads them.
-        references: The same, values 0..255.
-        seed: Decides which reference stands in.
-
-    Returns:
-        As many references; every patch is still where it stood in a training picture.
-    """
-    if len(references) < 2:  # a patch needs another to stand in for it
-        return references
-    values = torch.cat([generic_attention(network, some).values for some in images.split(REFERENCES_AT_A_TIME)]).cpu()
-    _, rows, columns = values.shape
-    flat = values.flatten(1)
-    first = flat.argsort(dim=1, descending=True)[:, : max(1, round(SHARE * rows * columns))]
-    named = torch.zeros_like(flat, dtype=torch.bool).scatter_(1, first, True)
-    named &= flat > flat.amin(dim=1, keepdim=True)  # a map without signal names nothing
-    lent, (down, across) = references.clone(), (references.shape[2] // rows, references.shape[3] // columns)
-    random = stream(seed, "lending")
-    for square in range(rows * columns):
-        clean = (~named[:, square]).nonzero()[:, 0]
-        if not len(clean):
-            continue
-        row, column = divmod(square, columns)
-        place = (..., slice(row * down, (row + 1) * down), slice(column * across, (column + 1) * across))
-        for reference in named[:, square].nonzero()[:, 0].tolist():
-            other = int(clean[torch.randint(len(clean), (1,), generator=random, device="cpu")])
-            lent[reference][place] = references[other][place]
-    return lent

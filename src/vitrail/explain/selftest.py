@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
 import torch
@@ -136,7 +136,8 @@ def checks(network: ViT, images: Images, seed: int) -> Iterator[Check]:
 
     A large network sees one image of its own size where numbers are compared, and two small ones everywhere else.
     """
-    large = flops(replace(network.config, image_size=(images.shape[2], images.shape[3]))) > LARGE
+    patches, own = math.prod(network.grid(images)), math.prod(network.config.grid)
+    large = flops(network) * patches / own > LARGE
     whole = images[:1] if large else images
     size = [patch * side for patch, side in zip(network.config.patch, LOOK, strict=True)]
     small = F.interpolate(images[:2], size, mode="bilinear", antialias=True, align_corners=False) if large else images

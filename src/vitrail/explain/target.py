@@ -90,6 +90,15 @@ def similarity(reference: Float[Tensor, " v"]) -> OfLogits:
     return alike
 
 
+def number(index: int) -> OfLogits:
+    """A target for the same networks: one of their numbers as it is. An index would be taken for a class, with odds.
+
+    Args:
+        index: Which one, from 0.
+    """
+    return lambda logits: logits[:, index]
+
+
 def choose_target(logits: Float[Tensor, "b v"], target: Target) -> Aim:
     """What to explain, for each picture.
 

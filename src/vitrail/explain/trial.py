@@ -21,13 +21,14 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.covered_pictures import CoveredPictures, probability
-from vitrail.explain.evidence import Evidence, at_a_time, different, explained, find_evidence
+from vitrail.explain.evidence import Evidence, different, explained, find_evidence
 from vitrail.explain.heat import NO_SIGNAL, NOT_FINITE, Heat, aim_of, caveats
 from vitrail.explain.readout import check, wide
 from vitrail.explain.scores.fill import donor, keys_of, logits_in_chunks, own_patches
 from vitrail.explain.scores.random_maps import random_maps as random_maps_like
 from vitrail.explain.target import Aim, OfLogits
-from vitrail.explain.verdict import Precision, Trust, Verdict, verdict
+from vitrail.explain.verdict import Kind, Precision, Trust, Verdict, verdict
+from vitrail.explain.without_evidence import at_a_time
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
@@ -241,6 +242,8 @@ class Trial:
             paired=paired.cpu(),
             oracle=None if self.oracle is None else self.oracle.cpu(),
             evidence=self.evidence.p,
+            effect=self.evidence.effect,
+            least_effect=self.evidence.least,
             faithful=faithful,
             before=self.share.cpu(),
             covered=covered.gather(0, told)[0].cpu(),
@@ -255,12 +258,13 @@ class Trial:
     def _say(self, notes: list[set[str]], faithful: Float[Tensor, "b"]) -> list[tuple[Verdict, str]]:
         """The verdict on each picture's map, and why."""
         found = self.evidence
-        asked = zip(notes, _known(found.p), _known(faithful), found.surrogates.tolist(), strict=True)
+        kinds: list[Kind] = ["surrogates" if asked else "composites" for asked in found.surrogates.tolist()]
+        asked = zip(notes, _known(found.p), _known(faithful), kinds, _known(found.effect), strict=True)
         return [
             ("cannot tell", "the map holds values that are no numbers")
             if NOT_FINITE in said
-            else verdict(evidence, rank, self.references, "surrogates" if surrogates else "composites")
-            for said, evidence, rank, surrogates in asked
+            else verdict(p, rank, self.references, kind, effect, found.least)
+            for said, p, rank, kind, effect in asked
         ]
 
 

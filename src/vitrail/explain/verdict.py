@@ -1,15 +1,15 @@
 """How far to trust a map: what a test of it found (`trial.py`), and the verdict, a pure function of two questions.
 
     evidence    Is the explained number exceptional among pictures that hold no evidence? Of two kinds of these, the one
-                that reaches it more often counts (`evidence.py`).
+                that reaches it more often counts. And are the odds of the class many times as high (`evidence.py`)?
     faithful    Does covering what the map names change that number more than covering what its random twins name does?
                 p = (1 + twins with at least that change) / (1 + twins).
 
-Both are ranks, and either alone is not enough. A scrambled network does react to what a map of it names, so its maps
-are faithful, to nothing; and evidence says that there is something to find, not that the map found it. A random map of
-a picture is faithful at 0.05 in one of 20 cases, for any network; a network that has learnt nothing finds evidence at
-0.05 about as often. The figures behind the limits are in benchmarks/explain.md, the rules that failed in
-benchmarks/LOG.md.
+Either alone is not enough. A scrambled network does react to what a map of it names, so its maps are faithful, to
+nothing; and evidence says that there is something to find, not that the map found it. A random map of a picture is
+faithful at 0.05 in one of 20 cases, for any network; a network that has learnt nothing finds numbers exceptional at
+0.05 about as often, and some that are half shuffled more often. The figures behind the limits are in
+benchmarks/explain.md, the rules that failed in benchmarks/LOG.md.
 """
 
 from dataclasses import dataclass, fields
@@ -18,7 +18,7 @@ from typing import Any, Literal
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitrail.text import percent_in_words
+from vitrail.text import percent_in_words, times
 
 Verdict = Literal["supported", "weak", "no better than random", "cannot tell"]
 Kind = Literal["composites", "surrogates"]
@@ -28,7 +28,8 @@ EVIDENCE = 0.05
 FAITHFUL = 0.05
 WEAK = 0.20
 VISIBLE = 0.05  # difference of probabilities that a sentence speaks of
-UNKNOWN = ("oracle", "evidence", "faithful", "before", "covered", "covered_random")  # where nan means "not known"
+# What is nan where it is not known:
+UNKNOWN = ("oracle", "evidence", "effect", "faithful", "before", "covered", "covered_random")
 LENT = "ten others or more can lend their squares (--background DIR, in Python references=)"
 
 _REACHED: dict[Kind, str] = {
@@ -38,7 +39,12 @@ _REACHED: dict[Kind, str] = {
 
 
 def verdict(
-    evidence: float | None, faithful: float | None, references: int, kind: Kind = "composites"
+    evidence: float | None,
+    faithful: float | None,
+    references: int,
+    kind: Kind = "composites",
+    effect: float | None = None,
+    least: float | None = None,
 ) -> tuple[Verdict, str]:
     """The verdict and the reason for it, in plain words.
 
@@ -48,6 +54,8 @@ def verdict(
         references: Pictures whose patches covered squares. With none, a change may come from the cover itself; with
             few, it is not known what is exceptional: the verdict is "cannot tell".
         kind: Of the pictures without evidence, those that reached the number more often; for the reason.
+        effect: By how many nats the log-odds of the class lie above those of the middle composite.
+        least: The least of it; None where there is none, as for a function.
     """
     if faithful is None:
         return "cannot tell", "the map prefers no square"
@@ -60,6 +68,11 @@ def verdict(
     if evidence > EVIDENCE:
         limit = f"the limit is {percent_in_words(EVIDENCE)}"
         return "cannot tell", f"no evidence found{_REACHED[kind]} as high in {_above(evidence)} of cases ({limit})"
+    if least is not None and not (effect is not None and effect >= least):
+        raised = "not known to be" if effect is None else f"only {times(effect)}"
+        theirs = "those of a picture put together of other pictures' squares"
+        limit = f"the limit is {times(least)}, from a blind guess to even odds"
+        return "cannot tell", f"no evidence found, since the odds are {raised} {theirs} ({limit})"
     if faithful <= FAITHFUL:
         return "supported", "there is evidence, and the squares that the map names carry it"
     if faithful <= WEAK:
@@ -89,6 +102,9 @@ class Trust:
         paired: (b,), the map's own score under exactly the covers of `random`; what it is ranked by.
         oracle: (b,), the same of the true mask; None where no mask was given, nan where one is empty.
         evidence: (b,), p of "is there evidence?"; nan where it could not be asked.
+        effect: (b,), by how many nats the log-odds of the class lie above those of the middle composite; nan where that
+            is not known.
+        least_effect: From how many on there is evidence; None where p alone decides.
         faithful: (b,), p of "is the map faithful?"; nan for a map without signal.
         before: (b,), the target's probability, for a contrast that among the two classes; nan for a function.
         covered: (b,), the same with the map's first `squares` squares covered, mean over the draws.
@@ -108,6 +124,8 @@ class Trust:
     paired: Float[Tensor, "b"]
     oracle: Float[Tensor, "b"] | None
     evidence: Float[Tensor, "b"]
+    effect: Float[Tensor, "b"]
+    least_effect: float | None
     faithful: Float[Tensor, "b"]
     before: Float[Tensor, "b"]
     covered: Float[Tensor, "b"]

@@ -23,6 +23,7 @@ from vitrail.pages.words import (
     unit_words,
     upper,
 )
+from vitrail.text import times
 
 WIDTH, HEIGHT, MARGIN = 320, 46, 10  # of the line of a score
 _MARKS = {
@@ -133,7 +134,7 @@ def _numbers(trust: TrustView, key: str = "") -> str:
         (
             "Is there evidence?",
             f"p = {number(trust.evidence, 2)}: how often pictures without evidence reach as much, of "
-            f"{_without([trust])}"
+            f"{_without([trust])}{_effect(trust)}"
             if trust.evidence is not None
             else "not known: it takes reference pictures to ask, and there are none or too few",
         ),
@@ -209,12 +210,29 @@ def how_tested(trusts: Sequence[TrustView]) -> str:
         f"map names them, by {escape(fills)}, and the fall of the explained number is compared with the fall for "
         f"{maps} of the same smoothness. A logit counts from the mean of all classes. {scores} The test was computed "
         f"{escape(precisions)}.</li>"
-        f"<li><b>Supported</b>: at most 5 % of pictures without evidence reach the number, and at most one random "
-        "map in twenty does as well as this one. <b>Weak</b>: at most one in five does. <b>No better than random</b>: "
-        f"more do. <b>Cannot tell</b>: there is no evidence to be found, or it could not be asked for.{asked}</li>"
+        f"<li><b>Supported</b>: at most 5 % of pictures without evidence reach the number, {_least(trusts)}and at most "
+        "one random map in twenty does as well as this one. <b>Weak</b>: at most one in five does. <b>No better than "
+        "random</b>: more do. <b>Cannot tell</b>: there is no evidence to be found, or it could not be asked for."
+        f"{asked}</li>"
         "<li>Maps of the last two kinds are drawn pale, in a hatched frame: strong colours would say more than is "
         "known.</li>"
     )
+
+
+def _effect(trust: TrustView) -> str:
+    """By how much the odds of the class rise, where that is asked for."""
+    if trust.effect is None or trust.least_effect is None:
+        return ""
+    return (
+        f". The odds of the class are {times(trust.effect)} those of the middle one of the first; "
+        f"{times(trust.least_effect)} is the least"
+    )
+
+
+def _least(trusts: Sequence[TrustView]) -> str:
+    """The least effect that all pictures of a page have in common, in words; else nothing."""
+    least = next((trust.least_effect for trust in trusts if trust.least_effect is not None), None)
+    return "" if least is None else f"the odds of the class are at least {times(least)} those of the middle one, "
 
 
 def _without(trusts: Sequence[TrustView]) -> str:

@@ -24,6 +24,9 @@ class TrustView:
         random: The fall for each random map.
         oracle: The fall for the true mask; None where it is not known.
         evidence: p of "is there evidence?"; None where it could not be asked.
+        effect: By how many nats the log-odds of the class lie above those of the middle picture put together of other
+            pictures' squares; None where that is not known.
+        least_effect: From how many on there is evidence; None where p alone decides.
         faithful: p of "is the map faithful?"; None for a map without signal.
         before: The target's probability; for one class rather than another, that of the first among the two.
         covered: The same with the map's first `squares` squares covered.
@@ -44,6 +47,8 @@ class TrustView:
     random: tuple[float, ...]
     oracle: float | None
     evidence: float | None
+    effect: float | None
+    least_effect: float | None
     faithful: float | None
     before: float | None
     covered: float | None

@@ -18,7 +18,7 @@ from vitrail.data.dataset import TEST, VALIDATION, Split
 from vitrail.data.loader import check_readable
 from vitrail.data.readers import Reader
 from vitrail.errors import RunError, UsageError, VitrailError
-from vitrail.explain.evidence import without_evidence
+from vitrail.explain.without_evidence import without_evidence
 from vitrail.io import write_file
 from vitrail.model import CARD, Model, card_of, save
 from vitrail.nn import Parts, ViT

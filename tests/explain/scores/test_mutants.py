@@ -13,23 +13,17 @@ from tests.explain.mutants import Fault, must_be_found, rows
 from tests.explain.scores import checks
 from vitrail.explain import scores
 from vitrail.explain.covered_pictures import CoveredPictures
-from vitrail.explain.evidence import (
-    COMPOSITES,
-    as_high,
-    explained,
-    find_evidence,
-    settled,
-    surrogates,
-    without_evidence,
-)
+from vitrail.explain.evidence import COMPOSITES, as_high, effects, explained, find_evidence, large_enough, settled
 from vitrail.explain.scores.covering_by_rank import ranks_of
 from vitrail.explain.scores.fill import composite, donor, own_patches
 from vitrail.explain.scores.localisation import pointing_game, relevance_mass, segmentation
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.removal import _curve, saco_of
 from vitrail.explain.scores.sanity import class_discrimination, max_sensitivity, scrambled
+from vitrail.explain.target import Aim
 from vitrail.explain.trial import Trial
 from vitrail.explain.verdict import verdict
+from vitrail.explain.without_evidence import surrogates, without_evidence
 
 Check = Callable[[ModuleType], None]
 
@@ -166,6 +160,16 @@ FAULTS = {
         lambda max_, of_surrogates, of_composites: of_composites,
         at="max",
         guards=(test_evidence.test_networks_that_learnt_nothing_find_little_even_in_photographs,),
+    ),
+    "any effect will do": Fault(
+        large_enough,
+        lambda large_enough, effect, least: torch.ones_like(effect, dtype=torch.bool),
+        guards=(test_evidence.test_a_trifle_that_never_fails_is_no_evidence,),
+    ),
+    "odds of the class against one other": Fault(
+        effects,
+        lambda effects, logits, aim, without: effects(logits, Aim(aim.target, (aim.target + 1) % 3), without),
+        guards=(test_evidence.test_effects_by_hand,),
     ),
     "surrogates that are shuffled pixels": Fault(
         surrogates,

@@ -14,7 +14,7 @@ from vitrail.data.columns import Classes, Codec
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, counted, nearest
 from vitrail.explain.methods import METHODS, Method, nearest_method
-from vitrail.explain.target import FUNCTION, OfLogits, similarity
+from vitrail.explain.target import FUNCTION, OfLogits, number, similarity
 from vitrail.model import Model
 from vitrail.tasks import FeaturePrediction, Numbers
 
@@ -34,12 +34,12 @@ class Asked:
     Args:
         methods: Which maps.
         options: The layer and the head that were asked for.
-        target: Index of the class or of the number; each picture's top class when None.
+        target: Index of the class; each picture's top class when None.
         rather_than: Index of the class that it is held against.
         references: What covers squares, as the network reads pictures; the model's own when None.
         scored: Whether each map is tested.
         precision: Of the passes that test maps: "fp32", "bf16", or "auto" for the faster.
-        function: What is explained, where it is no class and no number by itself.
+        function: What is explained, where it is no class.
         explained: What that is, in words.
     """
 
@@ -78,9 +78,9 @@ def check_asked(model: Model, typed: Explain) -> Asked | None:
         raise UsageError(f"{option} is for the test that --no-trust leaves out", "one of the two")
     contrast = typed.rather_than is not None
     methods = choose_methods(model, typed.method, typed.compare, typed.methods, contrast)
-    function, explained, rather_than = None, "", None
+    target, function, explained, rather_than = None, None, "", None
     if isinstance(model.output, Numbers):
-        target, function, explained = _of_numbers(model, typed, model.output.count)
+        function, explained = _of_numbers(model, typed, model.output.count)
     else:
         target, rather_than = _of_classes(model, typed)
     return Asked(
@@ -114,8 +114,8 @@ def _of_classes(model: Model, typed: Explain) -> tuple[int | None, int | None]:
     return target, rather_than
 
 
-def _of_numbers(model: Model, typed: Explain, count: int) -> tuple[int | None, OfLogits | None, str]:
-    """What is explained of a model without classes: its index, or its function; and what it is called.
+def _of_numbers(model: Model, typed: Explain, count: int) -> tuple[OfLogits, str]:
+    """What is explained of a model without classes, as a function of its numbers; and what it is called.
 
     Raises:
         UsageError: If nothing says it, or there is no such number.
@@ -130,11 +130,11 @@ def _of_numbers(model: Model, typed: Explain, count: int) -> tuple[int | None, O
     if typed.similar_to is not None:
         (other,) = model.predict([typed.similar_to])
         assert isinstance(other, FeaturePrediction)
-        return None, similarity(other.features.to(model.device)), f"similarity to {typed.similar_to.name}"
+        return similarity(other.features.to(model.device)), f"similarity to {typed.similar_to.name}"
     if not str(typed.target).isdecimal() or int(str(typed.target)) >= count:
         problem = f"--target must be one of the model's numbers, 0 to {count - 1}, got '{typed.target}'"
         raise UsageError(problem, "--target 0")
-    return int(str(typed.target)), None, f"number {typed.target}"
+    return number(int(str(typed.target))), f"number {typed.target}"
 
 
 def _check_written(model: Model, typed: Explain) -> None:

@@ -15,6 +15,8 @@ trust it; `trust` is null with --no-trust. There:
     random_mean, random_maps    the mean of their falls, and how many they are
     oracle                      the fall for the true place; null where it is not known
     evidence_p, faithful_p      p of both questions; null where one could not be asked
+    effect, least_effect        by how many nats the log-odds of the class lie above those of the middle composite, and
+                                from how many on there is evidence; null for a function
     before                      the target's probability; of a contrast, that of the first class among the two
     covered, covered_random     the same with `squares` squares covered, in the map's order and in that of random maps
     squares                     the step at which these two differ most, of those up to a quarter of all squares
