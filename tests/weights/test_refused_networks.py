@@ -17,7 +17,7 @@ from tests.cli.command import DATA, call, must_refuse
 from tests.errors import must_raise
 from tests.weights.redraw import redrawn
 from vitrail.errors import DataError, UsageError
-from vitrail.weights.others import ROTARY, SEQUENCES, WINDOWS, why_not
+from vitrail.weights.others import NORMS, ROTARY, SEQUENCES, WINDOWS, why_not
 from vitrail.weights.published import timm_architectures
 
 SMALL: Any = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32, "patch_size": 16}
@@ -53,6 +53,12 @@ def test_why_a_network_is_refused(name: str, tmp_path: Path) -> None:
     with must_raise(UsageError, why) as live:
         vitrail.convert(module)
     assert live.value.hint == found.hint
+
+
+def test_a_norm_of_queries_and_keys_is_named() -> None:
+    """Such a network bears the class and the name of a plain ViT."""
+    with must_raise(UsageError, NORMS):
+        vitrail.convert(timm.create_model("vit_tiny_patch16_224", qk_norm=True, **SMALL))
 
 
 def test_nothing_that_opens_is_refused_so() -> None:

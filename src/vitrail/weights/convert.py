@@ -141,16 +141,16 @@ def convert(module: nn.Module, told: Facts | None = None) -> Converted:
     if not isinstance(module, nn.Module):
         raise _not_live(module)
     where, tensors = type(module).__name__, module.state_dict()
+    name = f"{type(module).__module__}.{where}"
+    published: Any = getattr(module, "pretrained_cfg", None)
+    architecture = published.get("architecture") if isinstance(published, Mapping) else None
+    if why := why_not(architecture or where, tensors):
+        raise UsageError(f"{name} has {why}, and is no plain ViT", ELSE)
     for family in FAMILIES:
         facts = family.of_module(module)
         if facts is not None and is_of(family, list(tensors)):
             break
     else:
-        name = f"{type(module).__module__}.{where}"
-        published: Any = getattr(module, "pretrained_cfg", None)
-        architecture = published.get("architecture") if isinstance(published, Mapping) else None
-        if why := why_not(architecture or where, tensors):
-            raise UsageError(f"{name} has {why}, and is no plain ViT", ELSE)
         known = ", ".join(family.name for family in FAMILIES)
         raise UsageError(f"{name} is no plain ViT of {known}", f"one of these, as a live module; {ELSE}")
     own = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
