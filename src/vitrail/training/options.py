@@ -32,6 +32,11 @@ class TrainOptions:
     )
     size: str | None = option("Network size with its patch in pixels, such as S/16 (Ti S B L H g).")
     image_size: int | None = option("Side of the square that images are brought to, in pixels.")
+    init: str | None = option(
+        "Weights to start from instead of nothing: timm:NAME, hf:OWNER/NAME, torchvision:NAME, a file, or a run. What "
+        "their features are worth is said first; the recipe is fine-tune."
+    )
+    probe: bool = option("With --init: train the head alone, on features that are computed once.", False)
     epochs: int | None = option("Passes over the training samples.")
     batch_size: int | None = option("Samples per optimizer step.")
     lr: float | None = option("Highest learning rate.")

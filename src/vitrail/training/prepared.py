@@ -11,6 +11,7 @@ from vitrail.model import Model
 from vitrail.tasks.task import Objective, unit_of
 from vitrail.training.execution import ALONE, Work, work_of
 from vitrail.training.loop import part_size
+from vitrail.training.probe import Probed
 from vitrail.training.resolve import longest_read
 from vitrail.training.settings import Settings
 
@@ -31,6 +32,7 @@ class Prepared:
         beside: What a teacher takes in every step.
         notes: What was said of the data and the choices.
         micro_batch_seconds: Of forward and backward, as timed.
+        probed: What the features are worth that a training starts from; None where it starts from nothing.
     """
 
     settings: Settings
@@ -42,6 +44,7 @@ class Prepared:
     beside: Work = ALONE
     notes: tuple[str, ...] = ()
     micro_batch_seconds: float = 0.0
+    probed: Probed | None = None
 
     @property
     def network(self) -> nn.Module:

@@ -18,6 +18,7 @@ from vitrail.data.readers.planted import NAME, SIDES, is_planted, parse_planted
 from vitrail.errors import UsageError, counted, nearest
 from vitrail.training.settings import Optimization, Settings, validated
 
+FINE_TUNE = "fine-tune"  # the recipe of trainings that start from weights which are there
 NOT_MEASURED = "not measured yet"
 OWN_SETS = ("digits", "mnist", "mnist-m", "planted", "sort-digits", "mnist-strings")  # each with a recipe of its name
 
@@ -85,7 +86,9 @@ def document_figure(settings: Settings) -> str:
     return recipe.document
 
 
-def choose(name: str, data: str, kinds: Sequence[str], count: int, side: int | None) -> tuple[Recipe, str, str]:
+def choose(
+    name: str, data: str, kinds: Sequence[str], count: int, side: int | None, init: bool = False
+) -> tuple[Recipe, str, str]:
     """The recipe asked for, or the one that fits.
 
     Args:
@@ -94,6 +97,7 @@ def choose(name: str, data: str, kinds: Sequence[str], count: int, side: int | N
         kinds: Of networks that can learn the task from these inputs.
         count: Training samples.
         side: Typical shorter side of the images in pixels; None where texts are read.
+        init: Whether the training starts from weights that are there, which bring their network.
 
     Returns:
         The recipe, its name, and the reason in words.
@@ -101,13 +105,17 @@ def choose(name: str, data: str, kinds: Sequence[str], count: int, side: int | N
     Raises:
         UsageError: If the name is unknown, or the recipe is for something else; offers the nearest.
     """
-    fitting = [known for known, recipe in RECIPES.items() if recipe.kind in kinds]
+    fitting = [known for known, recipe in RECIPES.items() if recipe.kind in kinds and init == (known == FINE_TUNE)]
     if name != "auto":
         if name not in fitting:
             guess = nearest(name, fitting) or ", ".join(fitting)
             what = f"there is no recipe '{name}'" if name not in RECIPES else f"the recipe '{name}' does not fit"
+            if name == FINE_TUNE:
+                raise UsageError(f"the recipe {name} is for weights that are there, and none are named", "--init WHAT")
             raise UsageError(f"{what} for what is learnt from {data}", f"--recipe {guess}")
         return _of_cells(name, data), name, "asked for"
+    if init:
+        return RECIPES[FINE_TUNE], FINE_TUNE, f"--init ({RECIPES[FINE_TUNE].help})"
     base = NAME if is_planted(data) else data
     named = {"fashion-mnist": "mnist"}.get(base, base)
     if named in fitting and named in OWN_SETS:

@@ -19,6 +19,7 @@ from vitrail.data.images import ArrayImages, Images, MadeImages
 from vitrail.data.readers import Reader, check_root, format_of
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
+from vitrail.model import Model
 from vitrail.nn import Parts, ViTConfig, names_of
 from vitrail.nn.networks import NetworkConfig, config_to_dict, kind_of
 from vitrail.own import contract, python_call, typed
@@ -26,6 +27,7 @@ from vitrail.tasks import TASKS, Task
 from vitrail.tasks.task import Objective
 from vitrail.training.distill.request import Request, anywhere
 from vitrail.training.execution import pick_execution
+from vitrail.training.initial import fetch_size, initial_of, network_values
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.options import TrainOptions
 from vitrail.training.recipes import OWN_SETS, Recipe, announced, choose
@@ -116,6 +118,7 @@ def resolve(
     dataset: Dataset,
     task: Task,
     own: Own,
+    source: Model | None = None,
 ) -> tuple[Settings, list[str]]:
     """The settings of a new run.
 
@@ -126,6 +129,7 @@ def resolve(
         dataset: The data, opened.
         task: What is learnt.
         own: What was passed as an object.
+        source: The model that the training starts from.
 
     Returns:
         The settings, and a sentence for each choice that was made.
@@ -140,11 +144,15 @@ def resolve(
         what = "texts" if dataset.reads_text else "images"
         raise DataError(f"{data} holds {what}, from which the task {task.name} cannot be learnt", "other data")
     side, channels = look(inputs) if isinstance(inputs, Images) else (None, 0)
-    recipe, name, reason = _choose(options, given, dataset, kinds, side)
+    recipe, name, reason = _choose(options, given, dataset, kinds, side, source is not None)
     refuse_idle(options, task, recipe.kind)
     values = _from_recipe(recipe, name, channels, task, inputs)
-    values = resized(values, given.get("network", {}).get("image_size"))
-    values = resized(laid_over(values, given), options.image_size)
+    if source is not None:
+        values |= _from_source(source, recipe)
+        values = laid_over(values, given) | {"initial": initial_of(source, options, given)}
+    else:
+        values = resized(values, given.get("network", {}).get("image_size"))
+        values = resized(laid_over(values, given), options.image_size)
     values = laid_over(values, asked_for(options))
     if options.epochs is not None and "warmup_epochs" not in given.get("optimization", {}):
         shorter = min(1.0, options.epochs / recipe.optimization.epochs)  # the warm-up keeps its fraction of a short run
@@ -242,14 +250,19 @@ def _refuse_idle_keys(given: Mapping[str, Any], recipe: Recipe, data: str, datas
 
 
 def _choose(
-    options: TrainOptions, given: Mapping[str, Any], dataset: Dataset, kinds: Sequence[str], side: int | None
+    options: TrainOptions,
+    given: Mapping[str, Any],
+    dataset: Dataset,
+    kinds: Sequence[str],
+    side: int | None,
+    init: bool,
 ) -> tuple[Recipe, str, str]:
     stored = given.get("recipe", "custom")
     if options.recipe != "auto" and stored not in ("custom", options.recipe):
         problem = f"{options.config} is of the recipe {stored}, --recipe says {options.recipe}"
         raise UsageError(problem, f"one of the two: --config {options.config}, or --recipe {options.recipe}")
     asked = options.recipe if options.recipe != "auto" or stored == "custom" else stored
-    recipe, name, reason = choose(asked, dataset.name, kinds, len(dataset.train), side)
+    recipe, name, reason = choose(asked, dataset.name, kinds, len(dataset.train), side, init)
     if options.recipe == "auto" and "network" in given:
         reason = "as in the configuration file"
     return recipe, name, reason
@@ -272,6 +285,18 @@ def _from_recipe(recipe: Recipe, name: str, channels: int, task: Task, inputs: o
         "augmentation": asdict(recipe.augmentation if task.invariant else Augmentation()),
         "counts": asdict(recipe.counts),
         "background": task.background,
+    }
+
+
+def _from_source(source: Model, recipe: Recipe) -> dict[str, Any]:
+    """What the weights bring that a training starts from: the network, and how images are read."""
+    reads = source.preprocessing
+    changed = {name: value for name, value in recipe.network.items() if name != "kind"}
+    return {
+        "network": network_values(source, changed),
+        "fetch_size": fetch_size(reads),
+        "resize": reads.resize,
+        "pad_value": reads.background[0],
     }
 
 
@@ -341,7 +366,9 @@ def asked_for(options: TrainOptions) -> dict[str, Any]:
     words = {name: word for name, word in words.items() if word not in (None, "auto")}
     named = {name: words.pop(name) for name in ("task", "recipe") if name in words}
     how = words | ({"compile": words["compile"] == "on"} if "compile" in words else {})
-    return {"optimization": chosen, "network": network, "execution": how, **named, **seeds, **background}
+    start = {} if options.init is None else {"initial": {"source": options.init}}
+    start = laid_over(start, {"initial": {"probe": True}}) if options.probe else start
+    return {"optimization": chosen, "network": network, "execution": how, **named, **seeds, **background, **start}
 
 
 def replayed(options: TrainOptions, stored: Execution, given: Mapping[str, Any]) -> TrainOptions:

@@ -25,7 +25,8 @@ from typing import Any
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.io import read_json, to_json, write_file
 
-BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "config.yaml"}  # the last makes it a run
+# what is written before the first step; the last makes it a run
+BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "probe", "probe.json", "config.yaml"}
 REMEMBERED = ("name", "root", "images", "split_seed", "fingerprint")  # what data.json holds at least
 FORMER_KEYS = {"waiting_share": "waiting_fraction"}  # of metrics.jsonl, as runs of before have them: read, not written
 PACKAGES = ("vitrail", "torch", "torchvision", "numpy", "pillow", "safetensors")
@@ -60,6 +61,11 @@ class RunFolder:
     def model(self) -> Path:
         """The model folder."""
         return self.path / "model"
+
+    @property
+    def probe(self) -> Path:
+        """The model that a training from other weights starts from: with the head of its probe."""
+        return self.path / "probe"
 
     @property
     def resume(self) -> Path:

@@ -20,7 +20,8 @@ from vitrail.nn.networks import NetworkConfig, config_from_dict, config_to_dict,
 from vitrail.weights.format1 import run_settings
 from vitrail.weights.told import checked
 
-TOLD = "teacher_told"  # whose values, of any names, are one setting
+TOLD = "teacher_told"
+WHOLE = (TOLD, "told", "reads")  # whose values, of any names, are one setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,7 @@ class Optimization:
         clip: Largest norm of the whole gradient; 0 for no clipping.
         average: Decay of the moving average of the weights that is evaluated and saved; 0 for none.
         accumulate: Parts in which a batch is computed.
+        layer_decay: What the learning rate of each layer is of that of the layer behind it; 1 for one rate.
     """
 
     epochs: int = 20
@@ -50,6 +52,7 @@ class Optimization:
     clip: float = 1.0
     average: float = 0.0
     accumulate: int = 1
+    layer_decay: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot train."""
@@ -60,6 +63,8 @@ class Optimization:
             if not 0 <= value < float("inf"):
                 hint = "--lr 0.001" if name == "learning_rate" else f"{name}: 0.05"
                 raise UsageError(f"{name} must be 0 or more and finite, got {value}", hint)
+        if not 0 < self.layer_decay <= 1:
+            raise UsageError(f"layer_decay must be above 0, at most 1, got {self.layer_decay}", "layer_decay: 0.75")
         if not 0 <= self.average < 1:
             raise UsageError(f"average must be from 0 to below 1, got {self.average}", "average: 0.999")
         if not all(0 <= beta < 1 for beta in self.betas):
@@ -134,6 +139,31 @@ class Distillation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Initial:
+    """The weights that a training starts from.
+
+    Attributes:
+        source: What `vitrail.load` opens.
+        told: What they do not say of themselves, as `vitrail.load` takes it.
+        identity: Hash of the weights.
+        reads: How images go in, as `Preprocessing.to_dict` gives it.
+        licence: Of the weights, where it is known.
+        probe: Whether the head alone is trained.
+    """
+
+    source: str
+    told: dict[str, Any] = field(default_factory=dict)
+    identity: str = ""
+    reads: dict[str, Any] = field(default_factory=dict)
+    licence: str = ""
+    probe: bool = False
+
+    def __post_init__(self) -> None:
+        """Check what is told."""
+        object.__setattr__(self, "told", checked(self.told))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """A training, completely: with the same settings, data and versions it gives the same weights.
 
@@ -155,6 +185,7 @@ class Settings:
         augmentation: What may happen to a training image; and label smoothing.
         optimization: How the weights move.
         execution: Where and how it is computed.
+        initial: The weights that it starts from; None where it starts from nothing.
         distillation: The teacher, and how the student learns from it; None where there is none.
         own: Names of what was passed as an object (task, reader, network, parts, objective), which `train` is given
             again when the run goes on.
@@ -176,6 +207,7 @@ class Settings:
     augmentation: Augmentation = field(default_factory=Augmentation)
     optimization: Optimization = field(default_factory=Optimization)
     execution: Execution = field(default_factory=Execution)
+    initial: Initial | None = None
     distillation: Distillation | None = None
     own: dict[str, str] = field(default_factory=dict)
 
@@ -190,6 +222,12 @@ class Settings:
         if self.fetch_size and image is not None and self.fetch_size < image.image[0]:
             problem = f"fetch_size must be 0 or at least the network's {image.image[0]} pixels, got {self.fetch_size}"
             raise UsageError(problem, f"fetch_size: {image.image[0]}")
+
+    def initial_facts(self) -> dict[str, str]:
+        """Which weights it starts from, and under which licence they are; empty where it starts from nothing."""
+        if self.initial is None:
+            return {}
+        return {"init": self.initial.source, **({"licence": self.initial.licence} if self.initial.licence else {})}
 
     def distillation_facts(self) -> dict[str, str]:
         """Who the teacher is, and how the student learns from it; empty where there is none."""
@@ -250,7 +288,7 @@ def changes(settings: Settings, asked: Mapping[str, Any], where: str) -> list[tu
 def _leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every value with its keys, from the outermost."""
     for key, value in values.items():
-        inside = isinstance(value, Mapping) and key != TOLD
+        inside = isinstance(value, Mapping) and key not in WHOLE
         yield from _leaves(value, (*above, key)) if inside else [((*above, key), value)]
 
 
@@ -315,11 +353,13 @@ def _checked(values: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _plain_keys(examples: list[NetworkConfig]) -> dict[str, Any]:
     """Settings as nested values with every key that there is; of several networks, those of each."""
-    base = settings_to_dict(Settings(data="", network=ViTConfig(), distillation=Distillation(teacher="")))
+    whole = Settings(data="", network=ViTConfig(), distillation=Distillation(teacher=""), initial=Initial(source=""))
+    base = settings_to_dict(whole)
     networks = [config_to_dict(example) for example in examples]
     distillation = {**base["distillation"], TOLD: ""}  # whose keys `checked` knows
     network = {key: value for network in networks for key, value in network.items()}
-    return {**base, "network": network, "distillation": distillation, "own": ""}
+    initial = {**base["initial"], "told": "", "reads": ""}
+    return {**base, "network": network, "distillation": distillation, "initial": initial, "own": ""}
 
 
 _EXAMPLES: dict[str, NetworkConfig] = {

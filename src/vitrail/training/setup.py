@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from vitrail.data.background import draw_background, drawn_words
 from vitrail.data.background_file import Pixels
@@ -26,19 +27,23 @@ from vitrail.data.loader import Loader, check_readable, open_loader
 from vitrail.data.preprocessing import Preprocessing, measure_statistics
 from vitrail.data.readers import is_named, read
 from vitrail.errors import DataError, UsageError, counted
-from vitrail.model import Model
-from vitrail.nn import check_parts
+from vitrail.model import Model, load
+from vitrail.nn import ViT, ViTConfig, check_parts
 from vitrail.nn.networks import build as build_network
 from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.tasks import Task, check_column, choose_task
 from vitrail.tasks.task import Input, unit_of
+from vitrail.text import percent
 from vitrail.training.contracts import check_codec, check_facts, check_network, guarded, read_own, rehearse
 from vitrail.training.distill.objective import with_teacher
 from vitrail.training.distill.request import Request, teacher_of
+from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import pick_micro_batches, pick_precision, step_seconds, work_of
+from vitrail.training.initial import open_source, start_network
 from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared
+from vitrail.training.probe import NEIGHBOURS, probe
 from vitrail.training.recipes import counts_of
 from vitrail.training.resolve import NOTHING_OWN, Own, check_same, longest_read, refuse_idle_data, replayed, resolve
 from vitrail.training.run import RunFolder
@@ -104,7 +109,8 @@ def new_run(
     counts = counts_of(data, options.recipe, given)
     dataset, learnt = open_data(data, task, root, seed, counts, str(given.get("separator", "")), own)
     refuse_idle_data(data, options, dataset, own)
-    settings, notes = resolve(data, options, given, dataset, learnt, own)
+    source = open_source(options, given)
+    settings, notes = resolve(data, options, given, dataset, learnt, own, source)
     asked = replayed(options, settings.execution, given)
     request = None if request is None else request.completed(given)
     settings = settings if request is None else request.applied(settings)
@@ -112,21 +118,27 @@ def new_run(
     settings, teacher = teacher_of(settings, request, dataset, new=True)
     for sentence in (*dataset.notes, *notes):
         listen(sentence)
-    prepared = build(settings, dataset, learnt, listen, own)
+    network = None if source is None else _started(source, settings)
+    prepared = build(settings, dataset, learnt, listen, own, network)
     with threads_set(settings.execution.threads):
+        if network is not None:
+            prepared = _probed(prepared, network, listen)
         prepared = with_teacher(prepared, request, teacher, True, listen)
         more: list[str] = []
         if options.accumulate is None and "accumulate" not in given.get("optimization", {}):
             prepared, more = _in_micro_batches(prepared, memory)
-        listen("timing a few steps")
-        with guarded(prepared.settings.own):
-            batch, whole = prepared.trial()
-        rehearse(prepared.model, prepared.objective, batch, settings.own)
-        width = vars(image_config(settings.network) or settings.network)["width"]
-        execution, said, seconds = pick_precision(
-            settings.execution, asked.precision, width, prepared.network, batch, prepared.objective
-        )
-    more = [*more, *said]
+        if settings.initial is not None and settings.initial.probe:
+            execution, whole, seconds = prepared.settings.execution, 1.0, 0.0
+        else:
+            listen("timing a few steps")
+            with guarded(prepared.settings.own):
+                batch, whole = prepared.trial()
+            rehearse(prepared.model, prepared.objective, batch, settings.own)
+            width = vars(image_config(settings.network) or settings.network)["width"]
+            execution, said, seconds = pick_precision(
+                settings.execution, asked.precision, width, prepared.network, batch, prepared.objective
+            )
+            more = [*more, *said]
     for sentence in (*more, *shortened(prepared.notes)):
         listen(sentence)
     settings = replace(prepared.settings, execution=execution)
@@ -168,7 +180,8 @@ def resume_run(
             f"{settings.data} has changed since {folder.path} was started", "the data as it was, or another --out"
         )
     settings, teacher = teacher_of(settings, request, dataset, new=False)
-    prepared = build(settings, dataset, learnt, listen, own)
+    network = None if settings.initial is None else load(folder.probe).network
+    prepared = build(settings, dataset, learnt, listen, own, network)
     with threads_set(settings.execution.threads):
         prepared = with_teacher(prepared, request, teacher, False, listen)
         batch, whole = prepared.trial()
@@ -176,6 +189,26 @@ def resume_run(
         seconds = step_seconds(network, batch, prepared.objective, precision)
     notes = tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())]))
     return replace(prepared, notes=notes, micro_batch_seconds=seconds * whole)
+
+
+def _started(source: Model, settings: Settings) -> ViT:
+    """The network that a training starts from."""
+    assert isinstance(source.network, ViT)
+    assert isinstance(settings.network, ViTConfig)
+    torch.manual_seed(settings.seed)
+    return start_network(source.network, settings.network)
+
+
+def _probed(prepared: Prepared, network: ViT, listen: Listen) -> Prepared:
+    """The same, whose network's head is the probe's, and what that is worth in a sentence."""
+    listen("computing features, for a linear probe")
+    samples, model = prepared.dataset.train, prepared.model
+    train = batches_of(model, samples, prepared.settings.execution.workers)
+    found = probe(network, train, prepared.validation)
+    words = [percent(share) for share in (found.neighbours, found.accuracy)]
+    said = f"{NEIGHBOURS}-NN {words[0]}, linear probe {words[1]} of {counted(found.images, 'validation image')}"
+    goal = "" if prepared.settings.initial is None or prepared.settings.initial.probe else ": tuning has to beat that"
+    return replace(prepared, probed=found, notes=(*prepared.notes, f"{said}{goal}"))
 
 
 def _in_micro_batches(prepared: Prepared, memory: int) -> tuple[Prepared, list[str]]:
@@ -193,8 +226,17 @@ def build(
     task: Task,
     listen: Listen = lambda event: None,
     own: Own = NOTHING_OWN,
+    network: nn.Module | None = None,
 ) -> Prepared:
     """Everything that the settings and the data decide; the same call gives the same start weights.
+
+    Args:
+        settings: Of the run.
+        dataset: Its data.
+        task: What is learnt.
+        listen: Told what is read.
+        own: What was passed as an object.
+        network: With the weights that the training starts from; a fresh one when None.
 
     Raises:
         DataError: If too many samples cannot be read.
@@ -212,7 +254,8 @@ def build(
     if own.parts is not None:
         check_parts(settings.network, own.parts)
     torch.manual_seed(settings.seed)
-    network = build_network(settings.network, own.parts) if own.network is None else own.network
+    if network is None:
+        network = build_network(settings.network, own.parts) if own.network is None else own.network
     if own.network is not None:
         check_network(network)
     facts = {
@@ -221,6 +264,7 @@ def build(
         "recipe": settings.recipe,
         "epochs": settings.optimization.epochs,
         "seed": settings.seed,
+        **settings.initial_facts(),
         **settings.distillation_facts(),
     }
     if own.task is not None:
@@ -256,7 +300,8 @@ def _images(settings: Settings, dataset: Dataset, listen: Listen) -> tuple[Prepr
     network = image_config(settings.network)
     assert network is not None
     crops = settings.resize == "crop" and settings.fetch_size
-    shape = Preprocessing(
+    stated = None if settings.initial is None else Preprocessing.from_dict(settings.initial.reads)
+    shape = stated or Preprocessing(
         size=network.image,
         resize=settings.resize,
         crop_ratio=network.image[0] / settings.fetch_size if crops else 1.0,
@@ -271,6 +316,8 @@ def _images(settings: Settings, dataset: Dataset, listen: Listen) -> tuple[Prepr
     as_fetched = replace(shape, size=fetched, crop_ratio=1.0) if whole else shape
     train = _loader(dataset, TRAIN, as_fetched, settings, listen, whole)
     validation = _loader(dataset, VALIDATION, shape, settings, listen)
+    if stated is not None:
+        return stated, train, validation
     some = np.linspace(0, len(dataset.train) - 1, min(MEASURED, len(dataset.train))).astype(np.int64)
     sample = list(train.fetch(np.array_split(some, -(-len(some) // SAMPLED))))
     mean, std = measure_statistics(image for part in sample for image in part.images())

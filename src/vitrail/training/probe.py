@@ -1,0 +1,295 @@
+"""What a network's features are worth before it is trained: nearest neighbours, and a linear map on top of them.
+
+    features     what the head reads of every image, computed once
+    neighbours   how many of an image's five nearest training images, by cosine, have its class
+    linear map   logistic regression on standardised features, as strong as cross-validation within the training
+                 images says; it becomes the head
+
+A linear map is the solution of a convex problem, so it needs no schedule, and is the same every time; fine-tuning that
+starts from it does not first undo what the network knows (Kumar, Raghunathan, Jones, Ma and Liang, "Fine-tuning can
+distort pretrained features and underperform out-of-distribution", ICLR 2022).
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from vitrail.data.batches import Batches
+from vitrail.errors import DataError, UsageError
+from vitrail.nn import ViT
+from vitrail.nn.twin import evaluating
+
+BATCH = 64
+NEIGHBOURS = 5
+PENALTIES = tuple(10.0**power for power in range(1, -7, -1))  # of squared weights, beside the mean loss in nats
+FOLDS = 5
+ONE_FOLD = 5_000  # images from which on a fifth of them judges a penalty once
+STEPS = 100  # of L-BFGS at most
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """What the head of a network reads of images.
+
+    Attributes:
+        values: (n, d) float32; with two heads, those of both side by side.
+        labels: (n,) their classes.
+    """
+
+    values: Float[Tensor, "n d"]
+    labels: Int[Tensor, "n"]
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What features are worth on held-out images.
+
+    Attributes:
+        neighbours: Share whose class most of the five nearest training images have.
+        accuracy: Share that the linear map gets right.
+        penalty: Of its squared weights, as chosen within the training images.
+        images: Held-out images.
+        trained: Images that it learnt from.
+        seconds: For all of it.
+    """
+
+    neighbours: float
+    accuracy: float
+    penalty: float
+    images: int
+    trained: int
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return vars(self).copy()
+
+
+def heads_of(network: ViT) -> list[nn.Linear]:
+    """The linear maps that give the logits: one, or two of a network with a distillation token.
+
+    Raises:
+        UsageError: A head is no linear map.
+    """
+    heads = [network.head, *([] if network.head_dist is None else [network.head_dist])]
+    maps = [[part for part in head.modules() if isinstance(part, nn.Linear)] for head in heads]
+    if any(len(own) != 1 for own in maps):
+        problem = f"a linear probe is fitted into a head with one linear map, got {type(network.head).__name__}"
+        raise UsageError(problem, "--init with a network of one linear head")
+    return [own[0] for own in maps]
+
+
+@torch.no_grad()
+def features(network: ViT, data: Batches) -> Features:
+    """What the head reads of every image that can be read, in order; on the CPU.
+
+    Raises:
+        DataError: No image can be read.
+    """
+    values, labels = [], []
+    with evaluating(network), _inputs_of(heads_of(network)) as seen:
+        for batch in data.in_order(BATCH):
+            if len(batch):
+                network(batch.inputs)
+                values.append(torch.cat([seen.pop(0) for _ in range(len(seen))], dim=1).float().cpu())
+                labels.append(batch.labels.cpu())
+    if not values:
+        raise DataError(f"none of {len(data)} images can be read", "others")
+    return Features(torch.cat(values), torch.cat(labels))
+
+
+@contextmanager
+def _inputs_of(maps: list[nn.Linear]) -> Iterator[list[Tensor]]:
+    """A list to which each of the maps adds what it is given, in the order in which they are called."""
+    seen: list[Tensor] = []
+    hooks = [one.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach())) for one in maps]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def nearest(train: Features, held_out: Features, count: int = NEIGHBOURS) -> Int[Tensor, "n"]:
+    """The class that most of the nearest training images have, by cosine; of two as frequent, that of the nearer ones.
+
+    Args:
+        train: Among which neighbours are looked for.
+        held_out: Whose classes are wanted.
+        count: How many neighbours.
+    """
+    known, classes = F.normalize(train.values, dim=1), int(train.labels.max()) + 1
+    found = []
+    for some in held_out.values.split(1024):
+        alike, places = (F.normalize(some, dim=1) @ known.T).topk(min(count, len(known)), dim=1)
+        votes = torch.zeros(len(some), classes, dtype=torch.float64)
+        votes.scatter_add_(1, train.labels[places], 1 + 1e-3 * alike.double())  # less than a vote in all
+        found.append(votes.argmax(dim=1))
+    return torch.cat(found)
+
+
+def logistic(
+    values: Float[Tensor, "n d"], labels: Int[Tensor, "n"], classes: int, penalty: float, start: Tensor | None = None
+) -> Float[Tensor, "v d_and_1"]:
+    """Logistic regression: the map that minimises the mean cross-entropy and half the penalty times squared weights.
+
+    Args:
+        values: Of training images.
+        labels: Their classes.
+        classes: How many there are, whether they occur or not.
+        penalty: Above 0; that of scikit-learn is 1 / (C n). Biases are free.
+        start: Where to begin; zero when None.
+
+    Returns:
+        (classes, d + 1) float64: weights, and the bias last.
+    """
+    x = torch.cat([values.double(), torch.ones(len(values), 1, dtype=torch.float64)], dim=1)
+    both = torch.zeros(classes, x.shape[1], dtype=torch.float64) if start is None else start.clone()
+    both.requires_grad_(True)
+    solver = torch.optim.LBFGS(
+        [both], max_iter=STEPS, tolerance_grad=1e-7, tolerance_change=1e-10, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> Tensor:
+        solver.zero_grad()
+        mean = F.cross_entropy(x @ both.T, labels) + 0.5 * penalty * both[:, :-1].square().sum()
+        mean.backward()
+        return mean
+
+    with torch.enable_grad():
+        solver.step(loss)
+    return both.detach()
+
+
+def choose_penalty(values: Float[Tensor, "n d"], labels: Int[Tensor, "n"], classes: int) -> float:
+    """The penalty under which parts of the training images are told best by the others: the least mean loss.
+
+    The parts are cut class by class, so that each has its share of every class.
+    """
+    place = torch.zeros_like(labels)  # of an image among those of its class
+    for label in labels.unique():
+        own = labels == label
+        place[own] = torch.arange(int(own.sum()))
+    folds = range(FOLDS if len(labels) < ONE_FOLD else 1)
+    losses = dict.fromkeys(PENALTIES, 0.0)
+    for fold in folds:
+        held, found = place % FOLDS == fold, None
+        if not held.any() or held.all():
+            continue
+        for penalty in PENALTIES:  # each begins where the stronger one before it ended
+            found = logistic(values[~held], labels[~held], classes, penalty, found)
+            losses[penalty] += float(F.cross_entropy(_answers(values[held], found), labels[held], reduction="sum"))
+    return min(losses, key=lambda penalty: (losses[penalty], -penalty))
+
+
+def _answers(values: Tensor, both: Tensor) -> Tensor:
+    return values.double() @ both[:, :-1].T + both[:, -1]
+
+
+@torch.no_grad()
+def put_into_heads(network: ViT, both: Float[Tensor, "v d_and_1"]) -> None:
+    """Let the logits be this linear map of the features; two heads share it out, since their mean is taken."""
+    maps = heads_of(network)
+    weights = both[:, :-1].split([one.in_features for one in maps], dim=1)
+    for one, weight in zip(maps, weights, strict=True):
+        one.weight.copy_(len(maps) * weight)
+        one.bias.copy_(both[:, -1])
+
+
+def probe(network: ViT, train: Batches, held_out: Batches) -> Probed:
+    """Fit the head of a network on its features, and count what they are worth on held-out images.
+
+    Args:
+        network: Its head is replaced by the linear map; all else stays as it is.
+        train: Images as an evaluation sees them.
+        held_out: The same of those that it is judged on.
+
+    Raises:
+        UsageError: The head is no linear map.
+        DataError: No image can be read, or there is one class only.
+    """
+    began = time.perf_counter()
+    known, asked = features(network, train), features(network, held_out)
+    if len(known.labels.unique()) < 2:
+        raise DataError("all training images are of one class, so there is nothing to tell apart", "images of two")
+    classes = heads_of(network)[0].out_features
+    std, mean = torch.std_mean(known.values.double(), dim=0, correction=0)
+    std = std.clamp(min=1e-6 * float(std.max().clamp(min=1e-30)))  # a number that never changes says nothing
+    standard = (known.values.double() - mean) / std
+    penalty = choose_penalty(standard, known.labels, classes)
+    both = logistic(standard, known.labels, classes, penalty)
+    weight = both[:, :-1] / std
+    both = torch.cat([weight, (both[:, -1] - weight @ mean)[:, None]], dim=1)
+    put_into_heads(network, both)
+    right = _answers(asked.values, both).argmax(dim=1) == asked.labels
+    near = nearest(known, asked) == asked.labels
+    return Probed(
+        neighbours=float(near.double().mean()),
+        accuracy=float(right.double().mean()),
+        penalty=penalty,
+        images=len(right),
+        trained=len(known.labels),
+        seconds=time.perf_counter() - began,
+    )
+
+
+# ---- what a training added
+
+
+@dataclass(frozen=True)
+class Added:
+    """Two networks on the same images.
+
+    Attributes:
+        won: Images that the second gets right and the first does not.
+        lost: The other way round.
+        images: All of them.
+    """
+
+    won: int
+    lost: int
+    images: int
+
+    @property
+    def difference(self) -> float:
+        """Of the shares that are right."""
+        return (self.won - self.lost) / self.images
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % of the difference, as of paired shares (Agresti and Min, 2005: half an image added to each cell)."""
+        won, lost, images = self.won + 0.5, self.lost + 0.5, self.images + 2.0
+        middle = (won - lost) / images
+        half = 1.959964 * math.sqrt(won + lost - (won - lost) ** 2 / images) / images
+        return middle - half, middle + half
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {**vars(self), "difference": self.difference, "interval": list(self.interval)}
+
+
+@torch.no_grad()
+def is_right(network: nn.Module, data: Batches) -> Bool[Tensor, "n"]:
+    """Whether each image that can be read is told right, in order."""
+    with evaluating(network):
+        return torch.cat(
+            [
+                (network(batch.inputs).float().argmax(dim=1) == batch.labels).cpu()
+                for batch in data.in_order(BATCH)
+                if len(batch)
+            ]
+        )
+
+
+def added(before: nn.Module, after: nn.Module, data: Batches) -> Added:
+    """What one network gets right beyond another."""
+    first, second = is_right(before, data), is_right(after, data)
+    return Added(int((second & ~first).sum()), int((first & ~second).sum()), len(first))

@@ -1,0 +1,127 @@
+"""Training that starts from weights which are there: a probe first, then tuning; the better of both is kept."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import yaml
+from timm.models import save_for_hf
+
+import vitrail
+from tests.errors import must_raise
+from tests.runs import once
+from tests.training.tiny import Killed, die, ended_at, rows, saved
+from tests.weights.redraw import redrawn
+from vitrail.errors import DataError, UsageError
+from vitrail.nn import ViT
+from vitrail.training.events import Event, Finished, Started
+from vitrail.training.initial import start_network
+
+SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 3, "img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 7}
+OPTIONS = vitrail.TrainOptions(epochs=1, threads=1, device="cpu", seed=3, batch_size=100, precision="fp32")
+
+
+def source() -> Path:
+    """Somebody's network, as a hub lays it out: one channel, seven classes."""
+
+    def make(folder: Path) -> None:
+        module = redrawn(timm.create_model("vit_tiny_patch16_224", **SMALL))
+        save_for_hf(module, str(folder), model_args=SMALL, safe_serialization=True)
+        config = json.loads((folder / "config.json").read_text())
+        config["pretrained_cfg"] |= {"mean": [0.4], "std": [0.3], "input_size": [1, 16, 16], "crop_pct": 0.8}
+        (folder / "config.json").write_text(json.dumps(config))
+
+    return once("somebodys-weights", make)
+
+
+def tuned() -> Path:
+    """A run from them, whole."""
+    asked = replace(OPTIONS, init=str(source()))
+    return once("tuned-digits", lambda folder: vitrail.train("digits", folder / "run", asked)) / "run"
+
+
+def test_the_start_has_all_numbers_of_the_source_but_the_heads() -> None:
+    model = vitrail.load(source())
+    assert isinstance(model.network, ViT)
+    config = replace(model.network.config, classes=4)
+    started = start_network(model.network, config)
+    theirs, ours = model.network.state_dict(), started.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours if not name.startswith("head."))
+    assert not ours["head.weight"].any()
+    assert ours["head.weight"].shape[0] == 4
+
+
+def test_a_run_says_what_the_probe_had_and_keeps_the_better() -> None:
+    folder = tuned()
+    found = json.loads((folder / "evaluation.json").read_text())
+    probed, gain = found["probe"], found["tuned"]
+    assert probed == json.loads((folder / "probe.json").read_text())
+    assert found["kept"] == ("tuned" if gain["won"] > gain["lost"] else "probe")
+    assert probed["trained"] + probed["images"] == 1438
+    assert probed["accuracy"] > 0.5  # of ten classes, on features of random weights
+    model, start = vitrail.load(folder), vitrail.load(folder / "probe")
+    assert model.facts["init"] == str(source())
+    assert model.facts["kept"] == found["kept"]
+    assert (model.preprocessing.mean, model.preprocessing.crop_ratio) == ((0.4,), 0.8)  # as they were trained
+    assert start.network.config == model.network.config
+    theirs, ours = vitrail.load(source()).network.state_dict(), start.network.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours if not name.startswith("head."))
+    evaluated = vitrail.evaluate(folder / "probe", "digits", split="validation").value
+    assert evaluated == pytest.approx(probed["accuracy"])
+    settings = yaml.safe_load((folder / "config.yaml").read_text())
+    assert (settings["recipe"], settings["initial"]["identity"] != "") == ("fine-tune", True)
+    assert settings["optimization"]["layer_decay"] < 1
+    assert len(rows(folder)) == 1
+
+
+def test_the_probe_alone_moves_nothing_but_the_head(tmp_path: Path) -> None:
+    events: list[Event] = []
+    vitrail.train("digits", tmp_path / "run", replace(OPTIONS, init=str(source()), probe=True), events.append)
+    found = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert found["kept"] == "probe"
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    assert not [event for event in events if isinstance(event, Started)]
+    (finished,) = [event for event in events if isinstance(event, Finished)]
+    theirs, ours = vitrail.load(source()).network.state_dict(), finished.model.network.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours if not name.startswith("head."))
+    tuned_probe = vitrail.load(tuned() / "probe").network.state_dict()
+    assert torch.equal(ours["head.weight"], tuned_probe["head.weight"])  # the same every time
+    with must_raise(UsageError):
+        vitrail.train("digits", tmp_path / "run", replace(OPTIONS, init=str(source()), probe=True, resume="auto"))
+
+
+@pytest.mark.parametrize("step", [1, 7])
+def test_a_run_goes_on_without_the_source(step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed before anything was saved, or after: the same bits, although the weights it began with are gone."""
+    copied = shutil.copytree(source(), tmp_path / "weights")
+    saved(monkeypatch, often=step > 1)
+    asked, run = replace(OPTIONS, init=str(copied)), tmp_path / "run"
+    with pytest.raises(Killed):
+        vitrail.train("digits", run, asked, ended_at(step, die))
+    (run / "lock").unlink(missing_ok=True)
+    shutil.rmtree(copied)
+    finished = vitrail.train("digits", run, vitrail.TrainOptions(resume="auto"))
+    assert finished.weights == json.loads((tuned() / "evaluation.json").read_text())["weights"]
+
+
+def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
+    named = str(source())
+    for changes in (
+        {"probe": True},
+        {"init": named, "size": "S/4"},
+        {"init": named, "recipe": "digits"},
+        {"recipe": "fine-tune"},
+        {"init": named, "image_size": 18},
+    ):
+        with must_raise(UsageError):
+            vitrail.train("digits", tmp_path / "run", replace(OPTIONS, **changes))
+        assert not (tmp_path / "run").exists()
+    with must_raise(DataError):
+        vitrail.train("digits", tmp_path / "run", replace(OPTIONS, init=str(tmp_path / "nothing.safetensors")))
+    with must_raise(UsageError, "init|source"):
+        vitrail.train("digits", tuned(), replace(OPTIONS, init=str(tmp_path), resume="auto"))
