@@ -18,6 +18,8 @@ FLAGS = {
     "train": {
         "--task",
         "--recipe",
+        "--init",
+        "--probe",
         "--size",
         "--image-size",
         "--epochs",

@@ -22,6 +22,7 @@ from vitrail.errors import UsageError, VitrailError
 from vitrail.training import job, setup
 from vitrail.training.distill.request import Request
 from vitrail.training.events import Event, Started
+from vitrail.training.initial import open_source
 from vitrail.training.loop import StepDone, start
 from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.prepared import Prepared
@@ -49,6 +50,8 @@ OTHERS = {
     "workers": 6,
     "background": False,
     "data_root": Path("elsewhere"),
+    "init": "nowhere.safetensors",
+    "probe": True,
 }
 ELSEWHERE = {"config", "resume"}  # what they do is not a setting: tests/training/test_settings.py, test_job.py
 TEACHING = {
@@ -79,6 +82,7 @@ def settled(data: str, options: TrainOptions) -> Settings:
     """The settings that a new run would have."""
     dataset, task = opened(data, options.task, None, options.split_seed or 0, Counts(40, 10, 10))
     refuse_idle_data(data, options, dataset, NOTHING_OWN)
+    open_source(options, {})
     return resolve(data, options, {}, dataset, task, NOTHING_OWN)[0]
 
 
@@ -100,7 +104,8 @@ TOGETHER = {
 }
 ALONE = {"seed": "weights"}
 SETTLED = {"size"}  # a network of the table takes too long here
-REFUSED = {"task", "device", "data_root"}  # another task; a device that is not there; files that are nowhere
+# another task; a device that is not there; files that are nowhere; a probe of nothing (tests/training/test_initial.py)
+REFUSED = {"task", "device", "data_root", "init", "probe"}
 
 TINY = {
     "ViT": "network: {patch_size: 4, width: 8, depth: 1, heads: 2, mlp_dim: 16}\n",

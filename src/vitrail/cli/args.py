@@ -20,9 +20,9 @@ def positional(help: str, default: Any = MISSING) -> Any:
     return field(default=default, metadata={"help": help, "positional": True})
 
 
-def hidden(instead: str) -> Any:
+def hidden(instead: str, default: Any = None) -> Any:
     """An option that a verb inherits and does not have; it is pointed to another."""
-    return field(default=None, metadata={"instead": instead})
+    return field(default=default, metadata={"instead": instead})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +78,8 @@ class Distill(Told, DistillOptions):
         "The student's size with its patch in pixels, such as Ti/4 (Ti S B L H g); the recipe's network when left out."
     )
     size: str | None = hidden("--student")
+    init: str | None = hidden("vitrail train --init")
+    probe: bool = hidden("vitrail train --init", False)
     out: Path | None = option("The run folder; a new one below runs/ when left out.")
     json: bool = option("Print the result as one JSON object.", False)
 

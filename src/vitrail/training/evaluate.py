@@ -10,7 +10,7 @@ from torch import nn
 
 from vitrail.data.batches import Batches
 from vitrail.data.columns import Texts
-from vitrail.data.dataset import Samples, Split, make_dataset, match_split
+from vitrail.data.dataset import TEST, VALIDATION, Dataset, Samples, Split, make_dataset, match_split
 from vitrail.data.loader import open_loader
 from vitrail.data.readers import Reader, check_root, is_named, read
 from vitrail.data.vocabulary import Vocabulary
@@ -147,6 +147,21 @@ def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Ba
     """
     loader = open_loader(samples.inputs, model.input, workers=max(1, processors() - 1) if workers is None else workers)
     return Batches(loader, samples.column(model.task.column), model.output, model.input, device=model.device)
+
+
+def judged_by(dataset: Dataset, model: Model, validation: Batches, workers: int) -> tuple[Split, Batches]:
+    """The samples that a finished model is judged by: those of the test, or those for validation where there are none.
+
+    Args:
+        dataset: Of the run.
+        model: That is judged.
+        validation: The validation samples, opened.
+        workers: That decode images of the test.
+    """
+    if dataset.test is None:
+        return Split(dataset.validation, VALIDATION, dataset.unknown.get(VALIDATION, {})), validation
+    split = Split(dataset.test, TEST, dataset.unknown.get(TEST, {}))
+    return split, batches_of(model, dataset.test, workers)
 
 
 def remembered_data(run: str | Path | None) -> dict[str, Any]:

@@ -5,33 +5,38 @@ did. What is asked is `TrainOptions.init`, what is stored the `Initial` of the s
 the source no more, since the start lies in its folder (`probe/`).
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
+from vitrail.data.batches import Batches
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import UsageError
-from vitrail.model import Model, load
+from vitrail.errors import UsageError, counted
+from vitrail.io import read_json
+from vitrail.model import Model, load, save
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import config_to_dict
 from vitrail.training.checkpoint import weights_hash
 from vitrail.training.options import TrainOptions
+from vitrail.training.probe import Probed, added
+from vitrail.training.run import RunFolder
 from vitrail.training.settings import Initial
 
 HEADS = "head.", "head_dist."
 
 
-def open_source(options: TrainOptions, given: Mapping[str, Any]) -> Model | None:
+def open_source(options: TrainOptions, given: Mapping[str, Any], student: bool = False) -> Model | None:
     """The model that a training is to start from; None where it starts from nothing.
 
     Args:
         options: What was asked for.
         given: Content of a configuration file, or empty.
+        student: Whether a teacher teaches it.
 
     Raises:
-        UsageError: It is no ViT, or `--probe` is asked for without one.
+        UsageError: It is no ViT, a student is to start from it, or `--probe` is asked for without one.
         DataError: It cannot be read.
     """
     stored = given.get("initial") or {}
@@ -40,6 +45,8 @@ def open_source(options: TrainOptions, given: Mapping[str, Any]) -> Model | None
         if options.probe:
             raise UsageError("--probe trains a head on a network that is there, and none is named", "--init timm:NAME")
         return None
+    if student:
+        raise UsageError(f"a student starts from nothing, and {source} is to start it", "vitrail train with --init")
     if options.size is not None:
         problem = f"--size {options.size} is for a network that is built, and {source} brings one"
         raise UsageError(problem, "one of --size and --init")
@@ -47,6 +54,19 @@ def open_source(options: TrainOptions, given: Mapping[str, Any]) -> Model | None
     if not isinstance(model.network, ViT):
         raise UsageError(f"{source} holds a {type(model.network).__name__}, which reads no images alone", "a ViT")
     return model
+
+
+def check_fits(source: str | None, kinds: Sequence[str], task: str, others: bool) -> None:
+    """Refuse weights to start from where no ViT is learnt, or where a person gives the network or its parts.
+
+    Raises:
+        UsageError: Names both.
+    """
+    if source is not None and "ViT" not in kinds:
+        problem = f"--init starts a ViT that gives one answer for each image, and {task} learns more"
+        raise UsageError(problem, "leave --init out")
+    if source is not None and others:
+        raise UsageError(f"--init {source} brings a network with its parts, and others are given", "one of them")
 
 
 def initial_of(source: Model, options: TrainOptions, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,6 +93,42 @@ def network_values(source: Model, recipe: Mapping[str, Any]) -> dict[str, Any]:
 def fetch_size(reads: Preprocessing) -> int:
     """The height at which images are read, from which random crops are cut: what evaluation sees and its margin."""
     return round(reads.size[0] / reads.crop_ratio)
+
+
+def write_start(folder: RunFolder, model: Model, probed: Probed) -> None:
+    """Put what a training starts from into its folder: a model with the head of the probe, and what that is worth."""
+    save(model, folder.probe)
+    folder.write_json("probe.json", probed.to_dict())
+
+
+def better(
+    folder: RunFolder, initial: Initial, trained: Model, held_out: Batches, say: Callable[[str], None]
+) -> tuple[Model, dict[str, Any]]:
+    """The better of the probe and the trained model, on the same held-out images; a tie keeps what changed less.
+
+    Args:
+        folder: Of the run, in which the probe lies.
+        initial: Whether there was more than a probe.
+        trained: Its network in eval mode.
+        held_out: The images.
+        say: Told who won.
+
+    Returns:
+        The model, and what goes into `evaluation.json`.
+    """
+    probed = load(folder.probe, device=trained.device).network
+    found: dict[str, Any] = {"probe": read_json(folder.path / "probe.json", "another --out"), "kept": "probe"}
+    if not initial.probe:
+        gain = added(probed, trained.network, held_out)
+        found |= {"tuned": gain.to_dict(), "kept": "tuned" if gain.won > gain.lost else "probe"}
+        low, high = gain.interval
+        say(
+            f"tuning won {gain.won} and lost {gain.lost} of {counted(gain.images, 'validation image')} against the "
+            f"probe: {100 * gain.difference:+.1f} points (95 %: {100 * low:+.1f} to {100 * high:+.1f}); "
+            f"{'the tuned network' if found['kept'] == 'tuned' else 'the probe'} is kept"
+        )
+    network = trained.network if found["kept"] == "tuned" else probed
+    return replace(trained, network=network, facts={**trained.facts, "kept": found["kept"]}), found
 
 
 @torch.no_grad()

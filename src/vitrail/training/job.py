@@ -14,13 +14,13 @@ from torch import nn
 
 from vitrail.data.background_file import settle
 from vitrail.data.batches import Batches
-from vitrail.data.dataset import TEST, VALIDATION, Split
+from vitrail.data.dataset import VALIDATION, Split
 from vitrail.data.loader import check_readable
 from vitrail.data.readers import Reader
-from vitrail.errors import RunError, UsageError, VitrailError, counted
+from vitrail.errors import RunError, UsageError, VitrailError
 from vitrail.explain.without_evidence import without_evidence
-from vitrail.io import read_json, write_file
-from vitrail.model import CARD, Model, card_of, load, save
+from vitrail.io import write_file
+from vitrail.model import CARD, Model, card_of, save
 from vitrail.nn import Parts, ViT
 from vitrail.nn.networks import NETWORKS
 from vitrail.own import python_call, typed
@@ -31,7 +31,7 @@ from vitrail.training.checkpoint import load_state, save_state, states, weights_
 from vitrail.training.contracts import check_kinds, guarded
 from vitrail.training.distill.request import HANDED, Request
 from vitrail.training.distill.teacher import Teacher, of_model
-from vitrail.training.evaluate import batches_of, evaluate_split
+from vitrail.training.evaluate import evaluate_split, judged_by
 from vitrail.training.events import (
     EpochScored,
     Finished,
@@ -43,10 +43,10 @@ from vitrail.training.events import (
     stop_signals,
     write_page,
 )
+from vitrail.training.initial import better, write_start
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck, train_loop
 from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.prepared import Prepared
-from vitrail.training.probe import added
 from vitrail.training.recipes import document_figure
 from vitrail.training.resolve import NOTHING_OWN, Own, check_own
 from vitrail.training.run import RunFolder, default_folder, environment, open_folder, owned, point_latest
@@ -249,8 +249,7 @@ class _Job:
         for sentence in self.prepared.notes:
             self.folder.append_log(sentence)
         if self.prepared.probed is not None:
-            save(self.prepared.model, self.folder.probe)
-            self.folder.write_json("probe.json", self.prepared.probed.to_dict())
+            write_start(self.folder, self.prepared.model, self.prepared.probed)
         self.folder.write_text("config.yaml", settings_to_yaml(self.prepared.settings))
 
     def _write_data(self) -> None:
@@ -382,11 +381,14 @@ class _Job:
     def _finish(self, state: State) -> Finished:
         """Model, evaluation, card, page; `evaluation.json` comes last: with it the run is finished."""
         prepared = self.prepared
-        network, start = self._kept(state)
-        model = self._model(network, start)
+        model, start = replace(prepared.model, network=state.best_network.eval()), dict[str, Any]()
+        if initial := prepared.settings.initial:
+            model, start = better(self.folder, initial, model, prepared.validation, self._say)
+        model = _with_background(model)
         own = type(model.network) not in [known for _, known in NETWORKS.values()]
         save(model, self.folder.model, network=prepared.settings.own["network"] if own else "")
-        split, batches = self._last_split(model)  # an evaluation that fails loses no training
+        # the model is saved: an evaluation that fails loses no training
+        split, batches = judged_by(prepared.dataset, model, prepared.validation, prepared.settings.execution.workers)
         result = evaluate_split(model, split, batches)
         self._name_unreadable(batches)
         seconds, weights = time.perf_counter() - self.began, weights_hash(model.network)
@@ -395,48 +397,15 @@ class _Job:
         name, value = result.headline
         self.folder.append_log(f"finished: {name} {value:.4f}, weights {weights}")
         self.folder.write_json("evaluation.json", {**result.to_dict(), "weights": weights, **start})
-        settings = prepared.settings
-        document = document_figure(settings)
-        finished = Finished(self.folder.path, model, result, seconds, weights, settings.recipe, document)
+        document = document_figure(prepared.settings)
+        finished = Finished(self.folder.path, model, result, seconds, weights, prepared.settings.recipe, document)
         self.listen(finished)
         return finished
 
-    def _kept(self, state: State) -> tuple[nn.Module, dict[str, Any]]:
-        """The trained network, and nothing; of a training that did not start from nothing, the better of both.
 
-        A tie keeps the probe, which changed less. What the probe had, and what training added, goes with it.
-        """
-        initial, trained = self.prepared.settings.initial, state.best_network.eval()
-        if initial is None:
-            return trained, {}
-        probed = load(self.folder.probe, device=self.prepared.model.device).network
-        found: dict[str, Any] = {"probe": read_json(self.folder.path / "probe.json", "another --out")}
-        if initial.probe:
-            return probed, {**found, "kept": "probe"}
-        gain = added(probed, trained, self.prepared.validation)
-        kept = "tuned" if gain.won > gain.lost else "probe"
-        low, high = gain.interval
-        self._say(
-            f"tuning won {gain.won} and lost {gain.lost} of {counted(gain.images, 'validation image')} against the "
-            f"probe: {100 * gain.difference:+.1f} points (95 %: {100 * low:+.1f} to {100 * high:+.1f}); "
-            f"{'the tuned network' if kept == 'tuned' else 'the probe'} is kept"
-        )
-        return trained if kept == "tuned" else probed, {**found, "tuned": gain.to_dict(), "kept": kept}
-
-    def _model(self, network: nn.Module, start: Mapping[str, Any]) -> Model:
-        """The trained model, whose background lends no patches that it looks at itself."""
-        model = replace(self.prepared.model, network=network)
-        if start:
-            model = replace(model, facts={**model.facts, "kept": start["kept"]})
-        if model.background is None or model.background_images is None or not isinstance(network, ViT):
-            return model
-        pixels = without_evidence(network, model.background_images, model.background)
-        return replace(model, background=settle(pixels, network.config.patch))
-
-    def _last_split(self, model: Model) -> tuple[Split, Batches]:
-        """The test samples, or those for validation where there are none."""
-        dataset, workers = self.prepared.dataset, self.prepared.settings.execution.workers
-        if dataset.test is None:
-            return Split(dataset.validation, VALIDATION, dataset.unknown.get(VALIDATION, {})), self.prepared.validation
-        split = Split(dataset.test, TEST, dataset.unknown.get(TEST, {}))
-        return split, batches_of(model, dataset.test, workers)
+def _with_background(model: Model) -> Model:
+    """A trained model whose background lends no patches that it looks at itself."""
+    if model.background is None or model.background_images is None or not isinstance(model.network, ViT):
+        return model
+    pixels = without_evidence(model.network, model.background_images, model.background)
+    return replace(model, background=settle(pixels, model.network.config.patch))

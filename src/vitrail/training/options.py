@@ -9,7 +9,7 @@ Compile = Literal["auto", "on", "off"]
 # the lists of names in help texts are held against their tables by tests/cli/test_flags.py, since nothing is imported
 RECIPE = (
     "A named set of training choices: digits, mnist, planted, d0-mnist, mnist-m, d2-lab, d4-mnist-m, small-pictures, "
-    "few-photos, photos, many-photos; auto picks by set and image size and says why."
+    "few-photos, photos, many-photos, fine-tune; auto picks by set and image size and says why."
 )
 
 

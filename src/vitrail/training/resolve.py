@@ -27,7 +27,7 @@ from vitrail.tasks import TASKS, Task
 from vitrail.tasks.task import Objective
 from vitrail.training.distill.request import Request, anywhere
 from vitrail.training.execution import pick_execution
-from vitrail.training.initial import fetch_size, initial_of, network_values
+from vitrail.training.initial import check_fits, fetch_size, initial_of, network_values
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.options import TrainOptions
 from vitrail.training.recipes import OWN_SETS, Recipe, announced, choose
@@ -144,6 +144,7 @@ def resolve(
         what = "texts" if dataset.reads_text else "images"
         raise DataError(f"{data} holds {what}, from which the task {task.name} cannot be learnt", "other data")
     side, channels = look(inputs) if isinstance(inputs, Images) else (None, 0)
+    check_fits(options.init, kinds, task.name, own.network is not None or own.parts is not None)
     recipe, name, reason = _choose(options, given, dataset, kinds, side, source is not None)
     refuse_idle(options, task, recipe.kind)
     values = _from_recipe(recipe, name, channels, task, inputs)

@@ -109,7 +109,7 @@ def new_run(
     counts = counts_of(data, options.recipe, given)
     dataset, learnt = open_data(data, task, root, seed, counts, str(given.get("separator", "")), own)
     refuse_idle_data(data, options, dataset, own)
-    source = open_source(options, given)
+    source = open_source(options, given, request is not None)
     settings, notes = resolve(data, options, given, dataset, learnt, own, source)
     asked = replayed(options, settings.execution, given)
     request = None if request is None else request.completed(given)
