@@ -18,6 +18,9 @@ FLAGS = {
     "train": {
         "--task",
         "--recipe",
+        "--mean",
+        "--std",
+        "--told",
         "--init",
         "--probe",
         "--size",

@@ -125,3 +125,22 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
         vitrail.train("digits", tmp_path / "run", replace(OPTIONS, init=str(tmp_path / "nothing.safetensors")))
     with must_raise(UsageError, "init|source"):
         vitrail.train("digits", tuned(), replace(OPTIONS, init=str(tmp_path), resume="auto"))
+
+
+def test_what_is_told_of_the_weights_is_stored_and_held_to(tmp_path: Path) -> None:
+    told = {"mean": (0.2,), "std": (0.9,)}
+    asked = replace(OPTIONS, init=str(source()), probe=True)
+    finished = vitrail.train("digits", tmp_path / "run", asked, told=told)
+    assert (finished.model.preprocessing.mean, finished.model.preprocessing.std) == ((0.2,), (0.9,))
+    settings = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert settings["initial"]["told"] == {"mean": [0.2], "std": [0.9]}
+    again = vitrail.train("digits", tmp_path / "again", replace(asked, config=tmp_path / "run" / "config.yaml"))
+    assert again.weights == finished.weights
+    stopped = replace(asked, probe=False, resume="auto")
+    with pytest.raises(Killed):
+        vitrail.train("digits", tmp_path / "tuned", replace(stopped, resume="never"), ended_at(1, die), told=told)
+    (tmp_path / "tuned" / "lock").unlink(missing_ok=True)
+    with must_raise(UsageError, "told"):
+        vitrail.train("digits", tmp_path / "tuned", stopped, told={"mean": (0.5,), "std": (0.9,)})
+    with must_raise(UsageError):
+        vitrail.train("digits", tmp_path / "other", OPTIONS, told=told)  # of no weights

@@ -26,24 +26,6 @@ def hidden(instead: str, default: Any = None) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(TrainOptions):
-    """Train a Vision Transformer on a set of images or texts. What is left out is decided by a recipe, and said.
-
-    Example: vitrail train digits
-    """
-
-    data: str = positional(overview(), "")
-    out: Path | None = option("The run folder; a new one below runs/ when left out.")
-    json: bool = option("Print the result as one JSON object.", False)
-
-    def __post_init__(self) -> None:
-        """Refuse a training of nothing, and one that would go on with no run."""
-        if not self.data and self.config is None:
-            raise UsageError("no data given: what should be trained on?", "vitrail train digits")
-        _check_resume(self.resume, self.out)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Told:
     """What other people's weights may not say of themselves."""
 
@@ -56,6 +38,29 @@ class Told:
     told: str | None = option(
         "Of other people's weights: what no tensor says, such as heads=6,norm_eps=1e-6,activation=gelu."
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Told, TrainOptions):
+    """Train a Vision Transformer on a set of images or texts. What is left out is decided by a recipe, and said.
+
+    Example: vitrail train digits
+    """
+
+    data: str = positional(overview(), "")
+    class_names: Path | None = hidden("the data, which names its classes")
+    out: Path | None = option("The run folder; a new one below runs/ when left out.")
+    json: bool = option("Print the result as one JSON object.", False)
+
+    def __post_init__(self) -> None:
+        """Refuse a training of nothing, and one that would go on with no run."""
+        if not self.data and self.config is None:
+            raise UsageError("no data given: what should be trained on?", "vitrail train digits")
+        for name in ("told", "mean", "std"):
+            if getattr(self, name) is not None and self.init is None:
+                problem = f"--{name} is for weights that a training starts from, and none are named"
+                raise UsageError(problem, f"--init FILE --{name} {getattr(self, name)}")
+        _check_resume(self.resume, self.out)
 
 
 OF_TEACHER = {one.name: one.metadata["help"].replace("Of", "Of a teacher that is", 1) for one in fields(Told)}

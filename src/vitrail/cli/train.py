@@ -34,15 +34,18 @@ def run(typed: Train | Distill, command: str) -> int:
     screen = console(to_stderr=typed.json)
     progress = TrainingProgress(screen)
     with progress.bar:  # taken away at the end, whatever happens
-        if isinstance(typed, Distill):
+        if isinstance(typed, Train) and typed.init is None:
+            finished = train(typed.data, typed.out, _options(typed, TrainOptions), progress, command)
+        else:
             from vitrail.cli.weights import told_of, typed_hints  # with all families of weights
 
-            options = replace(_options(typed, DistillOptions), size=typed.student)
             with typed_hints(typed):
                 said = told_of(typed)
-                finished = distill(typed.data, typed.teacher, typed.out, options, progress, command, **said)
-        else:
-            finished = train(typed.data, typed.out, _options(typed, TrainOptions), progress, command)
+                if isinstance(typed, Distill):
+                    options = replace(_options(typed, DistillOptions), size=typed.student)
+                    finished = distill(typed.data, typed.teacher, typed.out, options, progress, command, **said)
+                else:
+                    finished = train(typed.data, typed.out, _options(typed, TrainOptions), progress, command, **said)
     evaluated = finished.evaluated
     if typed.json:
         result = {"seconds": finished.seconds, "weights": finished.weights}

@@ -105,7 +105,7 @@ def stop_signals() -> Iterator[StopRequest]:
             signal.signal(number, handler)
 
 
-def write_page(folder: RunFolder, prepared: Prepared, state: RunState, result: Result | None) -> None:
+def write_page(folder: RunFolder, prepared: Prepared, state: RunState, result: Result | None = None) -> None:
     """Write `run.html`.
 
     Args:

@@ -7,6 +7,8 @@ the source no more, since the start lies in its folder (`probe/`).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,17 +24,22 @@ from vitrail.training.checkpoint import weights_hash
 from vitrail.training.options import TrainOptions
 from vitrail.training.probe import Probed, added
 from vitrail.training.run import RunFolder
-from vitrail.training.settings import Initial
+from vitrail.training.settings import Initial, Settings
+from vitrail.weights.told import checked, words_of
 
 HEADS = "head.", "head_dist."
+NOTHING_TOLD: Mapping[str, Any] = MappingProxyType({})
 
 
-def open_source(options: TrainOptions, given: Mapping[str, Any], student: bool = False) -> Model | None:
+def open_source(
+    options: TrainOptions, given: Mapping[str, Any], told: Mapping[str, Any] = NOTHING_TOLD, student: bool = False
+) -> Model | None:
     """The model that a training is to start from; None where it starts from nothing.
 
     Args:
         options: What was asked for.
         given: Content of a configuration file, or empty.
+        told: What the weights do not say of themselves.
         student: Whether a teacher teaches it.
 
     Raises:
@@ -42,6 +49,8 @@ def open_source(options: TrainOptions, given: Mapping[str, Any], student: bool =
     stored = given.get("initial") or {}
     source = options.init or stored.get("source")
     if source is None:
+        if told:
+            raise UsageError("told= is for weights that a training starts from, and none are named", "init=")
         if options.probe:
             raise UsageError("--probe trains a head on a network that is there, and none is named", "--init timm:NAME")
         return None
@@ -50,7 +59,7 @@ def open_source(options: TrainOptions, given: Mapping[str, Any], student: bool =
     if options.size is not None:
         problem = f"--size {options.size} is for a network that is built, and {source} brings one"
         raise UsageError(problem, "one of --size and --init")
-    model = load(source, told=stored.get("told") or None, image_size=options.image_size)
+    model = load(source, told=(told or stored.get("told")) or None, image_size=options.image_size)
     if not isinstance(model.network, ViT):
         raise UsageError(f"{source} holds a {type(model.network).__name__}, which reads no images alone", "a ViT")
     return model
@@ -69,13 +78,15 @@ def check_fits(source: str | None, kinds: Sequence[str], task: str, others: bool
         raise UsageError(f"--init {source} brings a network with its parts, and others are given", "one of them")
 
 
-def initial_of(source: Model, options: TrainOptions, given: Mapping[str, Any]) -> dict[str, Any]:
+def initial_of(
+    source: Model, options: TrainOptions, given: Mapping[str, Any], told: Mapping[str, Any]
+) -> dict[str, Any]:
     """What the settings hold of it, as plain values."""
     stored = given.get("initial") or {}
     return asdict(
         Initial(
             source=options.init or stored["source"],
-            told=dict(stored.get("told") or {}),
+            told=dict(told or stored.get("told") or {}),
             identity=weights_hash(source.network),
             reads=source.preprocessing.to_dict(),
             licence=str(source.facts.get("licence", "")),
@@ -93,6 +104,18 @@ def network_values(source: Model, recipe: Mapping[str, Any]) -> dict[str, Any]:
 def fetch_size(reads: Preprocessing) -> int:
     """The height at which images are read, from which random crops are cut: what evaluation sees and its margin."""
     return round(reads.size[0] / reads.crop_ratio)
+
+
+def check_told(path: Path, settings: Settings, told: Mapping[str, Any]) -> None:
+    """Refuse what is told of weights otherwise than when a run began.
+
+    Raises:
+        UsageError: Says both.
+    """
+    before = {} if settings.initial is None else settings.initial.told
+    if told and checked(dict(told)) != before:
+        problem = f"{path} was started with told {words_of(before) or 'nothing'}, and {words_of(dict(told))} is given"
+        raise UsageError(problem, f"leave it out to go on as before, or another --out than {path}")
 
 
 def write_start(folder: RunFolder, model: Model, probed: Probed) -> None:

@@ -25,7 +25,7 @@ from vitrail.nn import Parts, ViT
 from vitrail.nn.networks import NETWORKS
 from vitrail.own import python_call, typed
 from vitrail.runtime import threads_set
-from vitrail.tasks import Result, Task
+from vitrail.tasks import Task
 from vitrail.tasks.task import Objective
 from vitrail.training.checkpoint import load_state, save_state, states, weights_hash
 from vitrail.training.contracts import check_kinds, guarded
@@ -36,14 +36,13 @@ from vitrail.training.events import (
     EpochScored,
     Finished,
     Listen,
-    RunState,
     Started,
     Stopped,
     StopRequest,
     stop_signals,
     write_page,
 )
-from vitrail.training.initial import better, write_start
+from vitrail.training.initial import NOTHING_TOLD, better, write_start
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck, train_loop
 from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.prepared import Prepared
@@ -77,6 +76,7 @@ def train(
     parts: Parts | None = None,
     objective: Objective | None = None,
     reader: Reader | None = None,
+    told: Mapping[str, Any] | None = None,
 ) -> Finished:
     """Train a Vision Transformer on a set of images or texts, and leave a run folder with its page.
 
@@ -94,6 +94,7 @@ def train(
         parts: The parts of the network, where they are not the standard ones.
         objective: What is minimised, instead of the task's.
         reader: (data, data root) -> `RawDataset`, instead of the library's readers.
+        told: What the weights of `options.init` do not say of themselves, as `vitrail.load` takes it.
 
     Returns:
         The model, its evaluation and the folder.
@@ -106,7 +107,7 @@ def train(
         Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
     """
     check_kinds(task, network, parts, objective, reader)
-    return _run(data, out, options, listen, command, None, Own(task, network, parts, objective, reader))
+    return _run(data, out, options, listen, command, None, Own(task, network, parts, objective, reader), told or {})
 
 
 def distill(
@@ -168,6 +169,7 @@ def _run(
     command: str,
     request: Request | None,
     own: Own = NOTHING_OWN,
+    told: Mapping[str, Any] = NOTHING_TOLD,
 ) -> Finished:
     given = read_given(options.config) if options.config is not None else {}
     data = str(data or given.get("data", ""))
@@ -180,9 +182,9 @@ def _run(
     else:
         folder, going_on = RunFolder(path), False
     if going_on:
-        prepared = resume_run(folder, data, options, given, listen, request, own)
+        prepared = resume_run(folder, data, options, given, listen, request, own, told)
     else:
-        prepared = new_run(data, options, given, listen, request, own)
+        prepared = new_run(data, options, given, listen, request, own, told)
     folder, _ = open_folder(path, options.resume == "auto")
     command = command or python_call("train", [repr(data), repr(str(path)), f"vitrail.{typed(options)}"], own.names())
     try:
@@ -229,7 +231,7 @@ class _Job:
                 with guarded(settings.own, RunError):
                     self._follow(loop, state, asked)
             except VitrailError:
-                self._write_page("stopped")
+                write_page(self.folder, self.prepared, "stopped")
                 raise
         with guarded(settings.own, RunError):
             return self._finish(state)
@@ -311,10 +313,10 @@ class _Job:
                 last = state.epoch >= self.prepared.settings.optimization.epochs
                 if last or time.perf_counter() - self.saved > SAVE_SECONDS:
                     self._save(state)
-                    self._write_page("running")
+                    write_page(self.folder, self.prepared, "running")
             if asked.stop:
                 self._save(state)
-                self._write_page("stopped")
+                write_page(self.folder, self.prepared, "stopped")
                 problem = f"stopped at step {state.step}; everything is saved in {self.folder.path}"
                 raise Stopped(problem, f"the same command with --out {self.folder.path} --resume auto")
 
@@ -375,9 +377,6 @@ class _Job:
             ) from error
         self.saved = time.perf_counter()
 
-    def _write_page(self, state: RunState, result: Result | None = None) -> None:
-        write_page(self.folder, self.prepared, state, result)
-
     def _finish(self, state: State) -> Finished:
         """Model, evaluation, card, page; `evaluation.json` comes last: with it the run is finished."""
         prepared = self.prepared
@@ -393,7 +392,7 @@ class _Job:
         self._name_unreadable(batches)
         seconds, weights = time.perf_counter() - self.began, weights_hash(model.network)
         write_file(self.folder.model / CARD, card_of(model, result))
-        self._write_page("finished", result)
+        write_page(self.folder, self.prepared, "finished", result)
         name, value = result.headline
         self.folder.append_log(f"finished: {name} {value:.4f}, weights {weights}")
         self.folder.write_json("evaluation.json", {**result.to_dict(), "weights": weights, **start})

@@ -27,7 +27,7 @@ from vitrail.tasks import TASKS, Task
 from vitrail.tasks.task import Objective
 from vitrail.training.distill.request import Request, anywhere
 from vitrail.training.execution import pick_execution
-from vitrail.training.initial import check_fits, fetch_size, initial_of, network_values
+from vitrail.training.initial import NOTHING_TOLD, check_fits, fetch_size, initial_of, network_values
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.options import TrainOptions
 from vitrail.training.recipes import OWN_SETS, Recipe, announced, choose
@@ -119,6 +119,7 @@ def resolve(
     task: Task,
     own: Own,
     source: Model | None = None,
+    told: Mapping[str, Any] = NOTHING_TOLD,
 ) -> tuple[Settings, list[str]]:
     """The settings of a new run.
 
@@ -130,6 +131,7 @@ def resolve(
         task: What is learnt.
         own: What was passed as an object.
         source: The model that the training starts from.
+        told: What its weights do not say of themselves.
 
     Returns:
         The settings, and a sentence for each choice that was made.
@@ -150,7 +152,7 @@ def resolve(
     values = _from_recipe(recipe, name, channels, task, inputs)
     if source is not None:
         values |= _from_source(source, recipe)
-        values = laid_over(values, given) | {"initial": initial_of(source, options, given)}
+        values = laid_over(values, given) | {"initial": initial_of(source, options, given, told)}
     else:
         values = resized(values, given.get("network", {}).get("image_size"))
         values = resized(laid_over(values, given), options.image_size)

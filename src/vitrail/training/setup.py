@@ -40,7 +40,7 @@ from vitrail.training.distill.request import Request, teacher_of
 from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import pick_micro_batches, pick_precision, step_seconds, work_of
-from vitrail.training.initial import open_source, start_network
+from vitrail.training.initial import NOTHING_TOLD, check_told, open_source, start_network
 from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared
 from vitrail.training.probe import NEIGHBOURS, probe
@@ -97,6 +97,7 @@ def new_run(
     listen: Listen,
     request: Request | None = None,
     own: Own = NOTHING_OWN,
+    told: Mapping[str, Any] = NOTHING_TOLD,
 ) -> Prepared:
     """Everything a new run needs: data, settings, model and the measured choices; says each choice to `listen`."""
     root = options.data_root or (Path(given["data_root"]) if given.get("data_root") else None)
@@ -109,8 +110,8 @@ def new_run(
     counts = counts_of(data, options.recipe, given)
     dataset, learnt = open_data(data, task, root, seed, counts, str(given.get("separator", "")), own)
     refuse_idle_data(data, options, dataset, own)
-    source = open_source(options, given, request is not None)
-    settings, notes = resolve(data, options, given, dataset, learnt, own, source)
+    source = open_source(options, given, told, request is not None)
+    settings, notes = resolve(data, options, given, dataset, learnt, own, source, told)
     asked = replayed(options, settings.execution, given)
     request = None if request is None else request.completed(given)
     settings = settings if request is None else request.applied(settings)
@@ -154,6 +155,7 @@ def resume_run(
     listen: Listen,
     request: Request | None = None,
     own: Own = NOTHING_OWN,
+    told: Mapping[str, Any] = NOTHING_TOLD,
 ) -> Prepared:
     """Everything that a run which exists needs to go on: its own settings, and the same data.
 
@@ -165,6 +167,7 @@ def resume_run(
     stored = folder.read_data("another --out, to start again")
     request = None if request is None else request.completed(given)
     check_same(folder.path, settings, stored["root"], data, options, given, request, own)
+    check_told(folder.path, settings, told)
     pick_device(settings.execution.device)
     if options.workers is not None:  # the one choice that cannot change a bit of the result
         settings = replace(settings, execution=replace(settings.execution, workers=options.workers))
