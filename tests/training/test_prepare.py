@@ -152,6 +152,8 @@ CHANGES = {
     "compile": ("on", "compile: off -> on"),
     "background": (False, "background: True -> False"),
     "task": ("sequences", "task: classify -> sequences"),
+    "init": ("weights.safetensors", "source: None -> weights.safetensors"),
+    "probe": (True, "probe: False -> True"),
 }
 
 

@@ -17,10 +17,13 @@ a thousand classes, six in ten of those at ranks 101 to 200 of a photograph pass
 
 Rare is not much. A network whose blocks are shuffled gives its favourite of a thousand classes a probability of a
 tenth, and some photographs raise that by a trifle that no composite reaches. So a picture must also have an effect: its
-odds of the class, over those of the middle composite, are at least as many times as high as there are classes, which
-takes a blind guess to even odds. Of an ImageNet network that is 1,000 times, and its photographs raise them 700,000
-times (the median); with half of its blocks shuffled, three times (benchmarks/LOG.md). Of one class rather than another
-these are the odds between the two: shuffled networks find a trifle of these exceptional in four of ten photographs.
+odds of the class, over those of the middle composite, are at least as many times as high as there are classes; of many
+classes that takes a blind guess to even odds. Of an ImageNet network that is 1,000 times, and its photographs raise
+them 700,000 times (the median); with half of its blocks shuffled, three times (benchmarks/LOG.md).
+
+One class rather than another asks for more than the one: there has to be evidence for it by itself, as above, and the
+difference of the two has to be exceptional, too. A composite reaches it by its own difference of these classes, or of
+those at the same two ranks.
 
 References are few, and a new picture is like none of them. If every patch adds its own to the number, with variance s
 over all pictures, then composites of r references have s (r - 1) / r around their mean, and a new picture has
@@ -62,8 +65,8 @@ class Evidence:
         p: (b,), the larger of both; nan where it could not be asked.
         composites: (b,), with how many composites each was compared; 0 where it could not be asked.
         surrogates: (b,), with how many surrogates; 0 where composites alone settled it.
-        effect: (b,), by how many nats the picture raises the log-odds of the class over the median composite; of one
-            class rather than another, the log-odds between the two; nan where these are not known.
+        effect: (b,), by how many nats the picture raises the log-odds of the class over the median composite; nan where
+            no class is explained, or it could not be asked.
         least: The least effect; None where nothing but the rank is asked for.
     """
 
@@ -110,24 +113,19 @@ def large_enough(effect: Float[Tensor, "b"], least: float | None) -> Bool[Tensor
 
 
 def effects(logits: Float[Tensor, "b v"], aim: Aim, without: Float[Tensor, "count v"]) -> Float[Tensor, "b"]:
-    """By how many nats pictures raise the log-odds of what is explained over the median without evidence; on the CPU.
+    """By how many nats pictures raise the log-odds of the class over the median without evidence; on the CPU.
 
     Args:
         logits: Of the pictures.
-        aim: What is explained of them: a class, or one rather than another. nan for a function, which has no odds.
+        aim: What is explained of them; of one class rather than another, it is the first one's odds against all. nan
+            for a function, which has none.
         without: Logits of pictures that hold no evidence.
     """
     if aim.function is not None:
         return torch.full(logits.shape[:1], torch.nan, dtype=torch.float64, device="cpu")
-    own, theirs = (_log_odds(some.cpu().double(), aim) for some in (logits, without[:, None]))
-    return own - theirs.median(dim=0).values
-
-
-def _log_odds(logits: Float[Tensor, "*m any v"], aim: Aim) -> Float[Tensor, "*m b"]:
-    """Of the class against all others, or against the other one."""
-    on_cpu = Aim(aim.target.cpu(), None if aim.rather_than is None else aim.rather_than.cpu())
-    odds = logits if aim.rather_than is not None else logits.softmax(dim=-1).logit(eps=NO_SURER)
-    return on_cpu.of(odds.expand(*logits.shape[:-2], len(aim.target), logits.shape[-1]))
+    odds, theirs = (some.cpu().double().softmax(dim=1).logit(eps=NO_SURER) for some in (logits, without))
+    target = aim.target.cpu()
+    return odds.gather(1, target[:, None])[:, 0] - theirs[:, target].median(dim=0).values
 
 
 def different(references: Float[Tensor, "r c h w"]) -> int:
@@ -213,18 +211,35 @@ def as_high(
         without: Logits of pictures that hold no evidence.
         references: Of how many pictures they are put together; None where they are not.
     """
-    own = explained(logits, aim)
     if aim.function is not None:
-        theirs = aim.of(without)[:, None].expand(-1, len(logits))  # (count, b)
+        reached = _reached(explained(logits, aim), aim.of(without)[:, None].expand(-1, len(logits)), references)
     else:
-        counted, against = _counted(without, aim), 0.0 if aim.rather_than is None else without[:, aim.rather_than]
-        place = (logits > logits.gather(1, aim.target[:, None])).sum(dim=1)  # 0 of the highest
-        at_its_rank = counted.sort(dim=1, descending=True).values[:, place]
-        theirs = torch.maximum(counted[:, aim.target], at_its_rank) - against
+        alone = Aim(aim.target)
+        counted = _counted(without, alone)
+        by_rank = counted.sort(dim=1, descending=True).values
+        place = _place(logits, aim.target)
+        theirs = torch.maximum(counted[:, aim.target], by_rank[:, place])
+        reached = _reached(explained(logits, alone), theirs, references)
+        if aim.rather_than is not None:
+            pair = without[:, aim.target] - without[:, aim.rather_than]
+            theirs = torch.maximum(pair, by_rank[:, place] - by_rank[:, _place(logits, aim.rather_than)])
+            reached |= _reached(aim.of(logits), theirs, references)
+    return reached.sum(dim=0).cpu()
+
+
+def _place(logits: Float[Tensor, "b v"], classes: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+    """At which rank a class stands: 0 of the highest."""
+    return (logits > logits.gather(1, classes[:, None])).sum(dim=1)
+
+
+def _reached(
+    own: Float[Tensor, "b"], theirs: Float[Tensor, "count b"], references: int | None
+) -> Bool[Tensor, "count b"]:
+    """Which pictures without evidence are as high; what is no number counts as high."""
     if references is not None:
         mean = theirs.mean(dim=0)
         theirs = mean + (theirs - mean) * ((references + 1) / (references - 1)) ** 0.5
-    return (~(theirs < own)).sum(dim=0).cpu()  # what is no number counts as high
+    return ~(theirs < own)
 
 
 def ranked(above: Int[Tensor, "b"], count: int) -> Float[Tensor, "b"]:

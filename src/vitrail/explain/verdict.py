@@ -71,7 +71,7 @@ def verdict(
     if least is not None and not (effect is not None and effect >= least):
         raised = "not known to be" if effect is None else f"only {times(effect)}"
         theirs = "those of a picture put together of other pictures' squares"
-        limit = f"the limit is {times(least)}, from a blind guess to even odds"
+        limit = f"the limit is {times(least)}, as many as there are classes"
         return "cannot tell", f"no evidence found, since the odds are {raised} {theirs} ({limit})"
     if faithful <= FAITHFUL:
         return "supported", "there is evidence, and the squares that the map names carry it"

@@ -106,12 +106,15 @@ def fetch_size(reads: Preprocessing) -> int:
     return round(reads.size[0] / reads.crop_ratio)
 
 
-def check_told(path: Path, settings: Settings, told: Mapping[str, Any]) -> None:
-    """Refuse what is told of weights otherwise than when a run began.
+def check_begun(path: Path, settings: Settings, options: TrainOptions, told: Mapping[str, Any]) -> None:
+    """Refuse a probe of a run that is none, and what is told of weights otherwise than when a run began.
 
     Raises:
         UsageError: Says both.
     """
+    if options.probe and not (settings.initial is not None and settings.initial.probe):
+        problem = f"{path} was started with other options: probe: False -> True"
+        raise UsageError(problem, f"leave --probe out to go on as before, or another --out than {path}")
     before = {} if settings.initial is None else settings.initial.told
     if told and checked(dict(told)) != before:
         problem = f"{path} was started with told {words_of(before) or 'nothing'}, and {words_of(dict(told))} is given"

@@ -370,7 +370,6 @@ def asked_for(options: TrainOptions) -> dict[str, Any]:
     named = {name: words.pop(name) for name in ("task", "recipe") if name in words}
     how = words | ({"compile": words["compile"] == "on"} if "compile" in words else {})
     start = {} if options.init is None else {"initial": {"source": options.init}}
-    start = laid_over(start, {"initial": {"probe": True}}) if options.probe else start
     return {"optimization": chosen, "network": network, "execution": how, **named, **seeds, **background, **start}
 
 

@@ -40,7 +40,7 @@ from vitrail.training.distill.request import Request, teacher_of
 from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import pick_micro_batches, pick_precision, step_seconds, work_of
-from vitrail.training.initial import NOTHING_TOLD, check_told, open_source, start_network
+from vitrail.training.initial import NOTHING_TOLD, check_begun, open_source, start_network
 from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared
 from vitrail.training.probe import NEIGHBOURS, probe
@@ -167,7 +167,7 @@ def resume_run(
     stored = folder.read_data("another --out, to start again")
     request = None if request is None else request.completed(given)
     check_same(folder.path, settings, stored["root"], data, options, given, request, own)
-    check_told(folder.path, settings, told)
+    check_begun(folder.path, settings, options, told)
     pick_device(settings.execution.device)
     if options.workers is not None:  # the one choice that cannot change a bit of the result
         settings = replace(settings, execution=replace(settings.execution, workers=options.workers))

@@ -13,14 +13,22 @@ from tests.explain.mutants import Fault, must_be_found, rows
 from tests.explain.scores import checks
 from vitrail.explain import scores
 from vitrail.explain.covered_pictures import CoveredPictures
-from vitrail.explain.evidence import COMPOSITES, as_high, effects, explained, find_evidence, large_enough, settled
+from vitrail.explain.evidence import (
+    COMPOSITES,
+    _reached,
+    as_high,
+    effects,
+    explained,
+    find_evidence,
+    large_enough,
+    settled,
+)
 from vitrail.explain.scores.covering_by_rank import ranks_of
 from vitrail.explain.scores.fill import composite, donor, own_patches
 from vitrail.explain.scores.localisation import pointing_game, relevance_mass, segmentation
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.removal import _curve, saco_of
 from vitrail.explain.scores.sanity import class_discrimination, max_sensitivity, scrambled
-from vitrail.explain.target import Aim
 from vitrail.explain.trial import Trial
 from vitrail.explain.verdict import verdict
 from vitrail.explain.without_evidence import surrogates, without_evidence
@@ -166,9 +174,10 @@ FAULTS = {
         lambda large_enough, effect, least: torch.ones_like(effect, dtype=torch.bool),
         guards=(test_evidence.test_a_trifle_that_never_fails_is_no_evidence,),
     ),
-    "odds of the class against one other": Fault(
+    "probabilities for odds": Fault(
         effects,
-        lambda effects, logits, aim, without: effects(logits, Aim(aim.target, (aim.target + 1) % 3), without),
+        lambda logit, eps: logit(eps=eps).sigmoid().log(),
+        at="logit",
         guards=(test_evidence.test_effects_by_hand,),
     ),
     "surrogates that are shuffled pixels": Fault(
@@ -198,7 +207,7 @@ FAULTS = {
         guards=(test_trial.test_a_twin_that_covers_the_same_squares_counts_against_the_map,),
     ),
     "what is no number speaks for the picture": Fault(
-        as_high,
+        _reached,
         lambda below, theirs, own: ~(theirs >= own),
         at="<",
         guards=(test_trial.test_what_is_no_number_never_speaks_for_a_map,),

@@ -1,6 +1,7 @@
 """What was asked of `vitrail explain`: which maps of which class, checked before anything is computed."""
 
 import inspect
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -104,13 +105,13 @@ def _of_classes(model: Model, typed: Explain) -> tuple[int | None, int | None]:
     """
     if typed.similar_to is not None:
         problem = f"--similar-to is for models that describe images by numbers, and the one in {typed.run} says classes"
-        raise UsageError(problem, f"--target {model.classes[0]}")
+        raise UsageError(problem, f"--target {shlex.quote(model.classes[0])}")
     target = class_index(model, typed.target, "--target")
     rather_than = class_index(model, typed.rather_than, "--rather-than")
     if rather_than is not None and target == rather_than:
         others = [each for each in model.classes if each != typed.rather_than]
         problem = f"--target and --rather-than are both '{typed.target}', which has nothing to be held against"
-        raise UsageError(problem, f"--rather-than {others[0]}" if others else "leave --rather-than out")
+        raise UsageError(problem, f"--rather-than {shlex.quote(others[0])}" if others else "leave --rather-than out")
     return target, rather_than
 
 
@@ -275,5 +276,5 @@ def class_index(model: Model, name: str | None, option: str) -> int | None:
     if name not in known:
         guess = nearest(name, model.classes) or model.classes[0]
         few = f", it has {', '.join(model.classes)}" if len(model.classes) <= 10 else ""
-        raise UsageError(f"the model has no class '{name}'{few}", f"{option} {guess}")
+        raise UsageError(f"the model has no class '{name}'{few}", f"{option} {shlex.quote(guess)}")
     return known[name]

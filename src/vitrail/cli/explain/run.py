@@ -1,5 +1,6 @@
 """`vitrail explain RUN IMAGES`: where on an image a prediction comes from, as a page and as picture files."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -49,7 +50,10 @@ def run(typed: Explain, command: str) -> int:
         return INTERRUPTED
     if not results:
         problem = f"the model takes every picture for '{typed.rather_than}', which has nothing to be held against"
-        raise UsageError(problem, f"--target {typed.rather_than} --rather-than with another class")
+        others = [name for name in model.classes if name != typed.rather_than]
+        other = shlex.quote(others[0]) if others else ""
+        hint = f"--target {shlex.quote(str(typed.rather_than))} --rather-than {other}"
+        raise UsageError(problem, hint if others else "leave --rather-than out")
     _write(model, typed, page, command, results)
     leave_out(problems)
     return 0
