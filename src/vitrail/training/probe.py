@@ -32,7 +32,7 @@ NEIGHBOURS = 5
 PENALTIES = tuple(10.0**power for power in range(1, -7, -1))  # of squared weights, beside the mean loss in nats
 FOLDS = 5
 ONE_FOLD = 5_000  # images from which on a fifth of them judges a penalty once
-STEPS = 100  # of L-BFGS at most
+STEPS, FEW_STEPS = 100, 25  # of L-BFGS at most: for the map, and where a penalty is judged
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +137,12 @@ def nearest(train: Features, held_out: Features, count: int = NEIGHBOURS) -> Int
 
 
 def logistic(
-    values: Float[Tensor, "n d"], labels: Int[Tensor, "n"], classes: int, penalty: float, start: Tensor | None = None
+    values: Float[Tensor, "n d"],
+    labels: Int[Tensor, "n"],
+    classes: int,
+    penalty: float,
+    start: Tensor | None = None,
+    steps: int = STEPS,
 ) -> Float[Tensor, "v d_and_1"]:
     """Logistic regression: the map that minimises the mean cross-entropy and half the penalty times squared weights.
 
@@ -147,6 +152,7 @@ def logistic(
         classes: How many there are, whether they occur or not.
         penalty: Above 0; that of scikit-learn is 1 / (C n). Biases are free.
         start: Where to begin; zero when None.
+        steps: Of L-BFGS at most.
 
     Returns:
         (classes, d + 1) float64: weights, and the bias last.
@@ -155,7 +161,7 @@ def logistic(
     both = torch.zeros(classes, x.shape[1], dtype=torch.float64) if start is None else start.clone()
     both.requires_grad_(True)
     solver = torch.optim.LBFGS(
-        [both], max_iter=STEPS, tolerance_grad=1e-7, tolerance_change=1e-10, line_search_fn="strong_wolfe"
+        [both], max_iter=steps, tolerance_grad=1e-7, tolerance_change=1e-10, line_search_fn="strong_wolfe"
     )
 
     def loss() -> Tensor:
@@ -185,7 +191,7 @@ def choose_penalty(values: Float[Tensor, "n d"], labels: Int[Tensor, "n"], class
         if not held.any() or held.all():
             continue
         for penalty in PENALTIES:  # each begins where the stronger one before it ended
-            found = logistic(values[~held], labels[~held], classes, penalty, found)
+            found = logistic(values[~held], labels[~held], classes, penalty, found, FEW_STEPS)
             losses[penalty] += float(F.cross_entropy(_answers(values[held], found), labels[held], reduction="sum"))
     return min(losses, key=lambda penalty: (losses[penalty], -penalty))
 
