@@ -34,9 +34,10 @@ def ours(compiled: bool, threads: int | None) -> tuple[float, int]:
     import torch
 
     from vitrail.data.dataset import Counts
+    from vitrail.training.asked import Asked
     from vitrail.training.loop import StepDone, start, train_loop
     from vitrail.training.options import TrainOptions
-    from vitrail.training.resolve import NOTHING_OWN, resolve
+    from vitrail.training.resolve import resolve
     from vitrail.training.setup import build, open_data
 
     root = Path(mnist_root())
@@ -44,7 +45,7 @@ def ours(compiled: bool, threads: int | None) -> tuple[float, int]:
     options = TrainOptions(
         recipe="d0-mnist", threads=threads, compile="on" if compiled else "off", data_root=root, epochs=2
     )
-    settings, _ = resolve("mnist", options, {}, dataset, task, NOTHING_OWN)
+    settings, _ = resolve(Asked(data="mnist", options=options), dataset, task)
     prepared = build(settings, dataset, task)
     torch.set_num_threads(settings.execution.threads)
     state = start(prepared.network, settings.optimization)

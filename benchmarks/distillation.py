@@ -22,10 +22,11 @@ import vitrail
 from benchmarks.measure import machine, mnist_root
 from vitrail.data import Images, Samples
 from vitrail.data.dataset import Counts, labels_of
+from vitrail.training.asked import Asked
 from vitrail.training.distill.teacher import Teacher
 from vitrail.training.loop import EpochDone, start, train_loop
 from vitrail.training.prepared import Prepared
-from vitrail.training.resolve import NOTHING_OWN, resolve
+from vitrail.training.resolve import resolve
 from vitrail.training.settings import Execution, Optimization
 from vitrail.training.setup import build, open_data
 
@@ -100,7 +101,7 @@ def main() -> None:
         data = Path(place) / "mnist-2000"
         write_pictures(data)
         dataset, task = open_data(str(data), "auto", None, 0, Counts())
-        settings, _ = resolve(str(data), vitrail.TrainOptions(**options), {}, dataset, task, NOTHING_OWN)
+        settings, _ = resolve(Asked(data=str(data), options=vitrail.TrainOptions(**options)), dataset, task)
         prepared = build(settings, dataset, task)
         began = time.perf_counter()
         teacher = train_teacher(prepared, epochs)

@@ -39,8 +39,9 @@ from vitrail.explain.without_evidence import without_evidence
 from vitrail.model import Model
 from vitrail.tasks import TASKS
 from vitrail.tasks.task import Network
+from vitrail.training.asked import Asked
 from vitrail.training.loop import EpochDone, start, train_loop
-from vitrail.training.resolve import NOTHING_OWN, resolve
+from vitrail.training.resolve import resolve
 from vitrail.training.setup import build, open_data
 
 PLACE = Path(__file__).parent.parent / "tests" / "explain" / "networks"
@@ -119,7 +120,7 @@ def train(name: str) -> tuple[Model, float]:
     kind, seed = name.rsplit("-", 1)
     dataset, task = DATASETS.get(kind, planted)(), TASKS["classify"]
     options = vitrail.TrainOptions(recipe="planted", seed=int(seed), threads=1, workers=0)
-    settings, _ = resolve("planted", options, GIVEN.get(kind, {}), dataset, task, NOTHING_OWN)
+    settings, _ = resolve(Asked(data="planted", options=options, given=GIVEN.get(kind, {})), dataset, task)
     prepared = build(settings, dataset, task)
     objective = both_digits if kind == "pairs" else prepared.objective
     choices = settings.optimization

@@ -15,6 +15,6 @@ from .nn import (
 )
 from .training.distill.teacher import Teacher as Teacher
 from .training.evaluate import evaluate as evaluate
-from .training.job import distill as distill, train as train
 from .training.loop import train_loop as train_loop
 from .training.options import DistillOptions as DistillOptions, TrainOptions as TrainOptions
+from .training.train import distill as distill, train as train

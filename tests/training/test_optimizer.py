@@ -9,7 +9,9 @@ from hypothesis import given, settings, strategies as st
 
 from tests.training.lab import CHOICES, NOISY, fresh, weights
 from vitrail.nn import ViT
-from vitrail.training.loop import Average, decay_groups, gradient_norms, learning_rate, make_optimizer
+from vitrail.training.loop import gradient_norms
+from vitrail.training.optimizer import Average, decay_groups, make_optimizer
+from vitrail.training.schedule import Schedule
 from vitrail.training.settings import Optimization
 
 FULL = replace(NOISY, distillation_token=True, registers=2)
@@ -90,7 +92,7 @@ def test_the_fused_kernel_skips_a_bad_step(bad: float) -> None:
 def test_the_schedule_is_its_closed_form(epochs, per_epoch, warmup, peak, schedule) -> None:
     choices = Optimization(epochs=epochs, learning_rate=peak, warmup_epochs=warmup, schedule=schedule)
     rising, total = round(warmup * per_epoch), epochs * per_epoch
-    rates = [learning_rate(choices, step, per_epoch) for step in range(total + 1)]
+    rates = [Schedule.of(choices, per_epoch).rate(step) for step in range(total + 1)]
     assert all(0 <= rate <= peak * (1 + 1e-12) for rate in rates)
     for step, rate in enumerate(rates):
         if step < rising:

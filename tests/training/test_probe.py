@@ -116,7 +116,7 @@ def test_the_interval_of_a_paired_difference_covers_it() -> None:
 
 
 def test_layers_of_a_decayed_rate() -> None:
-    from vitrail.training.loop import decay_groups, layer_of
+    from vitrail.training.optimizer import decay_groups, layer_of
 
     network = ViT(ViTConfig.from_dict({**vars(TINY), "depth": 3}))
     names = {id(parameter): name for name, parameter in network.named_parameters()}

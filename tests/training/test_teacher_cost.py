@@ -11,6 +11,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.cost import flops
 from vitrail.training import execution, setup
+from vitrail.training.asked import Asked
 from vitrail.training.distill import HANDED, Request
 from vitrail.training.distill.teacher import Teacher, teacher_cost
 from vitrail.training.execution import ALONE, Work
@@ -75,7 +76,7 @@ def begun(teacher: Teacher, **changes: object) -> Prepared:
     options = replace(OPTIONS, **changes)
     request = Request(teacher=f"{HANDED}t", options=options, handed=teacher)
     given = {"augmentation": {"mixup": 0.0, "cutmix": 0.0}, "network": SMALL}
-    return setup.new_run("digits", options, given, lambda event: None, request)
+    return setup.new_run(Asked(data="digits", options=options, given=given, request=request), lambda event: None)
 
 
 def test_a_large_teacher_divides_the_batch_unless_its_answers_are_kept(

@@ -16,9 +16,9 @@ from vitrail.tasks import Metric
 from vitrail.text import percent
 from vitrail.training.evaluate import remembered_data
 from vitrail.training.events import EpochScored, Event, Finished, Reading, Started
-from vitrail.training.job import distill, train
 from vitrail.training.loop import StepDone
 from vitrail.training.options import DistillOptions, TrainOptions
+from vitrail.training.train import distill, train
 
 Options = TypeVar("Options", bound=TrainOptions)
 

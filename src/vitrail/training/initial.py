@@ -8,7 +8,6 @@ the source no more, since the start lies in its folder (`probe/`).
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,33 +19,25 @@ from vitrail.io import read_json
 from vitrail.model import Model, load, save
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import config_to_dict
+from vitrail.training.asked import Asked
 from vitrail.training.checkpoint import weights_hash
-from vitrail.training.options import TrainOptions
 from vitrail.training.probe import Probed, added
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import Initial, Settings
 from vitrail.weights.told import checked, words_of
 
 HEADS = "head.", "head_dist."
-NOTHING_TOLD: Mapping[str, Any] = MappingProxyType({})
 
 
-def open_source(
-    options: TrainOptions, given: Mapping[str, Any], told: Mapping[str, Any] = NOTHING_TOLD, student: bool = False
-) -> Model | None:
+def open_source(asked: Asked) -> Model | None:
     """The model that a training is to start from; None where it starts from nothing.
-
-    Args:
-        options: What was asked for.
-        given: Content of a configuration file, or empty.
-        told: What the weights do not say of themselves.
-        student: Whether a teacher teaches it.
 
     Raises:
         UsageError: It is no ViT, a student is to start from it, or `--probe` is asked for without one.
         DataError: It cannot be read.
     """
-    stored = given.get("initial") or {}
+    options, told = asked.options, asked.told
+    stored = asked.given.get("initial") or {}
     source = options.init or stored.get("source")
     if source is None:
         if told:
@@ -54,7 +45,7 @@ def open_source(
         if options.probe:
             raise UsageError("--probe trains a head on a network that is there, and none is named", "--init timm:NAME")
         return None
-    if student:
+    if asked.request is not None:
         raise UsageError(f"a student starts from nothing, and {source} is to start it", "vitrail train with --init")
     if options.size is not None:
         problem = f"--size {options.size} is for a network that is built, and {source} brings one"
@@ -78,15 +69,13 @@ def check_fits(source: str | None, kinds: Sequence[str], task: str, others: bool
         raise UsageError(f"--init {source} brings a network with its parts, and others are given", "one of them")
 
 
-def initial_of(
-    source: Model, options: TrainOptions, given: Mapping[str, Any], told: Mapping[str, Any]
-) -> dict[str, Any]:
+def initial_of(source: Model, asked: Asked) -> dict[str, Any]:
     """What the settings hold of it, as plain values."""
-    stored = given.get("initial") or {}
+    options, stored = asked.options, asked.given.get("initial") or {}
     return asdict(
         Initial(
             source=options.init or stored["source"],
-            told=dict(told or stored.get("told") or {}),
+            told=dict(asked.told or stored.get("told") or {}),
             identity=weights_hash(source.network),
             reads=source.preprocessing.to_dict(),
             licence=str(source.facts.get("licence", "")),
@@ -106,13 +95,14 @@ def fetch_size(reads: Preprocessing) -> int:
     return round(reads.size[0] / reads.crop_ratio)
 
 
-def check_begun(path: Path, settings: Settings, options: TrainOptions, told: Mapping[str, Any]) -> None:
+def check_begun(path: Path, settings: Settings, asked: Asked) -> None:
     """Refuse a probe of a run that is none, and what is told of weights otherwise than when a run began.
 
     Raises:
         UsageError: Says both.
     """
-    if options.probe and not (settings.initial is not None and settings.initial.probe):
+    told = asked.told
+    if asked.options.probe and not (settings.initial is not None and settings.initial.probe):
         problem = f"{path} was started with other options: probe: False -> True"
         raise UsageError(problem, f"leave --probe out to go on as before, or another --out than {path}")
     before = {} if settings.initial is None else settings.initial.told

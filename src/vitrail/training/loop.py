@@ -1,14 +1,13 @@
 """The loop: it takes batches and an objective, moves the weights, and yields events.
 
-Before it stand what moves the weights (optimizer, schedule, moving average) and the guard that lets no number into them
-that is not finite. `stuck` says of a training that it learns nothing.
+Before it stands the guard that lets no number into the weights that is not finite. `stuck` says of a training that it
+learns nothing.
 
 It knows nothing of labels, teachers, logs or pages; whoever iterates over it evaluates, saves and prints between
 two events. Every step is a pure function of the state before it: order and augmentation come from (seed, epoch, id),
 dropout is seeded by the step. So a loop that starts from a saved state goes on with the same bits.
 """
 
-import copy
 import math
 import time
 from collections.abc import Iterator, Sequence, Sized
@@ -24,10 +23,10 @@ from vitrail.data.plan import uniforms
 from vitrail.errors import RunError
 from vitrail.tasks.task import Network, Objective
 from vitrail.training.execution import compiled
+from vitrail.training.optimizer import Average, make_optimizer
+from vitrail.training.schedule import Schedule
 from vitrail.training.settings import Execution, Optimization
 
-BEHIND = ("norm", "pool", "head", "head_dist")  # what stands behind the blocks of a ViT
-NO_DECAY = ("cls_token", "dist_token", "reg_token", "pos_embed")
 PATIENCE = 10  # steps within which a run stops after the first bad number, on devices where looking costs a wait
 DROPOUT = 100  # the stream of random numbers that seeds dropout
 
@@ -52,86 +51,6 @@ class TrainingData(Sized, Protocol):
         The length of a batch is the number of its samples, its `unreadable` that of those that were left out.
         """
         ...
-
-
-def layer_of(name: str, depth: int) -> int:
-    """The layer of a parameter of a ViT by its name: 0 for what stands before the blocks, depth + 1 behind them."""
-    first, _, rest = name.partition(".")
-    if first == "blocks":
-        return 1 + int(rest.partition(".")[0])
-    return depth + 1 if first in BEHIND else 0
-
-
-def decay_groups(network: nn.Module, weight_decay: float, layer_decay: float = 1.0) -> list[dict]:
-    """Parameter groups: matrices decay; biases, norms, LayerScale, tokens and positions do not.
-
-    Args:
-        network: Whose parameters.
-        weight_decay: Of matrices.
-        layer_decay: Layer by layer from the head to the patches, the learning rate shrinks by this factor (Clark,
-            Luong, Le and Manning, "ELECTRA", 2020); `scale` of a group says how far. With 1 there are two groups.
-    """
-    groups: dict[tuple[int, bool], list[Tensor]] = {}
-    blocks = getattr(network, "blocks", None) if layer_decay < 1 else None
-    depth = 0 if blocks is None else len(blocks)
-    for name, parameter in network.named_parameters():
-        if parameter.requires_grad:
-            plain = parameter.ndim > 1 and name.rpartition(".")[2] not in NO_DECAY
-            layer = 1 if blocks is None else layer_of(name, depth)
-            groups.setdefault((-layer, not plain), []).append(parameter)
-    return [
-        {"params": own, "weight_decay": 0.0 if kept else weight_decay, "scale": layer_decay ** (depth + 1 + layer)}
-        for (layer, kept), own in sorted(groups.items(), key=lambda group: group[0])
-    ]
-
-
-def make_optimizer(network: nn.Module, choices: Optimization) -> torch.optim.AdamW:
-    """AdamW ("Decoupled weight decay regularization", 2017) in one fused kernel; without decay it is Adam."""
-    groups = decay_groups(network, choices.weight_decay, choices.layer_decay)
-    return torch.optim.AdamW(groups, lr=choices.learning_rate, betas=choices.betas, fused=True)
-
-
-def learning_rate(choices: Optimization, step: int, steps_per_epoch: int) -> float:
-    """The rate of a step: a linear warm-up, then constant or half a cosine that would be 0 one step after the last.
-
-    Args:
-        choices: The schedule.
-        step: Counted from 0.
-        steps_per_epoch: Optimizer steps in one epoch.
-    """
-    warmup = round(choices.warmup_epochs * steps_per_epoch)
-    if step < warmup:
-        return choices.learning_rate * (step + 1) / (warmup + 1)
-    if choices.schedule == "constant":
-        return choices.learning_rate
-    total = max(1, choices.epochs * steps_per_epoch - warmup)
-    return choices.learning_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / total)))
-
-
-class Average:
-    """An exponential moving average of a network's parameters, its buffers as they are: what is evaluated and saved.
-
-    average <- d * average + (1 - d) * weights, with d = min(decay, (1 + step) / (10 + step)), so that the first
-    steps do not weigh down the rest.
-
-    Attributes:
-        network: A network like the one that is trained, with the averaged parameters.
-    """
-
-    def __init__(self, network: nn.Module, decay: float) -> None:
-        self.decay = decay
-        self.network = copy.deepcopy(network).requires_grad_(False).eval()
-        self._averaged: list[Tensor] = list(self.network.parameters())
-        self._current: list[Tensor] = list(network.parameters())
-        self._buffers = list(zip(self.network.buffers(), network.buffers(), strict=True))
-
-    @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Take the weights of step `step` (counted from 0) into the average."""
-        decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self._averaged, self._current, 1 - decay)
-        for kept, current in self._buffers:  # such as running means, which are averages already
-            kept.copy_(current)
 
 
 def gradient_norms(parameters: Sequence[Tensor]) -> Tensor:
@@ -299,7 +218,12 @@ def steps_per_epoch(count: int, choices: Optimization) -> int:
 
 
 def train_loop(
-    state: State, data: TrainingData, objective: Objective, choices: Optimization, execution: Execution
+    state: State,
+    data: TrainingData,
+    objective: Objective,
+    choices: Optimization,
+    execution: Execution,
+    schedule: Schedule | None = None,
 ) -> Iterator[StepDone | EpochDone]:
     """Train from `state` to the end of the schedule.
 
@@ -309,10 +233,12 @@ def train_loop(
         objective: What is learnt.
         choices: How the weights move.
         execution: Precision and compilation.
+        schedule: The rate of each step, and the last one; that of `choices` when None. Between two events it may be
+            changed.
 
     Yields:
-        `StepDone` after each step and `EpochDone` after each epoch. Between two events the state is whole and can be
-        saved.
+        `StepDone` after each step and `EpochDone` after each epoch, also one that the schedule cuts short. Between two
+        events the state is whole and can be saved.
 
     Raises:
         RunError: If a loss or gradient is not finite; the weights are then those of the last good step.
@@ -323,11 +249,13 @@ def train_loop(
     network = compiled(state.network, execution)
     per_epoch = steps_per_epoch(len(data), choices)
     part = part_size(choices)
-    while state.epoch < choices.epochs:
+    parts = -(-choices.batch_size // part)
+    schedule = schedule or Schedule.of(choices, per_epoch)
+    while (more := state.step < schedule.end) or state.totals:  # an epoch that was not yet told of
         state.network.train()
-        batches = data.batches(state.epoch, choices.batch_size, state.batch, part)
-        for group, waited, began in _grouped(batches, -(-choices.batch_size // part)):
-            rate = learning_rate(choices, state.step, per_epoch)
+        batches = data.batches(state.epoch, choices.batch_size, state.batch, part) if more else iter(())
+        for group, waited, began in _grouped(batches, parts):
+            rate = schedule.rate(state.step)
             torch.manual_seed(dropout_seed(data.seed, state.step))
             for parameter in parameters:
                 parameter.grad = None
@@ -345,10 +273,14 @@ def train_loop(
             seconds = time.perf_counter() - began
             norm = state.gradient_norm
             yield StepDone(state.step, state.epoch, state.batch, loss, norm, rate, images, unreadable, seconds, waited)
+            if state.step >= schedule.end:
+                break
         guard.look()
-        rate, norm = learning_rate(choices, state.step - 1, per_epoch), float(state.gradient_norm)
+        rate, norm = schedule.rate(state.step - 1), float(state.gradient_norm)
         done = EpochDone(state.epoch, state.step, *_means(state.totals), learning_rate=rate, gradient_norm=norm)
-        state.epoch, state.batch, state.totals = state.epoch + 1, 0, {}
+        state.totals = {}
+        if -(-state.batch // parts) >= per_epoch:  # else the schedule ends within an epoch, which may go on
+            state.epoch, state.batch = state.epoch + 1, 0
         yield done
 
 

@@ -1,33 +1,29 @@
-"""From what a person asked for to the settings of a run: options before a configuration file, that before a recipe.
-
-What a person passes as an object instead of a name is an `Own`; of it the settings hold the names.
-"""
+"""From what a person asked for to the settings of a run: options before a configuration file, that before a recipe."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Dataset, read_vocabulary
 from vitrail.data.images import ArrayImages, Images, MadeImages
-from vitrail.data.readers import Reader, check_root, format_of
+from vitrail.data.readers import check_root, format_of
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
 from vitrail.model import Model
-from vitrail.nn import Parts, ViTConfig, names_of
+from vitrail.nn import ViTConfig
 from vitrail.nn.networks import NetworkConfig, config_to_dict, kind_of
-from vitrail.own import contract, python_call, typed
-from vitrail.tasks import TASKS, Task
-from vitrail.tasks.task import Objective
-from vitrail.training.distill.request import Request, anywhere
+from vitrail.own import contract, python_call
+from vitrail.tasks import Task
+from vitrail.training.asked import Asked, differs
+from vitrail.training.distill.request import anywhere
 from vitrail.training.execution import pick_execution
-from vitrail.training.initial import NOTHING_TOLD, check_fits, fetch_size, initial_of, network_values
+from vitrail.training.initial import check_fits, fetch_size, initial_of, network_values
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.options import TrainOptions
 from vitrail.training.recipes import OWN_SETS, Recipe, announced, choose
@@ -41,97 +37,14 @@ FREE = ["classes", "vocabulary", "source_vocabulary", "target_vocabulary", "iden
 READS_TEXT = ("Transformer",)  # kinds of networks whose input is text; the others read images
 
 
-@dataclass(frozen=True)
-class Own:
-    """What was passed to `train` as an object instead of a name; see there."""
-
-    task: Task | None = None
-    network: nn.Module | None = None
-    parts: Parts | None = None
-    objective: Objective | None = None
-    reader: Reader | None = None
-
-    @property
-    def config(self) -> NetworkConfig | None:
-        """The configuration of an own network, where it has one of the library's kind."""
-        found = getattr(self.network, "config", None)
-        return found if isinstance(found, NetworkConfig) else None
-
-    def names(self) -> dict[str, str]:
-        """What the run stores of them."""
-        given = {name: getattr(self, name) for name in ("task", "network", "parts", "objective", "reader")}
-        return {name: _name(value) for name, value in given.items() if value is not None}
-
-
-def _name(value: object) -> str:
-    match value:
-        case Task():
-            return typed(value)
-        case Parts():
-            return ", ".join(f"{slot}={name}" for slot, name in names_of(value).items())
-        case nn.Module():
-            return type(value).__name__
-    return str(getattr(value, "__qualname__", None) or typed(value))
-
-
-NOTHING_OWN = Own()
-
-
-def check_own(own: Own, options: TrainOptions, given: Mapping[str, Any]) -> None:
-    """Refuse objects that do not go together, or with the options and the configuration file.
-
-    Raises:
-        UsageError: Names both.
-    """
-    if own.task is not None:
-        asked = options.task if options.task != "auto" else given.get("task", own.task.name)
-        if asked != own.task.name:
-            raise UsageError(f"task {own.task.name} is given as an object, and {asked} is asked for", "one of the two")
-        if own.task.name in TASKS and type(own.task) is not type(TASKS[own.task.name]):
-            raise UsageError(f"an own task is called {own.task.name}, as one of the library's is", "another name")
-    if own.network is not None:
-        idle = {"parts": own.parts is not None, "--size": options.size is not None}
-        size, fits = options.image_size, getattr(own.config, "image", None)
-        idle[f"--image-size {size}"] = size is not None and fits not in (None, (size, size))
-        for what in (what for what, is_idle in idle.items() if is_idle):
-            raise UsageError(f"{what} is for a network that is built, and one is given", f"leave {what} out")
-    stored = given.get("own") or {}
-    named = {kind: name for kind, name in own.names().items() if kind in stored}
-    if problem := differs(stored, named):
-        words = [repr(given.get("data", "...")), f"options=vitrail.TrainOptions(config=Path({str(options.config)!r}))"]
-        problem = f"{options.config} is of a run with objects of a person's own: {problem}"
-        raise UsageError(problem, python_call("train", words, stored))
-
-
-def differs(stored: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """Which objects are given otherwise than a run has stored them, in words; tasks go by their own name."""
-    pairs = {kind: (stored.get(kind, "the library's"), given.get(kind, "none")) for kind in {**stored, **given}}
-    both = stored.keys() & given.keys()
-    found = [f"{kind} {old}, given {new}" for kind, (old, new) in pairs.items() if old != new]
-    return "; ".join(words for words in found if not ("task" in both and words.startswith("task ")))
-
-
-def resolve(
-    data: str,
-    options: TrainOptions,
-    given: Mapping[str, Any],
-    dataset: Dataset,
-    task: Task,
-    own: Own,
-    source: Model | None = None,
-    told: Mapping[str, Any] = NOTHING_TOLD,
-) -> tuple[Settings, list[str]]:
+def resolve(asked: Asked, dataset: Dataset, task: Task, source: Model | None = None) -> tuple[Settings, list[str]]:
     """The settings of a new run.
 
     Args:
-        data: What to train on.
-        options: What was asked for.
-        given: Content of a configuration file, or empty.
+        asked: What was asked for.
         dataset: The data, opened.
         task: What is learnt.
-        own: What was passed as an object.
         source: The model that the training starts from.
-        told: What its weights do not say of themselves.
 
     Returns:
         The settings, and a sentence for each choice that was made.
@@ -140,6 +53,7 @@ def resolve(
         UsageError: If something asked for is unknown, has no effect here, or cannot be built.
         DataError: The network cannot hold what the data has.
     """
+    data, options, given, own = asked.data, asked.options, asked.given, asked.own
     inputs = dataset.train.inputs
     kinds = [kind for kind in task.networks if (kind in READS_TEXT) == dataset.reads_text]
     if not kinds:
@@ -147,12 +61,12 @@ def resolve(
         raise DataError(f"{data} holds {what}, from which the task {task.name} cannot be learnt", "other data")
     side, channels = look(inputs) if isinstance(inputs, Images) else (None, 0)
     check_fits(options.init, kinds, task.name, own.network is not None or own.parts is not None)
-    recipe, name, reason = _choose(options, given, dataset, kinds, side, source is not None)
+    recipe, name, reason = _choose(asked, dataset, kinds, side, source is not None)
     refuse_idle(options, task, recipe.kind)
     values = _from_recipe(recipe, name, channels, task, inputs)
     if source is not None:
         values |= _from_source(source, recipe)
-        values = laid_over(values, given) | {"initial": initial_of(source, options, given, told)}
+        values = laid_over(values, given) | {"initial": initial_of(source, asked)}
     else:
         values = resized(values, given.get("network", {}).get("image_size"))
         values = resized(laid_over(values, given), options.image_size)
@@ -178,10 +92,10 @@ def resolve(
         values["data_root"] = str(options.data_root.resolve())
     settings = settings_from_dict(values, str(options.config or "the options"))
     _refuse_mixing(settings, task)
-    _refuse_idle_keys(given, recipe, data, dataset, own)
+    _refuse_idle_keys(asked, recipe, dataset)
     steps = steps_per_epoch(len(dataset.train), settings.optimization) * settings.optimization.epochs
-    asked = replayed(options, settings.execution, given)
-    execution, notes = pick_execution(asked, settings.network, settings.optimization, steps, longest_read(dataset))
+    how = replayed(options, settings.execution, given)
+    execution, notes = pick_execution(how, settings.network, settings.optimization, steps, longest_read(dataset))
     if "attention_kernel" in given.get("execution", {}):
         execution = replace(execution, attention_kernel=settings.execution.attention_kernel)
     return replace(settings, execution=execution), [announced(name, reason, recipe.reached), *notes]
@@ -207,19 +121,20 @@ def refuse_idle(options: TrainOptions, task: Task, kind: str) -> None:
             raise UsageError(problem, hint)
 
 
-def refuse_idle_data(data: str, options: TrainOptions, dataset: Dataset, own: Own) -> None:
+def refuse_idle_data(asked: Asked, dataset: Dataset) -> None:
     """Refuse options on where data lies and how it is divided that would have no effect.
 
     Raises:
         UsageError: Names the option.
     """
+    data, options = asked.data, asked.options
     if options.split_seed not in (None, dataset.split_seed):
         problem = f"--split-seed {options.split_seed} divides data that comes in one piece, and {data} comes divided"
         raise UsageError(problem, "leave --split-seed out")
     if options.workers is not None and isinstance(dataset.train.inputs, ArrayImages | MadeImages | Texts):
         problem = f"--workers {options.workers} is for images in files, and {data} has none"
         raise UsageError(problem, "leave --workers out")
-    if own.reader is None:
+    if asked.own.reader is None:
         check_root(data, options.data_root)
 
 
@@ -242,8 +157,9 @@ def _refuse_mixing(settings: Settings, task: Task) -> None:
                 raise UsageError(f"augmentation.{name} is for images, and texts are read", "leave it out")
 
 
-def _refuse_idle_keys(given: Mapping[str, Any], recipe: Recipe, data: str, dataset: Dataset, own: Own) -> None:
+def _refuse_idle_keys(asked: Asked, recipe: Recipe, dataset: Dataset) -> None:
     """Refuse what a configuration file says of texts and of samples that are made where there are none."""
+    data, given, own = asked.data, asked.given, asked.own
     texts = dataset.reads_text or isinstance(dataset.codec, Vocabulary) or own.task is not None
     if given.get("separator") and not texts:
         raise UsageError(f"separator {given['separator']!r} is for texts, and {data} has none", "leave separator out")
@@ -253,19 +169,15 @@ def _refuse_idle_keys(given: Mapping[str, Any], recipe: Recipe, data: str, datas
 
 
 def _choose(
-    options: TrainOptions,
-    given: Mapping[str, Any],
-    dataset: Dataset,
-    kinds: Sequence[str],
-    side: int | None,
-    init: bool,
+    asked: Asked, dataset: Dataset, kinds: Sequence[str], side: int | None, init: bool
 ) -> tuple[Recipe, str, str]:
+    options, given = asked.options, asked.given
     stored = given.get("recipe", "custom")
     if options.recipe != "auto" and stored not in ("custom", options.recipe):
         problem = f"{options.config} is of the recipe {stored}, --recipe says {options.recipe}"
         raise UsageError(problem, f"one of the two: --config {options.config}, or --recipe {options.recipe}")
-    asked = options.recipe if options.recipe != "auto" or stored == "custom" else stored
-    recipe, name, reason = choose(asked, dataset.name, kinds, len(dataset.train), side, init)
+    wanted = options.recipe if options.recipe != "auto" or stored == "custom" else stored
+    recipe, name, reason = choose(wanted, dataset.name, kinds, len(dataset.train), side, init)
     if options.recipe == "auto" and "network" in given:
         reason = "as in the configuration file"
     return recipe, name, reason
@@ -381,31 +293,19 @@ def replayed(options: TrainOptions, stored: Execution, given: Mapping[str, Any])
     return replace(options, **{name: values[name] for name in left})
 
 
-def check_same(
-    path: Path,
-    settings: Settings,
-    root: str,
-    data: str,
-    options: TrainOptions,
-    given: Mapping[str, Any],
-    request: Request | None,
-    own: Own,
-) -> None:
+def check_same(path: Path, settings: Settings, root: str, asked: Asked) -> None:
     """A run that goes on takes no other choice than its own: what is asked for otherwise is listed, and refused.
 
     Args:
         path: Its folder.
         settings: Those that it has stored.
         root: Where it read its data.
-        data: What is asked for now; empty for what the run was started with.
-        options: What is asked for now, and
-        given: a configuration file, or empty.
-        request: What is asked of a distillation.
-        own: What is passed as an object.
+        asked: What is asked for now; its data is empty for what the run was started with.
 
     Raises:
         UsageError: Lists what differs as `name: old -> new`; where objects do, its hint is the call in Python.
     """
+    data, options, given, request, own = asked.data, asked.options, asked.given, asked.request, asked.own
     if objects := differs(settings.own, own.names()):
         words = [repr(settings.data), repr(str(path)), "vitrail.TrainOptions(resume='auto')"]
         hint = python_call("train", words, settings.own)
@@ -414,15 +314,15 @@ def check_same(
     kept = {key: value for key, value in given.items() if key not in ("data", "own") and value not in OPEN}
     if options.size is not None or own.config is not None:  # what says the rest of the network
         kept["network"] = {key: value for key, value in kept.get("network", {}).items() if key == "image_size"}
-    asked, free = laid_over(kept, asked_for(options)), set(FREE)
+    wanted, free = laid_over(kept, asked_for(options)), set(FREE)
     free |= {"fetch_size"} if options.image_size is not None or own.config is not None else set()
     free |= {"data_root"} if options.data_root is not None else set()
     free |= {*request.given(), "distillation_token"} if request is not None else set()
     known = settings_to_dict(settings)["network"]
-    changed = [f"{key}: none -> {asked['network'].pop(key)}" for key in asked["network"].keys() - known.keys()]
+    changed = [f"{key}: none -> {wanted['network'].pop(key)}" for key in wanted["network"].keys() - known.keys()]
     if data and data != settings.data and Path(data).resolve() != Path(root):
         changed.append(f"data: {settings.data} -> {data}")
-    for key, old, new in changes(settings, asked, str(options.config or "the options")):
+    for key, old, new in changes(settings, wanted, str(options.config or "the options")):
         new = anywhere(new) if key in ("teacher", "teacher_weights") else new
         old, new = (("on" if each else "off") if key == "compile" else each for each in (old, new))
         changed += [f"{key}: {old} -> {new}"] if new != old and key not in free else []

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,18 +33,18 @@ from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.tasks import Task, check_column, choose_task
 from vitrail.tasks.task import Input, unit_of
 from vitrail.text import percent
+from vitrail.training.asked import NOTHING_OWN, Asked, Own
 from vitrail.training.contracts import check_codec, check_facts, check_network, guarded, read_own, rehearse
 from vitrail.training.distill.objective import with_teacher
-from vitrail.training.distill.request import Request, teacher_of
+from vitrail.training.distill.request import teacher_of
 from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import pick_micro_batches, pick_precision, step_seconds, work_of
-from vitrail.training.initial import NOTHING_TOLD, check_begun, open_source, start_network
-from vitrail.training.options import TrainOptions
+from vitrail.training.initial import check_begun, open_source, start_network
 from vitrail.training.prepared import Prepared
 from vitrail.training.probe import NEIGHBOURS, probe
 from vitrail.training.recipes import counts_of
-from vitrail.training.resolve import NOTHING_OWN, Own, check_same, longest_read, refuse_idle_data, replayed, resolve
+from vitrail.training.resolve import check_same, longest_read, refuse_idle_data, replayed, resolve
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import Settings, image_config, read_yaml, settings_from_dict
 
@@ -90,16 +89,9 @@ def open_data(
     return make_dataset(data, raw, learnt.column, learn, seed), learnt
 
 
-def new_run(
-    data: str,
-    options: TrainOptions,
-    given: dict[str, Any],
-    listen: Listen,
-    request: Request | None = None,
-    own: Own = NOTHING_OWN,
-    told: Mapping[str, Any] = NOTHING_TOLD,
-) -> Prepared:
+def new_run(asked: Asked, listen: Listen) -> Prepared:
     """Everything a new run needs: data, settings, model and the measured choices; says each choice to `listen`."""
+    data, options, given, own = asked.data, asked.options, asked.given, asked.own
     root = options.data_root or (Path(given["data_root"]) if given.get("data_root") else None)
     seed = int(given.get("split_seed", 0) if options.split_seed is None else options.split_seed)
     task = options.task if options.task != "auto" else given.get("task", "auto")
@@ -109,11 +101,11 @@ def new_run(
         )
     counts = counts_of(data, options.recipe, given)
     dataset, learnt = open_data(data, task, root, seed, counts, str(given.get("separator", "")), own)
-    refuse_idle_data(data, options, dataset, own)
-    source = open_source(options, given, told, request is not None)
-    settings, notes = resolve(data, options, given, dataset, learnt, own, source, told)
-    asked = replayed(options, settings.execution, given)
-    request = None if request is None else request.completed(given)
+    refuse_idle_data(asked, dataset)
+    source = open_source(asked)
+    settings, notes = resolve(asked, dataset, learnt, source)
+    how = replayed(options, settings.execution, given)
+    request = None if asked.request is None else asked.request.completed(given)
     settings = settings if request is None else request.applied(settings)
     memory = free_memory(torch.device(settings.execution.device))
     settings, teacher = teacher_of(settings, request, dataset, new=True)
@@ -137,7 +129,7 @@ def new_run(
             rehearse(prepared.model, prepared.objective, batch, settings.own)
             width = vars(image_config(settings.network) or settings.network)["width"]
             execution, said, seconds = pick_precision(
-                settings.execution, asked.precision, width, prepared.network, batch, prepared.objective
+                settings.execution, how.precision, width, prepared.network, batch, prepared.objective
             )
             more = [*more, *said]
     for sentence in (*more, *shortened(prepared.notes)):
@@ -147,16 +139,7 @@ def new_run(
     return replace(prepared, settings=settings, notes=notes, micro_batch_seconds=seconds * whole)
 
 
-def resume_run(
-    folder: RunFolder,
-    data: str,
-    options: TrainOptions,
-    given: Mapping[str, Any],
-    listen: Listen,
-    request: Request | None = None,
-    own: Own = NOTHING_OWN,
-    told: Mapping[str, Any] = NOTHING_TOLD,
-) -> Prepared:
+def resume_run(folder: RunFolder, asked: Asked, listen: Listen) -> Prepared:
     """Everything that a run which exists needs to go on: its own settings, and the same data.
 
     Raises:
@@ -165,9 +148,10 @@ def resume_run(
     """
     settings = settings_from_dict(read_yaml(folder.config), str(folder.config))
     stored = folder.read_data("another --out, to start again")
-    request = None if request is None else request.completed(given)
-    check_same(folder.path, settings, stored["root"], data, options, given, request, own)
-    check_begun(folder.path, settings, options, told)
+    options, own = asked.options, asked.own
+    request = None if asked.request is None else asked.request.completed(asked.given)
+    check_same(folder.path, settings, stored["root"], replace(asked, request=request))
+    check_begun(folder.path, settings, asked)
     pick_device(settings.execution.device)
     if options.workers is not None:  # the one choice that cannot change a bit of the result
         settings = replace(settings, execution=replace(settings.execution, workers=options.workers))
@@ -176,7 +160,7 @@ def resume_run(
     dataset, learnt = open_data(
         name, settings.task, root, settings.split_seed, settings.counts, settings.separator, own
     )
-    refuse_idle_data(settings.data, replace(options, split_seed=None), dataset, own)
+    refuse_idle_data(replace(asked, data=settings.data, options=replace(options, split_seed=None)), dataset)
     dataset = replace(dataset, name=settings.data)
     if stored.get("fingerprint") != dataset.fingerprint:
         raise DataError(

@@ -1,0 +1,154 @@
+"""Whole trainings in one call: prepare, train, evaluate once, leave a run folder. `train` and `distill`.
+
+Whoever wants to watch passes `listen`, which gets every event of `events.py`: bars, logs and pages listen.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from vitrail.data.readers import Reader
+from vitrail.errors import UsageError
+from vitrail.model import Model
+from vitrail.nn import Parts
+from vitrail.own import python_call, typed
+from vitrail.runtime import threads_set
+from vitrail.tasks import Task
+from vitrail.tasks.task import Objective
+from vitrail.training.asked import Asked, Own, check_own
+from vitrail.training.contracts import check_kinds
+from vitrail.training.distill.request import HANDED, Request
+from vitrail.training.distill.teacher import Teacher, of_model
+from vitrail.training.events import Finished, Listen
+from vitrail.training.job import Job
+from vitrail.training.options import DistillOptions, TrainOptions
+from vitrail.training.run import RunFolder, default_folder, open_folder, owned
+from vitrail.training.settings import read_given
+from vitrail.training.setup import new_run, resume_run
+
+
+def train(
+    data: str = "",
+    out: str | Path | None = None,
+    options: TrainOptions = TrainOptions(),  # noqa: B008  # a frozen value
+    listen: Listen = lambda event: None,
+    command: str = "",
+    *,
+    task: Task | None = None,
+    network: nn.Module | None = None,
+    parts: Parts | None = None,
+    objective: Objective | None = None,
+    reader: Reader | None = None,
+    told: Mapping[str, Any] | None = None,
+) -> Finished:
+    """Train a Vision Transformer on a set of images or texts, and leave a run folder with its page.
+
+    What is passed as an object is stored by its name: going on, `load` and `evaluate` take the same object again.
+
+    Args:
+        data: A named set, a folder of class folders, a CSV or JSONL manifest, a file of pairs (see
+            `vitrail.data.readers`); what `reader` knows, where there is one; empty when `options.config` names it.
+        out: The run folder; a new one below `runs/` when None.
+        options: What to do differently from the recipe.
+        listen: Gets every event; see `vitrail.training.events`.
+        command: What was typed, to be stored with the run; the call in Python when empty.
+        task: What is learnt, of one's own; else `options.task`.
+        network: What is trained, of one's own: called as `network(inputs)`, and by whoever looks inside with `record=`.
+        parts: The parts of the network, where they are not the standard ones.
+        objective: What is minimised, instead of the task's.
+        reader: (data, data root) -> `RawDataset`, instead of the library's readers.
+        told: What the weights of `options.init` do not say of themselves, as `vitrail.load` takes it.
+
+    Returns:
+        The model, its evaluation and the folder.
+
+    Raises:
+        UsageError: If an option is wrong, an object breaks its contract, or the folder exists and `options.resume` is
+            "never".
+        DataError: If the data cannot be used.
+        RunError: If the training fails (a loss that is not finite).
+        Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
+    """
+    check_kinds(task, network, parts, objective, reader)
+    own = Own(task, network, parts, objective, reader)
+    return _run(Asked(data=data, options=options, own=own, told=told or {}), out, listen, command)
+
+
+def distill(
+    data: str,
+    teacher: str | Path | Model | Teacher | Callable[..., Any],
+    out: str | Path | None = None,
+    options: DistillOptions = DistillOptions(),  # noqa: B008  # a frozen value
+    listen: Listen = lambda event: None,
+    command: str = "",
+    *,
+    told: Mapping[str, Any] | None = None,
+    classes: Sequence[str] | None = None,
+) -> Finished:
+    """Train a student on a set of images, from their labels and from a teacher.
+
+    Args:
+        data: As for `train`.
+        teacher: What `load` opens by name, any classifier of torchvision or timm (`timm:resnet50`), a loaded `Model`,
+            or a `Teacher` made of any callable.
+        out: The run folder; a new one below `runs/` when None.
+        options: What to do differently from the recipe; `options.size` is the student's.
+        listen: Gets every event; see `vitrail.training.events`.
+        command: What was typed, to be stored with the run; the call in Python when empty.
+        told: What a teacher of other people's weights does not say of itself, as `vitrail.load` takes it.
+        classes: What its logits are called, where it does not say it.
+
+    Returns:
+        The student, its evaluation and the folder. The student needs its teacher no more.
+
+    Raises:
+        UsageError: If an option is wrong, or the teacher cannot teach this student.
+        DataError: If the data or the teacher cannot be used, or the teacher does not know the classes.
+        RunError: If the training fails (a loss that is not finite).
+        Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
+    """
+    handed = of_model(teacher, "model") if isinstance(teacher, Model) else teacher
+    said: dict[str, Any] = {name: value for name, value in (("told", told), ("classes", classes)) if value is not None}
+    if isinstance(handed, Teacher):
+        request = Request(teacher=f"{HANDED}{handed.name}", options=options, handed=handed, **said)
+    elif isinstance(handed, str | Path):
+        request = Request(teacher=str(handed), options=options, **said)
+    else:
+        raise UsageError(
+            f"a teacher must be a run, a name or a Teacher, got {type(teacher).__name__}",
+            "vitrail.Teacher(network, preprocessing, classes), which says what its images and answers are",
+        )
+    words = [repr(data), repr(request.teacher) if request.handed is None else "vitrail.Teacher(...)"]
+    words += [repr(None if out is None else str(out)), f"vitrail.{typed(options)}"]
+    words += [f"{name}={value!r}" for name, value in said.items()]
+    command = command or python_call("distill", words, {})
+    return _run(Asked(data=data, options=options, request=request), out, listen, command)
+
+
+def _run(asked: Asked, out: str | Path | None, listen: Listen, command: str) -> Finished:
+    """One training, in a new folder or in one that goes on."""
+    options = asked.options
+    given = read_given(options.config) if options.config is not None else {}
+    data = str(asked.data or given.get("data", ""))
+    if not data:
+        raise UsageError("no data given: what should be trained on?", "vitrail train digits")
+    asked = replace(asked, data=data, given=given)
+    check_own(asked)
+    path = Path(out) if out is not None else default_folder(data)
+    if path.exists():
+        folder, going_on = open_folder(path, options.resume == "auto")
+    else:
+        folder, going_on = RunFolder(path), False
+    prepared = resume_run(folder, asked, listen) if going_on else new_run(asked, listen)
+    folder, _ = open_folder(path, options.resume == "auto")
+    words = [repr(data), repr(str(path)), f"vitrail.{typed(options)}"]
+    command = command or python_call("train", words, asked.own.names())
+    try:
+        with owned(folder), threads_set(prepared.settings.execution.threads):
+            return Job(folder, prepared, listen, command).run(going_on)
+    finally:
+        if not any(path.iterdir()):  # stopped before anything was written
+            path.rmdir()
