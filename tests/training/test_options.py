@@ -30,6 +30,7 @@ from vitrail.training.prepared import Prepared
 from vitrail.training.resolve import refuse_idle_data, resolve
 from vitrail.training.settings import Settings
 from vitrail.training.setup import open_data
+from vitrail.training.train import train
 
 # A value that differs from what a recipe or the machine would choose.
 OTHERS = {
@@ -154,7 +155,7 @@ def done(data: str, asked: TrainOptions, out: Path, monkeypatch: pytest.MonkeyPa
         patch.setattr(job, "start", begin)
         patch.setattr(torch, "compile", compiled)
         patch.setattr(loader, "ThreadPoolExecutor", Decoders)
-        finished = vitrail.train(data, out, asked, listen)
+        finished = train(data, out, asked, listen)
     written = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in written if row["kind"] == "epoch"]
     settings = yaml.safe_load((out / "config.yaml").read_text())
