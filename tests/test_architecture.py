@@ -35,10 +35,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "weights": {"io", "runtime", "nn", "data"},
     "tasks": {"text", "pages", "nn", "data"},
     "model": {"io", "text", "nn", "data", "weights", "tasks"},
+    "features": {"io", "text", "runtime", "pages", "nn", "data", "tasks", "model"},
     "explain": {"text", "pages", "nn", "data", "weights"},
-    "training": {"io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "explain"},
+    "training": {"io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "features", "explain"},
     "deploy": {"io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "explain"},
-    "": {"nn", "data", "tasks", "model", "explain", "training", "deploy"},  # vitrail/__init__.py
+    "": {"nn", "data", "tasks", "model", "features", "explain", "training", "deploy"},  # vitrail/__init__.py
     "cli": {
         "io",
         "text",
@@ -49,6 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "weights",
         "tasks",
         "model",
+        "features",
         "explain",
         "training",
         "deploy",

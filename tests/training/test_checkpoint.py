@@ -17,7 +17,8 @@ from tests.errors import must_raise
 from tests.training.lab import CHOICES, NOISY, TINY, bits, fresh, run, same, tiny_set
 from vitrail import io
 from vitrail.errors import DataError
-from vitrail.training.checkpoint import KEEP, MANIFEST, load_state, save_state, states, weights_hash
+from vitrail.nn.networks import weights_hash
+from vitrail.training.checkpoint import KEEP, MANIFEST, load_state, save_state, states
 from vitrail.training.loop import State
 
 ROOT = Path(__file__).parents[2]

@@ -11,15 +11,14 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from tests.errors import must_raise
 from vitrail.errors import UsageError
+from vitrail.features.head import Features, heads_of
+from vitrail.features.neighbours import nearest
 from vitrail.nn import ViT, ViTConfig
 from vitrail.training.probe import (
     PENALTIES,
     Added,
-    Features,
     choose_penalty,
-    heads_of,
     logistic,
-    nearest,
     put_into_heads,
 )
 

@@ -3,6 +3,7 @@
 build(config_from_dict({"kind": "ViT", "image_size": 28, ...}))
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -92,6 +93,15 @@ def without_numbers() -> Iterator[None]:
     """Networks that are built inside have tensors with shapes and no numbers, whatever their size."""
     with torch.device("meta"), _NotDrawn():
         yield
+
+
+def weights_hash(network: nn.Module) -> str:
+    """Short hash of all parameters and buffers: equal for equal bits."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def example_inputs(

@@ -18,9 +18,8 @@ from vitrail.errors import UsageError, counted
 from vitrail.io import read_json
 from vitrail.model import Model, load, save
 from vitrail.nn import ViT, ViTConfig
-from vitrail.nn.networks import config_to_dict
+from vitrail.nn.networks import config_to_dict, weights_hash
 from vitrail.training.asked import Asked
-from vitrail.training.checkpoint import weights_hash
 from vitrail.training.probe import Probed, added
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import Initial, Settings

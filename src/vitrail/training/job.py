@@ -16,8 +16,8 @@ from vitrail.explain.without_evidence import without_evidence
 from vitrail.io import write_file
 from vitrail.model import CARD, Model, card_of, save
 from vitrail.nn import ViT
-from vitrail.nn.networks import NETWORKS
-from vitrail.training.checkpoint import load_state, save_state, states, weights_hash
+from vitrail.nn.networks import NETWORKS, weights_hash
+from vitrail.training.checkpoint import load_state, save_state, states
 from vitrail.training.contracts import guarded
 from vitrail.training.evaluate import evaluate_split, judged_by
 from vitrail.training.events import (

@@ -12,8 +12,6 @@ distort pretrained features and underperform out-of-distribution", ICLR 2022).
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,29 +21,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.data.batches import Batches
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError
+from vitrail.features.head import features, heads_of
+from vitrail.features.neighbours import nearest
+from vitrail.features.passes import BATCH
 from vitrail.nn import ViT
 from vitrail.nn.twin import evaluating
 
-BATCH = 64
-NEIGHBOURS = 5
 PENALTIES = tuple(10.0**power for power in range(1, -7, -1))  # of squared weights, beside the mean loss in nats
 FOLDS = 5
 ONE_FOLD = 5_000  # images from which on a fifth of them judges a penalty once
 STEPS, FEW_STEPS = 100, 25  # of L-BFGS at most: for the map, and where a penalty is judged
-
-
-@dataclass(frozen=True, eq=False)
-class Features:
-    """What the head of a network reads of images.
-
-    Attributes:
-        values: (n, d) float32; with two heads, those of both side by side.
-        labels: (n,) their classes.
-    """
-
-    values: Float[Tensor, "n d"]
-    labels: Int[Tensor, "n"]
 
 
 @dataclass(frozen=True)
@@ -71,69 +57,6 @@ class Probed:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return vars(self).copy()
-
-
-def heads_of(network: ViT) -> list[nn.Linear]:
-    """The linear maps that give the logits: one, or two of a network with a distillation token.
-
-    Raises:
-        UsageError: A head is no linear map.
-    """
-    heads = [network.head, *([] if network.head_dist is None else [network.head_dist])]
-    maps = [[part for part in head.modules() if isinstance(part, nn.Linear)] for head in heads]
-    if any(len(own) != 1 for own in maps):
-        problem = f"a linear probe is fitted into a head with one linear map, got {type(network.head).__name__}"
-        raise UsageError(problem, "--init with a network of one linear head")
-    return [own[0] for own in maps]
-
-
-@torch.no_grad()
-def features(network: ViT, data: Batches) -> Features:
-    """What the head reads of every image that can be read, in order; on the CPU.
-
-    Raises:
-        DataError: No image can be read.
-    """
-    values, labels = [], []
-    with evaluating(network), _inputs_of(heads_of(network)) as seen:
-        for batch in data.in_order(BATCH):
-            if len(batch):
-                network(batch.inputs)
-                values.append(torch.cat([seen.pop(0) for _ in range(len(seen))], dim=1).float().cpu())
-                labels.append(batch.labels.cpu())
-    if not values:
-        raise DataError(f"none of {len(data)} images can be read", "others")
-    return Features(torch.cat(values), torch.cat(labels))
-
-
-@contextmanager
-def _inputs_of(maps: list[nn.Linear]) -> Iterator[list[Tensor]]:
-    """A list to which each of the maps adds what it is given, in the order in which they are called."""
-    seen: list[Tensor] = []
-    hooks = [one.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach())) for one in maps]
-    try:
-        yield seen
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def nearest(train: Features, held_out: Features, count: int = NEIGHBOURS) -> Int[Tensor, "n"]:
-    """The class that most of the nearest training images have, by cosine; of two as frequent, that of the nearer ones.
-
-    Args:
-        train: Among which neighbours are looked for.
-        held_out: Whose classes are wanted.
-        count: How many neighbours.
-    """
-    known, classes = F.normalize(train.values, dim=1), int(train.labels.max()) + 1
-    found = []
-    for some in held_out.values.split(1024):
-        alike, places = (F.normalize(some, dim=1) @ known.T).topk(min(count, len(known)), dim=1)
-        votes = torch.zeros(len(some), classes, dtype=torch.float64)
-        votes.scatter_add_(1, train.labels[places], 1 + 1e-3 * alike.double())  # less than a vote in all
-        found.append(votes.argmax(dim=1))
-    return torch.cat(found)
 
 
 def logistic(

@@ -26,6 +26,7 @@ from vitrail.data.loader import Loader, check_readable, open_loader
 from vitrail.data.preprocessing import Preprocessing, measure_statistics
 from vitrail.data.readers import is_named, read
 from vitrail.errors import DataError, UsageError, counted
+from vitrail.features.neighbours import NEIGHBOURS
 from vitrail.model import Model, load
 from vitrail.nn import ViT, ViTConfig, check_parts
 from vitrail.nn.networks import build as build_network
@@ -42,7 +43,7 @@ from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import pick_micro_batches, pick_precision, step_seconds, work_of
 from vitrail.training.initial import check_begun, open_source, start_network
 from vitrail.training.prepared import Prepared
-from vitrail.training.probe import NEIGHBOURS, probe
+from vitrail.training.probe import probe
 from vitrail.training.recipes import counts_of
 from vitrail.training.resolve import check_same, longest_read, refuse_idle_data, replayed, resolve
 from vitrail.training.run import RunFolder

@@ -28,9 +28,9 @@ from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError, so
 from vitrail.model import Model, load
 from vitrail.model.loading import SAID
 from vitrail.nn import ViT
+from vitrail.nn.networks import weights_hash
 from vitrail.nn.twin import evaluating
 from vitrail.tasks.features import Numbers
-from vitrail.training.checkpoint import weights_hash
 from vitrail.training.execution import Work
 from vitrail.weights.classifiers import open_classifier
 from vitrail.weights.published import distinct, timm_table, wordnet_ids
