@@ -2,6 +2,7 @@ from . import data as data, explain as explain, nn as nn, tasks as tasks, traini
 from .data.columns import Classes as Classes
 from .data.preprocessing import Preprocessing as Preprocessing
 from .data.vocabulary import Vocabulary as Vocabulary
+from .features.embed import embed as embed
 from .model import Model as Model, convert as convert, load as load, save as save
 from .nn import (
     ImageToSequence as ImageToSequence,

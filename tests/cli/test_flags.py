@@ -113,6 +113,19 @@ FLAGS = {
         "--threads",
         "--json",
     },
+    "embed": {
+        *WEIGHTS,
+        "--model",
+        "--out",
+        "--patches",
+        "--split",
+        "--strict",
+        "--data-root",
+        "--workers",
+        "--device",
+        "--threads",
+        "--json",
+    },
     "models": {*WEIGHTS, "--classes", "--json"},
     "doctor": {*WEIGHTS, "--model", "--json"},
 }
@@ -122,6 +135,7 @@ POSITIONALS = {
     "evaluate": ["RUN", "[DATA]"],
     "predict": ["RUN", "[INPUTS]"],
     "explain": ["RUN", "[IMAGES]"],
+    "embed": ["DATA"],
     "models": ["[SIZE]"],
     "doctor": [],
 }

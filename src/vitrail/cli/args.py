@@ -192,6 +192,36 @@ class Predict(Weights):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Embed(Weights):
+    """Write what a network says of each image before its head. Killed at any point, the same command goes on.
+
+    Example: vitrail embed ./photos --model runs/latest --out photos.npz
+    """
+
+    data: str = positional(f"{overview(texts=False)}; a folder of images without classes, or an image")
+    model: str = option(RUN, "")
+    out: Path | None = option("The file of features: .npz, or .parquet with pyarrow.")
+    patches: bool = option("Every patch token, too: hundreds of times as many numbers.", False)
+    split: str | None = option("Only this split; all when left out.")
+    strict: bool = option("Exit with 3 when an image cannot be read; else it is left out and named.", False)
+    data_root: Path | None = option("Where named sets lie.")
+    workers: int | None = option("Processes that decode images ahead; all processors but one when left out.")
+    device: str = option("cpu, cuda, cuda:1, mps.", "auto")
+    threads: int | None = option("Processor threads; chosen by the size of the work when left out.")
+    json: bool = option("Print one JSON object: what was written, of which images, by which model.", False)
+
+    def __post_init__(self) -> None:
+        """Refuse features by nobody, and those that would be written nowhere."""
+        if not self.model:
+            raise UsageError("no model given", f"vitrail embed {self.data} --model runs/latest --out features.npz")
+        if self.out is None:
+            problem = f"no file given for the features of {self.data}"
+            raise UsageError(problem, "--out features.npz, or features.parquet")
+        if self.workers is not None and self.workers < 0:
+            raise UsageError(f"--workers must be at least 0, got {self.workers}", "--workers 1")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Explain(Weights):
     """Show where on an image a prediction comes from.
 

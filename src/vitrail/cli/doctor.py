@@ -19,7 +19,7 @@ from vitrail.nn import ViT, ViTConfig
 from vitrail.runtime import processors
 from vitrail.training.run import environment
 
-EXTRAS = {"digits": "sklearn", "compat": "timm"}
+EXTRAS = {"digits": "sklearn", "compat": "timm", "parquet": "pyarrow"}
 NETWORK = "Ti/16"
 
 

@@ -25,8 +25,8 @@ class Described(NamedTuple):
         values: Each (b, ...) float32 on the CPU, by name; empty where no image can be read.
     """
 
-    ids: Int64[np.ndarray, " b"]
-    values: Mapping[str, Float[Tensor, "b *rest"]]
+    ids: Int64[np.ndarray, " _"]
+    values: Mapping[str, Float[Tensor, "_ *_"]]
 
 
 def described(
@@ -34,7 +34,7 @@ def described(
     loader: Loader,
     input: Preprocessing,
     device: torch.device,
-    wanted: Sequence[Int64[np.ndarray, " m"]],
+    wanted: Sequence[Int64[np.ndarray, " _"]],
 ) -> Iterator[Described]:
     """What is kept of each array of images, in turn; those that cannot be read are left out, and the loader says why.
 
@@ -56,6 +56,6 @@ def described(
         yield Described(kept, {name: value.float().cpu() for name, value in values.items()})
 
 
-def in_batches(count: int, size: int = BATCH) -> list[Int64[np.ndarray, " m"]]:
+def in_batches(count: int, size: int = BATCH) -> list[Int64[np.ndarray, " _"]]:
     """All ids from 0 in order, so many at a time."""
     return [np.arange(first, min(first + size, count), dtype=np.int64) for first in range(0, count, size)]

@@ -1,0 +1,82 @@
+"""`vitrail embed DATA --model M --out FILE`: what a network says of images before its head, in a file."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vitrail.cli.args import Embed
+from vitrail.cli.output import console, duration, print_json, print_table, say, warn
+from vitrail.cli.sources import load_on
+from vitrail.cli.weights import typed_hints
+from vitrail.errors import DataError, counted
+from vitrail.features.embed import Progress, embed
+from vitrail.features.file import FeatureSet, check_ending
+from vitrail.features.passes import BATCH
+
+NAMED_PROBLEMS = 5
+
+
+def run(typed: Embed, command: str) -> int:
+    """Write the file, and say what is in it."""
+    assert typed.out is not None
+    check_ending(typed.out)
+    model = load_on(typed.model, typed.device, typed.threads, BATCH, typed, [typed.data] * Path(typed.data).exists())
+    began = time.perf_counter()
+    with shown_progress() as progress, typed_hints(typed):
+        found = embed(
+            typed.data,
+            model,
+            out=typed.out,
+            patches=typed.patches,
+            split=typed.split,
+            data_root=typed.data_root,
+            workers=typed.workers,
+            progress=progress,
+        )
+    seconds = time.perf_counter() - began
+    if typed.json:
+        told = {"out": str(typed.out), "model": typed.model, **found.to_dict(), "bytes": typed.out.stat().st_size}
+        print_json({**told, "seconds": seconds})
+    else:
+        _tell(found, typed.out, seconds)
+    return name_unreadable(found, typed.strict)
+
+
+def _tell(found: FeatureSet, out: Path, seconds: float) -> None:
+    """What the file holds, for people."""
+    classes = f", {counted(len(set(found.labels)), 'class', 'classes')}" if found.labels is not None else ""
+    say(f"{counted(len(found), 'image')}{classes}, in {duration(seconds)}")
+    print_table([(name, " x ".join(map(str, shape))) for name, shape in found.about["columns"].items()])
+    size = out.stat().st_size
+    say(f"{out}  {size / 1e6:.1f} MB" if size >= 1e5 else f"{out}  {size / 1e3:.1f} kB")
+
+
+def name_unreadable(found: FeatureSet, strict: bool) -> int:
+    """Name the images that were left out.
+
+    Raises:
+        DataError: There is one, and none may be.
+    """
+    for problem in found.unreadable[:NAMED_PROBLEMS]:
+        warn(f"Left out: {problem}.")
+    if len(found.unreadable) > NAMED_PROBLEMS:
+        warn(f"Left out: {counted(len(found.unreadable) - NAMED_PROBLEMS, 'more image')} (--json names them all).")
+    if strict and found.unreadable:
+        problem = f"{counted(len(found.unreadable), 'image')} left out, and --strict allows none"
+        raise DataError(problem, "mend the data, or leave --strict out to take the others only")
+    return 0
+
+
+@contextmanager
+def shown_progress() -> Iterator[Progress]:
+    """A bar on a terminal, and nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TimeRemainingColumn
+
+    with Bar(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console(True), transient=True) as bar:
+        line = bar.add_task("images", total=None)
+        yield lambda done, total: bar.update(line, completed=done, total=total)

@@ -1,0 +1,260 @@
+"""All images of data as vectors: `vitrail.embed`. Killed at any point, the same call goes on."""
+
+import errno
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from numpy.typing import NDArray
+
+from vitrail.data.images import FileImages, Images
+from vitrail.data.loader import Loader, StreamedLoader, open_loader
+from vitrail.errors import COMMAND_LINE, DataError, RunError, UsageError, VitrailError, counted
+from vitrail.features.file import FORMAT, WORDS, FeatureSet, check_ending, read_about, read_features, write_features
+from vitrail.features.listing import Listed, list_images, rows_of
+from vitrail.features.parts import ROWS, Kept, Part, Parts, folder_of, other_name
+from vitrail.features.passes import BATCH, Describe, described
+from vitrail.features.poolings import check_network, describing
+from vitrail.io import to_json
+from vitrail.model import Model, load
+from vitrail.nn import evaluating, names_of
+from vitrail.nn.networks import config_to_dict, weights_hash
+from vitrail.runtime import processors, threads_set
+
+Progress = Callable[[int, int], None]
+"""Called with the number of images done, and of all."""
+
+
+class _Piece(NamedTuple):
+    """A part that is to be computed: its number, its split, and which images."""
+
+    number: int
+    split: str
+    ids: Int64[np.ndarray, " _"]
+
+
+def embed(
+    data: str | Path,
+    model: str | Path | Model,
+    *,
+    out: str | Path | None = None,
+    patches: bool = False,
+    split: str | None = None,
+    data_root: str | Path | None = None,
+    workers: int | None = None,
+    progress: Progress = lambda done, total: None,
+) -> FeatureSet:
+    """What a network says of each image before its head: class token, mean of patches, and patches where asked for.
+
+    Images that cannot be read are left out and named. With `out`, what is done lies on disk: killed at any point, the
+    same call goes on behind it, and the finished file has the same bytes as one that was never interrupted.
+
+    Args:
+        data: A named set, a folder, a list of images, or an image; classes are not needed.
+        model: A ViT: what `vitrail.load` opens, or a model that was loaded.
+        out: A file (.npz or .parquet) to write; one of the same images by the same model is read instead. None: nothing
+            is written.
+        patches: Whether every patch token is kept, too: (rows, columns, d) of each image.
+        split: Only this split; all when None.
+        data_root: Where named sets lie.
+        workers: Processes that decode images ahead; all processors but one when None.
+        progress: Called with images done, and all.
+
+    Returns:
+        The features, in the order of the data; without patches where a file holds them.
+
+    Raises:
+        UsageError: The model has no patches, there is no such split, or the file cannot be written as it is called; one
+            of something else is there, or parts of one are.
+        DataError: The data or the model cannot be read, or no image at all.
+        RunError: The disk is full; what is done stays.
+    """
+    model = load(model) if isinstance(model, str | Path) else model
+    network, target = check_network(model.network), None if out is None else Path(out).expanduser()
+    if target is not None:
+        check_ending(target)
+    listed = list_images(data, data_root, split)
+    describe = describing(network, patches)
+    if workers is not None and not any(isinstance(listed.images(split), FileImages) for split in listed.splits):
+        problem = f"workers decode files, and the images of {data} lie in memory: workers={workers} is given"
+        raise UsageError(problem, f"no workers={COMMAND_LINE}the same without --workers")
+    with evaluating(network):
+        columns = _shapes(model, describe)
+        about = {
+            "format": FORMAT,
+            **identity(model),
+            "data": listed.data,
+            "data_root": listed.data_root,
+            "images": listed.digest(),
+            "columns": columns,
+        }
+        if target is not None and target.exists():
+            return _there(target, about)
+        with _writing(target):
+            if target is not None:
+                _check_space(target, len(listed), columns)
+            threads = torch.get_num_threads()
+            parts = Kept(threads) if target is None else Parts(target, about, threads)
+            with threads_set(parts.threads):
+                done = _all_parts(model, listed, describe, parts, workers, progress)
+            return _together(listed, parts, done, about, target)
+
+
+def identity(model: Model) -> dict[str, Any]:
+    """What a model is known by: a hash of its weights, its configuration, and how images go in."""
+    network = check_network(model.network)
+    built = {**config_to_dict(network.config), "parts": names_of(network.parts)}
+    told = {"network": built, "preprocessing": model.preprocessing.to_dict()}
+    return {"weights": weights_hash(network), **json.loads(to_json(told))}  # as a file has it: lists, no tuples
+
+
+def _shapes(model: Model, describe: Describe) -> dict[str, list[int]]:
+    """The shape of what is kept of an image, by name."""
+    pixels = torch.zeros(1, model.preprocessing.channels, *model.preprocessing.size, device=model.device)
+    with torch.no_grad():
+        return {name: list(value.shape[1:]) for name, value in describe(pixels).items()}
+
+
+# ---- where it goes
+
+
+def _there(target: Path, about: dict[str, Any]) -> FeatureSet:
+    """The file that is there, if it holds what is asked for; parts that were left beside it are removed.
+
+    Raises:
+        UsageError: It is of something else.
+    """
+    try:
+        theirs = read_about(target)
+    except VitrailError as error:
+        raise UsageError(f"{target} exists: {error.problem}", f"--out {other_name(target)}") from error
+    differing = [name for name in about if theirs.get(name) != about[name]]
+    if differing:
+        problem = f"{target} exists, with features of other {' and '.join(differing)}"
+        raise UsageError(problem, f"--out {other_name(target)}")
+    found = read_features(target)
+    shutil.rmtree(folder_of(target), ignore_errors=True)
+    return found
+
+
+def _check_space(target: Path, count: int, columns: dict[str, list[int]]) -> None:
+    """Refuse a disk that has no room for the parts and, in the end, the file beside them."""
+    numbers = sum(math.prod(shape) for shape in columns.values())
+    there = next(folder for folder in target.absolute().parents if folder.exists())
+    beside = sum(file.stat().st_size for file in folder_of(target).glob("*.npz"))
+    wanted, free = 2 * 4 * numbers * count - beside, shutil.disk_usage(there).free
+    if wanted > free:
+        problem = f"{target} takes {wanted / 1e9:.3g} GB while it is made, and {there} has {free / 1e9:.3g} GB free"
+        raise RunError(problem, "--out on another disk" + (", or leave --patches out" if "patches" in columns else ""))
+
+
+@contextmanager
+def _writing(target: Path | None) -> Iterator[None]:
+    """Says what to do where a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        if target is None:
+            raise
+        problem = f"{target} cannot be written: {error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            hint = f"the same command again, with more space: what is done is kept in {folder_of(target)}"
+            raise RunError(problem, hint) from error
+        raise UsageError(problem, "--out with a file in a folder of yours") from error
+
+
+# ---- the work
+
+Done = dict[int, tuple[Int64[np.ndarray, " _"], tuple[str, ...]]]
+"""By the number of a part: which images it has, and why others could not be read."""
+
+
+def _all_parts(
+    model: Model, listed: Listed, describe: Describe, parts: Kept | Parts, workers: int | None, progress: Progress
+) -> Done:
+    """Every part: those that are there are read, the others computed and kept."""
+    done: Done = {}
+    pieces = [_Piece(number, split, ids) for number, (split, ids) in enumerate(rows_of(listed, ROWS))]
+    for piece in pieces:
+        if (part := parts.read(piece.number)) is not None:
+            done[piece.number] = part.ids, part.unreadable
+    ready = sum(len(piece.ids) for piece in pieces if piece.number in done)
+    progress(ready, len(listed))
+    left = [piece for piece in pieces if piece.number not in done]
+    for piece, part in zip(left, _computed(model, listed, describe, left, workers), strict=True):
+        parts.write(piece.number, part)
+        done[piece.number] = part.ids, part.unreadable
+        ready += len(piece.ids)
+        progress(ready, len(listed))
+    return done
+
+
+def _computed(
+    model: Model, listed: Listed, describe: Describe, pieces: Sequence[_Piece], workers: int | None
+) -> Iterator[Part]:
+    """The parts that are wanted, in order; images of the next ones are decoded meanwhile."""
+    for split, together in groupby(pieces, key=lambda piece: piece.split):
+        wanted = [[piece.ids[at : at + BATCH] for at in range(0, len(piece.ids), BATCH)] for piece in together]
+        loader = _loader(listed.images(split), model, workers)
+        all_ids = [ids for batches in wanted for ids in batches]
+        stream = described(describe, loader, model.preprocessing, model.device, all_ids)
+        for batches in wanted:
+            found = [next(stream) for _ in batches]
+            read = [one.values for one in found if one.values]
+            values = {name: torch.cat([one[name] for one in read]).numpy() for name in (read[0] if read else ())}
+            bad = tuple(loader.unreadable[row] for ids in batches for row in ids.tolist() if row in loader.unreadable)
+            yield Part(np.concatenate([one.ids for one in found]), values, bad)
+
+
+def _loader(images: Images, model: Model, workers: int | None) -> Loader:
+    """Files are decoded while others are computed; what lies in memory or is made is taken from there."""
+    if not isinstance(images, FileImages):
+        return open_loader(images, model.preprocessing, workers=1)
+    ahead = max(1, processors() - 1) if workers is None else workers
+    return StreamedLoader(images, model.preprocessing, ahead if len(images) > BATCH else 0)
+
+
+def _together(
+    listed: Listed, parts: Kept | Parts, done: Done, about: dict[str, Any], target: Path | None
+) -> FeatureSet:
+    """All parts as one, in a file or in memory; the parts are removed.
+
+    Raises:
+        DataError: No image could be read.
+    """
+    splits = dict(enumerate(split for split, _ in rows_of(listed, ROWS)))
+    full = [number for number in splits if len(done[number][0])]
+    unreadable = [line for number in splits for line in done[number][1]]
+    if not full:
+        parts.remove()
+        raise DataError(f"none of {counted(len(listed), 'image')} can be read: {unreadable[0]}", "other images")
+    labels = {split: listed.labels(split) for split in listed.splits}
+    labelled = all(named is not None for named in labels.values())
+
+    def pieces(name: str) -> Iterator[NDArray[Any]]:
+        for number in full:
+            split, ids = splits[number], done[number][0]
+            if name not in WORDS:
+                yield parts.column(number, name)
+                continue
+            name_of, label_of = listed.images(split).name, labels[split] or ()
+            words = {"id": name_of, "split": lambda row: split, "label": lambda row: label_of[row]}  # noqa: B023
+            yield np.array([words[name](row) for row in ids.tolist()], dtype=str)
+
+    about = {**about, "unreadable": unreadable}
+    names = [*(name for name in WORDS if labelled or name != "label"), *about["columns"]]
+    if target is not None:
+        write_features(target, names, pieces, sum(len(done[number][0]) for number in full), about)
+        parts.remove()
+        return read_features(target)
+    columns = {name: np.concatenate(list(pieces(name))) for name in names}
+    ids, split_of, *label_of = (tuple(columns.pop(name).tolist()) for name in WORDS if name in columns)
+    return FeatureSet(ids, split_of, label_of[0] if label_of else None, columns, about)

@@ -1,0 +1,257 @@
+"""A file of features: one row an image, and whose features they are, so that no other model is compared with them.
+
+    .npz        arrays `id`, `split`, `label` (where the data name classes) and one for each pooling, to be read by
+                `numpy.load`; what the file knows of itself stands in `about`, as JSON
+    .parquet    the same as columns; `about` is its metadata under `vitrail`. It needs pyarrow
+
+Rows stand in the order of the data. The same content always gives the same bytes (of Parquet: with the same pyarrow).
+A file is written row by row from its parts, so that it may be larger than memory.
+"""
+
+import importlib.util
+import json
+import math
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.errors import DataError, UsageError
+from vitrail.features.poolings import PATCHES
+from vitrail.io import WRITING, to_json
+
+NPZ, PARQUET = ".npz", ".parquet"
+FORMAT = 1
+ABOUT, WORDS = "about", ("id", "split", "label")
+KEY = b"vitrail"  # of Parquet's metadata
+MODEL = ("weights", "network", "preprocessing")  # by which a model is known again
+BROKEN = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, NotImplementedError)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSet:
+    """Features of images.
+
+    Attributes:
+        ids: (n,) what each image is called in its data.
+        splits: (n,) which split it belongs to; "all" of data that is not split.
+        labels: (n,) its class; None where the data name none.
+        values: (n, d) float32 of each pooling, by name; patches (n, rows, columns, d), where they were wanted and no
+            file holds them.
+        about: Whose they are: `weights`, `network` and `preprocessing` of the model; `data` and `images` (a hash of
+            their names, sizes and classes); `unreadable`: what was left out, one line each.
+    """
+
+    ids: tuple[str, ...]
+    splits: tuple[str, ...]
+    labels: tuple[str, ...] | None
+    values: Mapping[str, NDArray[np.float32]]
+    about: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        """How many images there are."""
+        return len(self.ids)
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """What was left out, one line each."""
+        return tuple(self.about["unreadable"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """All but the numbers, for JSON."""
+        return {"images": len(self), "columns": dict(self.about["columns"]), **_told(self.about)}
+
+
+def _told(about: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: about[name] for name in ("weights", "data", "unreadable")}
+
+
+Pieces = Callable[[str], Iterator[NDArray[Any]]]
+"""The rows of a column of that name, some at a time, in order."""
+
+
+# ---- where it goes
+
+
+def check_ending(out: Path) -> None:
+    """Refuse a file that could not be written in the end.
+
+    Raises:
+        UsageError: Its ending is of no kind that is written, what writes it is missing, or it is a folder.
+    """
+    if out.suffix not in (NPZ, PARQUET):
+        raise UsageError(f"features are written as {NPZ} or {PARQUET}, not to {out}", f"--out {out.with_suffix(NPZ)}")
+    if out.suffix == PARQUET and importlib.util.find_spec("pyarrow") is None:
+        raise UsageError(f"{out} needs pyarrow, which is missing", 'pip install "vitrail[parquet]"')
+    if out.is_dir():
+        raise UsageError(f"{out} is a folder", f"--out {out / 'features.npz'}")
+
+
+def is_features(path: Path) -> bool:
+    """Whether this is named like a file of features, and is a file."""
+    return path.suffix in (NPZ, PARQUET) and path.is_file()
+
+
+# ---- writing
+
+
+def write_features(out: Path, names: Sequence[str], pieces: Pieces, count: int, about: Mapping[str, Any]) -> None:
+    """Write a file whole, from pieces of its columns, or leave the former one.
+
+    Args:
+        out: Where to, with an ending that `check_ending` let pass.
+        names: Of the columns, in order.
+        pieces: What they hold: words, or numbers (m, ...).
+        count: How many rows there are in all.
+        about: What it knows of itself.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    beside = out.with_name(out.name + WRITING)
+    (_write_npz if out.suffix == NPZ else _write_parquet)(beside, names, pieces, count, to_json(about, indent=None))
+    with open(beside, "rb") as handle:
+        os.fsync(handle.fileno())
+    os.replace(beside, out)
+
+
+def _write_npz(file: Path, names: Sequence[str], pieces: Pieces, count: int, about: str) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in names:
+            like, words = next(pieces(name)), name in WORDS
+            kind = np.result_type(*(piece.dtype for piece in pieces(name))) if words else like.dtype
+            shape = (count, *like.shape[1:])
+            entry = zipfile.ZipInfo(f"{name}.npy")  # its date is always the same
+            entry.compress_type = zipfile.ZIP_DEFLATED if words else zipfile.ZIP_STORED
+            with archive.open(entry, "w", force_zip64=True) as handle:
+                header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(handle, header)
+                for piece in pieces(name):
+                    handle.write(np.ascontiguousarray(piece, dtype=kind).tobytes())
+        with archive.open(zipfile.ZipInfo(f"{ABOUT}.npy"), "w") as handle:
+            np.lib.format.write_array(handle, np.array(about), allow_pickle=False)
+
+
+def _write_parquet(file: Path, names: Sequence[str], pieces: Pieces, count: int, about: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def column(name: str, piece: NDArray[Any]) -> Any:
+        if name in WORDS:
+            return pa.array([_utf8(word) for word in piece.tolist()], pa.string())
+        return pa.FixedSizeListArray.from_arrays(pa.array(piece.ravel()), math.prod(piece.shape[1:]))
+
+    words = [name for name in names if name in WORDS]
+    schema = pa.schema([(name, column(name, next(pieces(name))).type) for name in names], {KEY: about.encode()})
+    with pq.ParquetWriter(file, schema, compression="NONE", use_dictionary=words) as writer:
+        for together in zip(*map(pieces, names), strict=True):
+            made = [column(name, piece) for name, piece in zip(names, together, strict=True)]
+            writer.write_table(pa.Table.from_arrays(made, schema=schema))
+
+
+def _utf8(word: str) -> str:
+    """A word without what UTF-8 cannot hold, such as a file's name that is none."""
+    return word.encode("utf-8", "backslashreplace").decode()
+
+
+# ---- reading
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What a file of features knows of itself.
+
+    Raises:
+        DataError: It is damaged, or none that vitrail wrote.
+        UsageError: What reads it is missing.
+    """
+    check_ending(path)
+    other = DataError(f"{path} holds no features that vitrail wrote", f"vitrail embed DATA --model M --out {path}")
+    try:
+        if path.suffix == NPZ:
+            with np.load(path, allow_pickle=False) as arrays:
+                if ABOUT not in arrays:
+                    raise other
+                about = json.loads(str(arrays[ABOUT]))
+        else:
+            import pyarrow.parquet as pq
+
+            found = pq.read_schema(path).metadata or {}
+            if KEY not in found:
+                raise other
+            about = json.loads(found[KEY])
+        if about["format"] != FORMAT:
+            raise other
+        return about
+    except DataError:
+        raise
+    except BROKEN as error:
+        raise _damaged(path, error) from error
+
+
+def read_features(path: str | Path) -> FeatureSet:
+    """What a file holds, but for the patches.
+
+    Raises:
+        DataError: It is damaged, or none that vitrail wrote.
+        UsageError: What reads it is missing.
+    """
+    path = Path(path)
+    about = read_about(path)
+    names = [name for name in about["columns"] if name != PATCHES]
+    try:
+        columns = (_read_npz if path.suffix == NPZ else _read_parquet)(path, [*WORDS, *names])
+        values = {name: columns[name].reshape(-1, *about["columns"][name]) for name in names}
+        ids, splits, *labels = (tuple(columns[name].tolist()) for name in WORDS if name in columns)
+        if len({len(ids), len(splits), *map(len, (*labels, *values.values()))}) != 1:
+            raise ValueError("columns of different lengths")
+    except BROKEN as error:
+        raise _damaged(path, error) from error
+    return FeatureSet(ids, splits, labels[0] if labels else None, values, about)
+
+
+def _read_npz(path: Path, names: list[str]) -> dict[str, NDArray[Any]]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in names if name in arrays}
+
+
+def _read_parquet(path: Path, names: list[str]) -> dict[str, NDArray[Any]]:
+    import pyarrow.parquet as pq
+
+    there = pq.read_schema(path).names
+    table = pq.read_table(path, columns=[name for name in names if name in there])
+    columns = {name: table[name].combine_chunks() for name in table.column_names}
+    return {
+        name: np.array(column.to_pylist(), dtype=str)
+        if name in WORDS
+        else column.flatten().to_numpy(zero_copy_only=False)
+        for name, column in columns.items()
+    }
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    words = str(error).partition("\n")[0]
+    return DataError(f"{path} is damaged ({words})", f"remove it, then vitrail embed DATA --model M --out {path}")
+
+
+def check_same_model(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Refuse features of another model, or of the same with images that go in otherwise.
+
+    Args:
+        path: Their file.
+        theirs: What it knows of itself.
+        ours: What is known of the model.
+
+    Raises:
+        DataError: Names what differs.
+    """
+    for name in MODEL:
+        if theirs.get(name) != ours[name]:
+            told = f"{name} {theirs.get(name)}, and not {ours[name]}" if name == "weights" else f"another {name}"
+            problem = f"{path} holds features of another model: {told}"
+            hint = f"--model with the one that made it; or vitrail embed {theirs.get('data')} --model with this one"
+            raise DataError(problem, hint)

@@ -1,0 +1,120 @@
+"""The images of data, split by split, with their names and, where they are known, their classes.
+
+Whatever a reader opens; also a folder of images that nothing sorts, and a single image, which have no classes.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vitrail.data.columns import LABEL, Labels, Texts
+from vitrail.data.dataset import ALL, SPLIT_NAMES, Samples
+from vitrail.data.images import FileImages, Images
+from vitrail.data.readers import EXTENSIONS, check_root, image_files, is_named, read
+from vitrail.errors import DataError, UsageError, nearest
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Images that are to be looked at, in order.
+
+    Attributes:
+        data: Where they are, so that they are found again from any folder: a path from the root, or a set's name.
+        data_root: Where the files of a named set lie, if that was said.
+        splits: By name, in order.
+        notes: What was left aside, one sentence each.
+    """
+
+    data: str
+    data_root: str | None
+    splits: Mapping[str, Samples]
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        """How many images there are in all splits."""
+        return sum(len(samples) for samples in self.splits.values())
+
+    def images(self, split: str) -> Images:
+        """The images of a split."""
+        inputs = self.splits[split].inputs
+        assert isinstance(inputs, Images)
+        return inputs
+
+    def labels(self, split: str) -> tuple[str, ...] | None:
+        """The class of each image of a split; None where the data name none."""
+        samples = self.splits[split]
+        column = samples.column(LABEL) if LABEL in samples.columns else None
+        return tuple(column.names[value] for value in column.values) if isinstance(column, Labels) else None
+
+    def digest(self) -> str:
+        """Changes when an image is added, removed, renamed, moved to another split or class, or changed in size."""
+        state = hashlib.blake2b(digest_size=12)
+        for split in self.splits:
+            state.update(split.encode() + self.images(split).digest())
+            state.update(os.fsencode("\0".join(self.labels(split) or ())))
+        return state.hexdigest()
+
+
+def list_images(data: str | Path, data_root: str | Path | None = None, split: str | None = None) -> Listed:
+    """The images of data.
+
+    Args:
+        data: A named set, a folder, a list of images, or an image.
+        data_root: Where named sets lie.
+        split: Only this one; all when None.
+
+    Raises:
+        UsageError: There is no such split.
+        DataError: The data cannot be read, holds no image, or holds texts.
+    """
+    what, root = str(data), None if data_root is None else Path(data_root)
+    path = Path(what).expanduser()
+    if not is_named(what) and (_is_image(path) or _unsorted(path)):
+        folder = path if path.is_dir() else path.parent
+        files = image_files(path) if path.is_dir() else [path]
+        if not files:
+            raise DataError(f"{what} holds no image", f"a folder with {', '.join(EXTENSIONS)} files")
+        found = Listed(str(path.resolve()), None, {ALL: Samples(FileImages(files, folder), {})})
+    else:
+        check_root(what, root)
+        raw = read(what, root)
+        where = what if is_named(what) else str(path.resolve())
+        found = Listed(where, None if root is None else str(root.resolve()), raw.splits, raw.notes)
+    if split is not None:
+        split = SPLIT_NAMES.get(split.lower(), split)
+        if split not in found.splits:
+            there = list(found.splits)
+            guess = nearest(split, there) or there[0]
+            raise UsageError(f"{what} has no split {split}, it has {', '.join(there)}", f"--split {guess}")
+        found = Listed(found.data, found.data_root, {split: found.splits[split]}, found.notes)
+    for name in found.splits:
+        if isinstance(found.splits[name].inputs, Texts):
+            raise DataError(f"{what} holds texts, and features are those of images", "data with images")
+    if not len(found):
+        raise DataError(f"{what} holds no image", "data with images")
+    return found
+
+
+def _is_image(path: Path) -> bool:
+    return path.is_file() and path.suffix.lower() in EXTENSIONS
+
+
+def _unsorted(path: Path) -> bool:
+    """Whether this is a folder without folders, so that nothing says a class."""
+    if not path.is_dir():
+        return False
+    with os.scandir(path) as entries:
+        return not any(entry.is_dir() and not entry.name.startswith(".") for entry in entries)
+
+
+def rows_of(listed: Listed, size: int) -> list[tuple[str, np.ndarray]]:
+    """All rows, so many at a time, none of which reaches from one split into the next: (split, ids)."""
+    return [
+        (split, np.arange(first, min(first + size, len(samples)), dtype=np.int64))
+        for split, samples in listed.splits.items()
+        for first in range(0, len(samples), size)
+    ]

@@ -1,0 +1,65 @@
+"""What is kept of an image, and what it is called: all after the network's last norm, before its head.
+
+    class     the class token
+    mean      the mean of the patch tokens
+    pooled    what the head reads, where that is neither: what attention pooling reads (SigLIP), a mean with a norm of
+              its own, class token and mean side by side (DINOv2's classifiers)
+    patches   every patch token, in its place
+
+A name says what it is: a network without a class token has no `class`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.errors import UsageError
+from vitrail.features.passes import Describe
+from vitrail.nn import ViT, features
+
+CLASS, MEAN, POOLED, PATCHES = "class", "mean", "pooled", "patches"
+
+
+def check_network(network: Any) -> ViT:
+    """The network, if it is one that has patches.
+
+    Raises:
+        UsageError: It is of another kind.
+    """
+    if not isinstance(network, ViT):
+        problem = f"features are those of a ViT's patches, and this network is {type(network).__name__}, which has none"
+        raise UsageError(problem, "--model with a ViT: a run that learnt classes, or timm:NAME")
+    return network
+
+
+def poolings_of(network: ViT) -> tuple[str, ...]:
+    """The names of the vectors that the network has of an image; see the head of this file."""
+    both = (*((CLASS,) if network.config.class_token else ()), MEAN)
+    return both if read_by_head(network) in both else (*both, POOLED)
+
+
+@torch.no_grad()
+def read_by_head(network: ViT) -> str:
+    """The name of what the head reads: by what the pooling does with tokens drawn from a seed, not by its kind."""
+    config, weights = network.config, next(network.parameters())
+    draw = torch.Generator().manual_seed(0)
+    tokens = torch.randn(2, config.tokens, config.width, generator=draw).to(weights)
+    pooled = network.pool(tokens, config.prefix)
+    if config.class_token and torch.equal(pooled, tokens[:, 0]):
+        return CLASS
+    return MEAN if torch.equal(pooled, tokens[:, config.prefix :].mean(dim=1)) else POOLED
+
+
+def describing(network: ViT, patches: bool = False) -> Describe:
+    """The function that keeps each pooling of images, and the patches (b, rows, columns, d) where these are wanted."""
+    named = poolings_of(network)
+
+    def describe(images: Tensor) -> dict[str, Tensor]:
+        found = features(network, images)
+        vectors = {MEAN: found.patches.flatten(1, 2).mean(dim=1), POOLED: found.pooled}
+        if found.class_token is not None:
+            vectors[CLASS] = found.class_token
+        return {**{name: vectors[name] for name in named}, **({PATCHES: found.patches} if patches else {})}
+
+    return describe
