@@ -39,6 +39,7 @@ OTHERS = {
     "size": "Ti/4",
     "image_size": 12,
     "epochs": 2,
+    "max_time": "3h",
     "batch_size": 7,
     "lr": 0.123,
     "weight_decay": 0.0123,
@@ -105,7 +106,7 @@ TOGETHER = {
     "recipe": "recipe",
 }
 ALONE = {"seed": "weights"}
-SETTLED = {"size"}  # a network of the table takes too long here
+SETTLED = {"size", "max_time"}  # a network of the table takes too long here; a limit: tests/training/test_schedule.py
 # another task; a device that is not there; files that are nowhere; a probe of nothing (tests/training/test_initial.py)
 REFUSED = {"task", "device", "data_root", "init", "probe"}
 

@@ -15,7 +15,7 @@ from vitrail.errors import counted
 from vitrail.tasks import Metric
 from vitrail.text import percent
 from vitrail.training.evaluate import remembered_data
-from vitrail.training.events import EpochScored, Event, Finished, Reading, Started
+from vitrail.training.events import EpochScored, Event, Finished, Reading, Rescheduled, Started
 from vitrail.training.loop import StepDone
 from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.train import distill, train
@@ -107,6 +107,11 @@ class TrainingProgress:
                 self._read(event)
             case Started():
                 self._start(event)
+            case Rescheduled():
+                self.console.print(Text(one_line(event.why), style="dim"))
+                if self.started is not None:
+                    self.started = replace(self.started, steps=event.steps)
+                    self.bar.update(self.task, total=event.steps)
             case StepDone():
                 self._step(event)
             case EpochScored():
@@ -134,9 +139,11 @@ class TrainingProgress:
 
     def _start(self, event: Started) -> None:
         self.started, self.began = event, time.monotonic()
-        steps = event.steps_per_epoch * event.epochs
+        steps = event.steps
+        whole = event.steps_per_epoch * event.epochs
+        these = "" if steps == whole else f"{counted(steps, 'step')} of "
         self.console.print(
-            f"{counted(event.images, event.unit)}, {counted(event.epochs, 'epoch')} of "
+            f"{counted(event.images, event.unit)}, {these}{counted(event.epochs, 'epoch')} of "
             f"{counted(event.steps_per_epoch, 'step')}, about {duration(event.seconds)} (from timed steps)"
         )
         self.console.print(one_line(f"the run: {event.folder}"))
@@ -154,7 +161,7 @@ class TrainingProgress:
         self.waiting += event.waiting
         if self.started is None or not self._due():
             return
-        left = self.started.steps_per_epoch * self.started.epochs - event.step
+        left = self.started.steps - event.step
         done = event.step - self.started.step
         says = (
             f"epoch {event.epoch + 1}/{self.started.epochs}  loss {float(event.loss):.3f}  "

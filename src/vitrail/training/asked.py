@@ -3,6 +3,7 @@
 What is passed as an object instead of a name is an `Own`; of it the settings hold the names.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,6 +68,7 @@ class Asked:
         own: What was passed as an object.
         told: What the weights that the training starts from do not say of themselves.
         request: The teacher, where there is one.
+        began: When it was asked, on `time.perf_counter`.
     """
 
     data: str
@@ -75,6 +77,7 @@ class Asked:
     own: Own = NOTHING_OWN
     told: Mapping[str, Any] = field(default_factory=dict)
     request: Request | None = None
+    began: float = field(default_factory=time.perf_counter)
 
 
 def check_own(asked: Asked) -> None:

@@ -47,10 +47,19 @@ class Started:
     images: int
     steps_per_epoch: int
     epochs: int
+    steps: int  # of the whole schedule
     step: int  # 0, or where the run goes on
     seconds: float  # expected for what is left, from timed steps
     unit: str = "image"  # what one sample is called
     metric: Metric = Metric("accuracy", "accuracy")  # noqa: RUF009  # by which the run is watched
+
+
+@dataclass(frozen=True)
+class Rescheduled:
+    """The training ends with another step than it was to."""
+
+    steps: int
+    why: str
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class Finished:
     document: str = ""  # what a founding document states of this recipe, where the two can be compared
 
 
-Event = str | Reading | Started | StepDone | EpochScored | Finished
+Event = str | Reading | Started | Rescheduled | StepDone | EpochScored | Finished
 Listen = Callable[[Event], None]
 
 

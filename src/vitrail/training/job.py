@@ -13,10 +13,11 @@ from vitrail.data.dataset import VALIDATION, Split
 from vitrail.data.loader import check_readable
 from vitrail.errors import RunError, UsageError, VitrailError
 from vitrail.explain.without_evidence import without_evidence
-from vitrail.io import write_file
+from vitrail.io import read_json, write_file
 from vitrail.model import CARD, Model, card_of, save
 from vitrail.nn import ViT
 from vitrail.nn.networks import NETWORKS, weights_hash
+from vitrail.training.budget import Budget
 from vitrail.training.checkpoint import load_state, save_state, states
 from vitrail.training.contracts import guarded
 from vitrail.training.evaluate import evaluate_split, judged_by
@@ -24,6 +25,7 @@ from vitrail.training.events import (
     EpochScored,
     Finished,
     Listen,
+    Rescheduled,
     Started,
     Stopped,
     StopRequest,
@@ -35,7 +37,8 @@ from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_e
 from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import document_figure
 from vitrail.training.run import RunFolder, environment, point_latest
-from vitrail.training.settings import settings_to_yaml
+from vitrail.training.schedule import Phase, Schedule, extension
+from vitrail.training.settings import Settings, settings_to_yaml
 from vitrail.training.setup import (
     LEFT_OUT,
     shortened,
@@ -45,6 +48,7 @@ from vitrail.training.setup import (
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
 SAVE_WITHIN_EPOCH_SECONDS = 300.0
 LOG_STEPS = 50
+STEP_OVERHEAD = 1.15  # augmentation, optimizer and validation come on top of forward and backward
 PATIENT_STEPS = 200  # before so many steps a loss that is still that of guessing says nothing
 
 
@@ -57,13 +61,16 @@ class Job:
         prepared: All that it needs.
         listen: Gets every event.
         command: What was typed.
+        began: When it was asked for, on `time.perf_counter`.
+        spent: Seconds that the run took before, where it goes on.
     """
 
     folder: RunFolder
     prepared: Prepared
     listen: Listen
     command: str
-    began: float = field(default_factory=time.perf_counter)
+    began: float
+    spent: float = 0.0
     saved: float = field(default_factory=time.perf_counter)
     warned: bool = False
 
@@ -74,23 +81,29 @@ class Job:
         if going_on and states(self.folder.resume):
             manifest, notes = load_state(state, self.folder.resume)
             self.folder.cut_metrics(manifest["metrics_bytes"])
+            self.spent = manifest.get("seconds", 0.0)
             for sentence in notes:
                 self._say(sentence)
             self._say(f"going on with {self.folder.path} from step {state.step}")
+            budget = self._budget()
+            schedule = self._scheduled(state, budget)
         else:
             if going_on:
                 self._refuse_to_repeat()
+            budget = self._budget()
+            schedule = self._scheduled(state, budget)
             self.folder.cut_metrics(0)
-            self._write_beginning()
+            self._write_beginning(schedule)
         point_latest(self.folder.path)
-        if settings.initial is not None and settings.initial.probe:  # the head is fitted, and nothing else moves
+        if _probes(settings):  # the head is fitted, and nothing else moves
             return self._finish(state)
-        self._announce(state)
+        self._announce(state, schedule)
         with stop_signals() as asked:
-            loop = train_loop(state, prepared.data, prepared.objective, settings.optimization, settings.execution)
+            how = settings.optimization, settings.execution
+            loop = train_loop(state, prepared.data, prepared.objective, *how, schedule)
             try:
                 with guarded(settings.own, RunError):
-                    self._follow(loop, state, asked)
+                    self._follow(loop, state, schedule, budget, asked)
             except VitrailError:
                 write_page(self.folder, self.prepared, "stopped")
                 raise
@@ -104,7 +117,47 @@ class Job:
             raise UsageError(problem, f"another --out than {self.folder.path}")
         self._say("no saved state: beginning again")
 
-    def _write_beginning(self) -> None:
+    def _budget(self) -> Budget | None:
+        """The clock of a run that has a limit."""
+        prepared, choices = self.prepared, self.prepared.settings.optimization
+        if not choices.max_time or _probes(prepared.settings):
+            return None
+        planned = prepared.micro_batch_seconds * choices.accumulate * STEP_OVERHEAD
+        held_out, probed = len(prepared.validation), prepared.probed
+        each = planned / choices.batch_size / 2  # a forward pass is a third of a step; decoding comes on top
+        if probed is not None:
+            each = probed.seconds / (probed.images + probed.trained)
+        judged = held_out if prepared.dataset.test is None else len(prepared.dataset.test)
+        passes = judged / held_out + (2 if prepared.settings.initial is not None else 0)  # each of the two is asked
+        per_epoch = steps_per_epoch(len(prepared.data), choices)
+        return Budget(choices.max_time, self.began, self.spent, per_epoch, planned, each * held_out, passes)
+
+    def _scheduled(self, state: State, budget: Budget | None) -> Schedule:
+        """The schedule: as it is written, as there is time for, or as the settings say; longer where that is asked."""
+        former, choices = self.prepared.former, self.prepared.settings.optimization
+        per_epoch = steps_per_epoch(len(self.prepared.data), choices)
+        if self.folder.schedule.is_file():
+            found = read_json(self.folder.schedule, "remove it, to begin again as config.yaml says")
+            schedule = Schedule.from_dict(found)
+        elif former is not None:
+            schedule = Schedule.of(former.optimization, per_epoch)
+        else:
+            schedule = Schedule.of(choices, per_epoch) if budget is None else Schedule([budget.plan(choices)])
+        if former is not None and schedule.phases[-1].first != state.step:
+            more = choices.epochs * per_epoch - state.step
+            phase = extension(choices, state.step, more) if budget is None else budget.plan(choices, state.step)
+            self._change(schedule, phase)
+            self.folder.write_text("config.yaml", settings_to_yaml(self.prepared.settings))
+        return schedule
+
+    def _change(self, schedule: Schedule, phase: Phase) -> None:
+        """One more phase: written before its first step, so that this run takes the same steps whatever happens."""
+        schedule.phases.append(phase)
+        self.folder.write_json(self.folder.schedule.name, schedule.to_dict())
+        self.folder.append_log(f"from step {phase.first} on: {phase.why}")
+        self.listen(Rescheduled(schedule.end, phase.why))
+
+    def _write_beginning(self, schedule: Schedule) -> None:
         """All that says what this run is; the settings come last, since with them the folder counts as a run."""
         self.folder.write_text("command.txt", self.command + "\n")
         self.folder.write_json("env.json", environment())
@@ -113,6 +166,9 @@ class Job:
             self.folder.append_log(sentence)
         if self.prepared.probed is not None:
             write_start(self.folder, self.prepared.model, self.prepared.probed)
+        if self.prepared.settings.optimization.max_time:
+            self.folder.write_json(self.folder.schedule.name, schedule.to_dict())
+            self._say(schedule.phases[-1].why)
         self.folder.write_text("config.yaml", settings_to_yaml(self.prepared.settings))
 
     def _write_data(self) -> None:
@@ -132,18 +188,17 @@ class Job:
         for each in sets:
             check_readable(each.loader, len(each))
 
-    def _announce(self, state: State) -> None:
+    def _announce(self, state: State, schedule: Schedule) -> None:
         """Say how long the rest will take, from timed steps."""
         prepared, choices = self.prepared, self.prepared.settings.optimization
-        per_epoch = steps_per_epoch(len(prepared.data), choices)
-        left = max(0, per_epoch * choices.epochs - state.step)
-        # augmentation, optimizer and validation come on top of forward and backward
-        seconds = left * prepared.micro_batch_seconds * choices.accumulate * 1.15
+        per_epoch, left = steps_per_epoch(len(prepared.data), choices), max(0, schedule.end - state.step)
+        seconds = left * prepared.micro_batch_seconds * choices.accumulate * STEP_OVERHEAD
         started = Started(
             folder=self.folder.path,
             images=len(prepared.data),
             steps_per_epoch=per_epoch,
-            epochs=choices.epochs,
+            epochs=-(-schedule.end // per_epoch),
+            steps=schedule.end,
             step=state.step,
             seconds=seconds,
             unit=prepared.unit,
@@ -151,7 +206,14 @@ class Job:
         )
         self.listen(started)
 
-    def _follow(self, loop: Iterator[StepDone | EpochDone], state: State, asked: StopRequest) -> None:
+    def _follow(
+        self,
+        loop: Iterator[StepDone | EpochDone],
+        state: State,
+        schedule: Schedule,
+        budget: Budget | None,
+        asked: StopRequest,
+    ) -> None:
         seconds, waiting, images = 0.0, 0.0, 0
         for event in loop:
             if isinstance(event, StepDone):
@@ -162,17 +224,23 @@ class Job:
                     self.folder.append_metrics(
                         {"kind": "step", "step": event.step, "loss": float(event.loss), "lr": event.learning_rate}
                     )
+                if budget is not None:
+                    budget.took(event.seconds)
+                    if phase := budget.after(state.step, schedule, self.prepared.settings.optimization):
+                        self._change(schedule, phase)
                 if time.perf_counter() - self.saved > SAVE_WITHIN_EPOCH_SECONDS:
                     self._save(state)
             else:
+                began = time.perf_counter()
                 row = self._score(event, state, seconds, waiting, images)
+                if budget is not None:
+                    budget.scored(time.perf_counter() - began)
                 self._name_unreadable(self.prepared.data, self.prepared.validation)
                 seconds, waiting, images = 0.0, 0.0, 0
                 self.folder.append_metrics(row)
                 self.listen(EpochScored(row))
-                self._watch(event)
-                last = state.epoch >= self.prepared.settings.optimization.epochs
-                if last or time.perf_counter() - self.saved > SAVE_SECONDS:
+                self._watch(event, schedule)
+                if state.step >= schedule.end or time.perf_counter() - self.saved > SAVE_SECONDS:
                     self._save(state)
                     write_page(self.folder, self.prepared, "running")
             if asked.stop:
@@ -202,7 +270,7 @@ class Job:
             "waiting_fraction": waiting / seconds if seconds else None,
         }
 
-    def _watch(self, done: EpochDone) -> None:
+    def _watch(self, done: EpochDone, schedule: Schedule) -> None:
         """Warn once of a loss that is still that of guessing."""
         model, choices = self.prepared.model, self.prepared.settings.optimization
         chance = model.task.chance_loss(model.output)
@@ -211,7 +279,7 @@ class Job:
         sentence = stuck(
             done.measures.get("label_loss", done.loss),  # what a teacher adds is on another scale
             chance,
-            (done.epoch + 1) / choices.epochs,
+            done.step / schedule.end,
             choices.learning_rate,
             done.gradient_norm,
         )
@@ -228,6 +296,7 @@ class Job:
             "metrics_bytes": self.folder.metrics_bytes(),
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
+            "seconds": self.spent + time.perf_counter() - self.began,
         }
         try:
             save_state(state, self.folder.resume, extra)
@@ -261,6 +330,11 @@ class Job:
         finished = Finished(self.folder.path, model, result, seconds, weights, prepared.settings.recipe, document)
         self.listen(finished)
         return finished
+
+
+def _probes(settings: Settings) -> bool:
+    """Whether the head alone is trained."""
+    return settings.initial is not None and settings.initial.probe
 
 
 def _with_background(model: Model) -> Model:

@@ -37,7 +37,12 @@ class TrainOptions:
         "their features are worth is said first; the recipe is fine-tune."
     )
     probe: bool = option("With --init: train the head alone, on features that are computed once.", False)
-    epochs: int | None = option("Passes over the training samples.")
+    epochs: int | None = option("Passes over the training samples; a run that is finished goes on to more of them.")
+    max_time: str | None = option(
+        "Time that the whole run may take, such as 90s, 10m or 1h30m: fewer steps, where they do not fit, with a "
+        "schedule that ends with them. How many is fixed after 20 steps; when something else slows them down, it ends "
+        "earlier."
+    )
     batch_size: int | None = option("Samples per optimizer step.")
     lr: float | None = option("Highest learning rate.")
     weight_decay: float | None = option("Weight decay on matrices (never on biases, norms, tokens, positions).")

@@ -32,6 +32,7 @@ class Prepared:
         beside: What a teacher takes in every step.
         notes: What was said of the data and the choices.
         micro_batch_seconds: Of forward and backward, as timed.
+        former: The settings with which the run was finished, where it is to go on beyond; else None.
         probed: What the features are worth that a training starts from; None where it starts from nothing.
     """
 
@@ -45,6 +46,7 @@ class Prepared:
     notes: tuple[str, ...] = ()
     micro_batch_seconds: float = 0.0
     probed: Probed | None = None
+    former: Settings | None = None
 
     @property
     def network(self) -> nn.Module:

@@ -21,6 +21,7 @@ from vitrail.nn.networks import NetworkConfig, config_to_dict, kind_of
 from vitrail.own import contract, python_call
 from vitrail.tasks import Task
 from vitrail.training.asked import Asked, differs
+from vitrail.training.budget import seconds_of
 from vitrail.training.distill.request import anywhere
 from vitrail.training.execution import pick_execution
 from vitrail.training.initial import check_fits, fetch_size, initial_of, network_values
@@ -274,6 +275,7 @@ def asked_for(options: TrainOptions) -> dict[str, Any]:
         "accumulate": "accumulate",
     }
     chosen = {key: getattr(options, option) for option, key in names.items() if getattr(options, option) is not None}
+    chosen |= {} if options.max_time is None else {"max_time": seconds_of(options.max_time)}
     network = {} if options.image_size is None else {"image_size": options.image_size}
     seeds = {key: getattr(options, key) for key in ("seed", "split_seed") if getattr(options, key) is not None}
     background = {} if options.background else {"background": False}

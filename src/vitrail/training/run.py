@@ -4,6 +4,7 @@ config.yaml  command.txt  env.json  data.json      what was asked for, where, an
 metrics.jsonl  log.txt  run.html                   what happened: one object a line, the same in words, and a page;
                                                    of an epoch: `samples` fed, of which `images` (as many) or `tokens`
                                                    were counted, over which loss and accuracy are means
+schedule.json                                      the phases of the schedule, where they are not as config.yaml says
 model/                                             the model: what `vitrail.load` reads
 resume/                                            the state from which the run goes on
 """
@@ -26,7 +27,8 @@ from vitrail.errors import DataError, RunError, UsageError
 from vitrail.io import read_json, to_json, write_file
 
 # what is written before the first step; the last makes it a run
-BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "probe", "probe.json", "config.yaml"}
+BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "config.yaml"}
+BEGINNING |= {"probe", "probe.json", "schedule.json"}
 REMEMBERED = ("name", "root", "images", "split_seed", "fingerprint")  # what data.json holds at least
 FORMER_KEYS = {"waiting_share": "waiting_fraction"}  # of metrics.jsonl, as runs of before have them: read, not written
 PACKAGES = ("vitrail", "torch", "torchvision", "numpy", "pillow", "safetensors")
@@ -66,6 +68,11 @@ class RunFolder:
     def probe(self) -> Path:
         """The model that a training from other weights starts from: with the head of its probe."""
         return self.path / "probe"
+
+    @property
+    def schedule(self) -> Path:
+        """The phases of the schedule, where they are not those that the settings say."""
+        return self.path / "schedule.json"
 
     @property
     def resume(self) -> Path:

@@ -94,3 +94,19 @@ class Schedule:
             KeyError, TypeError: Something else was given.
         """
         return cls([Phase(**phase) for phase in values["phases"]])
+
+
+def extension(choices: Optimization, step: int, steps: int) -> Phase:
+    """What comes after the end of a schedule: the same once more, as a warm restart ("SGDR", 2017).
+
+    Args:
+        choices: With the epochs of the whole training.
+        step: Steps that are done.
+        steps: How many more.
+    """
+    warmup, why = (
+        round(choices.warmup_epochs / choices.epochs * steps),
+        f"{steps} more steps, in a schedule of their own",
+    )
+    peak, shape = choices.learning_rate, choices.schedule
+    return Phase(first=step, origin=step, steps=steps, warmup=warmup, peak=peak, shape=shape, why=why)

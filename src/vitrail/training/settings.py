@@ -39,6 +39,7 @@ class Optimization:
         clip: Largest norm of the whole gradient; 0 for no clipping.
         average: Decay of the moving average of the weights that is evaluated and saved; 0 for none.
         accumulate: Parts in which a batch is computed.
+        max_time: Seconds that the whole run may take: fewer steps, where they do not fit; 0 for no limit.
         layer_decay: What the learning rate of each layer is of that of the layer behind it; 1 for one rate.
     """
 
@@ -53,6 +54,7 @@ class Optimization:
     average: float = 0.0
     accumulate: int = 1
     layer_decay: float = 1.0
+    max_time: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot train."""
@@ -65,6 +67,8 @@ class Optimization:
                 raise UsageError(f"{name} must be 0 or more and finite, got {value}", hint)
         if not 0 < self.layer_decay <= 1:
             raise UsageError(f"layer_decay must be above 0, at most 1, got {self.layer_decay}", "layer_decay: 0.75")
+        if not 0 <= self.max_time < float("inf"):
+            raise UsageError(f"max_time must be 0 or more seconds and finite, got {self.max_time}", "--max-time 10m")
         if not 0 <= self.average < 1:
             raise UsageError(f"average must be from 0 to below 1, got {self.average}", "average: 0.999")
         if not all(0 <= beta < 1 for beta in self.betas):

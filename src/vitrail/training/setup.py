@@ -7,6 +7,8 @@ Both go through `build`, which makes the same start weights from the same settin
 """
 
 import copy
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,11 +32,13 @@ from vitrail.features.neighbours import NEIGHBOURS
 from vitrail.model import Model, load
 from vitrail.nn import ViT, ViTConfig, check_parts
 from vitrail.nn.networks import build as build_network
+from vitrail.nn.twin import evaluating
 from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.tasks import Task, check_column, choose_task
 from vitrail.tasks.task import Input, unit_of
 from vitrail.text import percent
 from vitrail.training.asked import NOTHING_OWN, Asked, Own
+from vitrail.training.budget import seconds_of
 from vitrail.training.contracts import check_codec, check_facts, check_network, guarded, read_own, rehearse
 from vitrail.training.distill.objective import with_teacher
 from vitrail.training.distill.request import teacher_of
@@ -42,6 +46,7 @@ from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import pick_micro_batches, pick_precision, step_seconds, work_of
 from vitrail.training.initial import check_begun, open_source, start_network
+from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared
 from vitrail.training.probe import probe
 from vitrail.training.recipes import counts_of
@@ -50,6 +55,7 @@ from vitrail.training.run import RunFolder
 from vitrail.training.settings import Settings, image_config, read_yaml, settings_from_dict
 
 SAMPLED = 64  # images that are fetched at a time to be measured
+FEW = 16  # images that are timed to say how long a probe takes
 MEASURED = 2048  # images that mean and standard deviation are measured on
 LEFT_OUT = "left out: "
 
@@ -116,6 +122,7 @@ def new_run(asked: Asked, listen: Listen) -> Prepared:
     prepared = build(settings, dataset, learnt, listen, own, network)
     with threads_set(settings.execution.threads):
         if network is not None:
+            _check_time(prepared, network, asked.began)
             prepared = _probed(prepared, network, listen)
         prepared = with_teacher(prepared, request, teacher, True, listen)
         more: list[str] = []
@@ -150,6 +157,7 @@ def resume_run(folder: RunFolder, asked: Asked, listen: Listen) -> Prepared:
     settings = settings_from_dict(read_yaml(folder.config), str(folder.config))
     stored = folder.read_data("another --out, to start again")
     options, own = asked.options, asked.own
+    former, settings = settings, raised(folder, settings, options)
     request = None if asked.request is None else asked.request.completed(asked.given)
     check_same(folder.path, settings, stored["root"], replace(asked, request=request))
     check_begun(folder.path, settings, asked)
@@ -176,7 +184,19 @@ def resume_run(folder: RunFolder, asked: Asked, listen: Listen) -> Prepared:
         network, precision = copy.deepcopy(prepared.network), settings.execution.precision
         seconds = step_seconds(network, batch, prepared.objective, precision)
     notes = tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())]))
-    return replace(prepared, notes=notes, micro_batch_seconds=seconds * whole)
+    former = None if former == settings else former
+    return replace(prepared, notes=notes, micro_batch_seconds=seconds * whole, former=former)
+
+
+def raised(folder: RunFolder, settings: Settings, options: TrainOptions) -> Settings:
+    """The settings of a finished run that is asked for more epochs, or for more time."""
+    choices = settings.optimization
+    epochs, limit = max(choices.epochs, options.epochs or 0), choices.max_time
+    if options.max_time is not None and limit:
+        limit = max(limit, seconds_of(options.max_time))
+    if not folder.evaluation.is_file():
+        return settings
+    return replace(settings, optimization=replace(choices, epochs=epochs, max_time=limit))
 
 
 def _started(source: Model, settings: Settings) -> ViT:
@@ -185,6 +205,21 @@ def _started(source: Model, settings: Settings) -> ViT:
     assert isinstance(settings.network, ViTConfig)
     torch.manual_seed(settings.seed)
     return start_network(source.network, settings.network)
+
+
+def _check_time(prepared: Prepared, network: ViT, began: float) -> None:
+    """Refuse a limit that is over before the probe is there, as one batch says."""
+    limit, start = prepared.settings.optimization.max_time, time.perf_counter()
+    if not limit:
+        return
+    batch = next(prepared.validation.in_order(FEW))
+    with evaluating(network), torch.no_grad():
+        network(batch.inputs)
+    now, images = time.perf_counter(), len(prepared.data) + len(prepared.validation)
+    need = now - began + (now - start) * images / max(1, len(batch))
+    if need > limit:
+        problem = f"--max-time {limit:g}s is over before a probe of {images:,} images is there, in about {need:.0f} s"
+        raise UsageError(problem, f"--max-time {math.ceil(need / 20)}m")
 
 
 def _probed(prepared: Prepared, network: ViT, listen: Listen) -> Prepared:

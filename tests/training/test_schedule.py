@@ -1,0 +1,261 @@
+"""A limit on time: the run ends within it, whatever else runs; what was decided is written, and replayed to the bit.
+
+And a finished run that goes on to more epochs.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings, strategies as st
+
+import vitrail
+from tests.runs import stored
+from tests.training.tiny import AGAIN, Killed, ended_at, options, rows, saved, steps_of, what_was_learnt, whole
+from vitrail.errors import UsageError
+from vitrail.training.budget import FINISHING, Budget, seconds_of
+from vitrail.training.schedule import Phase, Schedule, extension
+from vitrail.training.settings import Optimization
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("1h30m", 5400), ("2 min", 120), ("1d", 86400)],
+)
+def test_a_length_of_time(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "10x", "-3m", "0s", "1h 30", "m"])
+def test_what_is_no_length_of_time(text: str) -> None:
+    with pytest.raises(UsageError):
+        seconds_of(text)
+
+
+def test_phases_follow_each_other() -> None:
+    """Each rules from its first step on; a straight line from where it was, to 0 one step behind the last."""
+    choices = Optimization(epochs=4, learning_rate=0.5, warmup_epochs=1.0)
+    schedule = Schedule.of(choices, 10)
+    before = [schedule.rate(step) for step in range(40)]
+    schedule.phases.append(Phase(first=25, origin=25, steps=5, peak=schedule.rate(25), shape="linear"))
+    assert schedule.end == 30
+    assert [schedule.rate(step) for step in range(26)] == before[:26]
+    assert [schedule.rate(step) for step in range(25, 31)] == pytest.approx(
+        [before[25] * k / 5 for k in (5, 4, 3, 2, 1, 0)]
+    )
+    schedule.phases.append(extension(choices, 30, 20))
+    assert schedule.end == 50
+    assert max(schedule.rate(step) for step in range(30, 50)) == schedule.rate(35) == 0.5
+    assert schedule.rate(30) == pytest.approx(0.5 / 6)
+    assert Schedule.from_dict(json.loads(json.dumps(schedule.to_dict()))).phases == schedule.phases
+
+
+class Machine:
+    """A run as the clock sees it: steps, a look at the validation samples behind each epoch, and what comes last.
+
+    Args:
+        limit: Seconds.
+        step: Seconds of one.
+        score: Seconds of a look.
+        planned: What the steps before the first said of one.
+        factor: How much slower it is
+        slow_from: from this part of the limit on.
+        epochs: Of the recipe, of 15 steps.
+    """
+
+    def __init__(
+        self, limit: float, step: float, score: float, planned: float, factor: float, slow_from: float, epochs: int
+    ) -> None:
+        self.now = self.done = 0.0
+        self.step, self.score, self.factor, self.slow_from = step, score, factor, slow_from * limit
+        self.choices = Optimization(epochs=epochs, warmup_epochs=1.0, max_time=limit)
+        self.budget = Budget(limit, 0.0, 0.0, 15, planned, score, 1.0, lambda: self.now)
+
+    def take(self, seconds: float) -> float:
+        seconds *= self.factor if self.now >= self.slow_from else 1
+        self.now += seconds
+        return seconds
+
+    def run(self) -> Schedule:
+        self.take(1.0)
+        schedule, step = Schedule([self.budget.plan(self.choices)]), 0
+        while step < schedule.end:
+            schedule.rate(step)
+            step += 1
+            self.budget.took(self.take(self.step))
+            if phase := self.budget.after(step, schedule, self.choices):
+                assert phase.first == step
+                assert 0 <= phase.peak <= self.choices.learning_rate
+                schedule.phases.append(phase)
+            if step % 15 == 0 or step >= schedule.end:
+                self.budget.scored(self.take(self.score))
+        self.take(self.score)
+        self.now += FINISHING
+        return schedule
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    step=st.floats(0.05, 1.0),
+    score=st.floats(0.1, 3.0),
+    wrong=st.floats(0.3, 3.0),
+    factor=st.floats(1.0, 3.0),
+    slow_from=st.floats(0.0, 0.9),
+)
+def test_a_run_ends_within_its_limit(step: float, score: float, wrong: float, factor: float, slow_from: float) -> None:
+    """Within a tenth, also where something else begins on the machine, and where the first figures were wrong."""
+    machine = Machine(180.0, step, score, wrong * step, factor, slow_from, 10_000)
+    schedule = machine.run()
+    assert 0.9 * 180 <= machine.now <= 1.1 * 180
+    rates = [schedule.rate(one) for one in range(schedule.end)]
+    assert rates[-1] < 0.1 * max(rates), "whatever happened, the rate came down"
+    firsts = [phase.first for phase in schedule.phases]
+    assert firsts == sorted(set(firsts))
+
+
+def test_a_limit_that_is_long_enough_changes_nothing() -> None:
+    machine = Machine(1e6, 0.1, 0.2, 0.1, 1.0, 1.0, 6)
+    schedule, plain = machine.run(), Schedule.of(machine.choices, 15)
+    assert schedule.end == plain.end == 90
+    assert [schedule.rate(step) for step in range(90)] == [plain.rate(step) for step in range(90)]
+
+
+def test_a_limit_that_is_over_before_the_first_step_is_refused() -> None:
+    with pytest.raises(UsageError):
+        Machine(3.0, 0.5, 2.0, 0.5, 1.0, 1.0, 6).run()
+
+
+SECONDS = 4.0  # of a step, as the run is told
+LIMIT = "2m"
+
+
+def told_time(monkeypatch: pytest.MonkeyPatch, slow: int) -> None:
+    """From now on a step takes 4 seconds, and 8 from a step on; looking at samples takes none."""
+    took = Budget.took
+
+    def steps(self: Any) -> list[float]:
+        return self.__dict__.setdefault("made", [])
+
+    def make(self: Any, seconds: float) -> None:
+        steps(self).append(SECONDS * (2 if len(steps(self)) >= slow else 1))
+        took(self, steps(self)[-1])
+
+    monkeypatch.setattr(Budget, "took", make)
+    monkeypatch.setattr(Budget, "scored", lambda self, seconds: None)
+    monkeypatch.setattr(Budget, "elapsed", property(lambda self: sum(steps(self))))
+    plan = Budget.plan
+    monkeypatch.setattr(Budget, "plan", lambda self, *rest: plan(replace(self, planned=SECONDS, scoring=0.0), *rest))
+
+
+def test_a_late_run_that_is_killed_takes_the_same_steps_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the clock decided lies in the run before it is done: killed before and behind, it ends with the same bits.
+
+    The other run knows of no limit and no clock; it has the schedule alone.
+    """
+    saved(monkeypatch, often=False)
+    asked, folder = options("digits", epochs=9, max_time=LIMIT), tmp_path / "limited"
+    told_time(monkeypatch, slow=12)
+    first = vitrail.train("digits", folder, asked)
+    found = json.loads((folder / "schedule.json").read_text())
+    starts = [phase["first"] for phase in found["phases"]]
+    assert starts[0] == 0
+    assert starts[1] == 7, "a quarter of the 29 steps that fit"
+    assert 12 < starts[2] < found["steps"] < 29 < 9 * 7
+    assert rows(folder)[-1]["step"] == found["steps"]
+    monkeypatch.setattr(Budget, "after", lambda *given: pytest.fail("a schedule that is there needs no clock"))
+    again = tmp_path / "again"
+    again.mkdir()
+    for name in ("data.json", "env.json", "command.txt", "schedule.json"):
+        shutil.copy(folder / name, again)
+    settled = yaml.safe_load((folder / "config.yaml").read_text())
+    settled["optimization"]["max_time"] = 0.0
+    (again / "config.yaml").write_text(yaml.safe_dump(settled))
+    saved(monkeypatch, often=True)
+    for step in (3, 12, starts[2] + 1, found["steps"]):
+        with pytest.raises(Killed):
+            vitrail.train("digits", again, AGAIN, ended_at(step))
+    ended = vitrail.train("digits", again, AGAIN)
+    assert ended.weights == first.weights
+    assert what_was_learnt(again) == what_was_learnt(folder)
+    assert json.loads((again / "schedule.json").read_text()) == found
+
+
+def test_a_finished_run_goes_on_to_more_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a schedule of their own, killed or not; fewer are refused; and nothing is lost before the new end."""
+    folder, events = tmp_path / "run", []
+    shutil.copytree(whole("digits"), folder)
+    before = what_was_learnt(folder)
+    more = replace(AGAIN, epochs=4)
+    killed = tmp_path / "killed"
+    shutil.copytree(folder, killed)
+    ended = vitrail.train("digits", folder, more, events.append)
+    assert steps_of(events) == list(range(15, 29))
+    assert what_was_learnt(folder)[:2] == before
+    assert [row["epoch"] for row in rows(folder)] == [1, 2, 3, 4]
+    assert yaml.safe_load((folder / "config.yaml").read_text())["optimization"]["epochs"] == 4
+    (phase, added) = json.loads((folder / "schedule.json").read_text())["phases"]
+    assert (phase["steps"], added["first"], added["steps"]) == (14, 14, 14)
+    assert stored(folder)["weights"] == ended.weights != stored(whole("digits"))["weights"]
+    saved(monkeypatch, often=True)
+    with pytest.raises(Killed):
+        vitrail.train("digits", killed, more, ended_at(20))
+    assert stored(killed) == stored(whole("digits")), "the model that was there is there until the new one is"
+    assert vitrail.train("digits", killed, AGAIN).weights == ended.weights
+    assert vitrail.train("digits", folder, more).weights == ended.weights, "nothing more is to be done"
+    with pytest.raises(UsageError):
+        vitrail.train("digits", folder, replace(AGAIN, epochs=3))
+
+
+ROOT = Path(__file__).parents[2]
+
+LIMITED = """
+import sys
+import vitrail
+from pathlib import Path
+from tests import runs
+from tests.training import tiny
+
+runs.share_below(Path(sys.argv[1]))
+tiny.save(often=True)
+asked = tiny.options("digits", epochs=400, max_time="40s", resume="auto")
+vitrail.train("digits", sys.argv[2], asked, lambda event: print(*tiny.steps_of([event]), flush=True))
+"""
+
+
+@pytest.mark.soak
+def test_twenty_kills_of_a_run_with_a_limit(tmp_path: Path) -> None:
+    """Real processes on the real clock, killed anywhere; then its schedule alone, in one go: the same bits."""
+    folder, dice = tmp_path / "run", random.Random(0)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", LIMITED, str(tmp_path / "shared"), str(folder)]
+    kills = 0
+    while not (folder / "evaluation.json").exists():
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+            assert child.stdout is not None
+            left = dice.randrange(1, 40) if kills < 20 else 10**9
+            for line in child.stdout:
+                left -= bool(line.strip())
+                if left <= 0:
+                    child.send_signal(signal.SIGKILL)
+                    kills += 1
+                    break
+        assert kills <= 20
+    assert kills == 20 or json.loads((folder / "schedule.json").read_text())["steps"] < 400
+    again = tmp_path / "again"
+    again.mkdir()
+    for name in ("data.json", "env.json", "command.txt", "schedule.json"):
+        shutil.copy(folder / name, again)
+    settled = yaml.safe_load((folder / "config.yaml").read_text())
+    settled["optimization"]["max_time"] = 0.0
+    (again / "config.yaml").write_text(yaml.safe_dump(settled))
+    assert vitrail.train("digits", again, AGAIN).weights == stored(folder)["weights"]
+    assert what_was_learnt(again) == what_was_learnt(folder)
