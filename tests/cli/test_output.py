@@ -78,7 +78,7 @@ def progress(stream: io.StringIO, terminal: bool) -> TrainingProgress:
 def test_epochs_stand_under_their_headings() -> None:
     stream = io.StringIO()
     shown = progress(stream, terminal=False)
-    shown(Started(Path("runs/[bold]x"), 1258, 20, 100, 0, 33.0))
+    shown(Started(Path("runs/[bold]x"), 1258, 20, 100, 2000, 0, 33.0))
     row = {"validation_accuracy": 1.0, "images_per_second": 123456.0, "waiting_fraction": 1.0}
     for epoch in (1, 100):
         shown(EpochScored({"epoch": epoch, "training_loss": 2.3456, "validation_loss": 10.0, **row}))
@@ -96,7 +96,7 @@ def test_epochs_stand_under_their_headings() -> None:
 
 def test_what_is_fed_is_called_by_its_name() -> None:
     stream = io.StringIO()
-    progress(stream, terminal=False)(Started(Path("run"), 1, 1, 2, 0, 1.0, "pair"))
+    progress(stream, terminal=False)(Started(Path("run"), 1, 1, 2, 2, 0, 1.0, "pair"))
     assert stream.getvalue().startswith("1 pair, 2 epochs")
     assert "pairs/s" in stream.getvalue()
     assert "image" not in stream.getvalue()
@@ -105,7 +105,7 @@ def test_what_is_fed_is_called_by_its_name() -> None:
 def test_a_long_run_says_its_first_its_last_and_about_25_epochs() -> None:
     stream = io.StringIO()
     shown = progress(stream, terminal=False)
-    shown(Started(Path("run"), 10, 1, 99, 0, 1.0))
+    shown(Started(Path("run"), 10, 1, 99, 99, 0, 1.0))
     row = {"training_loss": 1.0, "validation_loss": 1.0, "validation_accuracy": 0.5, "images_per_second": 1.0}
     for epoch in range(1, 100):
         shown(EpochScored({"epoch": epoch, **row, "waiting_fraction": 0.0}))
@@ -118,7 +118,7 @@ def test_a_terminal_gets_a_live_line_and_the_cursor_back() -> None:
     stream = io.StringIO()
     shown = progress(stream, terminal=True)
     with shown.bar:
-        shown(Started(Path("run"), 10, 1, 2, 0, 1.0))
+        shown(Started(Path("run"), 10, 1, 2, 2, 0, 1.0))
     assert "training" in stream.getvalue()
     assert stream.getvalue().rindex("\x1b[?25h") > stream.getvalue().rindex("\x1b[?25l")
 

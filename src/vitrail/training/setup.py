@@ -157,7 +157,8 @@ def resume_run(folder: RunFolder, asked: Asked, listen: Listen) -> Prepared:
     settings = settings_from_dict(read_yaml(folder.config), str(folder.config))
     stored = folder.read_data("another --out, to start again")
     options, own = asked.options, asked.own
-    former, settings = settings, raised(folder, settings, options)
+    wanted = raised(folder, settings, options)
+    former, settings = settings if wanted != settings else None, wanted
     request = None if asked.request is None else asked.request.completed(asked.given)
     check_same(folder.path, settings, stored["root"], replace(asked, request=request))
     check_begun(folder.path, settings, asked)
@@ -184,7 +185,6 @@ def resume_run(folder: RunFolder, asked: Asked, listen: Listen) -> Prepared:
         network, precision = copy.deepcopy(prepared.network), settings.execution.precision
         seconds = step_seconds(network, batch, prepared.objective, precision)
     notes = tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())]))
-    former = None if former == settings else former
     return replace(prepared, notes=notes, micro_batch_seconds=seconds * whole, former=former)
 
 
