@@ -169,6 +169,8 @@ def areas_of(covering: CoveredPictures, values: Float[Tensor, "b rows columns"],
     measure = "probability"
     if aim.function is not None:
         target, measure = aim.function, "logit"
+    elif covering.network.config.classes == 1:  # which has no probability
+        measure = "logit"
     covered = Covering(covering.fill, draws, covering.seed, measure, at_a_time(covering.images))
     of = covering.network, covering.images, values, target, covered
     return Areas(deletion(*of, steps=STEPS).score.cpu(), insertion(*of, steps=STEPS).score.cpu())

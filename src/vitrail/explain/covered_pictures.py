@@ -133,8 +133,8 @@ class CoveredPictures:
 
 
 def probability(logits: Float[Tensor, "*m b v"], aim: Aim) -> Float[Tensor, "*m b"]:
-    """Of the aim's class: among all, or among the two of a contrast; nan where a function is explained."""
-    if aim.function is not None or (aim.target == FUNCTION).any():
+    """Of the aim's class: among all, or among the two of a contrast; nan for a function, and for one logit."""
+    if aim.function is not None or (aim.target == FUNCTION).any() or logits.shape[-1] == 1:
         return torch.full(logits.shape[:-1], torch.nan, device=logits.device)
     if aim.rather_than is not None:
         return aim.of(wide(logits)).sigmoid()

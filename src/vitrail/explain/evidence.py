@@ -118,10 +118,10 @@ def effects(logits: Float[Tensor, "b v"], aim: Aim, without: Float[Tensor, "coun
     Args:
         logits: Of the pictures.
         aim: What is explained of them; of one class rather than another, it is the first one's odds against all. nan
-            for a function, which has none.
+            for a function and for a single logit, which have none.
         without: Logits of pictures that hold no evidence.
     """
-    if aim.function is not None:
+    if aim.function is not None or logits.shape[1] == 1:
         return torch.full(logits.shape[:1], torch.nan, dtype=torch.float64, device="cpu")
     odds, theirs = (some.cpu().double().softmax(dim=1).logit(eps=NO_SURER) for some in (logits, without))
     target = aim.target.cpu()

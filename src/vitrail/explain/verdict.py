@@ -12,6 +12,7 @@ faithful at 0.05 in one of 20 cases, for any network; a network that has learnt 
 benchmarks/explain.md, the rules that failed in benchmarks/LOG.md.
 """
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -32,6 +33,7 @@ VISIBLE = 0.05  # difference of probabilities that a sentence speaks of
 UNKNOWN = ("oracle", "evidence", "effect", "faithful", "before", "covered", "covered_random")
 LENT = "ten others or more can lend their squares (--background DIR, in Python references=)"
 
+_NO_LEAST = "; no least effect is asked of what is no class among others"
 _REACHED: dict[Kind, str] = {
     "composites": ", since pictures put together of other pictures' squares score",
     "surrogates": " beyond colours and smoothness, since noise of the same colours and smoothness scores",
@@ -104,9 +106,11 @@ class Trust:
         evidence: (b,), p of "is there evidence?"; nan where it could not be asked.
         effect: (b,), by how many nats the log-odds of the class lie above those of the middle composite; nan where that
             is not known.
-        least_effect: From how many on there is evidence; None where p alone decides.
+        least_effect: From how many on there is evidence; None where no class among others is explained: there no least
+            effect is asked for, and p alone decides.
         faithful: (b,), p of "is the map faithful?"; nan for a map without signal.
-        before: (b,), the target's probability, for a contrast that among the two classes; nan for a function.
+        before: (b,), the target's probability, for a contrast that among the two classes; nan for a function, and for
+            a network of one output.
         covered: (b,), the same with the map's first `squares` squares covered, mean over the draws.
         covered_random: (b,), the same with as many squares of the random maps covered, mean over these.
         squares: (b,), how many squares that is: up to a quarter of all, where the two differ most.
@@ -140,11 +144,12 @@ class Trust:
         """The values of one picture, under the same names: words, numbers, and None for what is not known."""
         return {each.name: _of(getattr(self, each.name), picture, each.name in UNKNOWN) for each in fields(self)}
 
-    def sentence(self, picture: int, name: str) -> str:
-        """What covering squares of one picture does to the class called `name`, and the verdict, for people.
+    def sentence(self, picture: int, name: str, among: str = "") -> str:
+        """What covering squares of one picture does to what is called `name`, and the verdict, for people.
 
         It speaks of the probability where that shows what the verdict says, and of the score, which decided, where it
-        does not: a sure network can lose much of its score and be as sure as before.
+        does not: a sure network can lose much of its score and be as sure as before. Of what the probability is stands
+        behind it as `among`, such as " of the two" for a contrast.
         """
         says = self.verdict[picture]
         if says == "cannot tell":
@@ -153,16 +158,19 @@ class Trust:
         shown = chance - after >= VISIBLE  # False for nan, too
         if not shown or says == "no better than random":
             own, random = float(self.paired[picture]), float(self.random[picture].median())
+            is_class = not math.isnan(before)
+            what, places = (f"the score of {name}", 1) if is_class else (name, 2)
+            lost, at_random = (_told(each, own, random, least=places) for each in (own, random))
             return (
-                f"Covering squares in the map's order lowers the score of {name} by {_told(own, own, random)} on "
-                f"average, in the order of random maps by {_told(random, own, random)}: {says}."
+                f"Covering squares in the map's order lowers {what} by {lost} on average, in the order of random maps "
+                f"by {at_random}{'' if self.least_effect is not None else _NO_LEAST}: {says}."
             )
         count = int(self.squares[picture])
         brightest = "the brightest square" if count == 1 else f"the {count} brightest squares"
         random = "a random square" if count == 1 else f"{count} random squares"
         moves = "drops" if after < before else "takes"
         return (
-            f"Covering {brightest} {moves} {name} from {percent_in_words(before)} to {percent_in_words(after)}; "
+            f"Covering {brightest} {moves} {name} from {percent_in_words(before)} to {percent_in_words(after)}{among}; "
             f"covering {random} leaves {percent_in_words(chance)}: {says}."
         )
 
@@ -178,8 +186,8 @@ def _of(values: Any, picture: int, may_lack: bool) -> Any:
     return values
 
 
-def _told(value: float, *beside: float) -> str:
-    """A number with as many decimals as tell it from those beside it: one, and at most four."""
+def _told(value: float, *beside: float, least: int = 1) -> str:
+    """A number with as many decimals as tell it from those beside it: so many at least, and at most four."""
     low, high = min(beside), max(beside)
-    places = next((places for places in range(1, 4) if round(low, places) < round(high, places)), 4)
+    places = next((places for places in range(least, 4) if round(low, places) < round(high, places)), 4)
     return f"{round(value, places) + 0.0:.{places}f}"  # + 0.0 for zero without a sign

@@ -187,8 +187,11 @@ def _beside(found: Found) -> Preprocessing | None:
 def _output(found: Found, converted: Converted, row: Known | None, given: Sequence[str] | None) -> tuple[Codec, str]:
     """What the logits are: classes, and where their names come from; or numbers that describe an image."""
     count = converted.network.config.classes
-    if given is None and (not count or converted.told.get("projection")):
+    if given is None and (count in (0, 1) or converted.told.get("projection")):  # one logit is no class among others
         return Numbers(outputs_of(converted.network.config)), ""
+    if given is not None and count == len(given) == 1:
+        problem = "one class name for one logit, which cannot choose among classes; it is given as a number"
+        raise UsageError(problem, f"load without classes={COMMAND_LINE}the same without --class-names")
     stated = (found.config or {}).get("label_names") or converted.told.get("names") or found.facts.get("classes")
     if not isinstance(stated, list | tuple) or not all(isinstance(name, str) for name in stated):
         stated = ()

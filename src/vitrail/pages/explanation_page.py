@@ -51,10 +51,23 @@ def _picture(picture: np.ndarray, index: int, said: str) -> str:
     )
 
 
+def _other(explained: ExplainedPicture) -> str:
+    """The other picture, where maps explain how alike both are."""
+    if explained.other is None:
+        return ""
+    name, picture = explained.other
+    height, width = picture.shape[:2]
+    return (
+        f'<figure><figcaption>Held against</figcaption><svg class="stage{small(picture)}" role="img" '
+        f'viewBox="0 0 {width} {height}" aria-label="{escape(name)}"><image class="photo" width="{width}" '
+        f'height="{height}" href="{data_uri(picture)}"/></svg><p class="note">{escape(name)}</p></figure>'
+    )
+
+
 def _answer(explained: ExplainedPicture) -> str:
     """The model's answer in a sentence, and the likeliest classes as bars."""
     if not explained.top:
-        return '<p class="verdict">The model gave no answer.</p>'
+        return f'<p class="verdict">{escape(explained.answer or "The model gave no answer.")}</p>'
     name, probability = explained.top[0]
     verdict = f"The model says <b>{escape(name)}</b> ({joined(percent_in_words(probability))})."
     if explained.true_label is not None:
@@ -81,7 +94,7 @@ def _case(explained: ExplainedPicture, index: int, one_scale: bool) -> str:
     return (
         f'<section class="case"><h2>{escape(explained.name)}</h2><div class="case-body{" many" if many else ""}">'
         f'<div class="subject"><figure><figcaption>The picture</figcaption>{_picture(explained.picture, index, said)}'
-        f'<p class="note">As the model saw it ({width} × {height}).</p></figure>'
+        f'<p class="note">As the model saw it ({width} × {height}).</p></figure>{_other(explained)}'
         f'<div class="said">{_answer(explained)}{shared_block(explained.heats)}</div>{below}</div>'
         f'<div class="shown">{beside}<div class="maps{alone}">{maps}</div></div></div></section>'
     )
@@ -100,15 +113,18 @@ def _trust(page: ExplanationPage) -> str:
     told = about_methods()
     about = "".join(f"<li>{escape(told[name])}</li>" for name in methods if name in told)
     blind = (
-        "<li>A map by a method that cannot tell classes apart would look the same for every class. It is no reason "
-        "for the answer.</li>"
+        "<li>A map by a method that cannot tell what is explained would look the same for anything else. It is no "
+        "reason for the answer.</li>"
         if any(not heat.class_specific for heat in methods.values())
         else ""
     )
     shares = f"<li>{escape(page.about_probabilities)}</li>" if page.about_probabilities else ""
+    if any(heat.explains in ("similarity", "number") for heat in heats):
+        named = escape(heats[0].target)
+        about += f"<li>Where methods speak of a class and its score, here it is <b>{named}</b> that they explain.</li>"
     trusts = tests_of(heats)
     tested = (
-        how_tested(trusts)
+        how_tested(trusts, heats[0].explains)
         if trusts
         else "<li><strong>These maps were not tested.</strong> Nothing on this page measures whether the bright "
         "squares are really the ones that decided; treat a map as a hint to look closer.</li>"

@@ -15,9 +15,12 @@ from vitrail.pages.html import data_uri, escape, number, plural, small
 from vitrail.pages.trust import brief_block, key_list, score_axis, score_line, trust_block, verdict_class, verdict_icon
 from vitrail.pages.views import ExplainedPicture, HeatView
 from vitrail.pages.words import (
-    AREAS_TOLD,
     SCORE_TITLE,
+    UNITS,
+    areas_words,
+    blind_words,
     ends_words,
+    explained_words,
     fall_words,
     marks_words,
     parts_words,
@@ -25,7 +28,6 @@ from vitrail.pages.words import (
     several_words,
     shared_words,
     tests_of,
-    unit_words,
 )
 from vitrail.text import percent
 
@@ -71,8 +73,8 @@ def _trusted(heat: HeatView, explained: ExplainedPicture) -> str:
     if heat.trust is None:
         return ""
     if len(explained.heats) > 1:
-        return brief_block(heat.trust, shared_words(explained.heats))
-    return trust_block(heat.trust, heat.rather_than is not None)
+        return brief_block(heat.trust, shared_words(explained.heats), heat.explains)
+    return trust_block(heat.trust, heat.explains)
 
 
 def _grid(height: int, width: int, rows: int, columns: int) -> str:
@@ -145,19 +147,16 @@ def _values_table(values: np.ndarray) -> str:
 def _sentence(heat: HeatView, answer: str | None) -> str:
     """What this map explains, in plain words, and what it cannot tell."""
     method = escape(_within(heat.title))
-    target = escape(heat.target)
     if not heat.class_specific:  # such a map's title may be that of a token
         return (
-            f"<p>A map by {escape(heat.method.replace('_', ' '))}. <strong>This method cannot tell classes apart"
-            f"</strong>: it shows where information could flow from, not what speaks for <b>{target}</b>.</p>"
+            f"<p>A map by {escape(heat.method.replace('_', ' '))}. <strong>{blind_words(heat.explains)}</strong>: it "
+            f"shows where information could flow from, not what speaks for <b>{escape(heat.target)}</b>.</p>"
         )
-    if heat.rather_than is not None:
-        return (
-            f"<p>This map explains why <b>{target}</b> rather than <b>{escape(heat.rather_than)}</b> (difference of "
-            f"logits {number(heat.logit, 3)}) by {method}.</p>"
-        )
-    other = "" if answer is None or heat.target == answer else " This is not the class that the model chose."
-    return f"<p>This map explains the score of <b>{target}</b> (logit {number(heat.logit, 3)}) by {method}.{other}</p>"
+    before, names, behind = explained_words(heat)
+    named = " rather than ".join(f"<b>{escape(name)}</b>" for name in names)
+    other = {"class": " This", "contrast": " The first"}.get(heat.explains, "")
+    other = "" if answer in (None, heat.target) or not other else f"{other} is not the class that the model chose."
+    return f"<p>This map explains {before}{named}{behind} by {method}.{other}</p>"
 
 
 def _within(title: str) -> str:
@@ -183,15 +182,14 @@ def at_a_glance(heats: Sequence[HeatView]) -> str:
     areas = next((heat.areas for heat in tested if heat.areas is not None), None)
     if areas is not None:
         curves = '<th scope="col">Deletion</th><th scope="col">Insertion</th>'
-        meant = f'<p class="curves why">{AREAS_TOLD}</p>'
+        meant = f'<p class="curves why">{areas_words(tested[0].explains)}</p>'
         rows += (
             f'<tr class="curves"><th scope="row">A random order</th>{"<td></td>" * 4}'
             f"<td>{areas.random_deletion:.2f}</td><td>{areas.random_insertion:.2f}</td></tr>"
         )
-    contrast = any(heat.rather_than is not None for heat in heats)
     return (
         f'<div class="glance"><p class="several">{escape(several_words(heats))}</p><div class="scroll">'
-        f'<table class="numbers"><caption>{SCORE_TITLE} in the order of each map, {unit_words(contrast)}'
+        f'<table class="numbers"><caption>{SCORE_TITLE} in the order of each map, {UNITS[tested[0].explains]}'
         f'{key_list(marks_words(trusts))}</caption><thead><tr><th scope="col">Map</th><th scope="col">Verdict</th>'
         '<th scope="col"><span class="aside">Fall on a line from 0</span></th><th scope="col">Fall</th>'
         f'<th scope="col">Random</th>{curves}</tr></thead><tbody>{rows}</tbody></table></div>{meant}</div>'

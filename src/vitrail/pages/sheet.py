@@ -15,7 +15,6 @@ from PIL import Image, ImageDraw, ImageOps
 
 from vitrail.pages.chart import Axis
 from vitrail.pages.colour import PALE, STRENGTH, Range, common_scale, heat_picture, scaled
-from vitrail.pages.html import number
 from vitrail.pages.lettering import shorten, wrap, write
 from vitrail.pages.sheet_column import CARD, GREEN, INK, ORANGE, RULE, SMALL, SOFT, TEXT, TITLE, Column
 from vitrail.pages.trust import score_axis
@@ -23,8 +22,11 @@ from vitrail.pages.views import ExplainedPicture, ExplanationPage, HeatView, Tru
 from vitrail.pages.words import (
     SCORE_TITLE,
     TWO_SCORES,
+    UNITS,
+    blind_words,
     cover_words,
     ends_words,
+    explained_words,
     fall_words,
     marks_words,
     one_verdict,
@@ -38,7 +40,6 @@ from vitrail.pages.words import (
     step_words,
     tests_of,
     told_words,
-    unit_words,
 )
 from vitrail.text import joined, percent, percent_in_words
 
@@ -50,7 +51,6 @@ ALONE, BESIDE = 540, 420  # width of a column: with one map, with several
 ACROSS = 5  # columns in a row, at most
 HEADLINE = 42
 MAP, MARGIN = 448, 12  # width of a map in a file of its own, and what is left free around it
-BLIND = "This method cannot tell classes apart."
 
 
 def draw_sheet(explained: ExplainedPicture, page: ExplanationPage) -> Image.Image:
@@ -93,8 +93,15 @@ def _subject(column: Column, explained: ExplainedPicture) -> None:
     column.space(12)
     column.line(f"As the model saw it ({width} x {height})", SMALL, SOFT)
     column.space(16)
+    if explained.other is not None:
+        column.line("Held against", TITLE, bold=True)
+        column.space(8)
+        column.picture(explained.other[1])
+        column.space(12)
+        column.line(explained.other[0], SMALL, SOFT)
+        column.space(16)
     if not explained.top:
-        column.text("The model gave no answer.")
+        column.text(explained.answer or "The model gave no answer.")
         return
     name, probability = explained.top[0]
     column.text(f"The model says {name} ({joined(percent_in_words(probability))}).", TEXT + 3, bold=True)
@@ -148,16 +155,15 @@ def _of_all(column: Column, heats: Sequence[HeatView]) -> None:
         for words in shared:
             column.text(words, SMALL)
     column.space(18)
-    column.text(f"{SCORE_TITLE} in the order of each map, {unit_words(heats[0].rather_than is not None)}", SMALL, SOFT)
+    column.text(f"{SCORE_TITLE} in the order of each map, {UNITS[heats[0].explains]}", SMALL, SOFT)
     column.space(6)
     for kind, words in marks_words(tests):
         column.key(kind, words)
 
 
 def _explains(heat: HeatView) -> str:
-    if heat.rather_than is not None:
-        return f"Why {heat.target} rather than {heat.rather_than}."
-    return f"Explains the score of {heat.target} (logit {number(heat.logit, 3)})."
+    before, names, behind = explained_words(heat)
+    return f"Explains {before}{' rather than '.join(names)}{behind}."
 
 
 def _told(column: Column, heat: HeatView) -> None:
@@ -171,13 +177,14 @@ def _told(column: Column, heat: HeatView) -> None:
             column.text(words, SMALL if place else TEXT, SOFT if place else INK)
             column.space(6)
         column.space(18)
-        column.text(f"{SCORE_TITLE}, {unit_words(heat.rather_than is not None)}", SMALL, SOFT)
+        column.text(f"{SCORE_TITLE}, {UNITS[heat.explains]}", SMALL, SOFT)
         column.space(6)
         column.score(heat.trust)
         for kind, words in scored_words(heat.trust):
             column.key(kind, words)
         column.space(18)
-    column.text(_explains(heat) if heat.class_specific else BLIND, TEXT, SOFT if heat.class_specific else INK)
+    told = _explains(heat) if heat.class_specific else f"{blind_words(heat.explains)}."
+    column.text(told, TEXT, SOFT if heat.class_specific else INK)
     _notes(column, heat)
 
 
@@ -194,7 +201,7 @@ def _told_in_short(column: Column, heat: HeatView, axis: Axis | None, shared: Se
         column.text(_score_words(heat.trust), SMALL)
         column.space(8)
     if not heat.class_specific:
-        column.text(BLIND, SMALL, bold=True)
+        column.text(f"{blind_words(heat.explains)}.", SMALL, bold=True)
     _notes(column, heat)
 
 
@@ -290,6 +297,6 @@ def draw_map_file(heat: HeatView, explained: ExplainedPicture, one_scale: bool) 
 def _class_words(heat: HeatView) -> str:
     """What a map explains, in few words."""
     if not heat.class_specific:
-        return "Cannot tell classes apart" + (f"; tested on {heat.target}." if heat.trust else ".")
+        return f"{blind_words(heat.explains)}{f'; tested on {heat.target}' if heat.trust else ''}."
     against = "" if heat.rather_than is None else f" rather than {heat.rather_than}"
     return f"Explains {heat.target}{against}."

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 
 from vitrail.pages.chart import Axis
 from vitrail.pages.html import escape, number, plural
-from vitrail.pages.views import HeatView, TrustView
+from vitrail.pages.views import Explains, HeatView, TrustView
 from vitrail.pages.words import (
+    NO_LEAST,
     SCORE_TITLE,
     TWO_SCORES,
+    UNITS,
     fall_words,
     one_verdict,
     reach_of,
@@ -20,10 +22,9 @@ from vitrail.pages.words import (
     short_words,
     step_words,
     told_words,
-    unit_words,
     upper,
 )
-from vitrail.text import times
+from vitrail.text import joined, times
 
 WIDTH, HEIGHT, MARGIN = 320, 46, 10  # of the line of a score
 _MARKS = {
@@ -119,7 +120,7 @@ def verdict_class(verdict: str) -> str:
     return verdict.replace(" ", "-") if verdict in _ICONS else "cannot-tell"
 
 
-def _numbers(trust: TrustView, key: str = "") -> str:
+def _numbers(trust: TrustView, explains: Explains, key: str = "") -> str:
     """How the verdict came about, for those who want to know."""
     fill = escape(FILLS.get(trust.fill, trust.fill))
     reach = reach_of([trust])
@@ -127,7 +128,7 @@ def _numbers(trust: TrustView, key: str = "") -> str:
     rows = [
         (
             "Score",
-            f"{score} (95 % interval {low} to {high}): the mean fall of the explained number, in logits, while "
+            f"{score} (95 % interval {low} to {high}): the mean fall of the explained number, {UNITS[explains]}, while "
             "squares are covered in the map's order, from the first one to half of all. Beside the random maps, all "
             "maps meet the very same covers, so that nothing but the squares differs",
         ),
@@ -150,29 +151,30 @@ def _numbers(trust: TrustView, key: str = "") -> str:
     return f'<details><summary>How the verdict came about</summary>{key}<dl class="asked">{shown}</dl></details>'
 
 
-def trust_block(trust: TrustView, contrast: bool = False) -> str:
+def trust_block(trust: TrustView, explains: Explains = "class") -> str:
     """The verdict, the sentence, the score with its references, and how it came about; for a map that stands alone.
 
     Args:
         trust: What the test of a map said.
-        contrast: Whether one class is held against another.
+        explains: What the map explains.
     """
     figure = (
-        f'<figure class="score"><figcaption>{SCORE_TITLE}, {unit_words(contrast)}</figcaption>{score_line(trust)}'
+        f'<figure class="score"><figcaption>{SCORE_TITLE}, {UNITS[explains]}</figcaption>{score_line(trust)}'
         f"{key_list(scored_words(trust))}</figure>"
     )
-    return _block(trust, told_words(trust), figure + _numbers(trust))
+    return _block(trust, told_words(trust), figure + _numbers(trust, explains))
 
 
-def brief_block(trust: TrustView, shared: Sequence[str]) -> str:
+def brief_block(trust: TrustView, shared: Sequence[str], explains: Explains = "class") -> str:
     """The same for one of several maps, whose lines stand together in a table.
 
     Args:
         trust: What the test of a map said.
         shared: What is told of all of them elsewhere.
+        explains: What the map explains.
     """
     told = [words for words in short_words(trust) if words not in shared]
-    return _block(trust, told, _numbers(trust, key_list(scored_words(trust))))
+    return _block(trust, told, _numbers(trust, explains, key_list(scored_words(trust))))
 
 
 def verdict_line(verdict: str) -> str:
@@ -182,7 +184,7 @@ def verdict_line(verdict: str) -> str:
 
 def _block(trust: TrustView, told: Sequence[str], below: str) -> str:
     said = "".join(
-        f'<p class="why">{escape(words)}</p>' if place else f"<p>{escape(words)}</p>"
+        f'<p class="why">{escape(joined(words))}</p>' if place else f"<p>{escape(joined(words))}</p>"
         for place, words in enumerate(told)
     )
     return f'<div class="trusted {verdict_class(trust.verdict)}">{verdict_line(trust.verdict)}{said}{below}</div>'
@@ -194,11 +196,11 @@ def shared_block(heats: Sequence[HeatView]) -> str:
     if not told:
         return ""
     verdict = one_verdict(heats)
-    said = "".join(f"<p>{escape(words)}</p>" for words in told)
+    said = "".join(f"<p>{escape(joined(words))}</p>" for words in told)
     return f'<div class="trusted {verdict_class(verdict)}">{verdict_line(verdict) if verdict else ""}{said}</div>'
 
 
-def how_tested(trusts: Sequence[TrustView]) -> str:
+def how_tested(trusts: Sequence[TrustView], explains: Explains = "class") -> str:
     """How the maps of a page were tested, as items of a list."""
     fills = " and ".join(dict.fromkeys(FILLS.get(trust.fill, trust.fill) for trust in trusts))
     precisions = " and ".join(dict.fromkeys(PRECISIONS.get(trust.precision, trust.precision) for trust in trusts))
@@ -208,12 +210,12 @@ def how_tested(trusts: Sequence[TrustView]) -> str:
     return (
         "<li><strong>Every map was tested on the model itself.</strong> Squares are covered in the order in which the "
         f"map names them, by {escape(fills)}, and the fall of the explained number is compared with the fall for "
-        f"{maps} of the same smoothness. A logit counts from the mean of all classes. {scores} The test was computed "
+        f"{maps} of the same smoothness. Falls are {UNITS[explains]}. {scores} The test was computed "
         f"{escape(precisions)}.</li>"
         f"<li><b>Supported</b>: at most 5 % of pictures without evidence reach the number, {_least(trusts)}and at most "
         "one random map in twenty does as well as this one. <b>Weak</b>: at most one in five does. <b>No better than "
         "random</b>: more do. <b>Cannot tell</b>: there is no evidence to be found, or it could not be asked for."
-        f"{asked}</li>"
+        f"{_asked_beside(trusts, explains)}{asked}</li>"
         "<li>Maps of the last two kinds are drawn pale, in a hatched frame: strong colours would say more than is "
         "known.</li>"
     )
@@ -221,7 +223,9 @@ def how_tested(trusts: Sequence[TrustView]) -> str:
 
 def _effect(trust: TrustView) -> str:
     """By how much the odds of the class rise, where that is asked for."""
-    if trust.effect is None or trust.least_effect is None:
+    if trust.least_effect is None:
+        return f"; {NO_LEAST}"
+    if trust.effect is None:
         return ""
     return (
         f". The odds of the class are {times(trust.effect)} those of the middle one of the first; "
@@ -232,7 +236,18 @@ def _effect(trust: TrustView) -> str:
 def _least(trusts: Sequence[TrustView]) -> str:
     """The least effect that all pictures of a page have in common, in words; else nothing."""
     least = next((trust.least_effect for trust in trusts if trust.least_effect is not None), None)
-    return "" if least is None else f"the odds of the class are at least {times(least)} those of the middle one, "
+    return (
+        "" if least is None else f"the odds of the class are at least {times(least)} those in the middle one of them, "
+    )
+
+
+def _asked_beside(trusts: Sequence[TrustView], explains: Explains) -> str:
+    """What evidence is for what is not one class by itself: of a contrast more, of what is no class less."""
+    if any(trust.evidence is not None and trust.least_effect is None for trust in trusts):
+        return f" {upper(NO_LEAST)}."
+    if explains == "contrast":
+        return " The first class is asked for evidence by itself, too, and the odds are its own against all others."
+    return ""
 
 
 def _without(trusts: Sequence[TrustView]) -> str:

@@ -7,6 +7,10 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int64, UInt8
 
+Function = Literal["similarity", "number", "token"]
+Explains = Literal["class", "contrast"] | Function
+"""What a map explains: a class, one rather than another, how alike two pictures are, a number, a written token."""
+
 UNCERTAIN = ("cannot tell", "no better than random")  # verdicts whose maps are drawn pale
 
 
@@ -18,7 +22,7 @@ class TrustView:
         verdict: "supported", "weak", "no better than random" or "cannot tell".
         reason: Why, in plain words.
         sentence: What covering squares does, with the verdict, in plain words.
-        score: Mean fall of the explained number, in logits, when squares are covered in the map's order.
+        score: Mean fall of the explained number when squares are covered in the map's order.
         interval: 95 % interval of the score.
         paired: The same fall under exactly the covers that the random maps met.
         random: The fall for each random map.
@@ -26,9 +30,10 @@ class TrustView:
         evidence: p of "is there evidence?"; None where it could not be asked.
         effect: By how many nats the log-odds of the class lie above those of the middle picture put together of other
             pictures' squares; None where that is not known.
-        least_effect: From how many on there is evidence; None where p alone decides.
+        least_effect: From how many on there is evidence; None where no class is explained and p alone decides.
         faithful: p of "is the map faithful?"; None for a map without signal.
-        before: The target's probability; for one class rather than another, that of the first among the two.
+        before: The target's probability; for one class rather than another, that of the first among the two; None
+            where no class is explained.
         covered: The same with the map's first `squares` squares covered.
         covered_random: The same with as many squares of random maps covered.
         squares: How many squares that is: the step at which map and random maps differ most, of those up to a quarter.
@@ -62,7 +67,7 @@ class TrustView:
 
 @dataclass(frozen=True)
 class AreasView:
-    """Areas under two curves of the target's probability, of a map and of a random order of squares.
+    """Areas under two curves of the target's probability (of what is no class, its number), of a map and at random.
 
     Args:
         deletion: Squares covered in the map's order, from none to all: lower is better.
@@ -84,8 +89,9 @@ class HeatView:
     Args:
         method: Name of the method, such as `generic_attention`.
         title: The same for people, such as `Generic attention`.
-        target: Name of the class whose score is explained.
-        logit: The number that is explained: that class's score before softmax, or its difference to the other's.
+        target: Name of the class whose score is explained, or of what is explained where it is no class.
+        logit: The number that is explained: that class's score before softmax, its difference to the other's, a cosine,
+            or a number of the model's.
         values: One number per patch, in the method's own unit.
         signed: Whether the sign means for and against.
         class_specific: Whether another class would give another map.
@@ -95,6 +101,7 @@ class HeatView:
         parts: What the explained number is the sum of, in words, in its unit; empty where the method does not say.
         areas: Deletion and insertion, where maps are compared; None elsewhere.
         seconds: What the map took; None where it was not measured.
+        function: What the target is where it is no class.
     """
 
     method: str
@@ -110,6 +117,12 @@ class HeatView:
     parts: tuple[tuple[str, float], ...] = ()
     areas: AreasView | None = None
     seconds: float | None = None
+    function: Function | None = None
+
+    @property
+    def explains(self) -> Explains:
+        """What it explains."""
+        return self.function or ("class" if self.rather_than is None else "contrast")
 
     @property
     def pale(self) -> bool:
@@ -127,6 +140,8 @@ class ExplainedPicture:
         true_label: Its true class, where known.
         top: The likeliest classes with their probabilities in [0, 1], best first.
         heats: The maps.
+        answer: What the model says where it names no class, as a sentence; empty where it does.
+        other: Another picture that its maps speak of, as `picture`, and its name; None where there is none.
     """
 
     name: str
@@ -134,6 +149,8 @@ class ExplainedPicture:
     true_label: str | None
     top: list[tuple[str, float]]
     heats: list[HeatView]
+    answer: str = ""
+    other: tuple[str, UInt8[np.ndarray, "h w *channels"]] | None = None
 
 
 @dataclass(frozen=True)

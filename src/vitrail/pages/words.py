@@ -7,7 +7,7 @@ from statistics import median
 
 from vitrail.pages.colour import Range
 from vitrail.pages.html import number
-from vitrail.pages.views import HeatView, TrustView
+from vitrail.pages.views import Explains, HeatView, TrustView
 from vitrail.text import percent
 
 SCORE_TITLE = "Fall of the score when squares are covered"
@@ -20,10 +20,14 @@ STEP_TOLD = (
     "What covering the brightest squares does is told of one step, up to a quarter of all squares: the one at which "
     "the map and the random maps differ most. The verdict goes by the mean over all steps."
 )
-AREAS_TOLD = (
-    "Deletion and insertion are areas under the curve of the probability while squares are covered, or shown, in the "
-    "map's order: low deletion and high insertion are good. What a value is worth only the random order says."
-)
+UNITS: dict[Explains, str] = {
+    "class": "in logits, counted from the mean of all classes",
+    "contrast": "in logits, as the difference of two classes",
+    "similarity": "in cosine similarity, which is at most 1",
+    "number": "in the unit of the model's own number",
+    "token": "in logits",
+}
+NO_LEAST = "no least effect is asked for: that is of the odds of one class among others, and no such class is explained"
 BIASES = "biases of the "  # how the parts that are summed up as `biases` begin
 
 
@@ -37,11 +41,34 @@ def ends_words(shown: Range, signed: bool) -> tuple[str, str, str]:
     return f"{high if shown.rooted else low} against", "0", f"{high} for"
 
 
-def unit_words(contrast: bool) -> str:
-    """In what the fall of the score is counted: for one class, or for one rather than another."""
+def areas_words(explains: Explains) -> str:
+    """What deletion and insertion are areas under."""
+    curve = {"class": "probability", "contrast": "probability among the two classes"}.get(explains, "explained number")
     return (
-        "in logits, as the difference of two classes" if contrast else "in logits, counted from the mean of all classes"
+        f"Deletion and insertion are areas under the curve of the {curve} while squares are covered, or shown, in the "
+        "map's order: low deletion and high insertion are good. What a value is worth only the random order says."
     )
+
+
+def explained_words(heat: HeatView) -> tuple[str, tuple[str, ...], str]:
+    """What a map explains and its number, in words: what stands before its names, these, and what stands behind."""
+    shown = number(heat.logit, 3)
+    match heat.explains:
+        case "class" | "token":
+            return "the score of ", (heat.target,), f" (logit {shown})"
+        case "contrast":
+            return "why ", (heat.target, str(heat.rather_than)), f" (difference of logits {shown})"
+        case "similarity":
+            return "the ", (heat.target,), f" (cosine {shown})"
+        case "number":
+            return "", (heat.target,), f" ({shown})"
+
+
+def blind_words(explains: Explains) -> str:
+    """What is to be known of a map by a method that is the same whatever is explained."""
+    if explains not in ("similarity", "number"):
+        return "This method cannot tell classes apart"
+    return "This method gives the same map whatever is explained"
 
 
 def rank_of(trust: TrustView) -> int:
@@ -146,7 +173,7 @@ def parts_words(heat: HeatView) -> str:
 
     With as many decimals as make the parts add up as they are printed, or with a word where a few more do not.
     """
-    what = "score" if heat.rather_than is None else "difference"
+    what = {"contrast": "difference", "similarity": "similarity", "number": "number"}.get(heat.explains, "score")
     plain = [(name, value) for name, value in heat.parts if not name.startswith(BIASES)]
     biases = [value for name, value in heat.parts if name.startswith(BIASES)]
     named = [*plain, ("biases", sum(biases))] if biases else plain

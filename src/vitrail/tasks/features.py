@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from vitrail.data.dataset import RawDataset, Samples
 
 SHOWN = 4  # numbers in a line for people
+ABOUT_ONE = (
+    "The network has one output, and nothing says what it stands for: its number is given as it is. Where it was "
+    "trained by binary cross-entropy, 1 / (1 + exp(-number)) is the probability of yes."
+)
 
 
 @final
@@ -50,7 +54,7 @@ class Numbers(Codec):
 
     def describe(self) -> tuple[str, str]:
         """How many."""
-        return "features", f"{self.count} numbers for each image"
+        return "features", "one number for each image" if self.count == 1 else f"{self.count} numbers for each image"
 
     def to_dict(self) -> dict[str, Any]:
         """The count."""
@@ -71,8 +75,16 @@ class FeaturePrediction:
     features: Float[Tensor, " v"]
     notes: tuple[str, ...] = ()
 
+    def sentence(self) -> str:
+        """What the model says, without the numbers where they are many."""
+        if len(self.features) == 1:
+            return f"The model says {float(self.features[0]):.4g}, a number that stands for no class."
+        return f"The model describes it by {len(self.features)} numbers, and names no class."
+
     def cells(self) -> tuple[str, ...]:
-        """How many numbers there are, how long they are as a vector, and the first of them."""
+        """How many numbers there are, how long they are as a vector, and the first of them; the one where it is one."""
+        if len(self.features) == 1:
+            return self.name, f"{float(self.features[0]):.4g}"
         some = "  ".join(f"{value:.3g}" for value in self.features[:SHOWN].tolist())
         return self.name, f"{len(self.features)} numbers", f"length {float(self.features.norm()):.3g}", f"({some} ...)"
 
@@ -110,6 +122,10 @@ class Features(Task):
     def metrics(self, input: Input, output: Codec) -> Metrics:
         """Refused."""
         raise _nothing_learnt()
+
+    def about(self, output: Codec, facts: Mapping[str, Any]) -> str:
+        """What one number may be, of which nothing says what it is."""
+        return ABOUT_ONE if output.outputs == 1 else ""
 
     @torch.no_grad()
     def predict(

@@ -4,6 +4,7 @@ import inspect
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
@@ -17,6 +18,7 @@ from vitrail.errors import DataError, UsageError, counted, nearest
 from vitrail.explain.methods import METHODS, Method, nearest_method
 from vitrail.explain.target import FUNCTION, OfLogits, number, similarity
 from vitrail.model import Model
+from vitrail.pages.views import Function
 from vitrail.tasks import FeaturePrediction, Numbers
 
 DEFAULT_METHOD = "generic_attention"
@@ -42,6 +44,8 @@ class Asked:
         precision: Of the passes that test maps: "fp32", "bf16", or "auto" for the faster.
         function: What is explained, where it is no class.
         explained: What that is, in words.
+        kind: What it is.
+        other: The image that it is held against.
     """
 
     methods: Methods
@@ -53,6 +57,8 @@ class Asked:
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     function: OfLogits | None = None
     explained: str = ""
+    kind: Function | None = None
+    other: Path | None = None
 
     def name_of(self, output: Codec, target: int) -> str:
         """What is explained, by its index."""
@@ -79,9 +85,10 @@ def check_asked(model: Model, typed: Explain) -> Asked | None:
         raise UsageError(f"{option} is for the test that --no-trust leaves out", "one of the two")
     contrast = typed.rather_than is not None
     methods = choose_methods(model, typed.method, typed.compare, typed.methods, contrast)
-    target, function, explained, rather_than = None, None, "", None
+    target, function, explained, kind, rather_than = None, None, "", None, None
     if isinstance(model.output, Numbers):
         function, explained = _of_numbers(model, typed, model.output.count)
+        kind = "number" if typed.similar_to is None else "similarity"
     else:
         target, rather_than = _of_classes(model, typed)
     return Asked(
@@ -94,6 +101,8 @@ def check_asked(model: Model, typed: Explain) -> Asked | None:
         precision=typed.precision,
         function=function,
         explained=explained,
+        kind=kind,
+        other=typed.similar_to,
     )
 
 
@@ -123,8 +132,13 @@ def _of_numbers(model: Model, typed: Explain, count: int) -> tuple[OfLogits, str
         DataError: If the other image cannot be read.
     """
     example = f"--similar-to {typed.images[0]}, or --target 0 for the first of its {count} numbers"
+    example = "--target 0, its one number, which is explained anyway" if count == 1 else example
     if typed.rather_than is not None:
         raise UsageError("--rather-than holds classes against each other, and this model has none", example)
+    if count == 1 and typed.similar_to is not None:
+        raise UsageError("--similar-to compares directions, and one number of an image has none", example)
+    if count == 1 and typed.target in (None, "0"):
+        return number(0), "the model's number"
     if (typed.target is None) == (typed.similar_to is None):
         problem = f"the model in {typed.run} describes images by {count} numbers and says no class"
         raise UsageError(f"{problem}: what is to be explained?", example)

@@ -18,12 +18,14 @@ from vitrail.cli.sources import Shown
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import UsageError
 from vitrail.explain import METHODS, Comparison, Method, balance_sheet, compare, cross_attention
+from vitrail.explain.methods.conservative import NOT_LINEAR
 from vitrail.explain.readout import wide
 from vitrail.explain.target import Target
 from vitrail.explain.trial import in_precision
 from vitrail.explain.verdict import Precision
 from vitrail.model import Model
-from vitrail.pages.views import AreasView, ExplainedPicture, HeatView, TrustView
+from vitrail.model.model import opened
+from vitrail.pages.views import AreasView, ExplainedPicture, Function, HeatView, TrustView
 from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
 from vitrail.training import execution
 
@@ -96,13 +98,21 @@ def _explain(
     images, masks = model.tensor([one.picture for one in shown]), None if masks is None else masks[kept]
     compared = _compared(model, images, target, masks, asked, precision)
     parts = _parts(model, images, target, asked.methods)
+    other = None
+    if asked.other is not None:
+        other = asked.other.name, model.preprocessing.to_array(opened(asked.other))
     results: list[Result] = []
     for row, (one, prediction) in enumerate(zip(shown, predictions, strict=True)):
-        views = views_of(partial(asked.name_of, model.output), compared, row)
+        views = views_of(partial(asked.name_of, model.output), compared, row, asked.kind)
         views = [dataclasses.replace(v, parts=parts[row]) if v.method == SUMMED else v for v in views]
         picture = model.preprocessing.to_array(one.picture)
-        top = list(prediction.top) if isinstance(prediction, ClassPrediction) else []
-        results.append((prediction, ExplainedPicture(one.name, picture, one.true_label, top, views)))
+        top, answer = [], ""
+        if isinstance(prediction, ClassPrediction):
+            top = list(prediction.top)
+        else:
+            answer = prediction.sentence()
+        explained = ExplainedPicture(one.name, picture, one.true_label, top, views, answer, other)
+        results.append((prediction, explained))
     return results
 
 
@@ -139,14 +149,14 @@ def _typed_hint(error: UsageError, options: Mapping[str, Any]) -> str:
 def _parts(
     model: Model, images: Tensor, target: Target, methods: Sequence[Method]
 ) -> list[tuple[tuple[str, float], ...]]:
-    """What the explained number of each picture is the sum of, where a method shares it out without a rest."""
+    """What the explained number of each picture is the sum of, where a method shares it out; a rest has no part."""
     if all(method.name != SUMMED for method in methods):
         return []
-    sheet = balance_sheet(model.network, images, target).parts
-    names = ["squares" if name == "pixels" else name for name in sheet]
-    return [
-        tuple(zip(names, row, strict=True)) for row in zip(*(part.tolist() for part in sheet.values()), strict=True)
-    ]
+    sheet = balance_sheet(model.network, images, target)
+    shared = {"squares" if name == "pixels" else name: part.tolist() for name, part in sheet.parts.items()}
+    if bool((sheet.gap.abs() > NOT_LINEAR * sheet.logit.abs()).any()):  # of a cosine
+        shared["no part"] = sheet.gap.tolist()
+    return [tuple(zip(shared, row, strict=True)) for row in zip(*shared.values(), strict=True)]
 
 
 @contextlib.contextmanager
@@ -195,13 +205,19 @@ def seconds_of(forward: Callable[[], Any]) -> float:
 # ---- what is shown of each map
 
 
-def views_of(called: Callable[[int], str], compared: Comparison, row: int) -> list[HeatView]:
+def views_of(
+    called: Callable[[int], str],
+    compared: Comparison,
+    row: int,
+    function: Function | None = None,
+) -> list[HeatView]:
     """The maps of one picture: numbers, caveats and verdicts.
 
     Args:
         called: The name of what is explained, by its index.
         compared: The maps of a batch, each with how far to trust it.
         row: The place of the picture in the batch.
+        function: What is explained where it is no class.
     """
     views = []
     for number, (name, heat) in enumerate(zip(compared.methods, compared.heats, strict=True)):
@@ -211,7 +227,10 @@ def views_of(called: Callable[[int], str], compared: Comparison, row: int) -> li
         if compared.trusts:
             tested = compared.trusts[number]
             explained = f"“{target}”" if against is None else f"“{target}” rather than “{against}”"
-            trust = TrustView(**tested.of(row), sentence=tested.sentence(row, explained))
+            if function is not None:  # no name that somebody gave
+                explained = f"the {target}" if function == "similarity" else target
+            sentence = tested.sentence(row, explained, "" if against is None else " of the two")
+            trust = TrustView(**tested.of(row), sentence=sentence)
         if compared.random_areas is not None:  # deletion and insertion, beside those of a random order
             both = compared.areas[number], compared.random_areas
             areas = AreasView(*(float(area[row]) for one in both for area in (one.deletion, one.insertion)))
@@ -229,6 +248,7 @@ def views_of(called: Callable[[int], str], compared: Comparison, row: int) -> li
                 trust=trust,
                 areas=areas,
                 seconds=compared.seconds[number] / len(heat.values),
+                function=function,
             )
         )
     return views
@@ -257,6 +277,7 @@ def _explain_text(model: Model, shown: Shown) -> Result:
                     signed=False,
                     class_specific=False,
                     notes=tuple(note for note in heat.notes[0] if note.startswith(f"token {place + 1}:")),
+                    function="token",
                 )
             )
     picture = model.preprocessing.to_array(shown.picture)

@@ -5,19 +5,22 @@ with their SHA-256. When the page is written again, a picture that the list name
 removed, if its bytes are still those that were written; nothing else is.
 
 The JSON is a list with a dictionary for each picture, which has its maps in `heats`. Each map says what it explains
-(`target`, `rather_than`, `logit`), its `values`, one for each square, what it took (`passes` of the network, `seconds`
-for one picture), with --compare its `deletion` and `insertion` and those of a random order, and in `trust` how far to
-trust it; `trust` is null with --no-trust. There:
+(`explains`, which is class, contrast, similarity, number or token; `target`, `rather_than`, and in `logit` the number
+itself: a logit, the difference of two, a cosine, or a number of the model's), its `values`, one for each square, what
+it took (`passes` of the network, `seconds` for one picture), with --compare its `deletion` and `insertion` and those of
+a random order, and in `trust` how far to trust it; `trust` is null with --no-trust. There:
 
     verdict, reason, sentence   as on the page
-    score, interval             mean fall of the explained number, in logits, with each of the ten covers at every step
+    score, interval             mean fall of the explained number, with each of the ten covers at every step
     paired, rank                the same fall under the covers that the random maps met, and the place among these
     random_mean, random_maps    the mean of their falls, and how many they are
     oracle                      the fall for the true place; null where it is not known
     evidence_p, faithful_p      p of both questions; null where one could not be asked
     effect, least_effect        by how many nats the log-odds of the class lie above those of the middle composite, and
-                                from how many on there is evidence; null for a function
-    before                      the target's probability; of a contrast, that of the first class among the two
+                                from how many on there is evidence; null for a similarity and a number, which are no
+                                class among others: there no least effect is asked for, and `evidence_p` alone decides
+    before                      the target's probability; of a contrast, that of the first class among the two; null for
+                                a similarity and a number
     covered, covered_random     the same with `squares` squares covered, in the map's order and in that of random maps
     squares                     the step at which these two differ most, of those up to a quarter of all squares
     composites, surrogates      with how many pictures without evidence, of each kind, the number was compared
@@ -178,6 +181,7 @@ def _heat_json(view: HeatView, file: str) -> dict[str, Any]:
     no_areas = dict.fromkeys(field.name for field in dataclasses.fields(AreasView))
     return {
         "method": view.method,
+        "explains": view.explains,
         "target": view.target,
         "rather_than": view.rather_than,
         "logit": view.logit,

@@ -81,7 +81,7 @@ def _write(model: Model, typed: Explain, page: Path, command: str, results: Sequ
     """The page, the pictures beside it, and on stdout JSON or sentences for people."""
     about = model.about
     if "vouched" in model.facts:
-        run = str(model.facts.get("name") or typed.run)
+        run = str(model.facts.get("name") or (Path(typed.run).name if Path(typed.run).exists() else typed.run))
         about = " ".join(filter(None, (about, f"The weights: {model.facts['vouched']}.")))
         about += "".join(f" Changed, {change}." for change in changes_of(model.facts))
     else:

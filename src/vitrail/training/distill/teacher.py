@@ -305,6 +305,9 @@ def _loaded(what: str | Path, said: Mapping[str, Any]) -> Model:
         raise DataError(f"the teacher cannot be loaded: {error.problem}", error.hint) from error
     if not isinstance(model.output, Classes | Numbers):
         raise UsageError(f"{what} is no classifier of images, so it cannot teach one", "the run of a classifier")
+    if model.output.outputs == 1:
+        hint = f"told={{'classes': 0}} for the features that its head reads{COMMAND_LINE}--told classes=0"
+        raise UsageError(f"{what} gives one number for an image, which teaches no classes", hint)
     return model
 
 
