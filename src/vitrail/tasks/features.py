@@ -78,7 +78,7 @@ class FeaturePrediction:
     def sentence(self) -> str:
         """What the model says, without the numbers where they are many."""
         if len(self.features) == 1:
-            return f"The model says {float(self.features[0]):.4g}, a number that stands for no class."
+            return f"The model says {float(self.features[0]):.4g}: one number, and no class."
         return f"The model describes it by {len(self.features)} numbers, and names no class."
 
     def cells(self) -> tuple[str, ...]:
