@@ -6,6 +6,8 @@ targets:
     as it is       its top class: "supported" is what a user hopes for
     shuffled       blocks 6 to 11 with the numbers of every parameter in random order: "supported" is false
     wrong target   a class drawn from those below the hundredth: "supported" is false
+    contrast       its top class rather than its second: "supported" is what a user hopes for
+    contrast, shuffled   the same of the shuffled network, its own two classes: "supported" is false
 
 and with one of these backgrounds:
 
@@ -38,13 +40,15 @@ from vitrail.data.background import FEW, open_background
 from vitrail.data.shipped_background import photographs
 from vitrail.explain import METHODS
 from vitrail.explain.evidence import find_evidence
-from vitrail.explain.target import choose_target
+from vitrail.explain.target import Target, choose_target
 from vitrail.explain.trial import begin, in_precision
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.tasks.task import wilson_interval
 
 CONDITIONS = ("as it is", "shuffled", "wrong target")
+CONTRASTS = ("contrast", "contrast, shuffled")
+HOPED = ("as it is", "contrast")
 GROUP = 10  # photographs that are tested together
 FULL = ("generic_attention", "conservative")
 SEED = 0
@@ -74,7 +78,12 @@ def groups(count: int, part: int, of: int) -> list[list[int]]:
 
 
 def answers(
-    model: Model, images: Tensor, background: Tensor, targets: Tensor | None, methods: Sequence[str], may_be_false: bool
+    model: Model,
+    images: Tensor,
+    background: Tensor,
+    targets: Target,
+    methods: Sequence[str],
+    may_be_false: bool,
 ) -> list[dict[str, Any]]:
     """The verdicts of each method on each image.
 
@@ -95,8 +104,9 @@ def answers(
     if not rows:
         return found
     kept = torch.tensor(rows)
-    some, chosen = images[kept], aim.target[kept]
-    trial = begin(model, some, aim.select(kept), references=background, precision="bf16", seed=SEED)
+    some, one = images[kept], aim.select(kept)
+    chosen = one.target if one.rather_than is None else (one.target, one.rather_than)
+    trial = begin(model, some, one, references=background, precision="bf16", seed=SEED)
     for name in methods:
         trust = trial.judge(METHODS[name].function(network, some, chosen))
         for place, row in enumerate(rows):
@@ -115,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="*", default=("photographs", "shipped"), help="backgrounds")
     parser.add_argument("--methods", nargs="*", default=FULL)
     parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--conditions", nargs="*", default=CONDITIONS)
+    parser.add_argument("--conditions", nargs="*", default=CONDITIONS, choices=CONDITIONS + CONTRASTS)
     parser.add_argument("--seed", type=int, default=SEED, help="of the shuffling and the wrong targets")
     parser.add_argument("--table", action="store_true", help="of the lines that are there")
     given = parser.parse_args(arguments)
@@ -129,7 +139,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "as it is": model.network,
         "shuffled": shuffled(model.network, given.seed),
         "wrong target": model.network,
+        "contrast": model.network,
     }
+    networks["contrast, shuffled"] = networks["shuffled"]
     with torch.no_grad():
         wrong = wrong_targets(torch.cat([model.network(some) for some in images.split(20)]), given.seed)
     reads = model.preprocessing
@@ -143,10 +155,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         other = halves[rows[0] % 2]
         known = {"photographs": other, "few": other[:: len(other) // FEW][:FEW], **same}
         background = known[name] if name in known else open_background(Path(name), reads)
-        asked, targets = Model(networks[condition], model.input, model.output), None
+        asked = Model(networks[condition], model.input, model.output)
+        targets: Target = None
         if condition == "wrong target":
             targets = wrong[rows]
-        found = answers(asked, images[rows], background, targets, given.methods, condition != CONDITIONS[0])
+        elif condition in CONTRASTS:
+            with torch.no_grad():
+                first, second = asked.network(images[rows]).topk(2, dim=1).indices.T
+            targets = first, second
+        found = answers(asked, images[rows], background, targets, given.methods, condition not in HOPED)
         lines = [
             [condition, name, files[row].name, list(given.methods), one] for row, one in zip(rows, found, strict=True)
         ]
