@@ -18,8 +18,13 @@ from tests.training.tiny import Killed, die, ended_at, rows, saved
 from tests.weights.redraw import redrawn
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import ViT
+from vitrail.training.asked import Asked
 from vitrail.training.events import Event, Finished, Started
-from vitrail.training.initial import start_network
+from vitrail.training.initial import rate_for, start_network
+from vitrail.training.probe import Probed
+from vitrail.training.recipes import RECIPES
+from vitrail.training.settings import settings_from_dict
+from vitrail.training.setup import new_run
 
 SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 3, "img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 7}
 OPTIONS = vitrail.TrainOptions(epochs=1, threads=1, device="cpu", seed=3, batch_size=100, precision="fp32")
@@ -77,6 +82,25 @@ def test_a_run_says_what_the_probe_had_and_keeps_the_better() -> None:
     assert (settings["recipe"], settings["initial"]["identity"] != "") == ("fine-tune", True)
     assert settings["optimization"]["layer_decay"] < 1
     assert len(rows(folder)) == 1
+
+
+def test_the_learning_rate_follows_what_the_probe_tells() -> None:
+    """Ten times the recipe's below nine of ten told right by cross-validation; and one that is asked for stays."""
+    folder, recipe = tuned(), RECIPES["fine-tune"].optimization
+    choices = settings_from_dict(yaml.safe_load((folder / "config.yaml").read_text())).optimization
+    probed = Probed(**json.loads((folder / "probe.json").read_text()))
+    assert probed.cross_validated < 0.9
+    assert choices.learning_rate == pytest.approx(10 * recipe.learning_rate)
+    for told, rate in ((0.9, recipe.learning_rate), (0.8999, 10 * recipe.learning_rate)):
+        assert rate_for(recipe, replace(probed, cross_validated=told))[0] == replace(recipe, learning_rate=rate)
+    asked = Asked(data="digits", options=replace(OPTIONS, init=str(source()), lr=0.0123))
+    assert new_run(asked, lambda event: None).settings.optimization.learning_rate == 0.0123
+
+
+def test_a_limit_that_is_over_before_the_probe_is_refused(tmp_path: Path) -> None:
+    with must_raise(UsageError):
+        vitrail.train("digits", tmp_path / "run", replace(OPTIONS, init=str(source()), max_time="0.01s"))
+    assert not list(tmp_path.iterdir()), "nothing is begun"
 
 
 def test_the_probe_alone_moves_nothing_but_the_head(tmp_path: Path) -> None:

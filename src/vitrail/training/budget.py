@@ -2,8 +2,8 @@
 
     at the start     a few steps that were timed on their own say about how many there will be
     at step 20       the steps so far say it for good (at a quarter of them, where there are fewer than 80)
-    when it is late  (something else takes the processor) the rate falls from here in a straight line, over as many
-                     steps as are still to be had
+    when it is late  (something else takes the processor) the rate falls to 0 in a straight line over the last steps
+                     that are to be had, a fifth of all that were planned
 
 Each of these is one more `Phase` of the schedule, so whoever replays a run asks no clock.
 """
@@ -20,7 +20,8 @@ from vitrail.training.settings import Optimization
 
 COUNTED = 20  # steps after which their number is fixed; a quarter of the run, where that is fewer
 LEAST = 3  # steps that must have been timed before anything is decided
-LATE = 0.03  # of the limit: so much later than it the run may be expected to end
+LATE = 0.02  # of the limit: so much later than it the run may be expected to end
+COOLDOWN = 0.2  # of the planned steps: a late run begins to come down when no more than these are to be had
 FINISHING = 2.0  # seconds for the model, the page and the files
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -129,11 +130,12 @@ class Budget:
             fixed = self._phase(choices, steps, first=step, origin=ruling.origin)
             return replace(fixed, warmup=ruling.warmup if ruling.warmup <= local else max(local, fixed.warmup))
         ends = self.around + (schedule.end - step) * self.step
-        if ends <= self.limit * (1 + LATE):
+        steps = self.affordable()
+        if ends <= self.limit * (1 + LATE) or steps > COOLDOWN * ruling.steps:
             return None
         why = f"late: it would have ended after {ends:.0f} s of {self.limit:g}"
         rate = schedule.rate(step)
-        return Phase(first=step, origin=step, steps=self.affordable(), peak=rate, shape="linear", why=why)
+        return Phase(first=step, origin=step, steps=steps, peak=rate, shape="linear", why=why)
 
     def _phase(self, choices: Optimization, steps: int, first: int, origin: int) -> Phase:
         """A whole schedule in so many steps; its warm-up is the same fraction of it as the recipe's."""

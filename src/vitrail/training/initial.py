@@ -19,13 +19,15 @@ from vitrail.io import read_json
 from vitrail.model import Model, load, save
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
+from vitrail.text import percent
 from vitrail.training.asked import Asked
 from vitrail.training.probe import Probed, added
 from vitrail.training.run import RunFolder
-from vitrail.training.settings import Initial, Settings
+from vitrail.training.settings import Initial, Optimization, Settings
 from vitrail.weights.told import checked, words_of
 
 HEADS = "head.", "head_dist."
+KNOWN_WELL, STRONGER = 0.9, 10.0  # of the images told right by cross-validation; below it the rate is so much higher
 
 
 def open_source(asked: Asked) -> Model | None:
@@ -92,6 +94,19 @@ def network_values(source: Model, recipe: Mapping[str, Any]) -> dict[str, Any]:
 def fetch_size(reads: Preprocessing) -> int:
     """The height at which images are read, from which random crops are cut: what evaluation sees and its margin."""
     return round(reads.size[0] / reads.crop_ratio)
+
+
+def rate_for(choices: Optimization, probed: Probed) -> tuple[Optimization, str]:
+    """The recipe's learning rate, or ten times as much where the features tell little, with a sentence.
+
+    What the network knows is worth keeping where a linear map of it is nearly always right; else there is more to learn
+    than to lose. The two rates and the limit were measured on two sets: benchmarks/README.md.
+    """
+    gentle, told = probed.cross_validated >= KNOWN_WELL, percent(probed.cross_validated)
+    rate = choices.learning_rate * (1 if gentle else STRONGER)
+    said = f"learning rate {rate:g}: cross-validated probes tell {told} of the training images"
+    limit = f"{'at least' if gentle else 'less than'} {percent(KNOWN_WELL, 0)}"
+    return replace(choices, learning_rate=rate), f"{said}, {limit}"
 
 
 def check_begun(path: Path, settings: Settings, asked: Asked) -> None:

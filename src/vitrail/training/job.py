@@ -127,10 +127,11 @@ class Job:
         each = planned / choices.batch_size / 2  # a forward pass is a third of a step; decoding comes on top
         if probed is not None:
             each = probed.seconds / (probed.images + probed.trained)
-        judged = held_out if prepared.dataset.test is None else len(prepared.dataset.test)
-        passes = judged / held_out + (2 if prepared.settings.initial is not None else 0)  # each of the two is asked
+        last = held_out if prepared.dataset.test is None else len(prepared.dataset.test)
+        last += 2 * held_out if prepared.settings.initial is not None else 0  # the probe and the tuned are compared
+        last += 3 * len(prepared.model.background if prepared.model.background is not None else ())  # explained
         per_epoch = steps_per_epoch(len(prepared.data), choices)
-        return Budget(choices.max_time, self.began, self.spent, per_epoch, planned, each * held_out, passes)
+        return Budget(choices.max_time, self.began, self.spent, per_epoch, planned, each * held_out, last / held_out)
 
     def _scheduled(self, state: State, budget: Budget | None) -> Schedule:
         """The schedule: as it is written, as there is time for, or as the settings say; longer where that is asked."""

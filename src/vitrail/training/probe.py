@@ -41,7 +41,8 @@ class Probed:
     Attributes:
         neighbours: Share whose class most of the five nearest training images have.
         accuracy: Share that the linear map gets right.
-        penalty: Of its squared weights, as chosen within the training images.
+        cross_validated: Share of the training images that maps get right which were fitted on the others.
+        penalty: Of its squared weights, as chosen by these.
         images: Held-out images.
         trained: Images that it learnt from.
         seconds: For all of it.
@@ -49,6 +50,7 @@ class Probed:
 
     neighbours: float
     accuracy: float
+    cross_validated: float
     penalty: float
     images: int
     trained: int
@@ -98,25 +100,32 @@ def logistic(
     return both.detach()
 
 
-def choose_penalty(values: Float[Tensor, "n d"], labels: Int[Tensor, "n"], classes: int) -> float:
+def choose_penalty(values: Float[Tensor, "n d"], labels: Int[Tensor, "n"], classes: int) -> tuple[float, float]:
     """The penalty under which parts of the training images are told best by the others: the least mean loss.
 
     The parts are cut class by class, so that each has its share of every class.
+
+    Returns:
+        The penalty, and the share of these images that is told right under it.
     """
     place = torch.zeros_like(labels)  # of an image among those of its class
     for label in labels.unique():
         own = labels == label
         place[own] = torch.arange(int(own.sum()))
     folds = range(FOLDS if len(labels) < ONE_FOLD else 1)
-    losses = dict.fromkeys(PENALTIES, 0.0)
+    losses, right, asked = dict.fromkeys(PENALTIES, 0.0), dict.fromkeys(PENALTIES, 0), 0
     for fold in folds:
         held, found = place % FOLDS == fold, None
         if not held.any() or held.all():
             continue
+        asked += int(held.sum())
         for penalty in PENALTIES:  # each begins where the stronger one before it ended
             found = logistic(values[~held], labels[~held], classes, penalty, found, FEW_STEPS)
-            losses[penalty] += float(F.cross_entropy(_answers(values[held], found), labels[held], reduction="sum"))
-    return min(losses, key=lambda penalty: (losses[penalty], -penalty))
+            answers = _answers(values[held], found)
+            losses[penalty] += float(F.cross_entropy(answers, labels[held], reduction="sum"))
+            right[penalty] += int((answers.argmax(dim=1) == labels[held]).sum())
+    best = min(losses, key=lambda penalty: (losses[penalty], -penalty))
+    return best, right[best] / max(1, asked)
 
 
 def _answers(values: Tensor, both: Tensor) -> Tensor:
@@ -153,7 +162,7 @@ def probe(network: ViT, train: Batches, held_out: Batches) -> Probed:
     std, mean = torch.std_mean(known.values.double(), dim=0, correction=0)
     std = std.clamp(min=1e-6 * float(std.max().clamp(min=1e-30)))  # a number that never changes says nothing
     standard = (known.values.double() - mean) / std
-    penalty = choose_penalty(standard, known.labels, classes)
+    penalty, cross_validated = choose_penalty(standard, known.labels, classes)
     both = logistic(standard, known.labels, classes, penalty)
     weight = both[:, :-1] / std
     both = torch.cat([weight, (both[:, -1] - weight @ mean)[:, None]], dim=1)
@@ -163,6 +172,7 @@ def probe(network: ViT, train: Batches, held_out: Batches) -> Probed:
     return Probed(
         neighbours=float(near.double().mean()),
         accuracy=float(right.double().mean()),
+        cross_validated=cross_validated,
         penalty=penalty,
         images=len(right),
         trained=len(known.labels),

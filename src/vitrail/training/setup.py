@@ -45,7 +45,7 @@ from vitrail.training.distill.request import teacher_of
 from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import pick_micro_batches, pick_precision, step_seconds, work_of
-from vitrail.training.initial import check_begun, open_source, start_network
+from vitrail.training.initial import check_begun, open_source, rate_for, start_network
 from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared
 from vitrail.training.probe import probe
@@ -124,6 +124,8 @@ def new_run(asked: Asked, listen: Listen) -> Prepared:
         if network is not None:
             _check_time(prepared, network, asked.began)
             prepared = _probed(prepared, network, listen)
+            if options.lr is None and "learning_rate" not in given.get("optimization", {}):
+                prepared = _at_rate(prepared)
         prepared = with_teacher(prepared, request, teacher, True, listen)
         more: list[str] = []
         if options.accumulate is None and "accumulate" not in given.get("optimization", {}):
@@ -232,6 +234,16 @@ def _probed(prepared: Prepared, network: ViT, listen: Listen) -> Prepared:
     said = f"{NEIGHBOURS}-NN {words[0]}, linear probe {words[1]} of {counted(found.images, 'validation image')}"
     goal = "" if prepared.settings.initial is None or prepared.settings.initial.probe else ": tuning has to beat that"
     return replace(prepared, probed=found, notes=(*prepared.notes, f"{said}{goal}"))
+
+
+def _at_rate(prepared: Prepared) -> Prepared:
+    """The same with the learning rate that its probe asks for."""
+    settings, probed = prepared.settings, prepared.probed
+    if probed is None or (settings.initial is not None and settings.initial.probe):
+        return prepared
+    optimization, said = rate_for(settings.optimization, probed)
+    settings = replace(settings, optimization=optimization)
+    return replace(prepared, settings=settings, notes=(*prepared.notes, said))
 
 
 def _in_micro_batches(prepared: Prepared, memory: int) -> tuple[Prepared, list[str]]:
