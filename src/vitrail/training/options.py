@@ -33,8 +33,9 @@ class TrainOptions:
     size: str | None = option("Network size with its patch in pixels, such as S/16 (Ti S B L H g).")
     image_size: int | None = option("Side of the square that images are brought to, in pixels.")
     init: str | None = option(
-        "Weights to start from instead of nothing: timm:NAME, hf:OWNER/NAME, torchvision:NAME, a file, or a run. What "
-        "their features are worth is said first; the recipe is fine-tune."
+        "Weights to start from instead of nothing: timm:NAME, hf:OWNER/NAME, torchvision:NAME, a file, or a run; auto "
+        "takes those of the hubs' caches whose features tell the training images apart best. What they are worth is "
+        "said first; the recipe is fine-tune."
     )
     probe: bool = option("With --init: train the head alone, on features that are computed once.", False)
     epochs: int | None = option("Passes over the training samples; a run that is finished goes on to more of them.")

@@ -39,6 +39,7 @@ from vitrail.tasks.task import Input, unit_of
 from vitrail.text import percent
 from vitrail.training.asked import NOTHING_OWN, Asked, Own
 from vitrail.training.budget import seconds_of
+from vitrail.training.candidates import AUTO, with_source
 from vitrail.training.contracts import check_codec, check_facts, check_network, guarded, read_own, rehearse
 from vitrail.training.distill.objective import with_teacher
 from vitrail.training.distill.request import teacher_of
@@ -109,6 +110,8 @@ def new_run(asked: Asked, listen: Listen) -> Prepared:
     counts = counts_of(data, options.recipe, given)
     dataset, learnt = open_data(data, task, root, seed, counts, str(given.get("separator", "")), own)
     refuse_idle_data(asked, dataset)
+    asked = with_source(asked, dataset, learnt, listen)
+    options = asked.options
     source = open_source(asked)
     settings, notes = resolve(asked, dataset, learnt, source)
     how = replayed(options, settings.execution, given)
@@ -158,6 +161,8 @@ def resume_run(folder: RunFolder, asked: Asked, listen: Listen) -> Prepared:
     """
     settings = settings_from_dict(read_yaml(folder.config), str(folder.config))
     stored = folder.read_data("another --out, to start again")
+    if asked.options.init == AUTO and settings.initial is not None:  # whatever it was then
+        asked = replace(asked, options=replace(asked.options, init=None))
     options, own = asked.options, asked.own
     wanted = raised(folder, settings, options)
     former, settings = settings if wanted != settings else None, wanted
