@@ -1,4 +1,4 @@
-"""`--init auto`: of the networks in the caches that whose features tell the training images apart; nothing is fetched."""
+"""`--init auto`: of the networks in the caches that whose features tell the images apart; nothing is fetched."""
 
 import shutil
 import socket

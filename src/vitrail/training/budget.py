@@ -140,6 +140,7 @@ class Budget:
     def _phase(self, choices: Optimization, steps: int, first: int, origin: int) -> Phase:
         """A whole schedule in so many steps; its warm-up is the same fraction of it as the recipe's."""
         warmup = round(choices.warmup_epochs / choices.epochs * steps)
-        why = f"{steps} of {choices.epochs * self.per_epoch - origin} steps fit into {self.limit:g} s"
+        whole, epochs = choices.epochs * self.per_epoch - origin, steps / self.per_epoch
+        why = f"{self.limit:g} s buy {steps} of {whole} steps: {epochs:.1f} of {whole / self.per_epoch:g} epochs"
         shape, peak = choices.schedule, choices.learning_rate
         return Phase(first=first, origin=origin, steps=steps, warmup=warmup, peak=peak, shape=shape, why=why)
