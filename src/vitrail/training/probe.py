@@ -228,7 +228,11 @@ def is_right(network: nn.Module, data: Batches) -> Bool[Tensor, "n"]:
         )
 
 
+def compared(before: Bool[Tensor, "n"], after: Bool[Tensor, "n"]) -> Added:
+    """What is right beyond what was, image by image."""
+    return Added(int((after & ~before).sum()), int((before & ~after).sum()), len(before))
+
+
 def added(before: nn.Module, after: nn.Module, data: Batches) -> Added:
     """What one network gets right beyond another."""
-    first, second = is_right(before, data), is_right(after, data)
-    return Added(int((second & ~first).sum()), int((first & ~second).sum()), len(first))
+    return compared(is_right(before, data), is_right(after, data))
