@@ -15,6 +15,7 @@ import argparse
 import copy
 import json
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -28,10 +29,13 @@ from benchmarks.planted_networks import PLACE
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.evidence import large_enough
+from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import keys_of, seed_of
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.sanity import scrambled
-from vitrail.explain.trial import trust
+from vitrail.explain.target import choose_target
+from vitrail.explain.trial import begin
+from vitrail.explain.verdict import EVIDENCE
 from vitrail.model import Model
 from vitrail.nn import ViT
 
@@ -76,25 +80,37 @@ def parts_of(name: str, condition: str, count: int, place: Path, seed: int) -> l
     return [(replace(model, network=network), some) for network, some in shared_out]
 
 
-def measure(name: str, condition: str, method: str, count: int, place: Path, pictures: int) -> dict[str, object]:
-    """p of evidence (1 where the effect is too small) and of faithfulness, and the verdict, of every picture."""
+def measure(
+    name: str, condition: str, methods: Sequence[str], count: int, place: Path, pictures: int
+) -> list[dict[str, object]]:
+    """For each method p of evidence (1 where the effect is too small) and of faithfulness, and the verdicts.
+
+    `small` counts the pictures that are exceptional among composites, and whose effect is too small: without a least
+    effect their maps could at most have been supported.
+    """
     torch.set_num_threads(1)
-    evidence, faithful, verdicts = [], [], Counter()
+    network = "shuffled-0" if condition == "shuffled" else name
+    rows = [{"network": network, "condition": condition, "method": method} for method in methods]
+    for row in rows:
+        row.update(n=0, small=0, evidence=[], faithful=[], verdicts=Counter())
     for number, (model, images) in enumerate(parts_of(name, condition, count, place, pictures)):
         for first, some in enumerate(images.split(BATCH)):
             seed = seed_of(pictures, f"{name}, {number}", first)
-            heat = METHODS[method].function(model.network, some)
-            if condition == "random":
-                values = random_maps(heat.values, 1, seed_of(seed, "in place of the map"), keys_of(some))[0]
-                heat = replace(heat, values=values.to(heat.values))
-            held = trust(model, some, heat, seed=seed)
-            large = large_enough(held.effect, held.least_effect)
-            evidence += torch.where(large, held.evidence, 1.0).tolist()
-            faithful += held.faithful.tolist()
-            verdicts.update(held.verdict)
-    network = "shuffled-0" if condition == "shuffled" else name
-    row = {"network": network, "condition": condition, "method": method, "n": len(evidence), "verdicts": dict(verdicts)}
-    return {**row, "evidence": evidence, "faithful": faithful}
+            aim = choose_target(wide(model.network(some).detach()), None)
+            trial = begin(model, some, aim, seed=seed)  # what is asked of the pictures is the same for all methods
+            p, large = trial.evidence.p, large_enough(trial.evidence.effect, trial.evidence.least)
+            for row in rows:
+                heat = METHODS[row["method"]].function(model.network, some)
+                if condition == "random":
+                    values = random_maps(heat.values, 1, seed_of(seed, "in place of the map"), keys_of(some))[0]
+                    heat = replace(heat, values=values.to(heat.values))
+                held = trial.judge(heat)
+                row["n"] += len(some)
+                row["small"] += int(((p <= EVIDENCE) & ~large).sum())
+                row["evidence"] += torch.where(large, p, 1.0).tolist()
+                row["faithful"] += held.faithful.tolist()
+                row["verdicts"].update(held.verdict)
+    return rows
 
 
 def share(rows: list[dict], limits: tuple[float, float]) -> list[float]:
@@ -119,17 +135,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where the p of all pictures go, as JSON")
     given = parser.parse_args()
     tasks = [
-        (name, condition, method, given.count, given.place, given.seed)
+        (name, condition, given.methods, given.count, given.place, given.seed)
         for condition in given.conditions
-        for method in given.methods
         for name in (given.networks if condition != "shuffled" else given.networks[:1])
     ]
     with ProcessPoolExecutor(given.workers) as pool:
-        rows = list(pool.map(measure, *zip(*tasks, strict=True)))
+        rows = [row for some in pool.map(measure, *zip(*tasks, strict=True)) for row in some]
     for method in given.methods:
         for condition in given.conditions:
             some = [row for row in rows if (row["method"], row["condition"]) == (method, condition)]
-            print(f"\n{method}, {condition}: n = {[row['n'] for row in some]}")
+            counted = {key: [row[key] for row in some] for key in ("n", "small")}
+            print(f"\n{method}, {condition}: {counted}")
             print(f"  verdicts {dict(sum((Counter(row['verdicts']) for row in some), Counter()))}")
             for evidence in (*LIMITS, 1.0):
                 cells = []
