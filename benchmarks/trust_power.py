@@ -14,6 +14,7 @@ and for every rule of a grid of limits, how often it says "supported".
 import argparse
 import copy
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -100,14 +101,18 @@ def measure(
             trial = begin(model, some, aim, seed=seed)  # what is asked of the pictures is the same for all methods
             p, large = trial.evidence.p, large_enough(trial.evidence.effect, trial.evidence.least)
             for row in rows:
+                row["n"] += len(some)
+                row["small"] += int(((p <= EVIDENCE) & ~large).sum())
+                row["evidence"] += torch.where(large, p, 1.0).tolist()
+                if not large.any():  # no map can be supported, so none is tested
+                    row["faithful"] += [math.nan] * len(some)
+                    row["verdicts"]["cannot tell"] += len(some)
+                    continue
                 heat = METHODS[row["method"]].function(model.network, some)
                 if condition == "random":
                     values = random_maps(heat.values, 1, seed_of(seed, "in place of the map"), keys_of(some))[0]
                     heat = replace(heat, values=values.to(heat.values))
                 held = trial.judge(heat)
-                row["n"] += len(some)
-                row["small"] += int(((p <= EVIDENCE) & ~large).sum())
-                row["evidence"] += torch.where(large, p, 1.0).tolist()
                 row["faithful"] += held.faithful.tolist()
                 row["verdicts"].update(held.verdict)
     return rows
