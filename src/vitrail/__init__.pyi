@@ -3,6 +3,7 @@ from .data.columns import Classes as Classes
 from .data.preprocessing import Preprocessing as Preprocessing
 from .data.vocabulary import Vocabulary as Vocabulary
 from .features.embed import embed as embed
+from .features.similar import similar as similar
 from .model import Model as Model, convert as convert, load as load, save as save
 from .nn import (
     ImageToSequence as ImageToSequence,

@@ -128,6 +128,18 @@ FLAGS = {
         "--threads",
         "--json",
     },
+    "similar": {
+        *WEIGHTS,
+        "--model",
+        "--count",
+        "--pooling",
+        "--queries",
+        "--out",
+        "--data-root",
+        "--device",
+        "--threads",
+        "--json",
+    },
     "models": {*WEIGHTS, "--classes", "--json"},
     "doctor": {*WEIGHTS, "--model", "--json"},
 }
@@ -138,6 +150,7 @@ POSITIONALS = {
     "predict": ["RUN", "[INPUTS]"],
     "explain": ["RUN", "[IMAGES]"],
     "embed": ["DATA"],
+    "similar": ["IMAGES", "DATA"],
     "models": ["[SIZE]"],
     "doctor": [],
 }

@@ -21,7 +21,7 @@ from vitrail.errors import DataError, RunError, UsageError
 from vitrail.features import embed as home, file as files, parts
 from vitrail.features.file import read_features
 from vitrail.features.parts import folder_of
-from vitrail.features.poolings import poolings_of, read_by_head
+from vitrail.features.poolings import check_pooling, poolings_of, read_by_head
 from vitrail.nn import ViT, ViTConfig, parts_of
 
 CONFIG = ViTConfig(image_size=16, patch_size=8, width=32, depth=2, heads=2, mlp_dim=32, classes=3, registers=1)
@@ -248,7 +248,12 @@ def test_poolings_are_called_what_they_are(
 ) -> None:
     model = model_of(0, slots, **changes)
     assert poolings_of(model.network) == names
-    assert read_by_head(model.network) == read
+    assert read_by_head(model.network) == check_pooling(model.network, None) == read
+    with must_raise(UsageError, named="flat"):
+        check_pooling(model.network, "flat")
+    if "class" not in names:
+        with must_raise(UsageError, named="class"):
+            check_pooling(model.network, "class")
     found, images = vitrail.embed(photos / "val", model), sorted((photos / "val").rglob("*.*"))
     with torch.no_grad():
         _, record = vitrail.run_with_record(model.network, model.tensor(images), "pooled")

@@ -222,6 +222,34 @@ class Embed(Weights):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Similar(Weights):
+    """Show the images that are most like one, how near they are, and where both agree, patch to patch.
+
+    Example: vitrail similar photo.jpg ./photos --model runs/latest
+    """
+
+    images: str = positional("An image; or a folder, a set or a file of features, of which some are asked about")
+    data: str = positional("Among which to look: a named set, folder, manifest, or a file that vitrail embed wrote")
+    model: str = option(RUN, "")
+    count: int = option("How many neighbours.", 5)
+    pooling: str | None = option("Compare class, mean or pooled; what the head reads when left out.")
+    queries: int = option("How many of many images are asked about, evenly spread.", 8)
+    out: Path | None = option("The page (.html); similar.html here when left out.")
+    data_root: Path | None = option("Where named sets lie.")
+    device: str = option("cpu, cuda, cuda:1, mps.", "auto")
+    threads: int | None = option("Processor threads; chosen by the size of the work when left out.")
+    json: bool = option("Print one JSON object: for each image its neighbours, distances, and what agrees.", False)
+
+    def __post_init__(self) -> None:
+        """Refuse neighbours by nobody, and none."""
+        if not self.model:
+            raise UsageError("no model given", f"vitrail similar {self.images} {self.data} --model runs/latest")
+        for name in ("count", "queries"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name} must be at least 1, got {getattr(self, name)}", f"--{name} 5")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Explain(Weights):
     """Show where on an image a prediction comes from.
 
@@ -252,7 +280,7 @@ class Explain(Weights):
     )
     target: str | None = option("The class to explain, by name; each image's top class when left out.")
     similar_to: Path | None = option(
-        "Of a model that describes images by numbers: what makes an image like this one; --target N is one number."
+        "What makes an image like this one, by what the head reads; without classes --target N is one number."
     )
     rather_than: str | None = option("The class that it is held against: why this one rather than that one.")
     no_trust: bool = option(

@@ -36,6 +36,7 @@ VERBS = {
     "predict": Verb("say what is on images, or write a text for each", args.Predict, "predict"),
     "explain": Verb("show where on an image a prediction comes from", args.Explain, "explain"),
     "embed": Verb("write what a network says of images before its head, as vectors", args.Embed, "embed"),
+    "similar": Verb("show the images that are most like one, and where they agree", args.Similar, "similar"),
     "models": Verb("sizes, parameters, FLOPs, and the layers of one size", args.Models, "models"),
     "doctor": Verb("versions, devices, and whether everything works here", args.Doctor, "doctor"),
 }

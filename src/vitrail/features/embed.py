@@ -78,14 +78,28 @@ def embed(
         RunError: The disk is full; what is done stays.
     """
     model = load(model) if isinstance(model, str | Path) else model
-    network, target = check_network(model.network), None if out is None else Path(out).expanduser()
+    target = None if out is None else Path(out).expanduser()
+    check_network(model.network)
     if target is not None:
         check_ending(target)
     listed = list_images(data, data_root, split)
-    describe = describing(network, patches)
     if workers is not None and not any(isinstance(listed.images(split), FileImages) for split in listed.splits):
         problem = f"workers decode files, and the images of {data} lie in memory: workers={workers} is given"
         raise UsageError(problem, f"no workers={COMMAND_LINE}the same without --workers")
+    return embed_listed(listed, model, target, patches, workers, progress)
+
+
+def embed_listed(
+    listed: Listed,
+    model: Model,
+    target: Path | None = None,
+    patches: bool = False,
+    workers: int | None = None,
+    progress: Progress = lambda done, total: None,
+) -> FeatureSet:
+    """What `embed` does, of images that are listed already."""
+    network = check_network(model.network)
+    describe = describing(network, patches)
     with evaluating(network):
         columns = _shapes(model, describe)
         about = {

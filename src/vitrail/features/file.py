@@ -62,6 +62,13 @@ class FeatureSet:
         """What was left out, one line each."""
         return tuple(self.about["unreadable"])
 
+    def select(self, rows: Sequence[int]) -> "FeatureSet":
+        """These images, in this order."""
+        chosen = (tuple(each[row] for row in rows) for each in (self.ids, self.splits, self.labels or ()) if each)
+        ids, splits, *labels = chosen
+        values = {name: value[list(rows)] for name, value in self.values.items()}
+        return FeatureSet(ids, splits, labels[0] if labels else None, values, self.about)
+
     def to_dict(self) -> dict[str, Any]:
         """All but the numbers, for JSON."""
         return {"images": len(self), "columns": dict(self.about["columns"]), **_told(self.about)}
@@ -228,7 +235,7 @@ def _read_parquet(path: Path, names: list[str]) -> dict[str, NDArray[Any]]:
     return {
         name: np.array(column.to_pylist(), dtype=str)
         if name in WORDS
-        else column.flatten().to_numpy(zero_copy_only=False)
+        else np.array(column.flatten())  # a copy that may be written to
         for name, column in columns.items()
     }
 

@@ -5,8 +5,8 @@ Whatever a reader opens; also a folder of images that nothing sorts, and a singl
 
 import hashlib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +50,21 @@ class Listed:
         column = samples.column(LABEL) if LABEL in samples.columns else None
         return tuple(column.names[value] for value in column.values) if isinstance(column, Labels) else None
 
+    def only(self, names: Iterable[str]) -> "Listed":
+        """These splits, as far as they are there, in the order that they have here."""
+        wanted = set(names)
+        return replace(self, splits={name: self.splits[name] for name in self.splits if name in wanted})
+
+    def spread(self, most: int) -> "Listed":
+        """At most so many images, evenly spread over all splits."""
+        chosen, first, splits = spread_over(len(self), most), 0, dict[str, Samples]()
+        for name, samples in self.splits.items():
+            own = [row - first for row in chosen if first <= row < first + len(samples)]
+            first += len(samples)
+            if own:
+                splits[name] = samples.select(np.array(own, dtype=np.int64))
+        return replace(self, splits=splits)
+
     def digest(self) -> str:
         """Changes when an image is added, removed, renamed, moved to another split or class, or changed in size."""
         state = hashlib.blake2b(digest_size=12)
@@ -90,7 +105,7 @@ def list_images(data: str | Path, data_root: str | Path | None = None, split: st
             there = list(found.splits)
             guess = nearest(split, there) or there[0]
             raise UsageError(f"{what} has no split {split}, it has {', '.join(there)}", f"--split {guess}")
-        found = Listed(found.data, found.data_root, {split: found.splits[split]}, found.notes)
+        found = found.only([split])
     for name in found.splits:
         if isinstance(found.splits[name].inputs, Texts):
             raise DataError(f"{what} holds texts, and features are those of images", "data with images")
@@ -118,3 +133,8 @@ def rows_of(listed: Listed, size: int) -> list[tuple[str, np.ndarray]]:
         for split, samples in listed.splits.items()
         for first in range(0, len(samples), size)
     ]
+
+
+def spread_over(count: int, most: int) -> list[int]:
+    """At most so many of the first `count` numbers, evenly spread."""
+    return [number * count // most for number in range(most)] if count > most else list(range(count))

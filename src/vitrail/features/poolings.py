@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.errors import UsageError
+from vitrail.errors import UsageError, nearest
 from vitrail.features.passes import Describe
 from vitrail.nn import ViT, features
 
@@ -39,16 +39,41 @@ def poolings_of(network: ViT) -> tuple[str, ...]:
     return both if read_by_head(network) in both else (*both, POOLED)
 
 
-@torch.no_grad()
 def read_by_head(network: ViT) -> str:
     """The name of what the head reads: by what the pooling does with tokens drawn from a seed, not by its kind."""
-    config, weights = network.config, next(network.parameters())
-    draw = torch.Generator().manual_seed(0)
-    tokens = torch.randn(2, config.tokens, config.width, generator=draw).to(weights)
-    pooled = network.pool(tokens, config.prefix)
-    if config.class_token and torch.equal(pooled, tokens[:, 0]):
+    tokens, pooled = _pooled(network)
+    if network.config.class_token and torch.equal(pooled, tokens[:, 0]):
         return CLASS
-    return MEAN if torch.equal(pooled, tokens[:, config.prefix :].mean(dim=1)) else POOLED
+    return MEAN if torch.equal(pooled, tokens[:, network.config.prefix :].mean(dim=1)) else POOLED
+
+
+def numbers_read(network: ViT) -> int:
+    """How many numbers of an image the head reads."""
+    return _pooled(network)[1].shape[1]
+
+
+@torch.no_grad()
+def _pooled(network: ViT) -> tuple[Tensor, Tensor]:
+    """Some tokens, and what the pooling makes of them."""
+    config, weights = network.config, next(network.parameters())
+    tokens = torch.randn(2, config.tokens, config.width, generator=torch.Generator().manual_seed(0)).to(weights)
+    return tokens, network.pool(tokens, config.prefix)
+
+
+def check_pooling(network: ViT, asked: str | None) -> str:
+    """The pooling that was asked for; what the head reads when None.
+
+    Raises:
+        UsageError: The network has none of that name; names those that it has.
+    """
+    there = poolings_of(network)
+    if asked is None:
+        return read_by_head(network)
+    if asked not in there:
+        lacks = "it has no class token" if asked == CLASS else f"it has {', '.join(there)}"
+        close = nearest(asked, there) or read_by_head(network)
+        raise UsageError(f"this network has no pooling '{asked}': {lacks}", f"--pooling {close}")
+    return asked
 
 
 def describing(network: ViT, patches: bool = False) -> Describe:

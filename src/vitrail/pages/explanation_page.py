@@ -22,7 +22,7 @@ KIND = "explanation"  # by which the page is known again
 FEW = 3  # maps that stand beside the picture; more stand below it
 
 
-def _defs() -> str:
+def scale_defs() -> str:
     """The two colour scales, as gradients for the legends."""
     gradients = []
     for name, scale in (("sequential", SEQUENTIAL), ("diverging", DIVERGING)):
@@ -160,7 +160,7 @@ def explanation_page(page: ExplanationPage) -> str:
     cases = cases or '<p class="empty">No picture.</p>'
     command = f"<section><h2>How it was made</h2><pre>{escape(page.command)}</pre></section>" if page.command else ""
     body = (
-        f"{_defs()}<main><header><h1>{escape(page.title)}</h1>"
+        f"{scale_defs()}<main><header><h1>{escape(page.title)}</h1>"
         f'<p class="interval">{count}, explained with the model <b>{escape(page.model)}</b>.</p></header>'
         f"{_CONTROLS}{cases}{_trust(page)}{command}</main>"
     )

@@ -60,7 +60,7 @@ def map_figure(heat: HeatView, explained: ExplainedPicture, index: int, common: 
         f'<div class="frame{" hatched" if heat.pale else ""}">'
         f'<svg {stage} viewBox="0 0 {width} {height}" role="img" aria-label="{said}">'
         f'<use class="photo" href="#grey-{index}"/>'
-        f"{layer}{_grid(height, width, rows, columns)}</svg></div>"
+        f"{layer}{grid_lines(height, width, rows, columns)}</svg></div>"
         '<p class="readout" data-hint="Point at a square or use arrow keys." hidden></p>'
         f"{_legend(heat, shown, len(explained.heats) > 1)}</div>"
         f'<div class="told">{_trusted(heat, explained)}{_sentence(heat, answer)}{parts}{notes}'
@@ -77,7 +77,7 @@ def _trusted(heat: HeatView, explained: ExplainedPicture) -> str:
     return trust_block(heat.trust, heat.explains)
 
 
-def _grid(height: int, width: int, rows: int, columns: int) -> str:
+def grid_lines(height: int, width: int, rows: int, columns: int) -> str:
     """The lines between squares, as one path."""
     across = "".join(f"M0 {height * i / rows:.4g}H{width}" for i in range(1, rows))
     down = "".join(f"M{width * i / columns:.4g} 0V{height}" for i in range(1, columns))

@@ -126,9 +126,7 @@
       clear: () => { marked.forEach((mark) => mark.remove()); marked = []; tell(""); },
       show: (row, column) => {
         marked.forEach((mark) => mark.remove());
-        const place = { x: column * wide, y: row * tall, width: wide, height: tall };
-        marked = [svg("rect", { class: "square dark", ...place }), svg("rect", { class: "square", ...place })];
-        stage.append(...marked);
+        marked = squares(stage, rows, columns, row, column);
         tell(`Row ${row + 1}, column ${column + 1}: ${values[row][column]}`);
       },
       write: () => {
@@ -150,39 +148,75 @@
     };
   };
 
+  /* Pointer and keys on a stage of patches: `go` is told (row, column), `clear` that there is none any more. */
+  const walk = (stage, rows, columns, go, clear) => {
+    const place = { row: 0, column: 0 };
+    const move = (toRow, toColumn) => {
+      place.row = clamp(toRow, 0, rows - 1);
+      place.column = clamp(toColumn, 0, columns - 1);
+      go(place.row, place.column);
+    };
+    const follow = (event) => {
+      const box = stage.getBoundingClientRect();
+      move(Math.floor(((event.clientY - box.top) / box.height) * rows),
+        Math.floor(((event.clientX - box.left) / box.width) * columns));
+    };
+    stage.setAttribute("tabindex", "0");
+    stage.setAttribute("role", "application");
+    stage.setAttribute("aria-label", `${stage.getAttribute("aria-label")}. Arrow keys move from square to square.`);
+    stage.addEventListener("pointermove", follow);
+    stage.addEventListener("pointerdown", follow);
+    stage.addEventListener("pointerleave", clear);
+    stage.addEventListener("focus", () => { if (stage.matches(":focus-visible")) move(place.row, place.column); });
+    stage.addEventListener("blur", clear);
+    stage.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") clear();
+      const step = steps[event.key];
+      if (!step) return;
+      event.preventDefault();
+      move(place.row + step[0], place.column + step[1]);
+    });
+  };
+
+  const squares = (stage, rows, columns, row, column) => {
+    const [tall, wide] = [stage.viewBox.baseVal.height / rows, stage.viewBox.baseVal.width / columns];
+    const place = { x: column * wide, y: row * tall, width: wide, height: tall };
+    const made = [svg("rect", { class: "square dark", ...place }), svg("rect", { class: "square", ...place })];
+    stage.append(...made);
+    return made;
+  };
+
+  /* Two images: the patch under the pointer is marked, and the one of the other image that is most like it. */
+  const joinPair = (pair) => {
+    const tell = readout(pair.querySelector(".readout"));
+    const numbers = (text) => text.split(",").map(Number);
+    const sides = all(".stage[data-partners]", pair).map((stage) => ({
+      stage, rows: Number(stage.dataset.rows), columns: Number(stage.dataset.columns),
+      partners: numbers(stage.dataset.partners), cosines: numbers(stage.dataset.cosines), usual: numbers(stage.dataset.usual),
+    }));
+    let marked = [];
+    const clear = () => { marked.forEach((mark) => mark.remove()); marked = []; tell(""); };
+    sides.forEach((own, side) => {
+      const other = sides[1 - side];
+      walk(own.stage, own.rows, own.columns, (row, column) => {
+        clear();
+        const at = row * own.columns + column;
+        const [toRow, toColumn] = [Math.floor(own.partners[at] / other.columns), own.partners[at] % other.columns];
+        marked = [...squares(own.stage, own.rows, own.columns, row, column),
+          ...squares(other.stage, other.rows, other.columns, toRow, toColumn)];
+        const usual = own.usual.some((value) => value > 0) ? `, usually ${own.usual[at].toFixed(2)}` : "";
+        tell(`Row ${row + 1}, column ${column + 1} is most like row ${toRow + 1}, column ${toColumn + 1}: `
+          + `cosine ${own.cosines[at].toFixed(2)}${usual}`);
+      }, clear);
+    });
+  };
+
   const joinMaps = (section) => {
     const maps = all(".map", section).map(readMap);
-    maps.forEach((map) => {
-      const place = { row: 0, column: 0 };
-      const go = (toRow, toColumn) => {
-        place.row = clamp(toRow, 0, map.rows - 1);
-        place.column = clamp(toColumn, 0, map.columns - 1);
-        maps.forEach((other) => {
-          if (other.rows === map.rows && other.columns === map.columns) other.show(place.row, place.column);
-        });
-      };
-      const clear = () => maps.forEach((other) => other.clear());
-      const follow = (event) => {
-        const box = map.stage.getBoundingClientRect();
-        go(Math.floor(((event.clientY - box.top) / box.height) * map.rows),
-          Math.floor(((event.clientX - box.left) / box.width) * map.columns));
-      };
-      map.stage.setAttribute("tabindex", "0");
-      map.stage.setAttribute("role", "application");
-      map.stage.setAttribute("aria-label", `${map.stage.getAttribute("aria-label")}. Arrow keys move from square to square.`);
-      map.stage.addEventListener("pointermove", follow);
-      map.stage.addEventListener("pointerdown", follow);
-      map.stage.addEventListener("pointerleave", clear);
-      map.stage.addEventListener("focus", () => { if (map.stage.matches(":focus-visible")) go(place.row, place.column); });
-      map.stage.addEventListener("blur", clear);
-      map.stage.addEventListener("keydown", (event) => {
-        if (event.key === "Escape") clear();
-        const step = steps[event.key];
-        if (!step) return;
-        event.preventDefault();
-        go(place.row + step[0], place.column + step[1]);
-      });
-    });
+    const clear = () => maps.forEach((other) => other.clear());
+    maps.forEach((map) => walk(map.stage, map.rows, map.columns, (row, column) => maps.forEach((other) => {
+      if (other.rows === map.rows && other.columns === map.columns) other.show(row, column);
+    }), clear));
     return maps;
   };
 
@@ -204,6 +238,7 @@
   all(".chart").forEach(readChart);
   all(".confusion").forEach(readConfusion);
   all("[data-sortable]").forEach(makeSortable);
+  all(".agreed").forEach(joinPair);
   const maps = all(".case").flatMap(joinMaps);
   all(".controls").forEach((controls) => runControls(controls, maps));
   document.documentElement.dataset.script = "ran";

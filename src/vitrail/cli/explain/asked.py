@@ -113,8 +113,8 @@ def _of_classes(model: Model, typed: Explain) -> tuple[int | None, int | None]:
         UsageError: If there is no such class, both are the same, or another model's target is named.
     """
     if typed.similar_to is not None:
-        problem = f"--similar-to is for models that describe images by numbers, and the one in {typed.run} says classes"
-        raise UsageError(problem, f"--target {shlex.quote(model.classes[0])}")
+        problem = "--similar-to explains what makes an image like another, and --target and --rather-than a class"
+        raise UsageError(problem, "one of the two")
     target = class_index(model, typed.target, "--target")
     rather_than = class_index(model, typed.rather_than, "--rather-than")
     if rather_than is not None and target == rather_than:

@@ -14,7 +14,9 @@ from vitrail.cli.explain.pictures import Lenders, find_lenders, read_pictures, w
 from vitrail.cli.output import print_json, print_table, say, warn
 from vitrail.cli.sources import leave_out, load_on
 from vitrail.data.background import FEW
+from vitrail.data.columns import Classes
 from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
+from vitrail.features.headless import headless
 from vitrail.model import Model
 from vitrail.model.vouch import changes_of
 from vitrail.pages.explanation_page import write_explanation_page
@@ -32,6 +34,9 @@ def run(typed: Explain, command: str) -> int:
     page = page_at(typed.out)
     check_writable(page)
     model = load_on(typed.run, typed.device, typed.threads, BATCH, typed, typed.images)
+    no_class = typed.target is None and typed.rather_than is None
+    if typed.similar_to is not None and no_class and isinstance(model.output, Classes):
+        model = headless(model)
     asked = check_asked(model, typed)
     problems: list[DataError] = []
     shown = read_pictures(model, typed.run, typed.images, typed.count, typed.data_root, problems)

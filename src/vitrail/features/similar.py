@@ -1,0 +1,309 @@
+"""The nearest images of some, how near they are, and where they agree: `vitrail.similar`."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from vitrail.data.images import FileImages
+from vitrail.data.readers import is_named
+from vitrail.errors import DataError, UsageError
+from vitrail.features.agreement import Agreement, Grid, agreement
+from vitrail.features.embed import Progress, embed_listed, identity
+from vitrail.features.file import FeatureSet, check_same_model, is_features, read_features
+from vitrail.features.listing import Listed, list_images, spread_over
+from vitrail.features.neighbours import NEIGHBOURS, nearest_rows
+from vitrail.features.poolings import check_network, check_pooling, numbers_read, read_by_head
+from vitrail.model import Model, load
+from vitrail.nn import evaluating, features
+from vitrail.pages.similar_page import PairView, QueryView, SideView, SimilarPage
+
+QUERIES = 8  # of many, evenly spread
+OTHERS = 8  # images that say how alike patches usually are
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbour:
+    """One of the nearest images.
+
+    Attributes:
+        name: What it is called in its data.
+        split: Which split it belongs to.
+        label: Its class; None where the data name none.
+        distance: 1 less the cosine of both images' vectors: 0 for the same direction.
+        here: Where the image that was asked about agrees with it; None where the pictures are not at hand.
+        there: The same of its own patches.
+        picture: As the model sees it; None likewise.
+        file: Where it lies; None where it is no file.
+    """
+
+    name: str
+    split: str
+    label: str | None
+    distance: float
+    here: Agreement | None = None
+    there: Agreement | None = None
+    picture: np.ndarray | None = None
+    file: Path | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, without the picture."""
+        told = {"file": self.name, "split": self.split, "label": self.label, "distance": self.distance}
+        agreed = (None if each is None else each.to_dict() for each in (self.here, self.there))
+        return {**told, **dict(zip(("here", "there"), agreed, strict=True))}
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The nearest images of one.
+
+    Attributes:
+        name: What it is called.
+        label: Its class, where known.
+        neighbours: The nearest first.
+        picture: As the model sees it; None where it is not at hand.
+        file: Where it lies; None where it is no file.
+    """
+
+    name: str
+    label: str | None
+    neighbours: tuple[Neighbour, ...]
+    picture: np.ndarray | None = None
+    file: Path | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, without the pictures."""
+        return {"file": self.name, "label": self.label, "neighbours": [one.to_dict() for one in self.neighbours]}
+
+
+@dataclass(frozen=True, eq=False)
+class Similar:
+    """The nearest images of some.
+
+    Attributes:
+        pooling: Which vectors were compared.
+        head: Whether these are what the network's head reads.
+        explained: Whether likeness by them can be explained, since they are, and as many numbers as a token has.
+        known: Among how many images.
+        found: One for each image that was asked about.
+        notes: What to know of it, one sentence each.
+    """
+
+    pooling: str
+    head: bool
+    explained: bool
+    known: int
+    found: tuple[Found, ...]
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, without pictures."""
+        queries = [one.to_dict() for one in self.found]
+        return {"pooling": self.pooling, "images": self.known, "queries": queries, "notes": list(self.notes)}
+
+    def page(self, model: str, data: str, command: str = "") -> SimilarPage:
+        """As values of a page, for `vitrail.pages.write_similar_page`.
+
+        Args:
+            model: What the model is called, as it may be typed.
+            data: What the images are called.
+            command: That made it.
+        """
+        shown = [
+            QueryView(one.name, one.label, one.picture, list(map(_pair, one.neighbours)), self._proof(model, one))
+            for one in self.found
+        ]
+        return SimilarPage(model, data, self.pooling, self.head, self.known, shown, self.notes, command)
+
+    def _proof(self, model: str, one: Found) -> str:
+        """The command that tests what the likeness to the nearest depends on; empty where none does."""
+        other = one.neighbours[0].file
+        if not self.explained or one.file is None or other is None:
+            return ""
+        return shlex.join(["vitrail", "explain", model, str(one.file), "--similar-to", str(other)])
+
+
+def _pair(one: Neighbour) -> PairView:
+    sides = tuple(
+        SideView(each.partners, each.cosines, each.usual) for each in (one.here, one.there) if each is not None
+    )
+    return PairView(one.name, one.split, one.label, one.distance, one.picture, sides)
+
+
+def similar(
+    images: str | Path,
+    data: str | Path,
+    model: str | Path | Model,
+    *,
+    count: int = NEIGHBOURS,
+    pooling: str | None = None,
+    queries: int = QUERIES,
+    data_root: str | Path | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Similar:
+    """The nearest images of an image, among those of data, by the cosine of what a network says of them.
+
+    An image that is itself among the data is no neighbour of its own.
+
+    Args:
+        images: What is asked about: an image, a folder, a set, or a file of features.
+        data: Among which neighbours are looked for: the same; a file of features is quicker.
+        model: A ViT: what `vitrail.load` opens, or a model that was loaded; the one that made the files.
+        count: How many neighbours.
+        pooling: Which vectors are compared: `class`, `mean` or `pooled`; what the head reads when None.
+        queries: How many of many images are asked about, evenly spread.
+        data_root: Where named sets lie.
+        progress: Called with images of the data that are embedded, and all.
+
+    Raises:
+        UsageError: There is no such pooling, or the model has no patches.
+        DataError: Something cannot be read, or a file holds features of another model.
+    """
+    model = load(model) if isinstance(model, str | Path) else model
+    network = check_network(model.network)
+    named = check_pooling(network, pooling)
+    for name, value in (("count", count), ("queries", queries)):
+        if value < 1:
+            raise UsageError(f"{name} must be at least 1, got {value}", f"{name}=1")
+    asked = _open(images, model, data_root if is_named(str(images)) else None, queries)
+    known = _open(data, model, data_root, progress=progress)
+    vectors = [torch.from_numpy(each.features.values[named]) for each in (known, asked)]
+    near = nearest_rows(vectors[0], vectors[1], count + 1)
+    pictures = {row: known.open(row) for row in spread_over(len(known.features), OTHERS)}
+    middle = {row: each for row, each in pictures.items() if each is not None}
+    usual = dict(zip(middle, _tokens(model, list(middle.values())), strict=True))
+    found = []
+    for query in range(len(asked.features)):
+        own = asked.key(query)  # the image itself is among its nearest, if it is there
+        pairs = zip(near.rows[query].tolist(), near.cosines[query].tolist(), strict=True)
+        rows = [(row, cosine) for row, cosine in pairs if known.key(row) != own][:count]
+        if not rows:
+            raise DataError(f"{data} holds no image but the one that is asked about", "data with others")
+        others = [usual[row] for row in usual if known.key(row) != own and row not in dict(rows)]
+        found.append(_found(model, asked, query, known, rows, others))
+    notes = tuple(dict.fromkeys((*known.notes, *asked.notes)))
+    head = named == read_by_head(network)
+    explained = head and numbers_read(network) == network.config.width
+    return Similar(named, head, explained, len(known.features), tuple(found), notes)
+
+
+# ---- images with their features
+
+
+@dataclass(frozen=True, eq=False)
+class _Opened:
+    """Features, and the images that they are of.
+
+    Attributes:
+        features: One row an image.
+        listed: Where the images are; None where they are no longer as they were.
+        notes: What to know of it, one sentence each.
+    """
+
+    features: FeatureSet
+    listed: Listed | None
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def at(self) -> dict[tuple[str, str], int]:
+        """By split and name, the number of an image in its split."""
+        if self.listed is None:
+            return {}
+        return {(split, name): row for split in self.listed.splits for row, name in enumerate(self._names(split))}
+
+    def _names(self, split: str) -> list[str]:
+        return [] if self.listed is None else self.listed.images(split).names()
+
+    def open(self, row: int) -> Image.Image | None:
+        """The image of a row; None where it is not at hand, or can no longer be read."""
+        place = self.features.splits[row], self.features.ids[row]
+        if self.listed is None or place not in self.at:
+            return None
+        try:
+            return self.listed.images(place[0]).open(self.at[place])
+        except DataError:
+            return None
+
+    def file(self, row: int) -> Path | None:
+        """Where the image of a row lies; None where it is no file, or not at hand."""
+        place = self.features.splits[row], self.features.ids[row]
+        images = None if self.listed is None or place not in self.at else self.listed.images(place[0])
+        return images.paths[self.at[place]] if isinstance(images, FileImages) else None
+
+    def key(self, row: int) -> object:
+        """Equal for the same image, wherever it is listed."""
+        file = self.file(row)
+        named = self.features.about["data"], self.features.splits[row], self.features.ids[row]
+        return named if file is None else file.resolve()
+
+    def label(self, row: int) -> str | None:
+        """The class of a row, where known."""
+        return None if self.features.labels is None else self.features.labels[row]
+
+
+def _open(
+    what: str | Path,
+    model: Model,
+    data_root: str | Path | None,
+    most: int | None = None,
+    progress: Progress = lambda done, total: None,
+) -> _Opened:
+    """Features out of a file or computed now; of at most so many images, evenly spread.
+
+    Raises:
+        DataError: A file holds those of another model.
+    """
+    path = Path(what).expanduser()
+    if not is_features(path):
+        listed = list_images(what, data_root)
+        listed = listed if most is None else listed.spread(most)
+        found = embed_listed(listed, model, progress=progress)
+        return _Opened(found, listed, (*listed.notes, *(f"Left out: {line}." for line in found.unreadable)))
+    found = read_features(path)
+    check_same_model(path, found.about, identity(model))
+    listed = _as_they_were(found)
+    gone = f"The images of {path} are no longer as they were in {found.about['data']}, so that they are not shown."
+    found = found if most is None else found.select(spread_over(len(found), most))
+    return _Opened(found, listed, () if listed is not None else (gone,))
+
+
+def _as_they_were(found: FeatureSet) -> Listed | None:
+    """The images that features are of; None where they are no longer there, or others."""
+    try:
+        listed = list_images(found.about["data"], found.about["data_root"])
+        listed = listed.only(dict.fromkeys(found.splits))
+        return listed if listed.digest() == found.about["images"] else None
+    except (DataError, UsageError):
+        return None
+
+
+def _tokens(model: Model, pictures: Sequence[Image.Image]) -> list[Grid]:
+    """The patch tokens of images, each as a grid."""
+    if not pictures:
+        return []
+    with evaluating(model.network), torch.no_grad():
+        return list(features(model.network, model.tensor(pictures)).patches.float())
+
+
+def _found(
+    model: Model, asked: _Opened, query: int, known: _Opened, rows: Sequence[tuple[int, float]], others: Sequence[Grid]
+) -> Found:
+    """One image with its neighbours, and where they agree, as far as the pictures are at hand."""
+    opened = [asked.open(query), *(known.open(row) for row, _ in rows)]
+    tokens = iter(_tokens(model, [each for each in opened if each is not None]))
+    grids = [None if each is None else next(tokens) for each in opened]
+    shown = [None if each is None else model.preprocessing.to_array(each) for each in opened]
+    neighbours = []
+    for (row, cosine), grid, picture in zip(rows, grids[1:], shown[1:], strict=True):
+        own, here, there = grids[0], None, None
+        if own is not None and grid is not None:
+            here, there = agreement(own, grid, others), agreement(grid, own, others)
+        told = known.features.ids[row], known.features.splits[row], known.label(row), max(0.0, 1 - cosine)
+        neighbours.append(Neighbour(*told, here, there, picture, known.file(row)))
+    return Found(asked.features.ids[query], asked.label(query), tuple(neighbours), shown[0], asked.file(query))
