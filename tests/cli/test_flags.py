@@ -80,7 +80,7 @@ FLAGS = {
         "--out",
         "--json",
     },
-    "evaluate": {*WEIGHTS, "--split", "--data-root", "--strict", "--device", "--threads", "--json"},
+    "evaluate": {*WEIGHTS, "--neighbours", "--split", "--data-root", "--strict", "--device", "--threads", "--json"},
     "predict": {
         *WEIGHTS,
         "--count",

@@ -31,6 +31,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         **FOREIGN,
         **SIZE,
         "split": ("--split all", "--split train"),
+        "neighbours": ("", "--neighbours 3"),
         "data_root": ("", "--data-root {empty}"),
         "strict": ("", "--strict"),
     },
@@ -90,8 +91,9 @@ WRITES = {
 }
 REFUSED = {  # beside `device`, which is not there, `data_root`, since no set lies anywhere here, and FOREIGN
     ("predict", "photos"): {"count", "beam", "sample", "temperature", "seed"},
-    ("evaluate", "strings"): {*SIZE},
-    ("evaluate", "sort-digits"): {*SIZE},
+    ("evaluate", "photos"): {"neighbours"},  # of data that is not split
+    ("evaluate", "strings"): {"neighbours", *SIZE},
+    ("evaluate", "sort-digits"): {"neighbours", *SIZE},
     ("predict", "strings"): {"count", *SIZE},
     ("predict", "sort-digits"): {"count", *SIZE},
     ("explain", "digits"): {"similar_to", "channels", *TRUSTED},

@@ -131,6 +131,9 @@ class Evaluate(Weights):
         "",
     )
     split: str | None = option("train, validation, test or all; test when there is one.")
+    neighbours: int | None = option(
+        "Let so many training images vote, too, by cosine of each pooling: takes a pass over the training images."
+    )
     data_root: Path | None = option("Where named sets lie.")
     strict: bool = option(
         "Exit with 3 when the data has classes that the model does not know, or unreadable images.",

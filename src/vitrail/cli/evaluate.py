@@ -20,7 +20,14 @@ def run(typed: Evaluate, command: str) -> int:
     """Evaluate, and print the counts."""
     check_objects(typed.run, typed.data or None, {})
     model = load_on(typed.run, typed.device, typed.threads, 256, typed)
-    result = evaluate(model, typed.data or None, run=typed.run, data_root=typed.data_root, split=typed.split)
+    result = evaluate(
+        model,
+        typed.data or None,
+        run=typed.run,
+        data_root=typed.data_root,
+        split=typed.split,
+        neighbours=typed.neighbours,
+    )
     if typed.json:
         print_json({"model": typed.run, "data": result.data, **result.to_dict(), "notes": list(result.notes)})
     else:

@@ -10,18 +10,21 @@ from torch import nn
 
 from vitrail.data.batches import Batches
 from vitrail.data.columns import Texts
-from vitrail.data.dataset import TEST, VALIDATION, Dataset, Samples, Split, make_dataset, match_split
+from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Dataset, Samples, Split, make_dataset, match_split
 from vitrail.data.loader import open_loader
 from vitrail.data.readers import Reader, check_root, is_named, read
 from vitrail.data.vocabulary import Vocabulary
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, UsageError, counted
+from vitrail.features.held_out import check_splits, neighbours_of
 from vitrail.model import Model, load, open_model, own_of
 from vitrail.nn import Parts
 from vitrail.nn.twin import evaluating
 from vitrail.own import check_given
+from vitrail.pages.views import Table
 from vitrail.runtime import processors
 from vitrail.tasks import Result, Task, check_column
 from vitrail.tasks.task import unit_of
+from vitrail.text import percent
 from vitrail.training.contracts import read_own
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import read_yaml, settings_from_dict
@@ -42,6 +45,7 @@ def evaluate(
     network: nn.Module | None = None,
     parts: Parts | None = None,
     reader: Reader | None = None,
+    neighbours: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Result:
     """Count how often a model is right; each sample counts once.
@@ -56,6 +60,8 @@ def evaluate(
         network: and
         parts:.
         reader: What reads `data`, of one's own.
+        neighbours: How many training images vote for the class of each, too, by cosine of each pooling of a ViT: a pass
+            over the training images and one more over those that are evaluated; None for no such vote.
         progress: Called with the number of samples done.
 
     Raises:
@@ -68,7 +74,25 @@ def evaluate(
     elif any(each is not None for each in (task, network, parts)):
         raise UsageError("a model that was loaded has its task, network and parts, and another is given", "its folder")
     found = open_for(model, run, data, None if data_root is None else Path(data_root), split, reader)
-    return replace(evaluate_split(model, found, progress=progress), data=found.name, notes=found.notes)
+    train = None
+    if neighbours is not None:  # refused before anything is counted
+        check_splits(model, found, neighbours)
+        train = open_for(model, run, data, None if data_root is None else Path(data_root), TRAIN, reader)
+    result = replace(evaluate_split(model, found, progress=progress), data=found.name, notes=found.notes)
+    if neighbours is None or train is None:
+        return result
+    return _with_neighbours(result, neighbours_of(model, train, found, neighbours))
+
+
+def _with_neighbours(result: Result, found: Mapping[str, Any]) -> Result:
+    """The result with what neighbours say, in its JSON and as a table."""
+    head = f"{found['count']}-NN among {counted(found['train_images'], 'training image')} ({found['seconds']:.1f} s)"
+    rows = [
+        (name, percent(each["accuracy"], 2), " to ".join(percent(end, 2) for end in each["interval"]))
+        for name, each in found["poolings"].items()
+    ]
+    table = Table("Nearest neighbours", (head, "accuracy", "95 % interval"), tuple(rows))
+    return replace(result, details={**result.details, "neighbours": dict(found)}, tables=(*result.tables, table))
 
 
 def check_objects(run: str | Path, data: str | None, given: Mapping[str, object]) -> None:
