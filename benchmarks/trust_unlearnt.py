@@ -7,8 +7,9 @@ drawn anew or shuffled, how often "supported", and how often each question alone
     composites    the number is exceptional among pictures put together of patches alone (5 %)
     evidence      and among surrogates of the picture too, with the least effect: the first question
     supported     and the map is faithful
+    small         exceptional among composites, with too small an effect: all that the least effect can have taken
 
-The background is the run's own. With weights that hold nothing, all three should be near 5 % or below.
+The background is the run's own. With weights that hold nothing, the first three should be near 5 % or below.
 """
 
 import argparse
@@ -39,7 +40,7 @@ from vitrail.explain.without_evidence import composites_of
 from vitrail.model import Model
 from vitrail.training.setup import open_data
 
-COLUMNS = ("composites", "evidence", "supported")
+COLUMNS = ("composites", "evidence", "supported", "small")
 
 
 def held_out(model: Model, data: str, root: Path | None, count: int) -> Tensor:
@@ -61,9 +62,12 @@ def measure(model: Model, images: Tensor, method: str, seed: int) -> dict[str, f
     alone = composites_of(network, images, donor(donors), range(499), seed)
     among = ranked(as_high(logits, choose_target(logits, None), alone, len(donors)), 499)
     held = trust(model, images, METHODS[method].function(network, images), seed=seed)
-    found = (among <= EVIDENCE, (held.evidence <= EVIDENCE) & large_enough(held.effect, held.least_effect))
+    rare, large = held.evidence <= EVIDENCE, large_enough(held.effect, held.least_effect)
+    composites, evidence, small = (
+        float(one.double().mean()) for one in (among <= EVIDENCE, rare & large, rare & ~large)
+    )
     supported = Counter(held.verdict)["supported"] / len(images)
-    return dict(zip(COLUMNS, [*(float(one.double().mean()) for one in found), supported], strict=True))
+    return dict(zip(COLUMNS, (composites, evidence, supported, small), strict=True))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
