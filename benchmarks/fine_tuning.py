@@ -42,7 +42,7 @@ def digits(data: Path, folder: Path) -> Path:
         return folder
     for part, name, count in (("train", "train", LABELS), ("val", "t10k", HELD_OUT)):
         images, labels = (
-            np.frombuffer(gzip.open(data / "mnist" / f"{name}-{kind}.gz").read(), np.uint8, offset=offset)
+            np.frombuffer(gzip.decompress((data / "mnist" / f"{name}-{kind}.gz").read_bytes()), np.uint8, offset=offset)
             for kind, offset in (("images-idx3-ubyte", 16), ("labels-idx1-ubyte", 8))
         )
         for index in sorted(np.random.default_rng(0).permutation(len(labels))[:count]):
