@@ -170,13 +170,13 @@ CASES: list[Case] = [
     # runs and models
     ("evaluate {runs}/photo", DATA, "{runs}/photo"),
     ("predict {root}/nothing {photo}", DATA, "{root}/nothing"),
-    ("predict {empty} {photo}", DATA, "{empty} config.json"),
+    ("predict {empty} {photo}", DATA, "{empty} weights"),
     ("predict {unfinished} {photo}", DATA, "{unfinished}"),
     ("train digits --out {run}", USAGE, "{run}"),
     ("train digits --out {photos}", USAGE, "{photos}"),
     ("train digits --out {photo}", USAGE, "{photo}"),
     ("train digits --out {photos} --resume auto", USAGE, "{photos} config.yaml"),
-    ("train {photos} --out {run} --resume auto --epochs 9", USAGE, "{run} epochs 1 9"),
+    ("train {photos} --out {run} --resume auto --batch-size 9", USAGE, "{run} batch_size 9"),
     ("train digits --out {run} --resume auto", USAGE, "{run} data digits"),
     # nothing of the user's is written over
     ("predict {run} {photo} --out {photo}", USAGE, "{photo} CSV"),

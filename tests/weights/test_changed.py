@@ -24,6 +24,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import digest_of
 from vitrail.errors import UsageError
 from vitrail.model.origin import look_at
+from vitrail.model.vouch import NOBODY_HEAD
 from vitrail.tasks.features import Numbers
 from vitrail.weights import known as knowing
 from vitrail.weights.known import drawn_images, fingerprint, shown
@@ -216,7 +217,9 @@ def test_a_head_of_known_weights(vouched: Path) -> None:
     new = vitrail.load(vouched, told={"heads": 3, "classes": 4})
     assert new.preprocessing == READS
     assert new.facts["licence"] == "mit"
-    assert "a row" not in new.facts["vouched"]
+    assert new.facts["vouched"].startswith(NOBODY_HEAD)
+    assert "name" not in new.facts
+    assert "assumed" not in new.facts, "who vouched for the rest knows it"
     with must_raise(UsageError):
         vitrail.load(vouched, told={"heads": 4, "classes": 4})
 

@@ -59,7 +59,10 @@ def read_tensors(file: Path, hint: str) -> dict[str, Tensor]:
         DataError: It is missing or damaged, or larger than memory allows.
     """
     try:
-        header, size = _header(file), file.stat().st_size
+        (header, start), size = _header(file), file.stat().st_size
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        if (whole := start + max(ends, default=0)) != size:
+            raise ValueError(f"by its header it has {whole:,} bytes, and there are {size:,}")
         numbers = sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
         if numbers > 2 * size:  # the smallest kind of number has four bits
             raise ValueError(f"its shapes have {numbers:,} numbers, the file has {size:,} bytes")
@@ -100,8 +103,8 @@ def check_size(path: Path, size: int) -> None:
         raise DataError(problem, "a machine with more memory, or a smaller network")
 
 
-def _header(file: Path) -> dict[str, Any]:
-    """The header, read only where its length fits the file; raises ValueError where it is none."""
+def _header(file: Path) -> tuple[dict[str, Any], int]:
+    """The header and where the numbers begin; read only where its length fits the file, else a ValueError."""
     size = file.stat().st_size
     with file.open("rb") as handle:
         length = int.from_bytes(handle.read(8), "little")
@@ -110,7 +113,7 @@ def _header(file: Path) -> dict[str, Any]:
         header = json.loads(handle.read(length), object_pairs_hook=_unique)
     if not isinstance(header, dict) or len(header) > MOST_TENSORS:
         raise ValueError(f"its header is no list of at most {MOST_TENSORS:,} tensors")
-    return header
+    return header, 8 + length
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

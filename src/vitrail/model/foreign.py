@@ -140,8 +140,9 @@ def _model(
         **({"told": words_of(origin.said)} if origin.said else {}),
         **({"trained_with": _statistics_words(row.preprocessing)} if row and _differ(row.preprocessing, reads) else {}),
         **({"class_names": named} if named else {}),
-        **({"assumed": "; ".join(assumed)} if assumed and not row else {}),
+        **({"assumed": "; ".join(assumed)} if assumed and not (row or origin.below) else {}),
         **({"left_out": ", ".join(converted.skipped)} if converted.skipped else {}),
+        **({"unpickled": found.facts["unpickled"]} if "unpickled" in found.facts else {}),
         **converted.changed,
         "vouched_weights": digest_of(network.state_dict()),
     }
@@ -189,14 +190,15 @@ def _output(found: Found, converted: Converted, row: Known | None, given: Sequen
     count = converted.network.config.classes
     if given is None and (count in (0, 1) or converted.told.get("projection")):  # one logit is no class among others
         return Numbers(outputs_of(converted.network.config)), ""
-    if given is not None and count == len(given) == 1:
+    asked = None if given is None else checked_names(given)
+    if asked is not None and count == len(asked) == 1:
         problem = "one class name for one logit, which cannot choose among classes; it is given as a number"
         raise UsageError(problem, f"load without classes={COMMAND_LINE}the same without --class-names")
     stated = (found.config or {}).get("label_names") or converted.told.get("names") or found.facts.get("classes")
     if not isinstance(stated, list | tuple) or not all(isinstance(name, str) for name in stated):
         stated = ()
-    if given is not None:
-        names, source = checked_names(given), ""
+    if asked is not None:
+        names, source = asked, ""
     elif row is not None and row.classes == "imagenet":
         names, source = imagenet_names(), ""
     elif stated and len(stated) == count:

@@ -20,7 +20,7 @@ from vitrail.data.hugging_face import from_hugging_face
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import is_finite, read_tensors
 from vitrail.data.vocabulary import Vocabulary
-from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError, nearest
+from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError, counted, nearest
 from vitrail.io import read_json
 from vitrail.model.model import Model, resized
 from vitrail.nn import STANDARD, Parts, parts_of
@@ -214,10 +214,14 @@ def _fill(network: Any, tensors: dict[str, Tensor], file: Path, timm: bool) -> N
     if wanted != found:
         wrong = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
         shown = ", ".join(f"{name} {found.get(name)} for {wanted.get(name)}" for name in wrong[:5])
-        raise DataError(f"{file}: {len(wrong)} tensors do not fit the network: {shown}", SAVED_AGAIN)
+        raise DataError(
+            f"{file}: {counted(len(wrong), 'tensor does', 'tensors do')} not fit the network: {shown}", SAVED_AGAIN
+        )
     bad = [name for name, _ in network.named_parameters() if not is_finite(tensors[name])]
     if bad:
-        raise DataError(f"{file}: {len(bad)} tensors hold NaN or infinity, first {bad[0]}", SAVED_AGAIN)
+        raise DataError(
+            f"{file}: {counted(len(bad), 'tensor holds', 'tensors hold')} NaN or infinity, first {bad[0]}", SAVED_AGAIN
+        )
     network.load_state_dict(tensors)
 
 
@@ -232,7 +236,9 @@ def _not_a_model(path: Path) -> DataError:
             f"{path} is a run that has not come to its end, so it holds no model yet",
             f"the command in {path / 'command.txt'} with --out {path} --resume auto",
         )
-    return DataError(f"{path} holds no model: neither {CONFIG} nor model/{CONFIG}", "the folder `vitrail train` wrote")
+    inside = f"neither {CONFIG} nor model/{CONFIG}" if any(path.iterdir()) else "it is empty"
+    hint = f"a run or model folder, or one with {CONFIG} and model.safetensors, as hubs lay weights out"
+    return DataError(f"{path} holds no model and no weights: {inside}", hint)
 
 
 def _is_model(folder: Path) -> bool:

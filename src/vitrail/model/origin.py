@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from vitrail.errors import DataError, UsageError, VitrailError
-from vitrail.model.vouch import NOBODY
+from vitrail.model.vouch import NOBODY, NOBODY_HEAD
 from vitrail.weights import convert as conversion
 from vitrail.weights.convert import Converted
 from vitrail.weights.files import read
@@ -28,6 +28,7 @@ class Origin:
         converted: Their network, and how it was made.
         known: Who vouches for them; None where nobody does.
         said: What a person told of them, by name.
+        below: Who vouches for all below a head that was made anew.
         doubt: Whether nothing says by whose rule their positions are resized.
     """
 
@@ -36,6 +37,7 @@ class Origin:
     known: Known | None
     said: Mapping[str, Any]
     doubt: bool = False
+    below: Known | None = None
 
     @property
     def vouched(self) -> str:
@@ -44,6 +46,8 @@ class Origin:
             return f"{self.known.name}: answers as {self.known.by} did, gap {self.known.gap:.0e}"
         if self.converted.gap is not None:
             return f"answers as the live network does, gap {self.converted.gap:.0e}"
+        if self.below is not None:
+            return f"{NOBODY_HEAD}; {self.below.name} below it, and how images go in, as {self.below.by} had them"
         return NOBODY
 
     @property
@@ -91,7 +95,7 @@ def _headed(origin: Origin) -> Origin:
     found = replace(origin.found, facts={**origin.found.facts, "classes": (), **beside})
     if found.config and "label_names" in found.config:
         found = replace(found, config={**found.config, "label_names": ()})
-    return replace(origin, found=found, converted=conversion.with_head(converted, classes), known=None)
+    return replace(origin, found=found, converted=conversion.with_head(converted, classes), known=None, below=row)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from vitrail.data.tensor_files import digest_of
 from vitrail.nn import ViT
 
 NOBODY = "nobody vouches for these weights"
+NOBODY_HEAD = "nobody vouches for the head"
 NAMES = ("name", "vouched", "vouched_weights", "changed_weights")  # facts that hold for certain numbers only
 CHANGES = ("weights", "head", "resized", "grey")  # facts that say what is not as it was
 
@@ -54,6 +55,7 @@ def holding(facts: Mapping[str, Any], digest: str) -> dict[str, Any]:
 def origin_words(facts: Mapping[str, Any]) -> list[str]:
     """Of other people's weights: who vouches, what was changed or taken for granted, in sentences; else nothing."""
     found = [f"{facts['vouched']}; licence {facts.get('licence', 'not stated')}"] if facts.get("vouched") else []
+    found += [facts["unpickled"]] if "unpickled" in facts else []
     found += [f"changed, {change}" for change in changes_of(facts)]
     found += [f"taken for granted: {facts['assumed']}"] if "assumed" in facts else []
     found += [f"taken for granted: class names are {facts['class_names']}"] if "class_names" in facts else []

@@ -198,7 +198,11 @@ def with_head(converted: Converted, classes: int) -> Converted:
     family = next(family for family in FAMILIES if family.name == converted.family)
     gone = sources(family, converted.used, HEADS)
     why = "of the head for which a new one is made" if classes else "of the head, which is left out as told"
-    head = f"made anew for {classes} classes, and untrained" if classes else "none, as told"
+    head = (
+        f"made anew for {classes} classes and untrained, so that its answers are drawn at random"
+        if classes
+        else "none, as told"
+    )
     left = f"; that of {old.config.classes} outputs is left out" if old.config.classes else ""
     return replace(
         converted,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vitrail.errors import DataError, some_of
+from vitrail.errors import DataError, counted, some_of
 
 Tensors = dict[str, Tensor]
 Facts = Mapping[str, Any]  # fields of ViTConfig, and `pooling`, which is told or assumed, never seen
@@ -184,7 +184,8 @@ def renamed(family: Family, tensors: Mapping[str, Tensor], where: str) -> Rename
             used |= dict.fromkeys(theirs)
     left = [full for short, full in names.items() if short not in used]
     if left:
-        problem = f"{where}: {len(left)} tensors are none that a plain ViT of {family.name} has: {some_of(left, 5)}"
+        these = counted(len(left), "tensor is", "tensors are")
+        problem = f"{where}: {these} none that a plain ViT of {family.name} has: {some_of(left, 5)}"
         raise DataError(problem, "the weights of a plain ViT; docs/weights.md lists what opens")
     return Renamed(found, tuple(names[short] for short in used), skipped)
 

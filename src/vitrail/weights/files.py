@@ -26,7 +26,7 @@ import torch
 from safetensors import safe_open
 
 from vitrail.data.tensor_files import MOST_TENSORS, check_size, read_tensors
-from vitrail.errors import DataError, VitrailError, some_of
+from vitrail.errors import DataError, VitrailError, counted, some_of
 from vitrail.io import read_json, user_cache
 from vitrail.weights.family import Tensors
 from vitrail.weights.kinds import ARRAYS, INDEX, PICKLES, SAFE
@@ -105,7 +105,7 @@ def _of_index(path: Path) -> Tensors:
             found[key] = tensor
     lost = [key for key in places if key not in found]
     if lost:
-        raise DataError(f"{path} names {len(lost)} tensors that no file holds: {some_of(lost, 3)}", HINT)
+        raise DataError(f"{path} names {counted(len(lost), 'tensor')} that no file holds: {some_of(lost, 3)}", HINT)
     return found
 
 
@@ -142,6 +142,8 @@ def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> torch.Tensor:
         version = np.lib.format.read_magic(file)
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         shape, _, kind = readers[version](file)
+        if kind.hasobject:
+            raise ValueError(f"{entry.filename} holds Python objects, and weights are numbers")
         if file.tell() + math.prod(shape) * kind.itemsize != entry.file_size:
             raise ValueError(f"{entry.filename} is not as large as its header says")
     with archive.open(entry) as packed:
@@ -152,11 +154,16 @@ def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> torch.Tensor:
     return torch.from_numpy(whole)
 
 
+def unpickled() -> Path:
+    """Where the tensors of pickles are kept."""
+    return user_cache() / "unpickled"
+
+
 def _of_pickle(path: Path) -> Weights:
     """The tensors of a pickle, by way of a safetensors file that is made once, in a process of its own."""
     with path.open("rb") as file:
         known = hashlib.file_digest(file, "sha256").hexdigest()
-    folder = user_cache() / "unpickled"
+    folder = unpickled()
     kept = folder / f"{known}{SAFE}"
     if kept.is_file():
         with contextlib.suppress(DataError):  # made again where it is damaged

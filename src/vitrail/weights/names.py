@@ -18,6 +18,7 @@ from typing import Any
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.io import read_json
+from vitrail.weights.files import unpickled
 from vitrail.weights.kinds import CONFIG, HUBS, INDEX, LIVE, PREPROCESSOR, WEIGHTS, is_pickle, meant
 from vitrail.weights.others import ELSE, why_not
 from vitrail.weights.published import timm_table
@@ -57,7 +58,8 @@ def find(name: str | Path) -> Found:
     found = _found(name)
     if is_pickle(found.weights):
         told = f"{found.origin} (a pickle: a process of its own read it and kept it as safetensors)"
-        return replace(found, origin=told)
+        kept = f"a process of its own read the pickle {found.weights}, and its tensors are kept in {unpickled()}"
+        return replace(found, origin=told, facts={**found.facts, "unpickled": kept})
     return found
 
 
@@ -156,7 +158,8 @@ def _of_hub(name: str, called: str = "", about: str = "") -> Found:
     called = called or f"hf:{name}"
     about = about or f"size and licence stand at huggingface.co/{repository}"
     wanted = {"repo_id": repository, "revision": revision or None}
-    place = f"the folder of {repository}, with {CONFIG} and model.safetensors, in place of the name"
+    kept = Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
+    place = f"hf download {repository}, where there is a network, for {kept}; or a folder with its {CONFIG} and weights"
     try:
         try:
             folder = Path(snapshot_download(**wanted, allow_patterns=list(BESIDE), local_files_only=True))
@@ -178,7 +181,7 @@ def _of_hub(name: str, called: str = "", about: str = "") -> Found:
     except VitrailError:
         raise
     except Exception as error:  # of the hub, of the network and of what lies between
-        where = f"{constants.HF_HUB_CACHE} does not hold it"
+        where = f"{kept} does not hold it"
         why = "the hub is to stay offline" if offline() else f"the hub cannot be reached ({type(error).__name__})"
         raise DataError(f"{called} ({about}) is not on this machine: {where}, and {why}", place) from error
     return _of_folder(folder, f"hf:{repository} at revision {folder.name}")

@@ -252,10 +252,12 @@ def _hold(found: Tensors, config: ViTConfig, parts: Parts, where: str) -> None:
         )
     other = [f"{name} {tensor.dtype}" for name, tensor in found.items() if not tensor.is_floating_point()]
     if other:
-        problem = f"{where}: {len(other)} tensors are of a kind that no weights are: {some_of(other, 5)}"
+        these = counted(len(other), "tensor is", "tensors are")
+        problem = f"{where}: {these} of a kind that no weights are: {some_of(other, 5)}"
         raise DataError(problem, "weights that are not quantized")
     bad = [name for name, tensor in found.items() if not is_finite(tensor.float())]
     if bad:
         raise DataError(
-            f"{where}: {len(bad)} tensors hold NaN or infinity: {some_of(bad, 5)}", "another copy of the file"
+            f"{where}: {counted(len(bad), 'tensor holds', 'tensors hold')} NaN or infinity: {some_of(bad, 5)}",
+            "another copy of the file",
         )

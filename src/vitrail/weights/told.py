@@ -85,7 +85,7 @@ def checked(told: Mapping[str, Any] | None) -> dict[str, Any]:
     for name in found:
         if name not in known:
             close = nearest(str(name), known)
-            hint = telling(**{close: found[name]}) if close else f"one of {', '.join(known)}"
+            hint = telling(**{close: found[name]}) if close else f"{telling(heads=12)}, or another field of ViTConfig"
             raise UsageError(f"told has '{name}', which no network has", hint)
     for name, value in found.items():
         if name in STATISTICS:
