@@ -23,6 +23,7 @@ FLAGS = {
         "--told",
         "--init",
         "--probe",
+        "--lora",
         "--size",
         "--image-size",
         "--epochs",

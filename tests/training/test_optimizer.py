@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from tests.training.lab import CHOICES, NOISY, fresh, weights
 from vitrail.nn import ViT
 from vitrail.training.loop import gradient_norms
-from vitrail.training.optimizer import Average, decay_groups, make_optimizer
+from vitrail.training.optimizer import Average, groups_of, make_optimizer, parameter_rules
 from vitrail.training.schedule import Schedule
 from vitrail.training.settings import Optimization
 
@@ -19,7 +19,7 @@ FULL = replace(NOISY, distillation_token=True, registers=2)
 
 def test_only_matrices_decay() -> None:
     network = ViT(FULL)
-    decayed, kept = decay_groups(network, 0.3)
+    decayed, kept = groups_of(network, parameter_rules(network, replace(CHOICES, weight_decay=0.3)))
     assert (decayed["weight_decay"], kept["weight_decay"]) == (0.3, 0.0)
     name_of = {id(parameter): name for name, parameter in network.named_parameters()}
     names = {name_of[id(parameter)] for parameter in decayed["params"]}
@@ -35,7 +35,11 @@ def test_only_matrices_decay() -> None:
 def test_frozen_parameters_are_in_no_group() -> None:
     network = ViT(FULL)
     network.patch_embed.requires_grad_(False)
-    grouped = {id(parameter) for group in decay_groups(network, 0.1) for parameter in group["params"]}
+    grouped = {
+        id(parameter)
+        for group in groups_of(network, parameter_rules(network, CHOICES))
+        for parameter in group["params"]
+    }
     assert not grouped & {id(parameter) for parameter in network.patch_embed.parameters()}
 
 
@@ -45,7 +49,7 @@ def test_steps_equal_torch_s_plain_adamw(weight_decay: float) -> None:
     ours, theirs = fresh(FULL, choices).network.double(), fresh(FULL, choices).network.double()
     fused = make_optimizer(ours, choices)
     plain = torch.optim.AdamW(
-        decay_groups(theirs, weight_decay), lr=0.01, betas=(0.8, 0.95), fused=False, foreach=False
+        groups_of(theirs, parameter_rules(theirs, choices)), lr=0.01, betas=(0.8, 0.95), fused=False, foreach=False
     )
     generator = torch.Generator().manual_seed(0)
     for _ in range(5):

@@ -55,6 +55,7 @@ OTHERS = {
     "data_root": Path("elsewhere"),
     "init": "nowhere.safetensors",
     "probe": True,
+    "lora": 4,
 }
 ELSEWHERE = {"config", "resume"}  # what they do is not a setting: tests/training/test_settings.py, test_job.py
 TEACHING = {
@@ -108,7 +109,7 @@ TOGETHER = {
 ALONE = {"seed": "weights"}
 SETTLED = {"size", "max_time"}  # a network of the table takes too long here; a limit: tests/training/test_schedule.py
 # another task; a device that is not there; files that are nowhere; a probe of nothing (tests/training/test_initial.py)
-REFUSED = {"task", "device", "data_root", "init", "probe"}
+REFUSED = {"task", "device", "data_root", "init", "probe", "lora"}
 
 TINY = {
     "ViT": "network: {patch_size: 4, width: 8, depth: 1, heads: 2, mlp_dim: 16}\n",

@@ -156,6 +156,7 @@ CHANGES = {
     "task": ("sequences", "task: classify -> sequences"),
     "init": ("weights.safetensors", "source: None -> weights.safetensors"),
     "probe": (True, "probe: False -> True"),
+    "lora": (8, "lora: 0 -> 8"),
 }
 
 

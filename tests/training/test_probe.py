@@ -22,6 +22,7 @@ from vitrail.training.probe import (
     logistic,
     put_into_heads,
 )
+from vitrail.training.settings import Optimization
 
 TINY = ViTConfig(image_size=8, patch_size=4, classes=3, width=12, depth=1, heads=2, mlp_dim=16, channels=1)
 
@@ -120,13 +121,13 @@ def test_the_interval_of_a_paired_difference_covers_it() -> None:
 
 
 def test_layers_of_a_decayed_rate() -> None:
-    from vitrail.training.optimizer import decay_groups, layer_of
+    from vitrail.training.optimizer import groups_of, layer_of, parameter_rules
 
     network = ViT(ViTConfig.from_dict({**vars(TINY), "depth": 3}))
     names = {id(parameter): name for name, parameter in network.named_parameters()}
 
     def scales(decay: float) -> dict[str, float]:
-        groups = decay_groups(network, 0.1, decay)
+        groups = groups_of(network, parameter_rules(network, Optimization(layer_decay=decay)))
         return {names[id(each)]: group["scale"] for group in groups for each in group["params"]}
 
     found = scales(0.5)
@@ -136,7 +137,7 @@ def test_layers_of_a_decayed_rate() -> None:
     for name, power in by_hand.items():
         assert found[name] == pytest.approx(0.5**power), name
     assert set(scales(1.0).values()) == {1.0}
-    assert len(decay_groups(network, 0.1, 1.0)) == 2
+    assert len(parameter_rules(network, Optimization())) == 2
     assert layer_of("head_dist.bias", 3) == 4
 
 

@@ -85,6 +85,7 @@ class Distill(Told, DistillOptions):
     size: str | None = hidden("--student")
     init: str | None = hidden("vitrail train --init")
     probe: bool = hidden("vitrail train --init", False)
+    lora: int | None = hidden("vitrail train --init")
     out: Path | None = option("The run folder; a new one below runs/ when left out.")
     json: bool = option("Print the result as one JSON object.", False)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from vitrail.data.batches import Batches
 from vitrail.data.preprocessing import Preprocessing
@@ -21,12 +22,12 @@ from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
 from vitrail.text import percent
 from vitrail.training.asked import Asked
+from vitrail.training.lora import HEADS, adapt, freeze, merged
 from vitrail.training.probe import Probed, added
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import Initial, Optimization, Settings
 from vitrail.weights.told import checked, words_of
 
-HEADS = "head.", "head_dist."
 KNOWN_WELL, STRONGER = 0.9, 10.0  # of the images told right by cross-validation; below it the rate is so much higher
 
 
@@ -45,7 +46,13 @@ def open_source(asked: Asked) -> Model | None:
             raise UsageError("told= is for weights that a training starts from, and none are named", "init=")
         if options.probe:
             raise UsageError("--probe trains a head on a network that is there, and none is named", "--init timm:NAME")
+        if options.lora is not None or asked.given.get("optimization", {}).get("lora"):
+            raise UsageError("--lora adapts a network that is there, and none is named", "--init timm:NAME")
         return None
+    if options.lora is not None and options.lora < 1:
+        raise UsageError(f"--lora is a rank of at least 1, got {options.lora}", "--lora 8")
+    if options.lora is not None and (options.probe or stored.get("probe")):
+        raise UsageError("--probe trains the head alone, and --lora adapters beside it", "one of the two")
     if asked.request is not None:
         raise UsageError(f"a student starts from nothing, and {source} is to start it", "vitrail train with --init")
     if options.size is not None:
@@ -127,7 +134,7 @@ def check_begun(path: Path, settings: Settings, asked: Asked) -> None:
 
 def write_start(folder: RunFolder, model: Model, probed: Probed) -> None:
     """Put what a training starts from into its folder: a model with the head of the probe, and what that is worth."""
-    save(model, folder.probe)
+    save(replace(model, network=merged(model.network)), folder.probe)
     folder.write_json("probe.json", probed.to_dict())
 
 
@@ -161,6 +168,17 @@ def better(
     return replace(trained, network=network, facts={**trained.facts, "kept": found["kept"]}), found
 
 
+def freeze_or_adapt(network: nn.Module, settings: Settings) -> None:
+    """Leave to training what the settings leave to it: all, the heads, or these and adapters of some rank."""
+    if settings.initial is None:
+        return
+    assert isinstance(network, ViT)
+    if settings.initial.probe:
+        freeze(network)
+    elif settings.optimization.lora:
+        adapt(network, settings.optimization.lora, settings.seed)
+
+
 @torch.no_grad()
 def start_network(source: ViT, config: ViTConfig) -> ViT:
     """A network with the numbers of the source, and a head that starts from zero.
@@ -170,8 +188,8 @@ def start_network(source: ViT, config: ViTConfig) -> ViT:
         config: Its configuration, but for the classes and what happens in training alone, such as dropout.
     """
     network = ViT(config, source.parts)
-    kept = {name: tensor for name, tensor in source.state_dict().items() if not name.startswith(HEADS)}
+    kept = {name: tensor for name, tensor in source.state_dict().items() if name.partition(".")[0] not in HEADS}
     lost = network.load_state_dict(kept, strict=False)
     assert not lost.unexpected_keys
-    assert all(name.startswith(HEADS) for name in lost.missing_keys)
+    assert all(name.partition(".")[0] in HEADS for name in lost.missing_keys)
     return network

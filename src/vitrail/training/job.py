@@ -34,6 +34,7 @@ from vitrail.training.events import (
 )
 from vitrail.training.initial import better, write_start
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck, train_loop
+from vitrail.training.lora import write_adapter
 from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import document_figure
 from vitrail.training.run import RunFolder, environment, point_latest
@@ -314,6 +315,8 @@ class Job:
         model, start = replace(prepared.model, network=state.best_network.eval()), dict[str, Any]()
         if initial := prepared.settings.initial:
             model, start = better(self.folder, initial, model, prepared.validation, self._say)
+            if prepared.settings.optimization.lora and start["kept"] == "tuned":
+                write_adapter(self.folder.adapter, state.kept, initial.source)
         model = _with_background(model)
         own = type(model.network) not in [known for _, known in NETWORKS.values()]
         save(model, self.folder.model, network=prepared.settings.own["network"] if own else "")

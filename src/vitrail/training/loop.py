@@ -23,6 +23,7 @@ from vitrail.data.plan import uniforms
 from vitrail.errors import RunError
 from vitrail.tasks.task import Network, Objective
 from vitrail.training.execution import compiled
+from vitrail.training.lora import merged
 from vitrail.training.optimizer import Average, make_optimizer
 from vitrail.training.schedule import Schedule
 from vitrail.training.settings import Execution, Optimization
@@ -167,7 +168,12 @@ class State:
 
     @property
     def best_network(self) -> nn.Module:
-        """What is evaluated and saved: the average where there is one."""
+        """What is evaluated and saved: the average where there is one, plain where it is trained by adapters."""
+        return merged(self.kept)
+
+    @property
+    def kept(self) -> nn.Module:
+        """The same as it is trained."""
         return self.network if self.average is None else self.average.network
 
 

@@ -1,11 +1,16 @@
 """What moves the weights: which parameter learns how fast and decays, the optimizer, and the moving average."""
 
-import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from vitrail.training.lora import FACTORS, sharing
 from vitrail.training.settings import Optimization
+
+ADAPTERS = 20.0  # what the learning rate of adapters is of that of the schedule
 
 BEHIND = ("norm", "pool", "head", "head_dist")  # what stands behind the blocks of a ViT
 NO_DECAY = ("cls_token", "dist_token", "reg_token", "pos_embed")
@@ -19,32 +24,85 @@ def layer_of(name: str, depth: int) -> int:
     return depth + 1 if first in BEHIND else 0
 
 
-def decay_groups(network: nn.Module, weight_decay: float, layer_decay: float = 1.0) -> list[dict]:
-    """Parameter groups: matrices decay; biases, norms, LayerScale, tokens and positions do not.
+Kind = Literal["trained", "LoRA", "frozen"]
+KINDS: dict[tuple[bool, bool], Kind] = {(False, False): "trained", (False, True): "LoRA", (True, False): "frozen"}
 
-    Args:
-        network: Whose parameters.
-        weight_decay: Of matrices.
-        layer_decay: Layer by layer from the head to the patches, the learning rate shrinks by this factor (Clark,
-            Luong, Le and Manning, "ELECTRA", 2020); `scale` of a group says how far. With 1 there are two groups.
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What is done with some parameters.
+
+    Attributes:
+        kind: trained; LoRA, for what adds to a frozen map; or frozen.
+        where: Of which part of the network they are, in words.
+        names: Of the parameters.
+        numbers: How many numbers they hold.
+        rate: What their learning rate is of that of the schedule.
+        weight_decay: AdamW's.
     """
-    groups: dict[tuple[int, bool], list[Tensor]] = {}
-    blocks = getattr(network, "blocks", None) if layer_decay < 1 else None
+
+    kind: Kind
+    where: str
+    names: tuple[str, ...]
+    numbers: int
+    rate: float
+    weight_decay: float
+
+
+def parameter_rules(network: nn.Module, choices: Optimization) -> list[Rule]:
+    """The table of all parameters, each of which stands in one row: what the optimizer's groups are made of.
+
+    Matrices decay; biases, norms, LayerScale, tokens and positions do not. Where `choices.layer_decay` is below 1, the
+    rate shrinks by it from layer to layer, from the head to the patches (Clark, Luong, Le and Manning, "ELECTRA",
+    2020). Adapters learn at a rate of their own, `ADAPTERS`, in every layer.
+    """
+    blocks = getattr(network, "blocks", None) if choices.layer_decay < 1 else None
     depth = 0 if blocks is None else len(blocks)
+    rows: dict[tuple[bool, bool, int, bool], list[tuple[str, Tensor]]] = {}
     for name, parameter in network.named_parameters():
-        if parameter.requires_grad:
-            plain = parameter.ndim > 1 and name.rpartition(".")[2] not in NO_DECAY
-            layer = 1 if blocks is None else layer_of(name, depth)
-            groups.setdefault((-layer, not plain), []).append(parameter)
+        frozen, leaf = not parameter.requires_grad, name.rpartition(".")[2]
+        adapts = leaf in FACTORS
+        layer = 1 if blocks is None or frozen or adapts else layer_of(name, depth)
+        kept = frozen or parameter.ndim < 2 or leaf in NO_DECAY
+        rows.setdefault((frozen, adapts, -layer, kept), []).append((name, parameter))
+    found = []
+    for (frozen, adapts, layer, kept), own in sorted(rows.items(), key=lambda row: row[0]):
+        names, kind = tuple(name for name, _ in own), KINDS[frozen, adapts]
+        what = "" if kind != "trained" else ": biases, norms, tokens" if kept else ": matrices"
+        found.append(
+            Rule(
+                kind=kind,
+                where=_where(names) + what,
+                names=names,
+                numbers=sum(parameter.numel() for _, parameter in own),
+                rate=0.0 if frozen else ADAPTERS if adapts else choices.layer_decay ** (depth + 1 + layer),
+                weight_decay=0.0 if kept else choices.weight_decay,
+            )
+        )
+    return found
+
+
+def _where(names: Sequence[str]) -> str:
+    """The parts of a network that parameters are of, blocks by their numbers."""
+    parts = list(dict.fromkeys(name.partition(".")[0] for name in names))
+    numbers = sorted({int(name.split(".")[1]) for name in names if name.startswith("blocks.")})
+    many = f"blocks.{numbers[0]}" + (f" to {numbers[-1]}" if len(numbers) > 1 else "") if numbers else ""
+    return ", ".join(many if part == "blocks" else part for part in parts)
+
+
+def groups_of(network: nn.Module, rules: Sequence[Rule]) -> list[dict]:
+    """The optimizer's parameter groups; `scale` is what the rate of a group is of that of the schedule."""
+    own = dict(network.named_parameters())
     return [
-        {"params": own, "weight_decay": 0.0 if kept else weight_decay, "scale": layer_decay ** (depth + 1 + layer)}
-        for (layer, kept), own in sorted(groups.items(), key=lambda group: group[0])
+        {"params": [own[name] for name in rule.names], "weight_decay": rule.weight_decay, "scale": rule.rate}
+        for rule in rules
+        if rule.kind != "frozen"
     ]
 
 
 def make_optimizer(network: nn.Module, choices: Optimization) -> torch.optim.AdamW:
     """AdamW ("Decoupled weight decay regularization", 2017) in one fused kernel; without decay it is Adam."""
-    groups = decay_groups(network, choices.weight_decay, choices.layer_decay)
+    groups = groups_of(network, parameter_rules(network, choices))
     return torch.optim.AdamW(groups, lr=choices.learning_rate, betas=choices.betas, fused=True)
 
 
@@ -54,21 +112,26 @@ class Average:
     average <- d * average + (1 - d) * weights, with d = min(decay, (1 + step) / (10 + step)), so that the first
     steps do not weigh down the rest.
 
+    Frozen parameters are shared with the network that is trained.
+
     Attributes:
         network: A network like the one that is trained, with the averaged parameters.
     """
 
     def __init__(self, network: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.network = copy.deepcopy(network).requires_grad_(False).eval()
-        self._averaged: list[Tensor] = list(self.network.parameters())
-        self._current: list[Tensor] = list(network.parameters())
+        self.network = sharing(network).requires_grad_(False).eval()
+        both = zip(self.network.parameters(), network.parameters(), strict=True)
+        moving = [(averaged, current) for averaged, current in both if averaged is not current]
+        self._averaged: list[Tensor] = [averaged for averaged, _ in moving]
+        self._current: list[Tensor] = [current for _, current in moving]
         self._buffers = list(zip(self.network.buffers(), network.buffers(), strict=True))
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Take the weights of step `step` (counted from 0) into the average."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self._averaged, self._current, 1 - decay)
+        if self._averaged:
+            torch._foreach_lerp_(self._averaged, self._current, 1 - decay)
         for kept, current in self._buffers:  # such as running means, which are averages already
             kept.copy_(current)

@@ -38,6 +38,10 @@ class TrainOptions:
         "said first; the recipe is fine-tune."
     )
     probe: bool = option("With --init: train the head alone, on features that are computed once.", False)
+    lora: int | None = option(
+        "With --init: train adapters of this rank in the attention, such as 8, and the head; all else is frozen. Less "
+        "memory; the model that is saved is a plain one, the adapter lies beside it."
+    )
     epochs: int | None = option("Passes over the training samples; a run that is finished goes on to more of them.")
     max_time: str | None = option(
         "Time that the whole run may take, such as 90s, 10m or 1h30m: fewer steps, where they do not fit, with a "

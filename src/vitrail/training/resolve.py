@@ -273,6 +273,7 @@ def asked_for(options: TrainOptions) -> dict[str, Any]:
         "lr": "learning_rate",
         "weight_decay": "weight_decay",
         "accumulate": "accumulate",
+        "lora": "lora",
     }
     chosen = {key: getattr(options, option) for option, key in names.items() if getattr(options, option) is not None}
     chosen |= {} if options.max_time is None else {"max_time": seconds_of(options.max_time)}

@@ -70,6 +70,11 @@ class RunFolder:
         return self.path / "probe"
 
     @property
+    def adapter(self) -> Path:
+        """What a training with adapters trained, in the layout of the library peft."""
+        return self.path / "adapter"
+
+    @property
     def schedule(self) -> Path:
         """The phases of the schedule, where they are not those that the settings say."""
         return self.path / "schedule.json"

@@ -40,6 +40,7 @@ class Optimization:
         average: Decay of the moving average of the weights that is evaluated and saved; 0 for none.
         accumulate: Parts in which a batch is computed.
         max_time: Seconds that the whole run may take: fewer steps, where they do not fit; 0 for no limit.
+        lora: Rank of the adapters that are trained in the place of the weights; 0 for none.
         layer_decay: What the learning rate of each layer is of that of the layer behind it; 1 for one rate.
     """
 
@@ -54,12 +55,14 @@ class Optimization:
     average: float = 0.0
     accumulate: int = 1
     layer_decay: float = 1.0
+    lora: int = 0
     max_time: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot train."""
         for name in ("epochs", "batch_size", "accumulate"):
             _at_least(name, getattr(self, name), 1)
+        _at_least("lora", self.lora, 0)
         for name in ("learning_rate", "warmup_epochs", "weight_decay", "clip"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):

@@ -46,7 +46,8 @@ from vitrail.training.distill.request import teacher_of
 from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import pick_micro_batches, pick_precision, step_seconds, work_of
-from vitrail.training.initial import check_begun, open_source, rate_for, start_network
+from vitrail.training.initial import check_begun, freeze_or_adapt, open_source, rate_for, start_network
+from vitrail.training.lora import check_rank
 from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared
 from vitrail.training.probe import probe
@@ -129,6 +130,7 @@ def new_run(asked: Asked, listen: Listen) -> Prepared:
             prepared = _probed(prepared, network, listen)
             if options.lr is None and "learning_rate" not in given.get("optimization", {}):
                 prepared = _at_rate(prepared)
+            freeze_or_adapt(network, settings)
         prepared = with_teacher(prepared, request, teacher, True, listen)
         more: list[str] = []
         if options.accumulate is None and "accumulate" not in given.get("optimization", {}):
@@ -186,6 +188,7 @@ def resume_run(folder: RunFolder, asked: Asked, listen: Listen) -> Prepared:
     settings, teacher = teacher_of(settings, request, dataset, new=False)
     network = None if settings.initial is None else load(folder.probe).network
     prepared = build(settings, dataset, learnt, listen, own, network)
+    freeze_or_adapt(prepared.network, settings)
     with threads_set(settings.execution.threads):
         prepared = with_teacher(prepared, request, teacher, False, listen)
         batch, whole = prepared.trial()
@@ -210,6 +213,8 @@ def _started(source: Model, settings: Settings) -> ViT:
     """The network that a training starts from."""
     assert isinstance(source.network, ViT)
     assert isinstance(settings.network, ViTConfig)
+    if settings.optimization.lora:
+        check_rank(source.network, settings.optimization.lora)
     torch.manual_seed(settings.seed)
     return start_network(source.network, settings.network)
 

@@ -1,0 +1,171 @@
+"""Low-rank adapters: of a network that is there only small additions to its attention are trained, and its head.
+
+    y = W x + b + (alpha / R) B A x        "LoRA: low-rank adaptation of large language models" (Hu et al., 2021), eq. 3
+
+A (R, in) is drawn, B (out, R) is zero, so that training starts from the network as it is. W and b are frozen, as all
+else is but the heads: of them there are no gradients, no moments and no average, and autograd does not keep what goes
+into the MLP. What is evaluated and saved is `merged`: a plain network with W + (alpha / R) B A in the place of W.
+"""
+
+import copy
+import math
+from pathlib import Path
+from typing import Any, TypeVar
+
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.errors import UsageError
+from vitrail.io import to_json, write_file
+from vitrail.nn import ViT
+
+ALPHA = 16.0  # what R divides, so that one learning rate suits every rank
+MAPS = ("qkv", "proj")  # of the attention of each block
+FACTORS = ("lora_a", "lora_b")
+HEADS = ("head", "head_dist")
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+class Adapted(nn.Linear):
+    """A frozen linear map and what is added to it; shares the parameters of the map.
+
+    Args:
+        linear: The map.
+        rank: R.
+        generator: Draws A, uniformly, with a standard deviation of 1 / sqrt(3 in).
+    """
+
+    def __init__(self, linear: nn.Linear, rank: int, generator: torch.Generator) -> None:
+        super().__init__(linear.in_features, linear.out_features, device="meta")
+        self.weight, self.bias = linear.weight, linear.bias
+        self.scale = ALPHA / rank
+        most = 1 / math.sqrt(linear.in_features)
+        drawn = torch.empty(rank, linear.in_features).uniform_(-most, most, generator=generator)
+        self.lora_a = nn.Parameter(drawn.to(linear.weight))
+        self.lora_b = nn.Parameter(linear.weight.new_zeros(linear.out_features, rank))
+
+    def forward(self, input: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
+        """Through the map, and through the narrow way beside it."""
+        return super().forward(input) + F.linear(self.scale * F.linear(input, self.lora_a), self.lora_b)
+
+    @torch.no_grad()
+    def merged(self) -> nn.Linear:
+        """One plain map that gives the same."""
+        plain = nn.Linear(self.in_features, self.out_features, device="meta")
+        plain.bias = self.bias
+        plain.weight = nn.Parameter(self.weight + self.scale * self.lora_b @ self.lora_a, requires_grad=False)
+        return plain.train(self.training)
+
+
+def check_rank(network: ViT, rank: int) -> None:
+    """Refuse a rank that no map has, and a network without maps to adapt.
+
+    Raises:
+        UsageError: Says what there is.
+    """
+    places = _maps(network)
+    if not places:
+        what = type(network.blocks[0].attn).__name__ if len(network.blocks) else "no block"
+        problem = f"--lora {rank} adapts the linear maps {' and '.join(MAPS)} of each attention, and {what} has none"
+        raise UsageError(problem, "leave --lora out")
+    most = min(min(linear.weight.shape) for _, linear in places)
+    if not 1 <= rank <= most:
+        raise UsageError(f"--lora is a rank from 1 to {most} (the smaller side of the maps), got {rank}", "--lora 8")
+
+
+def _maps(network: ViT) -> list[tuple[str, nn.Linear]]:
+    """The linear maps of the blocks' attention, with their names."""
+    found = []
+    for index, block in enumerate(network.blocks):
+        parts = dict(block.named_children())["attn"].named_children()
+        found += [(f"blocks.{index}.attn.{name}", part) for name, part in parts if name in MAPS]
+    return [(name, part) for name, part in found if type(part) is nn.Linear]
+
+
+def adapt(network: ViT, rank: int, seed: int) -> None:
+    """Give a network its adapters, in place; all else is frozen but its heads.
+
+    Args:
+        network: To be trained.
+        rank: R.
+        seed: Of the adapters' start.
+
+    Raises:
+        UsageError: There is no map, or none of this rank.
+    """
+    check_rank(network, rank)
+    freeze(network)
+    generator = torch.Generator().manual_seed(seed)
+    for name, linear in _maps(network):
+        place, _, own = name.rpartition(".")
+        setattr(network.get_submodule(place), own, Adapted(linear, rank, generator))
+
+
+def freeze(network: ViT) -> None:
+    """Let nothing be trained but the heads."""
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(name.partition(".")[0] in HEADS)
+
+
+def adapters(network: nn.Module) -> dict[str, Adapted]:
+    """By name; none of a plain network."""
+    return {name: module for name, module in network.named_modules() if isinstance(module, Adapted)}
+
+
+def sharing(network: Network) -> Network:
+    """A copy whose frozen parameters are the network's own, and the others are copied."""
+    return copy.deepcopy(network, {id(each): each for each in network.parameters() if not each.requires_grad})
+
+
+def merged(network: Network) -> Network:
+    """The plain network that gives the same; the network itself where it has no adapters.
+
+    All but the adapted weights is shared with it.
+    """
+    found = adapters(network)
+    if not found:
+        return network
+    other = copy.deepcopy(network, {id(each): each for each in network.parameters()})
+    for name, module in found.items():
+        place, _, own = name.rpartition(".")
+        setattr(other.get_submodule(place), own, module.merged())
+    return other
+
+
+def write_adapter(folder: Path, network: nn.Module, source: str) -> None:
+    """What was trained, in the layout of the library peft, which adds it to the source again.
+
+    Args:
+        folder: To be made.
+        network: With adapters.
+        source: What it was before.
+    """
+    found = adapters(network)
+    tensors, prefix = dict[str, Tensor](), "base_model.model."
+    for name, module in found.items():
+        for key, factor in (("lora_A", module.lora_a), ("lora_B", module.lora_b)):
+            tensors[f"{prefix}{name}.{key}.weight"] = factor.detach().cpu().contiguous().clone()
+    heads = [name for name, _ in network.named_children() if name in HEADS]
+    for name, parameter in network.named_parameters():
+        if name.partition(".")[0] in heads:
+            tensors[f"{prefix}{name}"] = parameter.detach().cpu().contiguous().clone()
+    (rank,) = {len(module.lora_a) for module in found.values()}
+    facts: dict[str, Any] = {
+        "peft_type": "LORA",
+        "base_model_name_or_path": source,
+        "r": rank,
+        "lora_alpha": ALPHA,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "target_modules": rf"blocks\.\d+\.attn\.({'|'.join(MAPS)})",
+        "modules_to_save": heads,
+        "inference_mode": True,
+    }
+    folder.mkdir(exist_ok=True)
+    write_file(folder / "adapter_model.safetensors", safetensors.torch.save(tensors, {"format": "pt"}))
+    write_file(folder / "adapter_config.json", to_json(facts))
