@@ -22,7 +22,7 @@ from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
 from vitrail.text import percent
 from vitrail.training.asked import Asked
-from vitrail.training.lora import HEADS, adapt, freeze, merged
+from vitrail.training.lora import HEADS, adapt, check_rank, freeze, merged
 from vitrail.training.probe import Probed, added
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import Initial, Optimization, Settings
@@ -35,23 +35,25 @@ def open_source(asked: Asked) -> Model | None:
     """The model that a training is to start from; None where it starts from nothing.
 
     Raises:
-        UsageError: It is no ViT, a student is to start from it, or `--probe` is asked for without one.
+        UsageError: It is no ViT, a student is to start from it, `--probe` or `--lora` is asked for without one, or
+            there is nothing in it to adapt.
         DataError: It cannot be read.
     """
     options, told = asked.options, asked.told
     stored = asked.given.get("initial") or {}
     source = options.init or stored.get("source")
+    rank = asked.given.get("optimization", {}).get("lora") if options.lora is None else options.lora
+    if options.lora is not None and options.lora < 1:
+        raise UsageError(f"--lora is a rank of at least 1, got {options.lora}", "--lora 8")
     if source is None:
         if told:
             raise UsageError("told= is for weights that a training starts from, and none are named", "init=")
         if options.probe:
             raise UsageError("--probe trains a head on a network that is there, and none is named", "--init timm:NAME")
-        if options.lora is not None or asked.given.get("optimization", {}).get("lora"):
+        if rank:
             raise UsageError("--lora adapts a network that is there, and none is named", "--init timm:NAME")
         return None
-    if options.lora is not None and options.lora < 1:
-        raise UsageError(f"--lora is a rank of at least 1, got {options.lora}", "--lora 8")
-    if options.lora is not None and (options.probe or stored.get("probe")):
+    if rank and (options.probe or stored.get("probe")):
         raise UsageError("--probe trains the head alone, and --lora adapters beside it", "one of the two")
     if asked.request is not None:
         raise UsageError(f"a student starts from nothing, and {source} is to start it", "vitrail train with --init")
@@ -61,6 +63,8 @@ def open_source(asked: Asked) -> Model | None:
     model = load(source, told=(told or stored.get("told")) or None, image_size=options.image_size)
     if not isinstance(model.network, ViT):
         raise UsageError(f"{source} holds a {type(model.network).__name__}, which reads no images alone", "a ViT")
+    if rank:
+        check_rank(model.network, rank)
     return model
 
 

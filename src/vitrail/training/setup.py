@@ -47,7 +47,6 @@ from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen, Reading
 from vitrail.training.execution import pick_micro_batches, pick_precision, step_seconds, work_of
 from vitrail.training.initial import check_begun, freeze_or_adapt, open_source, rate_for, start_network
-from vitrail.training.lora import check_rank
 from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared
 from vitrail.training.probe import probe
@@ -213,8 +212,6 @@ def _started(source: Model, settings: Settings) -> ViT:
     """The network that a training starts from."""
     assert isinstance(source.network, ViT)
     assert isinstance(settings.network, ViTConfig)
-    if settings.optimization.lora:
-        check_rank(source.network, settings.optimization.lora)
     torch.manual_seed(settings.seed)
     return start_network(source.network, settings.network)
 
