@@ -44,6 +44,7 @@ FLAGS = {
         "--config",
         "--resume",
         "--out",
+        "--dry-run",
         "--json",
     },
     "distill": {
@@ -79,6 +80,7 @@ FLAGS = {
         "--config",
         "--resume",
         "--out",
+        "--dry-run",
         "--json",
     },
     "evaluate": {*WEIGHTS, "--neighbours", "--split", "--data-root", "--strict", "--device", "--threads", "--json"},

@@ -40,6 +40,12 @@ class Told:
     )
 
 
+DRY = (
+    "Say what would be trained, with a table of all parameters and an estimate of the time, and write nothing. The "
+    "data is read, and a few steps are timed."
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Train(Told, TrainOptions):
     """Train a Vision Transformer on a set of images or texts. What is left out is decided by a recipe, and said.
@@ -50,6 +56,7 @@ class Train(Told, TrainOptions):
     data: str = positional(overview(), "")
     class_names: Path | None = hidden("the data, which names its classes")
     out: Path | None = option("The run folder; a new one below runs/ when left out.")
+    dry_run: bool = option(DRY, False)
     json: bool = option("Print the result as one JSON object.", False)
 
     def __post_init__(self) -> None:
@@ -87,6 +94,7 @@ class Distill(Told, DistillOptions):
     probe: bool = hidden("vitrail train --init", False)
     lora: int | None = hidden("vitrail train --init")
     out: Path | None = option("The run folder; a new one below runs/ when left out.")
+    dry_run: bool = option(DRY, False)
     json: bool = option("Print the result as one JSON object.", False)
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from vitrail.cli.args import Distill, Train
-from vitrail.cli.output import console, duration, one_line, print_json, say
+from vitrail.cli.output import console, duration, one_line, print_json, print_table, say
 from vitrail.errors import counted
 from vitrail.tasks import Metric
 from vitrail.text import percent
@@ -18,7 +18,7 @@ from vitrail.training.evaluate import remembered_data
 from vitrail.training.events import EpochScored, Event, Finished, Reading, Rescheduled, Started
 from vitrail.training.loop import StepDone
 from vitrail.training.options import DistillOptions, TrainOptions
-from vitrail.training.train import distill, train
+from vitrail.training.train import distill, plan, train
 
 Options = TypeVar("Options", bound=TrainOptions)
 
@@ -33,6 +33,8 @@ def run(typed: Train | Distill, command: str) -> int:
     """Train, and print how well it went and where the result is."""
     screen = console(to_stderr=typed.json)
     progress = TrainingProgress(screen)
+    if typed.dry_run:
+        return _dry_run(typed, progress)
     with progress.bar:  # taken away at the end, whatever happens
         if isinstance(typed, Train) and typed.init is None:
             finished = train(typed.data, typed.out, _options(typed, TrainOptions), progress, command)
@@ -64,6 +66,32 @@ def run(typed: Train | Distill, command: str) -> int:
     else:
         following = ["vitrail", "explain", folder, remembered_data(folder)["name"]]
     say(f"next       {shlex.join(following)}")
+    return 0
+
+
+def _dry_run(typed: Train | Distill, progress: "TrainingProgress") -> int:
+    """Print what would be trained."""
+    from vitrail.cli.weights import told_of, typed_hints  # with all families of weights
+
+    with progress.bar, typed_hints(typed):
+        said = told_of(typed) if isinstance(typed, Distill) or typed.init is not None else {}
+        if isinstance(typed, Distill):
+            options = replace(_options(typed, DistillOptions), size=typed.student)
+            found = plan(typed.data, typed.out, options, progress, teacher=typed.teacher, **said)
+        else:
+            found = plan(typed.data, typed.out, _options(typed, TrainOptions), progress, **said)
+    if typed.json:
+        print_json(found.to_dict())
+        return 0
+    sizes = ", ".join(f"{count:,} {name}" for name, count in found.samples.items())
+    say(f"\n{found.settings.data}: {found.unit}s {sizes}")
+    rows = [
+        [rule.where, f"{rule.numbers:,}", rule.kind, f"{found.rate(rule):.3g}", f"{rule.weight_decay:g}"]
+        for rule in found.rules
+    ]
+    print_table(rows, ["parameters", "numbers", "", "learning rate", "decay"])
+    how = f"{counted(found.steps, 'step')} of {found.settings.optimization.batch_size}" if found.steps else "no steps"
+    say(f"{how}, about {duration(found.seconds)} (from timed steps); nothing was trained or written")
     return 0
 
 

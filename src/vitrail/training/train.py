@@ -1,6 +1,7 @@
 """Whole trainings in one call: prepare, train, evaluate once, leave a run folder. `train` and `distill`.
 
-Whoever wants to watch passes `listen`, which gets every event of `events.py`: bars, logs and pages listen.
+`plan` says before what they would do. Whoever wants to watch passes `listen`, which gets every event of `events.py`:
+bars, logs and pages listen.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from vitrail.training.distill.teacher import Teacher, of_model
 from vitrail.training.events import Finished, Listen
 from vitrail.training.job import Job
 from vitrail.training.options import DistillOptions, TrainOptions
+from vitrail.training.plan import Plan, plan_of
 from vitrail.training.run import RunFolder, default_folder, open_folder, owned
 from vitrail.training.settings import read_given
 from vitrail.training.setup import new_run, resume_run
@@ -110,17 +112,8 @@ def distill(
         RunError: If the training fails (a loss that is not finite).
         Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
     """
-    handed = of_model(teacher, "model") if isinstance(teacher, Model) else teacher
-    said: dict[str, Any] = {name: value for name, value in (("told", told), ("classes", classes)) if value is not None}
-    if isinstance(handed, Teacher):
-        request = Request(teacher=f"{HANDED}{handed.name}", options=options, handed=handed, **said)
-    elif isinstance(handed, str | Path):
-        request = Request(teacher=str(handed), options=options, **said)
-    else:
-        raise UsageError(
-            f"a teacher must be a run, a name or a Teacher, got {type(teacher).__name__}",
-            "vitrail.Teacher(network, preprocessing, classes), which says what its images and answers are",
-        )
+    said = _said(told, classes)
+    request = _request(teacher, options, said)
     words = [repr(data), repr(request.teacher) if request.handed is None else "vitrail.Teacher(...)"]
     words += [repr(None if out is None else str(out)), f"vitrail.{typed(options)}"]
     words += [f"{name}={value!r}" for name, value in said.items()]
@@ -128,8 +121,60 @@ def distill(
     return _run(Asked(data=data, options=options, request=request), out, listen, command)
 
 
-def _run(asked: Asked, out: str | Path | None, listen: Listen, command: str) -> Finished:
-    """One training, in a new folder or in one that goes on."""
+def plan(
+    data: str = "",
+    out: str | Path | None = None,
+    options: TrainOptions = TrainOptions(),  # noqa: B008  # a frozen value
+    listen: Listen = lambda event: None,
+    *,
+    teacher: str | Path | Model | Teacher | None = None,
+    told: Mapping[str, Any] | None = None,
+    classes: Sequence[str] | None = None,
+) -> Plan:
+    """What `train`, or with a teacher `distill`, would do: nothing is trained, and nothing written.
+
+    The data is read, and a few steps are timed. Arguments and errors are those of the two; `options` are
+    `DistillOptions` where there is a teacher.
+
+    Returns:
+        The settings, the table of all parameters, the steps, and an estimate of their time.
+    """
+    if teacher is None:
+        asked = Asked(data=data, options=options, told=told or {})
+    else:
+        assert isinstance(options, DistillOptions)
+        asked = Asked(data=data, options=options, request=_request(teacher, options, _said(told, classes)))
+    if options.resume == "auto":
+        raise UsageError("a dry run is of a training that would begin, and --resume auto goes on", "leave it out")
+    if out is not None and Path(out).exists():
+        open_folder(Path(out), False)
+    return plan_of(new_run(_whole(asked), listen))
+
+
+def _said(told: Mapping[str, Any] | None, classes: Sequence[str] | None) -> dict[str, Any]:
+    """What was said of a teacher."""
+    return {name: value for name, value in (("told", told), ("classes", classes)) if value is not None}
+
+
+def _request(teacher: Any, options: DistillOptions, said: Mapping[str, Any]) -> Request:
+    """What is asked of a teacher.
+
+    Raises:
+        UsageError: It is none.
+    """
+    handed = of_model(teacher, "model") if isinstance(teacher, Model) else teacher
+    if isinstance(handed, Teacher):
+        return Request(teacher=f"{HANDED}{handed.name}", options=options, handed=handed, **said)
+    if isinstance(handed, str | Path):
+        return Request(teacher=str(handed), options=options, **said)
+    raise UsageError(
+        f"a teacher must be a run, a name or a Teacher, got {type(teacher).__name__}",
+        "vitrail.Teacher(network, preprocessing, classes), which says what its images and answers are",
+    )
+
+
+def _whole(asked: Asked) -> Asked:
+    """The same with its configuration file, and checked as far as it can be on its own."""
     options = asked.options
     given = read_given(options.config) if options.config is not None else {}
     data = str(asked.data or given.get("data", ""))
@@ -137,6 +182,13 @@ def _run(asked: Asked, out: str | Path | None, listen: Listen, command: str) -> 
         raise UsageError("no data given: what should be trained on?", "vitrail train digits")
     asked = replace(asked, data=data, given=given)
     check_own(asked)
+    return asked
+
+
+def _run(asked: Asked, out: str | Path | None, listen: Listen, command: str) -> Finished:
+    """One training, in a new folder or in one that goes on."""
+    asked = _whole(asked)
+    data, options = asked.data, asked.options
     path = Path(out) if out is not None else default_folder(data)
     if path.exists():
         folder, going_on = open_folder(path, options.resume == "auto")

@@ -1,0 +1,44 @@
+"""A dry run: what it says is what a run does, and it leaves nothing behind."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import vitrail
+from tests.errors import must_raise
+from tests.training.test_initial import OPTIONS, source
+from tests.training.tiny import STEPS, options, whole
+from vitrail.errors import UsageError
+from vitrail.training.train import plan
+
+
+def test_it_says_what_a_run_does_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = plan("digits", tmp_path / "run", options("digits"))
+    assert not list(tmp_path.iterdir())
+    network = vitrail.load(whole("digits")).network
+    assert sum(rule.numbers for rule in found.rules) == sum(each.numel() for each in network.parameters())
+    assert [rule.kind for rule in found.rules] == ["trained", "trained"]
+    assert found.rate(found.rules[0]) == found.settings.optimization.learning_rate
+    assert found.steps == STEPS["digits"]
+    assert 0 < found.seconds < 60
+    with must_raise(UsageError):
+        plan("digits", whole("digits"), options("digits"))
+    with must_raise(UsageError):
+        plan("digits", None, options("digits", resume="auto"))
+
+
+def test_a_probe_trains_the_head_and_adapters_stand_in_the_table() -> None:
+    names = dict(vitrail.load(source()).network.named_parameters())
+    for changes, kinds in (({"probe": True}, {"trained", "frozen"}), ({"lora": 2}, {"trained", "LoRA", "frozen"})):
+        found = plan("digits", None, replace(OPTIONS, init=str(source()), **changes))
+        assert {rule.kind for rule in found.rules} == kinds
+        assert {name for rule in found.rules if rule.kind == "trained" for name in rule.names} == {
+            "head.weight",
+            "head.bias",
+        }
+        assert {name for rule in found.rules if rule.kind == "frozen" for name in rule.names} == {
+            name for name in names if not name.startswith("head")
+        }
+        assert (found.steps == 0) == ("probe" in changes)
