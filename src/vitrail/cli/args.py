@@ -217,7 +217,7 @@ class Embed(Weights):
     split: str | None = option("Only this split; all when left out.")
     strict: bool = option("Exit with 3 when an image cannot be read; else it is left out and named.", False)
     data_root: Path | None = option("Where named sets lie.")
-    workers: int | None = option("Processes that decode images ahead; all processors but one when left out.")
+    workers: int | None = option("Processes that decode images ahead; as many as there are processors when left out.")
     device: str = option("cpu, cuda, cuda:1, mps.", "auto")
     threads: int | None = option("Processor threads; chosen by the size of the work when left out.")
     json: bool = option("Print one JSON object: what was written, of which images, by which model.", False)

@@ -21,13 +21,15 @@ from vitrail.errors import COMMAND_LINE, DataError, RunError, UsageError, Vitrai
 from vitrail.features.file import FORMAT, WORDS, FeatureSet, check_ending, read_about, read_features, write_features
 from vitrail.features.listing import Listed, list_images, rows_of
 from vitrail.features.parts import ROWS, Kept, Part, Parts, folder_of, other_name
-from vitrail.features.passes import BATCH, Describe, described
+from vitrail.features.passes import Describe, described
 from vitrail.features.poolings import check_network, describing
 from vitrail.io import to_json
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, names_of
 from vitrail.nn.networks import config_to_dict, weights_hash
 from vitrail.runtime import processors, threads_set
+
+BATCH = 32  # small, so that the network soon has something to do; on processors as quick as 64
 
 Progress = Callable[[int, int], None]
 """Called with the number of images done, and of all."""
@@ -65,7 +67,7 @@ def embed(
         patches: Whether every patch token is kept, too: (rows, columns, d) of each image.
         split: Only this split; all when None.
         data_root: Where named sets lie.
-        workers: Processes that decode images ahead; all processors but one when None.
+        workers: Processes that decode images ahead; as many as there are processors when None.
         progress: Called with images done, and all.
 
     Returns:
@@ -232,7 +234,7 @@ def _loader(images: Images, model: Model, workers: int | None) -> Loader:
     """Files are decoded while others are computed; what lies in memory or is made is taken from there."""
     if not isinstance(images, FileImages):
         return open_loader(images, model.preprocessing, workers=1)
-    ahead = max(1, processors() - 1) if workers is None else workers
+    ahead = processors() if workers is None else workers  # one that is ahead of the network waits
     return StreamedLoader(images, model.preprocessing, ahead if len(images) > BATCH else 0)
 
 
