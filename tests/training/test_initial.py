@@ -66,7 +66,11 @@ def test_a_run_says_what_the_probe_had_and_keeps_the_better() -> None:
     found = json.loads((folder / "evaluation.json").read_text())
     probed, gain = found["probe"], found["tuned"]
     assert probed == json.loads((folder / "probe.json").read_text())
-    assert found["kept"] == ("tuned" if gain["won"] > gain["lost"] else "probe")
+    choice, halves = found["choice"], json.loads((folder / "data.json").read_text())["halves"]
+    assert found["kept"] == ("tuned" if choice["won"] > choice["lost"] else "probe")
+    assert (choice["split"], choice["images"]) == ("choose", halves["choose"])
+    assert (found["split"], gain["split"], gain["images"]) == ("test", "test", 359)
+    assert halves["choose"] + halves["calibrate"] == probed["images"]
     assert probed["trained"] + probed["images"] == 1438
     assert probed["accuracy"] > 0.5  # of ten classes, on features of random weights
     model, start = vitrail.load(folder), vitrail.load(folder / "probe")

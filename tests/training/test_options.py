@@ -53,6 +53,8 @@ OTHERS = {
     "workers": 6,
     "background": False,
     "data_root": Path("elsewhere"),
+    "patience": 1,
+    "keep": "best",
     "init": "nowhere.safetensors",
     "probe": True,
     "lora": 4,
@@ -107,7 +109,8 @@ TOGETHER = {
     "recipe": "recipe",
 }
 ALONE = {"seed": "weights"}
-SETTLED = {"size", "max_time"}  # a network of the table takes too long here; a limit: tests/training/test_schedule.py
+# a network of the table takes too long here; a limit: tests/training/test_schedule.py; a choice: test_halves.py
+SETTLED = {"size", "max_time", "patience", "keep"}
 # another task; a device that is not there; files that are nowhere; a probe of nothing (tests/training/test_initial.py)
 REFUSED = {"task", "device", "data_root", "init", "probe", "lora"}
 

@@ -155,6 +155,8 @@ CHANGES = {
     "background": (False, "background: True -> False"),
     "task": ("sequences", "task: classify -> sequences"),
     "init": ("weights.safetensors", "source: None -> weights.safetensors"),
+    "patience": (3, "patience: 0 -> 3"),
+    "keep": ("best", "keep: auto -> best"),
     "probe": (True, "probe: False -> True"),
     "lora": (8, "lora: 0 -> 8"),
 }

@@ -26,7 +26,7 @@ EPOCH_LINES = 25  # of a longer run not every epoch gets a line; metrics.jsonl a
 PLAIN_SECONDS = 20.0
 LIVE_SECONDS = 0.2
 RATE = "{unit}s/s"
-WIDTHS = {"train loss": 10, "validation: loss": 16, "{metric}": 11, RATE: 10, "waiting for data": 16}
+WIDTHS = {"train loss": 10, "{scored}: loss": 16, "{metric}": 11, RATE: 10, "waiting for data": 16}
 
 
 def run(typed: Train | Distill, command: str) -> int:
@@ -176,7 +176,7 @@ class TrainingProgress:
         )
         self.console.print(one_line(f"the run: {event.folder}"))
         if event.step < steps:
-            words = {"unit": event.unit, "metric": event.metric.label}
+            words = {"scored": event.scored, "unit": event.unit, "metric": event.metric.label}
             headings = [f"{name.format(**words):>{width}}" for name, width in WIDTHS.items()]
             self.console.print("  ".join([f"{'epoch':>{self._epoch_width()}}", *headings]), style="dim")
         self.bar.update(self.task, visible=True, total=steps, completed=event.step, description="training", says="")

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.augmentation import Augmentation, apply, draw, mix
 from vitrail.data.columns import Codec, Column
-from vitrail.data.loader import Loaded, Loader
+from vitrail.data.loader import Loaded, Loader, PartLoader
 from vitrail.data.plan import Slots, plan
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import Vocabulary
@@ -85,6 +85,10 @@ class Batches:
     def unreadable(self) -> Mapping[int, str]:
         """For each sample that could not be read so far: why."""
         return self.loader.unreadable
+
+    def part(self, ids: Int64[np.ndarray, " n"]) -> "Batches":
+        """Some of the samples, which are not read again."""
+        return replace(self, loader=PartLoader(self.loader, ids), column=self.column.select(ids))
 
     def batches(self, epoch: int, batch_size: int, start: int = 0, part_size: int | None = None) -> Iterator[Batch]:
         """The batches of one epoch, from batch `start` on; the last one may be smaller.

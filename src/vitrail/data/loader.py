@@ -248,6 +248,23 @@ class MadeLoader(Loader):
             yield from made.fetch([np.arange(len(ids))])
 
 
+class PartLoader(Loader):
+    """Some of the inputs of another loader, under ids of their own."""
+
+    def __init__(self, whole: Loader, ids: Int64[np.ndarray, " n"]) -> None:
+        self.whole, self.ids = whole, ids
+
+    @property
+    def unreadable(self) -> dict[int, str]:  # pyrefly: ignore[bad-override]
+        """Those of its own."""
+        found = self.whole.unreadable
+        return {place: found[id] for place, id in enumerate(self.ids.tolist()) if id in found}
+
+    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
+        """From the other loader."""
+        return self.whole.fetch([self.ids[ids] for ids in wanted], epoch)
+
+
 def open_loader(
     inputs: Images | Texts,
     input: Preprocessing | Vocabulary,

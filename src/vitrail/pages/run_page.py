@@ -74,7 +74,7 @@ def _curves(run: RunView) -> str:
         line_chart(
             "Loss",
             epochs,
-            [Series("training", training), Series("validation", validation)],
+            [Series("training", training), Series(run.scored, validation)],
             log=bool(losses) and max(losses) > 30 * min(losses),
         ),
         line_chart(

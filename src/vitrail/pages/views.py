@@ -283,6 +283,7 @@ class RunView:
             `images_per_second`, `waiting_fraction`, and what `curves` name; any may be missing.
         metric: What the metric that is drawn is called.
         fraction: Whether it lies from 0 to 1 and is shown in percent.
+        scored: What the samples are called on which each epoch was scored.
         curves: Of the metric: what each is called, and its key in the history.
         evaluation: The evaluation, once there is one.
         settings: The resolved configuration, nested.
@@ -301,6 +302,7 @@ class RunView:
     history: list[dict] = field(default_factory=list)
     metric: str = "accuracy"
     fraction: bool = True
+    scored: str = "validation"
     curves: Sequence[tuple[str, str]] = (("training", "training_accuracy"), ("validation", "validation_accuracy"))
     evaluation: EvaluationView | None = None
     settings: Mapping = field(default_factory=dict)

@@ -26,6 +26,7 @@ from vitrail.tasks import Result, Task, check_column
 from vitrail.tasks.task import unit_of
 from vitrail.text import percent
 from vitrail.training.contracts import read_own
+from vitrail.training.halves import CALIBRATE, HALVES, Halves, chosen_words, half_of, own_split
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import read_yaml, settings_from_dict
 from vitrail.weights.kinds import is_foreign
@@ -173,7 +174,9 @@ def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Ba
     return Batches(loader, samples.column(model.task.column), model.output, model.input, device=model.device)
 
 
-def judged_by(dataset: Dataset, model: Model, validation: Batches, workers: int) -> tuple[Split, Batches]:
+def judged_by(
+    dataset: Dataset, model: Model, validation: Batches, workers: int, halves: Halves | None = None
+) -> tuple[Split, Batches]:
     """The samples that a finished model is judged by: those of the test, or those for validation where there are none.
 
     Args:
@@ -181,9 +184,14 @@ def judged_by(dataset: Dataset, model: Model, validation: Batches, workers: int)
         model: That is judged.
         validation: The validation samples, opened.
         workers: That decode images of the test.
+        halves: The cut of the validation samples, where some of them chose the model.
     """
     if dataset.test is None:
-        return Split(dataset.validation, VALIDATION, dataset.unknown.get(VALIDATION, {})), validation
+        unknown = dataset.unknown.get(VALIDATION, {})
+        if halves is None or halves.problem:
+            return Split(dataset.validation, VALIDATION, unknown), validation
+        ids = halves.calibrate
+        return Split(dataset.validation.select(ids), CALIBRATE, unknown), validation.part(ids)
     split = Split(dataset.test, TEST, dataset.unknown.get(TEST, {}))
     return split, batches_of(model, dataset.test, workers)
 
@@ -230,6 +238,7 @@ def open_for(
         DataError: If the data cannot be used.
     """
     remembered = remembered_data(run) if data is None or is_own_data(run, data) else {}
+    halves = remembered.get("halves")
     if not remembered and data is None:
         kinds = "a named set, a folder or a manifest"
         problem = f"{'this model' if run is None else run} does not remember any data"
@@ -247,11 +256,15 @@ def open_for(
             data_root = root
         if run is not None and (config := RunFolder(Path(run)).config).is_file():
             counts = settings_from_dict(read_yaml(config)).counts
-        split = split or ("test" if "test" in remembered["images"] else "validation")
+        split = split or ("test" if "test" in remembered["images"] else own_split(halves))
     raw = read_own(reader, what, data_root) if reader else read(what, data_root, split_seed=seed, counts=counts)
     check_column(what, raw.columns(), model.task)
     column = model.task.column
-    found = match_split(what, raw, column, model.output, split, seed)
+    found = match_split(what, raw, column, model.output, VALIDATION if split in HALVES else split, seed)
+    if split in HALVES:
+        found = half_of(found, column, split)
+    if words := chosen_words(found.split, halves):
+        found = replace(found, notes=(*found.notes, words))
     _check_inputs(model, found)
     if remembered and (not is_named(what) or what == "mnist-m"):
         # other named sets are published once and for all; MNIST-M may be made with other photographs

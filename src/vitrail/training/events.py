@@ -15,6 +15,7 @@ from vitrail.model import Model
 from vitrail.pages.run_page import write_run_page
 from vitrail.pages.views import Example, RunView
 from vitrail.tasks import Metric, Result
+from vitrail.training.halves import halved
 from vitrail.training.loop import StepDone
 from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import document_figure
@@ -52,6 +53,7 @@ class Started:
     seconds: float  # expected for what is left, from timed steps
     unit: str = "image"  # what one sample is called
     metric: Metric = Metric("accuracy", "accuracy")  # noqa: RUF009  # by which the run is watched
+    scored: str = "validation"  # on which split each epoch is scored
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,8 @@ def write_page(folder: RunFolder, prepared: Prepared, state: RunState, result: R
         history=folder.history(),
         metric=task.metric.label,
         fraction=task.metric.fraction,
-        curves=[*curves, ("validation", f"validation_{task.metric.key}")],
+        curves=[*curves, (prepared.scored_words, f"validation_{task.metric.key}")],
+        scored=prepared.scored_words,
         evaluation=None if result is None else result.view(),
         settings=settings_to_dict(prepared.settings),
         environment=json.loads((folder.path / "env.json").read_text(encoding="utf-8")),
@@ -180,7 +183,8 @@ def _shape(settings: Settings) -> str:
 
 def _examples(result: Result, prepared: Prepared) -> tuple[Example, ...]:
     """The images that an evaluation names as worth a look."""
-    inputs, shape = prepared.dataset.splits[result.split].inputs, prepared.model.preprocessing
+    samples = halved(prepared.dataset, prepared.model.task.column, result.split).samples
+    inputs, shape = samples.inputs, prepared.model.preprocessing
     assert isinstance(inputs, Images)
     return tuple(
         Example(shape.to_array(inputs.open(one.id)), one.name, one.truth, one.answer, one.probability)

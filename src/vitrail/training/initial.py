@@ -5,7 +5,7 @@ did. What is asked is `TrainOptions.init`, what is stored the `Initial` of the s
 the source no more, since the start lies in its folder (`probe/`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrail.data.batches import Batches
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import UsageError, counted
-from vitrail.io import read_json
+from vitrail.errors import UsageError
 from vitrail.model import Model, load, save
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
 from vitrail.text import percent
 from vitrail.training.asked import Asked
 from vitrail.training.lora import HEADS, adapt, check_rank, freeze, merged
-from vitrail.training.probe import Probed, added
+from vitrail.training.options import TrainOptions
+from vitrail.training.probe import Probed
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import Initial, Optimization, Settings
 from vitrail.weights.told import checked, words_of
@@ -120,6 +119,24 @@ def rate_for(choices: Optimization, probed: Probed) -> tuple[Optimization, str]:
     return replace(choices, learning_rate=rate), f"{said}, {limit}"
 
 
+def check_keeps(options: TrainOptions, settings: Settings) -> None:
+    """Refuse a choice among networks that has no effect.
+
+    Raises:
+        UsageError: Says why.
+    """
+    keep, patience, initial = settings.keep, settings.optimization.patience, settings.initial
+    if options.patience is not None and options.patience < 1:
+        raise UsageError(f"--patience must be at least 1 epoch, got {options.patience}", "--patience 3")
+    if keep == "probe" and initial is None:
+        raise UsageError("--keep probe is for a run that starts from weights, and none are named", "--init timm:NAME")
+    if initial is not None and initial.probe and keep != "auto":
+        raise UsageError(f"--keep {keep} chooses a network, and --probe trains the head alone", "leave --keep out")
+    if initial is not None and initial.probe and patience:
+        problem = f"--patience {patience} ends a training, and --probe has no epochs"
+        raise UsageError(problem, "leave --patience out")
+
+
 def check_begun(path: Path, settings: Settings, asked: Asked) -> None:
     """Refuse a probe of a run that is none, and what is told of weights otherwise than when a run began.
 
@@ -140,36 +157,6 @@ def write_start(folder: RunFolder, model: Model, probed: Probed) -> None:
     """Put what a training starts from into its folder: a model with the head of the probe, and what that is worth."""
     save(replace(model, network=merged(model.network)), folder.probe)
     folder.write_json("probe.json", probed.to_dict())
-
-
-def better(
-    folder: RunFolder, initial: Initial, trained: Model, held_out: Batches, say: Callable[[str], None]
-) -> tuple[Model, dict[str, Any]]:
-    """The better of the probe and the trained model, on the same held-out images; a tie keeps what changed less.
-
-    Args:
-        folder: Of the run, in which the probe lies.
-        initial: Whether there was more than a probe.
-        trained: Its network in eval mode.
-        held_out: The images.
-        say: Told who won.
-
-    Returns:
-        The model, and what goes into `evaluation.json`.
-    """
-    probed = load(folder.probe, device=trained.device).network
-    found: dict[str, Any] = {"probe": read_json(folder.path / "probe.json", "another --out"), "kept": "probe"}
-    if not initial.probe:
-        gain = added(probed, trained.network, held_out)
-        found |= {"tuned": gain.to_dict(), "kept": "tuned" if gain.won > gain.lost else "probe"}
-        low, high = gain.interval
-        say(
-            f"tuning won {gain.won} and lost {gain.lost} of {counted(gain.images, 'validation image')} against the "
-            f"probe: {100 * gain.difference:+.1f} points (95 %: {100 * low:+.1f} to {100 * high:+.1f}); "
-            f"{'the tuned network' if found['kept'] == 'tuned' else 'the probe'} is kept"
-        )
-    network = trained.network if found["kept"] == "tuned" else probed
-    return replace(trained, network=network, facts={**trained.facts, "kept": found["kept"]}), found
 
 
 def freeze_or_adapt(network: nn.Module, settings: Settings) -> None:

@@ -9,7 +9,6 @@ import torch
 
 from vitrail.data.background_file import settle
 from vitrail.data.batches import Batches
-from vitrail.data.dataset import VALIDATION, Split
 from vitrail.data.loader import check_readable
 from vitrail.errors import RunError, UsageError, VitrailError
 from vitrail.explain.without_evidence import without_evidence
@@ -17,6 +16,7 @@ from vitrail.io import read_json, write_file
 from vitrail.model import CARD, Model, card_of, save
 from vitrail.nn import ViT
 from vitrail.nn.networks import NETWORKS, weights_hash
+from vitrail.training.best import keep_if_best, load_best, spent, tidy
 from vitrail.training.budget import Budget
 from vitrail.training.checkpoint import load_state, save_state, states
 from vitrail.training.contracts import guarded
@@ -32,7 +32,9 @@ from vitrail.training.events import (
     stop_signals,
     write_page,
 )
-from vitrail.training.initial import better, write_start
+from vitrail.training.halves import marked
+from vitrail.training.initial import write_start
+from vitrail.training.kept import keep
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck, train_loop
 from vitrail.training.lora import write_adapter
 from vitrail.training.prepared import Prepared
@@ -104,10 +106,13 @@ class Job:
             loop = train_loop(state, prepared.data, prepared.objective, *how, schedule)
             try:
                 with guarded(settings.own, RunError):
-                    self._follow(loop, state, schedule, budget, asked)
+                    if not self._spent(schedule):
+                        self._follow(loop, state, schedule, budget, asked)
             except VitrailError:
                 write_page(self.folder, self.prepared, "stopped")
                 raise
+        if state.step < schedule.end:
+            self._say(f"ended: {settings.optimization.patience} epochs did no better than the best before them")
         with guarded(settings.own, RunError):
             return self._finish(state)
 
@@ -163,6 +168,9 @@ class Job:
         """All that says what this run is; the settings come last, since with them the folder counts as a run."""
         self.folder.write_text("command.txt", self.command + "\n")
         self.folder.write_json("env.json", environment())
+        if self.prepared.halves is not None:
+            self.listen(self.prepared.halves.note)
+            self.prepared = replace(self.prepared, notes=(*self.prepared.notes, self.prepared.halves.note))
         self._write_data()
         for sentence in self.prepared.notes:
             self.folder.append_log(sentence)
@@ -205,6 +213,7 @@ class Job:
             seconds=seconds,
             unit=prepared.unit,
             metric=prepared.model.task.metric,
+            scored=prepared.scored[0].split,
         )
         self.listen(started)
 
@@ -239,10 +248,13 @@ class Job:
                     budget.scored(time.perf_counter() - began)
                 self._name_unreadable(self.prepared.data, self.prepared.validation)
                 seconds, waiting, images = 0.0, 0.0, 0
+                if self.prepared.halves is not None:
+                    keep_if_best(self.folder, state.kept, row, self.prepared.model.task.metric)
                 self.folder.append_metrics(row)
                 self.listen(EpochScored(row))
                 self._watch(event, schedule)
-                if state.step >= schedule.end or time.perf_counter() - self.saved > SAVE_SECONDS:
+                over = state.step >= schedule.end or self._spent(schedule)
+                if over or time.perf_counter() - self.saved > SAVE_SECONDS:
                     self._save(state)
                     write_page(self.folder, self.prepared, "running")
             if asked.stop:
@@ -250,11 +262,19 @@ class Job:
                 write_page(self.folder, self.prepared, "stopped")
                 problem = f"stopped at step {state.step}; everything is saved in {self.folder.path}"
                 raise Stopped(problem, f"the same command with --out {self.folder.path} --resume auto")
+            if isinstance(event, EpochDone) and self._spent(schedule):
+                return
+
+    def _spent(self, schedule: Schedule) -> bool:
+        """Whether the patience of this run is at its end."""
+        since = max(phase.origin for phase in schedule.phases if phase.shape != "linear")  # not where it was late
+        metric, patience = self.prepared.model.task.metric, self.prepared.settings.optimization.patience
+        return patience > 0 and spent(self.folder.history(), metric, patience, since)
 
     def _score(self, done: EpochDone, state: State, seconds: float, waiting: float, images: int) -> dict[str, Any]:
         prepared, task = self.prepared, self.prepared.model.task
         model = replace(prepared.model, network=state.best_network)
-        result = evaluate_split(model, Split(prepared.dataset.validation, VALIDATION), prepared.validation)
+        result = evaluate_split(model, *prepared.scored)
         return {
             "kind": "epoch",
             "epoch": done.epoch + 1,
@@ -267,6 +287,7 @@ class Job:
             "gradient_norm": done.gradient_norm,
             "samples": done.samples,
             task.counted: done.counted,
+            **({} if prepared.halves is None else {"scored_on": result.split}),
             "seconds": seconds,
             "images_per_second": images / seconds if seconds else None,
             "waiting_fraction": waiting / seconds if seconds else None,
@@ -307,29 +328,34 @@ class Job:
                 f"step {state.step} cannot be saved in {self.folder.resume} ({error.strerror or error})",
                 "make room there, then the same command with --resume auto; the state before is whole",
             ) from error
+        if self.prepared.halves is not None:
+            tidy(self.folder, self.prepared.model.task.metric)
         self.saved = time.perf_counter()
 
     def _finish(self, state: State) -> Finished:
         """Model, evaluation, card, page; `evaluation.json` comes last: with it the run is finished."""
         prepared = self.prepared
-        model, start = replace(prepared.model, network=state.best_network.eval()), dict[str, Any]()
-        if initial := prepared.settings.initial:
-            model, start = better(self.folder, initial, model, prepared.validation, self._say)
-            if prepared.settings.optimization.lora and start["kept"] == "tuned":
-                write_adapter(self.folder.adapter, state.kept, initial.source)
-        model = _with_background(model)
+        metric, initial = prepared.model.task.metric, prepared.settings.initial
+        best = None if prepared.halves is None else load_best(self.folder, state.kept, metric)
+        trained = replace(prepared.model, network=state.best_network.eval())
+        kept = keep(self.folder, prepared, trained, best, self._say)
+        if initial is not None and prepared.settings.optimization.lora and kept.found["kept"] == "tuned":
+            write_adapter(self.folder.adapter, state.kept, initial.source)
+        model = _with_background(kept.model)
         own = type(model.network) not in [known for _, known in NETWORKS.values()]
         save(model, self.folder.model, network=prepared.settings.own["network"] if own else "")
         # the model is saved: an evaluation that fails loses no training
-        split, batches = judged_by(prepared.dataset, model, prepared.validation, prepared.settings.execution.workers)
-        result = evaluate_split(model, split, batches)
+        workers = prepared.settings.execution.workers
+        split, batches = judged_by(prepared.dataset, model, prepared.validation, workers, prepared.halves)
+        results = kept.judged(model, split, batches, self._say)
+        result = marked(next(iter(results.values())), kept.halves)
         self._name_unreadable(batches)
         seconds, weights = time.perf_counter() - self.began, weights_hash(model.network)
         write_file(self.folder.model / CARD, card_of(model, result))
         write_page(self.folder, self.prepared, "finished", result)
         name, value = result.headline
         self.folder.append_log(f"finished: {name} {value:.4f}, weights {weights}")
-        self.folder.write_json("evaluation.json", {**result.to_dict(), "weights": weights, **start})
+        self.folder.write_json("evaluation.json", {**result.to_dict(), "weights": weights, **kept.found})
         document = document_figure(prepared.settings)
         finished = Finished(self.folder.path, model, result, seconds, weights, prepared.settings.recipe, document)
         self.listen(finished)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 Precision = Literal["auto", "fp32", "bf16"]
+Keep = Literal["auto", "best", "tuned", "probe"]
 Compile = Literal["auto", "on", "off"]
 # the lists of names in help texts are held against their tables by tests/cli/test_flags.py, since nothing is imported
 RECIPE = (
@@ -47,6 +48,15 @@ class TrainOptions:
         "Time that the whole run may take, such as 90s, 10m or 1h30m: fewer steps, where they do not fit, with a "
         "schedule that ends with them. How many is fixed after 20 steps; when something else slows them down, it ends "
         "earlier."
+    )
+    patience: int | None = option(
+        "End when so many epochs have done no better on the validation samples that choose, and keep the best."
+    )
+    keep: Keep = option(
+        "What becomes the model: best (of the networks behind the epochs; with --init or that of the probe), tuned "
+        "(the network at the end; with --patience the best) or probe; auto is best with --init or --patience, else "
+        "tuned.",
+        "auto",
     )
     batch_size: int | None = option("Samples per optimizer step.")
     lr: float | None = option("Highest learning rate.")

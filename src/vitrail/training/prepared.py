@@ -1,15 +1,17 @@
 """All that one training needs, as one value: made by `setup.py`, given a teacher by `distill/`, trained by `job.py`."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import nn
 
 from vitrail.data.batches import Batch, Batches
-from vitrail.data.dataset import Dataset
+from vitrail.data.dataset import VALIDATION, Dataset, Split
 from vitrail.model import Model
 from vitrail.tasks.task import Objective, unit_of
 from vitrail.training.execution import ALONE, Work, work_of
+from vitrail.training.halves import Halves, cut
 from vitrail.training.loop import part_size
 from vitrail.training.probe import Probed
 from vitrail.training.resolve import longest_read
@@ -27,7 +29,7 @@ class Prepared:
         dataset: Where the samples come from.
         model: What is trained, its task, and its interface.
         data: The training batches.
-        validation: The batches that choices are made on.
+        validation: The held-out batches.
         objective: What is minimised.
         beside: What a teacher takes in every step.
         notes: What was said of the data and the choices.
@@ -58,6 +60,26 @@ class Prepared:
         """What one sample is called, in the singular; its plural has an s."""
         return unit_of(self.model.input)
 
+    @cached_property
+    def halves(self) -> Halves | None:
+        """The cut of the validation samples, where a network is chosen on them."""
+        return cut(self.dataset.validation, self.model.task.column) if self.settings.chooses else None
+
+    @property
+    def scored(self) -> tuple[Split, Batches]:
+        """The samples on which each epoch is scored: those that choose, or all that are held out."""
+        if self.halves is None:
+            return Split(self.dataset.validation, VALIDATION), self.validation
+        ids = self.halves.choose
+        return Split(self.dataset.validation.select(ids), self.halves.chosen_on), self.validation.part(ids)
+
+    @property
+    def scored_words(self) -> str:
+        """What a curve over these samples is called."""
+        if self.halves is None:
+            return VALIDATION
+        return f"{self.halves.chosen_on}, which chose the model" if self.halves.problem else self.halves.chosen_on
+
     def trial(self) -> tuple[Batch, float]:
         """A few samples to time a step with, and how many times that a micro-batch is."""
         part = min(part_size(self.settings.optimization), len(self.data))
@@ -79,4 +101,5 @@ class Prepared:
             "split_seed": dataset.split_seed,
             "fingerprint": dataset.fingerprint,
             **dataset.facts,
+            **({} if self.halves is None else {"halves": self.halves.to_dict()}),
         }

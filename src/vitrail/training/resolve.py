@@ -24,7 +24,7 @@ from vitrail.training.asked import Asked, differs
 from vitrail.training.budget import seconds_of
 from vitrail.training.distill.request import anywhere
 from vitrail.training.execution import pick_execution
-from vitrail.training.initial import check_fits, fetch_size, initial_of, network_values
+from vitrail.training.initial import check_fits, check_keeps, fetch_size, initial_of, network_values
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.options import TrainOptions
 from vitrail.training.recipes import OWN_SETS, Recipe, announced, choose
@@ -92,6 +92,7 @@ def resolve(asked: Asked, dataset: Dataset, task: Task, source: Model | None = N
     if options.data_root is not None:
         values["data_root"] = str(options.data_root.resolve())
     settings = settings_from_dict(values, str(options.config or "the options"))
+    check_keeps(options, settings)
     _refuse_mixing(settings, task)
     _refuse_idle_keys(asked, recipe, dataset)
     steps = steps_per_epoch(len(dataset.train), settings.optimization) * settings.optimization.epochs
@@ -269,6 +270,7 @@ def asked_for(options: TrainOptions) -> dict[str, Any]:
     """The options that were given, as nested values."""
     names = {
         "epochs": "epochs",
+        "patience": "patience",
         "batch_size": "batch_size",
         "lr": "learning_rate",
         "weight_decay": "weight_decay",
@@ -280,9 +282,11 @@ def asked_for(options: TrainOptions) -> dict[str, Any]:
     network = {} if options.image_size is None else {"image_size": options.image_size}
     seeds = {key: getattr(options, key) for key in ("seed", "split_seed") if getattr(options, key) is not None}
     background = {} if options.background else {"background": False}
-    words = {name: getattr(options, name) for name in ("task", "recipe", "device", "threads", "precision", "compile")}
+    words = {
+        name: getattr(options, name) for name in ("task", "recipe", "keep", "device", "threads", "precision", "compile")
+    }
     words = {name: word for name, word in words.items() if word not in (None, "auto")}
-    named = {name: words.pop(name) for name in ("task", "recipe") if name in words}
+    named = {name: words.pop(name) for name in ("task", "recipe", "keep") if name in words}
     how = words | ({"compile": words["compile"] == "on"} if "compile" in words else {})
     start = {} if options.init is None else {"initial": {"source": options.init}}
     return {"optimization": chosen, "network": network, "execution": how, **named, **seeds, **background, **start}

@@ -6,6 +6,7 @@ metrics.jsonl  log.txt  run.html                   what happened: one object a l
                                                    were counted, over which loss and accuracy are means
 schedule.json                                      the phases of the schedule, where they are not as config.yaml says
 model/                                             the model: what `vitrail.load` reads
+best/                                              the best network so far, where the run chooses one
 resume/                                            the state from which the run goes on
 """
 
@@ -80,6 +81,11 @@ class RunFolder:
         return self.path / "schedule.json"
 
     @property
+    def best(self) -> Path:
+        """The networks that did best behind an epoch, where a run chooses."""
+        return self.path / "best"
+
+    @property
     def resume(self) -> Path:
         """The states."""
         return self.path / "resume"
@@ -131,11 +137,11 @@ class RunFolder:
         if self.metrics_bytes() > length:
             os.truncate(self.metrics, length)
 
-    def history(self) -> list[dict[str, Any]]:
-        """The epoch rows of the metrics, under the keys of today."""
-        if not self.metrics.exists():
-            return []
-        rows = [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines() if line.strip()]
+    def history(self, content: bytes | None = None) -> list[dict[str, Any]]:
+        """The epoch rows of the metrics (or of what is given of them), under the keys of today."""
+        if content is None:
+            content = self.metrics.read_bytes() if self.metrics.exists() else b""
+        rows = [json.loads(line) for line in content.decode().splitlines() if line.strip()]
         epochs = [row for row in rows if row.get("kind") == "epoch"]
         return [{FORMER_KEYS.get(key, key): value for key, value in row.items()} for row in epochs]
 

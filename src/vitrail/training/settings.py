@@ -17,6 +17,7 @@ from vitrail.data.dataset import Counts
 from vitrail.errors import UsageError, VitrailError, nearest
 from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.networks import NetworkConfig, config_from_dict, config_to_dict, reads_of
+from vitrail.training.options import Keep
 from vitrail.weights.format1 import run_settings
 from vitrail.weights.told import checked
 
@@ -41,6 +42,7 @@ class Optimization:
         accumulate: Parts in which a batch is computed.
         max_time: Seconds that the whole run may take: fewer steps, where they do not fit; 0 for no limit.
         lora: Rank of the adapters that are trained in the place of the weights; 0 for none.
+        patience: Epochs after which a training ends that did not do better on *choose*; 0 to go on to the end.
         layer_decay: What the learning rate of each layer is of that of the layer behind it; 1 for one rate.
     """
 
@@ -57,12 +59,14 @@ class Optimization:
     layer_decay: float = 1.0
     lora: int = 0
     max_time: float = 0.0
+    patience: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what cannot train."""
         for name in ("epochs", "batch_size", "accumulate"):
             _at_least(name, getattr(self, name), 1)
         _at_least("lora", self.lora, 0)
+        _at_least("patience", self.patience, 0)
         for name in ("learning_rate", "warmup_epochs", "weight_decay", "clip"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
@@ -187,6 +191,7 @@ class Settings:
         pad_value: Grey value around a padded image and behind transparent pixels, 0 to 255.
         separator: What stands between two tokens of a text; empty for one token a character.
         counts: Samples of each split, of a set that is made.
+        keep: Which network becomes the model: the best checkpoint (or the probe), that at the end, or the probe.
         background: Whether the model carries shuffled patches of training images, to test explanations with.
         network: What is trained.
         augmentation: What may happen to a training image; and label smoothing.
@@ -209,6 +214,7 @@ class Settings:
     pad_value: int = 128
     separator: str = ""
     counts: Counts = field(default_factory=Counts)
+    keep: Keep = "auto"
     background: bool = True
     network: NetworkConfig
     augmentation: Augmentation = field(default_factory=Augmentation)
@@ -229,6 +235,19 @@ class Settings:
         if self.fetch_size and image is not None and self.fetch_size < image.image[0]:
             problem = f"fetch_size must be 0 or at least the network's {image.image[0]} pixels, got {self.fetch_size}"
             raise UsageError(problem, f"fetch_size: {image.image[0]}")
+
+    @property
+    def kept(self) -> Literal["best", "tuned", "probe"]:
+        """Which network becomes the model, where that was left open, too."""
+        if self.initial is not None and self.initial.probe:
+            return "probe"
+        chooses = self.initial is not None or self.optimization.patience > 0
+        return ("best" if chooses else "tuned") if self.keep == "auto" else self.keep
+
+    @property
+    def chooses(self) -> bool:
+        """Whether a network is chosen on validation samples, so that these are cut into two halves."""
+        return self.optimization.patience > 0 or self.kept == "best"
 
     def initial_facts(self) -> dict[str, str]:
         """Which weights it starts from, and under which licence they are; empty where it starts from nothing."""

@@ -1,0 +1,149 @@
+"""Validation cut once into two halves: choices are made on one, and the other stays clean for what is said at the end.
+
+    choose       on which epochs are scored, the best checkpoint is chosen, and the probe or the tuned network
+    calibrate    that chose nothing: it judges the finished model, where there is no test split
+
+A figure on samples that chose among many networks is too high, since the luckiest was chosen. On which side a sample
+stands is decided by a hash of its name, so it is the same on every machine, in every order, wherever the data lies.
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from vitrail.data.columns import Labels
+from vitrail.data.dataset import VALIDATION, Dataset, Samples, Split
+from vitrail.data.images import MadeImages
+from vitrail.errors import UsageError, counted
+from vitrail.tasks import Result
+
+CHOOSE, CALIBRATE = "choose", "calibrate"
+HALVES = (CHOOSE, CALIBRATE)
+LEAST = 16  # samples in the smaller half; with fewer, a figure on it says nothing
+WHOLE = "whole"  # what data.json says of a validation split that is too small to be cut
+
+
+@dataclass(frozen=True, eq=False)
+class Halves:
+    """The two halves of a validation split.
+
+    Attributes:
+        choose: (n,) its samples on which choices are made, in their order.
+        calibrate: (m,) the others; where it was not cut, the same ones again.
+        problem: Why it was not cut; empty where it was.
+    """
+
+    choose: Int64[np.ndarray, " n"]
+    calibrate: Int64[np.ndarray, " m"]
+    problem: str = ""
+
+    @property
+    def chosen_on(self) -> str:
+        """The split on which choices are made, as it is called."""
+        return VALIDATION if self.problem else CHOOSE
+
+    @property
+    def clean(self) -> str:
+        """The split that judges the finished model where there is no test, as it is called."""
+        return VALIDATION if self.problem else CALIBRATE
+
+    def to_dict(self) -> Any:
+        """What `data.json` remembers: how many there are in each half, or that there are none."""
+        return WHOLE if self.problem else {CHOOSE: len(self.choose), CALIBRATE: len(self.calibrate)}
+
+    @property
+    def note(self) -> str:
+        """What is done, in a sentence."""
+        if self.problem:
+            return (
+                f"the validation split is not cut ({self.problem}): all of it chooses the model, and where it also "
+                "judges it, that is said"
+            )
+        return (
+            f"validation is cut by a hash of names: {len(self.choose)} choose the model, and {len(self.calibrate)} "
+            "are kept from every choice"
+        )
+
+
+def cut(samples: Samples, column: str) -> Halves:
+    """Cut samples in two by a hash of their names.
+
+    A class that has several, all on one side by chance, gives the one with the least hash to the other side. Samples of
+    one name stay together.
+
+    Args:
+        samples: Of the validation split.
+        column: That is learnt; classes are seen to where there are some.
+    """
+    everyone = np.arange(len(samples), dtype=np.int64)
+    if isinstance(samples.inputs, MadeImages):
+        return Halves(everyone, everyone, "its images are made, and not chosen from")
+    names = [samples.name(index) for index in range(len(samples))]
+    ranks = np.array(
+        [hashlib.blake2b(os.fsencode(name), digest_size=8, person=b"halves").hexdigest() for name in names]
+    )
+    second = np.array([int(rank[-1], 16) % 2 == 1 for rank in ranks], dtype=bool)
+    if isinstance(labels := samples.column(column), Labels):
+        for label in np.unique(labels.values):
+            own = np.flatnonzero(labels.values == label)
+            if len(set(ranks[own])) > 1 and len(set(second[own])) == 1:
+                moved = ranks == min(ranks[own].tolist())  # its namesakes, too
+                second[moved] = ~second[moved]
+    halves = everyone[~second], everyone[second]
+    if (least := min(map(len, halves))) < LEAST:
+        return Halves(
+            everyone, everyone, f"of {counted(len(samples), 'sample')} a half has {least}, fewer than {LEAST}"
+        )
+    return Halves(*halves)
+
+
+def half_of(split: Split, column: str, name: str) -> Split:
+    """One half of a validation split.
+
+    Raises:
+        UsageError: It is too small to be cut.
+    """
+    halves = cut(split.samples, column)
+    if halves.problem:
+        raise UsageError(f"{split.name} has no split {name}: {halves.problem}", "--split validation")
+    return replace(split, samples=split.samples.select(getattr(halves, name)), split=name)
+
+
+def halved(dataset: Dataset, column: str, name: str) -> Split:
+    """The split of a run's data that has this name, whether a half or not."""
+    part = VALIDATION if name in HALVES else name
+    split = Split(dataset.splits[part], part, dataset.unknown.get(part, {}), name=dataset.name)
+    return half_of(split, column, name) if name in HALVES else split
+
+
+def own_split(halves: Any) -> str:
+    """The split that judges a run without a test, from what `data.json` remembers of the cut."""
+    return VALIDATION if not halves or halves == WHOLE else CALIBRATE
+
+
+def chosen_words(split: str, halves: Any) -> str:
+    """What to know of a figure of a run that chose on validation, in a sentence; empty where the samples are clean.
+
+    Args:
+        split: The split that the figure is of.
+        halves: What `data.json` remembers of the cut, empty where nothing was chosen.
+    """
+    if not halves or split not in (VALIDATION, CHOOSE):
+        return ""
+    if halves == WHOLE or split == CHOOSE:
+        return f"The samples of the {split} split chose this model, so the figure is too high."
+    share = f"{halves[CHOOSE]} of {halves[CHOOSE] + halves[CALIBRATE]}"
+    return f"{share} samples of the {split} split chose this model, so the figure is too high; {CALIBRATE} is clean."
+
+
+def marked(result: Result, halves: Any) -> Result:
+    """A result whose sentences say where its samples chose the model."""
+    words = chosen_words(result.split, halves)
+    if not words:
+        return result
+    about = (result.about[0], f"{result.about[1]} {words}".strip())
+    return replace(result, sentence=f"{result.sentence} (on samples that chose the model)", about=about)

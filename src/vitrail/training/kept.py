@@ -1,0 +1,126 @@
+"""Which network of a run becomes the model, and what tuning added to the probe.
+
+    best    the best checkpoint on *choose*; with weights to start from the better of it and the probe, a tie keeps the
+            probe, which changed less
+    tuned   the network at the end; the best checkpoint where a run ends by its patience
+    probe   the probe, whatever tuning added
+
+The choice is made on samples of its own (`halves.py`), and what tuning added is counted on others, image by image.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from vitrail.data.batches import Batches
+from vitrail.data.dataset import Split
+from vitrail.errors import counted
+from vitrail.io import read_json
+from vitrail.model import Model, load
+from vitrail.tasks import Result
+from vitrail.training.best import Row
+from vitrail.training.evaluate import evaluate_split
+from vitrail.training.halves import chosen_words
+from vitrail.training.prepared import Prepared
+from vitrail.training.probe import Added, added
+from vitrail.training.run import RunFolder
+
+PROBE, TUNED = "probe", "tuned"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The network that becomes the model, and the one that does not.
+
+    Attributes:
+        model: With the network that was chosen, in eval mode.
+        networks: `probe` and `tuned`, as far as there are both; which one is the model's, `found` says.
+        found: What goes into `evaluation.json`.
+        halves: What `data.json` says of the cut; empty where nothing was chosen.
+    """
+
+    model: Model
+    networks: dict[str, nn.Module]
+    found: dict[str, Any]
+    halves: Any
+
+    def judged(self, model: Model, split: Split, batches: Batches, say: Callable[[str], None]) -> dict[str, Result]:
+        """What the model is worth, and beside it the network that was not kept, by name; the model's stands first.
+
+        Args:
+            model: As it was saved.
+            split: The samples.
+            batches: The same, opened.
+            say: Told what tuning added.
+        """
+        kept = self.found.get("kept", TUNED)
+        results = {kept: evaluate_split(model, split, batches)}
+        for name, network in self.networks.items():
+            if name != kept:
+                results[name] = evaluate_split(replace(model, network=network), split, batches)
+        if len(results) == 2:
+            gain = compared(results[PROBE], results[TUNED])
+            self.found[TUNED] = {"split": split.split, **gain.to_dict()}
+            mark = " (on images that chose)" if chosen_words(split.split, self.halves) else ""
+            say(f"{gain_words(gain, f'{split.split} image')}{mark}")
+        return results
+
+
+def keep(folder: RunFolder, prepared: Prepared, trained: Model, best: Row | None, say: Callable[[str], None]) -> Kept:
+    """Choose the network that becomes the model.
+
+    Args:
+        folder: Of the run, in which the probe lies.
+        prepared: Its settings and data.
+        trained: With the best checkpoint or the network at the end, in eval mode.
+        best: The epoch of the best checkpoint; None where there is none.
+        say: Told what was chosen.
+    """
+    settings, facts, found = prepared.settings, dict(trained.facts), dict[str, Any]()
+    halves = None if prepared.halves is None else prepared.halves.to_dict()
+    if best is not None:
+        split, held_out = prepared.scored
+        found["best"] = {"epoch": best["epoch"]}
+        found["chosen_on"] = {"split": split.split, "images": len(held_out)}
+        facts |= {"epoch": best["epoch"], "chosen_on": f"{counted(len(held_out), 'sample')} of the split {split.split}"}
+        say(f"the network behind epoch {best['epoch']} did best on {split.split}")
+    if settings.initial is None:
+        return Kept(replace(trained, facts=facts), {}, found, halves)
+    found["probe"] = read_json(folder.path / "probe.json", "another --out")
+    networks = {PROBE: load(folder.probe, device=trained.device).network, TUNED: trained.network}
+    chosen = settings.kept
+    if settings.initial.probe:
+        del networks[TUNED]
+    elif chosen == "best":
+        split, held_out = prepared.scored
+        gain = added(networks[PROBE], networks[TUNED], held_out)
+        chosen = TUNED if gain.won > gain.lost else PROBE
+        found["choice"] = {"split": split.split, "won": gain.won, "lost": gain.lost, "images": gain.images}
+        tie = ": a tie keeps what changed less" if gain.won == gain.lost else ""
+        kept = "the tuned network" if chosen == TUNED else "the probe"
+        say(
+            f"{kept} is kept: on {split.split}, where that is chosen, "
+            f"tuning won {gain.won} and lost {gain.lost} of {counted(gain.images, 'image')}{tie}"
+        )
+    if chosen == PROBE:
+        facts.pop("epoch", None)
+    found["kept"] = chosen
+    model = replace(trained, network=networks[chosen], facts={**facts, "kept": chosen})
+    return Kept(model, networks, found, halves)
+
+
+def compared(before: Result, after: Result) -> Added:
+    """What one network gets right beyond another, from their evaluations on the same samples."""
+    first, second = before.truths == before.answers, after.truths == after.answers
+    return Added(int((second & ~first).sum()), int((first & ~second).sum()), len(first))
+
+
+def gain_words(gain: Added, unit: str) -> str:
+    """What tuning added, in words."""
+    low, high = gain.interval
+    return (
+        f"tuning won {gain.won} and lost {gain.lost} of {counted(gain.images, unit)} against the probe: "
+        f"{100 * gain.difference:+.1f} points (95 %: {100 * low:+.1f} to {100 * high:+.1f})"
+    )
