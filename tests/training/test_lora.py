@@ -20,12 +20,11 @@ from tests.training.test_initial import OPTIONS, SMALL, source
 from tests.training.tiny import Killed, die, ended_at, saved
 from vitrail.errors import UsageError
 from vitrail.nn import Parts, ViT, ViTConfig
-from vitrail.training import initial, lora
+from vitrail.training import lora
 from vitrail.training.events import Event, Finished
 from vitrail.training.loop import start
 from vitrail.training.lora import ALPHA, adapt, adapters, check_rank, merged
 from vitrail.training.optimizer import Average, groups_of, parameter_rules
-from vitrail.training.probe import Added
 from vitrail.training.settings import Optimization
 
 RANK = 3
@@ -34,14 +33,12 @@ CHOICES = Optimization(lora=RANK, weight_decay=0.2, layer_decay=0.5)
 
 
 def asked() -> vitrail.TrainOptions:
-    return replace(OPTIONS, init=str(source()), lora=RANK, lr=0.0002)
+    return replace(OPTIONS, init=str(source()), lora=RANK, lr=0.0002, keep="tuned")
 
 
 def train(run: Path, options: vitrail.TrainOptions, *listen: Callable[[Event], None]) -> Finished:
     """A run whose tuned network is kept, whatever it is worth."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(initial, "added", lambda *_: Added(2, 1, 10))
-        return vitrail.train("digits", run, options, *listen)
+    return vitrail.train("digits", run, options, *listen)
 
 
 def tuned() -> Path:
