@@ -42,11 +42,7 @@ from vitrail.training.recipes import document_figure
 from vitrail.training.run import RunFolder, environment, point_latest
 from vitrail.training.schedule import Phase, Schedule, extension
 from vitrail.training.settings import Settings, settings_to_yaml
-from vitrail.training.setup import (
-    LEFT_OUT,
-    shortened,
-    unreadable_notes,
-)
+from vitrail.training.setup import LEFT_OUT, shortened, unreadable_notes
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
 SAVE_WITHIN_EPOCH_SECONDS = 300.0
