@@ -88,6 +88,28 @@ def test_a_run_says_what_the_probe_had_and_keeps_the_better() -> None:
     assert len(rows(folder)) == 1
 
 
+def test_the_page_shows_probe_and_tuned_beside_each_other() -> None:
+    found, page = json.loads((tuned() / "evaluation.json").read_text()), (tuned() / "run.html").read_text()
+    shown = page.count('<span class="answer">probe: ')
+    assert shown == min(12, found["tuned"]["won"]) + min(12, found["tuned"]["lost"]) > 0
+    assert page.count("<h3>probe") == page.count("<h3>tuned") == 1
+    assert "linear probe (all of validation)" in page
+
+
+@pytest.mark.parametrize("keep", ["tuned", "probe"])
+def test_what_is_to_be_kept_is_kept(keep: str, tmp_path: Path) -> None:
+    """And as nothing is chosen, validation stays whole."""
+    finished = vitrail.train("digits", tmp_path / "run", replace(OPTIONS, init=str(source()), keep=keep))
+    found, data = json.loads((tmp_path / "run" / "evaluation.json").read_text()), tmp_path / "run" / "data.json"
+    assert found["kept"] == finished.model.facts["kept"] == keep
+    assert found["tuned"]["images"] == 359
+    assert not {"chosen_on", "choice", "best"} & found.keys()
+    assert "halves" not in json.loads(data.read_text())
+    probe = vitrail.load(tmp_path / "run" / "probe").network.state_dict()
+    same = all(torch.equal(each, probe[name]) for name, each in finished.model.network.state_dict().items())
+    assert same == (keep == "probe")
+
+
 def test_the_learning_rate_follows_what_the_probe_tells() -> None:
     """Ten times the recipe's below nine of ten told right by cross-validation; and one that is asked for stays."""
     folder, recipe = tuned(), RECIPES["fine-tune"].optimization
@@ -141,6 +163,10 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     named = str(source())
     for changes in (
         {"probe": True},
+        {"keep": "probe"},
+        {"patience": 0},
+        {"init": named, "probe": True, "keep": "best"},
+        {"init": named, "probe": True, "patience": 2},
         {"init": named, "size": "S/4"},
         {"init": named, "recipe": "digits"},
         {"recipe": "fine-tune"},

@@ -18,7 +18,7 @@ from vitrail.pages.tables import (
     plain_table,
     settings_table,
 )
-from vitrail.pages.views import ClassTable, Confusion, EvaluationView, Example, RunView, Section, Table
+from vitrail.pages.views import ClassTable, Confusion, EvaluationView, Example, Pair, RunView, Section, SidesView, Table
 from vitrail.text import percent
 
 _STATES = {
@@ -80,7 +80,8 @@ def _curves(run: RunView) -> str:
         line_chart(
             run.metric.capitalize(),
             epochs,
-            [Series(label, _column(history, key)) for label, key in run.curves],
+            [Series(label, _column(history, key)) for label, key in run.curves]
+            + ([Series(run.level[0], [run.level[1]] * len(epochs))] if run.level else []),
             write=write,
         ),
         line_chart("Learning rate", epochs, [Series("learning rate", _column(history, "learning_rate"))]),
@@ -136,6 +137,33 @@ def _example(example: Example) -> str:
     )
 
 
+def _pair(pair: Pair) -> str:
+    """A picture with what is right and both answers."""
+    said = f"{pair.name}: is {pair.truth}, the probe says {pair.probe}, the tuned network {pair.tuned}"
+    return (
+        f'<figure class="example {"right" if pair.tuned == pair.truth else "wrong"}">'
+        f'<img class="picture{small(pair.picture)}" alt="{escape(said)}" src="{data_uri(pair.picture)}">'
+        f'<figcaption><span class="answer">probe: {escape(pair.probe)}</span>'
+        f'<span class="answer">tuned: {escape(pair.tuned)}</span>'
+        f'<span class="name" title="{escape(pair.name)}">{escape(pair.name)}</span></figcaption></figure>'
+    )
+
+
+def _sides(sides: SidesView) -> str:
+    """The probe and the tuned network: their figures, their confusions, and the images that tell them apart."""
+    parts = [f"<p>{escape(sides.sentence)}.</p>"]
+    tables = []
+    for name, value in sides.values.items():
+        found, kept = sides.confusions.get(name), " (kept)" if name == sides.kept else ""
+        table = "" if found is None else confusion_table(found.counts, found.names)
+        tables.append(f"<div><h3>{escape(name)}{kept}: {escape(value)}</h3>{table}</div>")
+    parts.append(f'<div class="beside">{"".join(tables)}</div>')
+    for heading, pairs in (("Images that tuning won", sides.won), ("Images that tuning lost", sides.lost)):
+        if pairs:
+            parts.append(f'<h3>{heading}</h3><div class="examples">{"".join(map(_pair, pairs))}</div>')
+    return f"<section><h2>Probe and tuned</h2>{''.join(parts)}</section>"
+
+
 def _examples(examples: tuple[Example, ...], about: str) -> str:
     """Mistakes, then right answers, the surest first in both."""
     groups = (
@@ -176,7 +204,8 @@ def run_page(run: RunView) -> str:
     shown = _examples(run.examples, run.about_probabilities)
     if run.evaluation is not None and not run.examples and run.about_probabilities:
         evaluation += f'<p class="note">{escape(run.about_probabilities)}</p>'
-    body = f"<main>{_headline(run)}{_curves(run)}{evaluation}{shown}{_origin(run)}</main>"
+    sides = "" if run.sides is None else _sides(run.sides)
+    body = f"<main>{_headline(run)}{_curves(run)}{sides}{evaluation}{shown}{_origin(run)}</main>"
     return document(f"{run.title} · run", body, "run")
 
 

@@ -272,6 +272,46 @@ class EvaluationView:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """One image that the probe and the tuned network take for different classes.
+
+    Args:
+        picture: As of `Example`.
+        name: Where it comes from.
+        truth: What is right.
+        probe: What the probe said.
+        tuned: What the tuned network said.
+    """
+
+    picture: UInt8[np.ndarray, "h w *channels"]
+    name: str
+    truth: str
+    probe: str
+    tuned: str
+
+
+@dataclass(frozen=True)
+class SidesView:
+    """The probe and the tuned network of a run, on the same samples.
+
+    Args:
+        kept: Which of them is the model: `probe` or `tuned`.
+        sentence: What tuning added, with its interval, and what to know of the samples.
+        values: The figure of each, as it is to be read.
+        confusions: Of each, where the classes are few enough to be shown.
+        won: Images that only the tuned network gets right, and
+        lost: that only the probe does; some of them, where there are many.
+    """
+
+    kept: str
+    sentence: str
+    values: Mapping[str, str]
+    confusions: Mapping[str, Confusion]
+    won: tuple[Pair, ...]
+    lost: tuple[Pair, ...]
+
+
+@dataclass(frozen=True)
 class RunView:
     """Everything that the page of a run shows; only the title is needed.
 
@@ -284,6 +324,8 @@ class RunView:
         metric: What the metric that is drawn is called.
         fraction: Whether it lies from 0 to 1 and is shown in percent.
         scored: What the samples are called on which each epoch was scored.
+        level: The figure of the probe, drawn as a level line, and what it is called; None where there is none.
+        sides: The probe and the tuned network beside each other, once there are both.
         curves: Of the metric: what each is called, and its key in the history.
         evaluation: The evaluation, once there is one.
         settings: The resolved configuration, nested.
@@ -303,6 +345,8 @@ class RunView:
     metric: str = "accuracy"
     fraction: bool = True
     scored: str = "validation"
+    level: tuple[str, float] | None = None
+    sides: SidesView | None = None
     curves: Sequence[tuple[str, str]] = (("training", "training_accuracy"), ("validation", "validation_accuracy"))
     evaluation: EvaluationView | None = None
     settings: Mapping = field(default_factory=dict)

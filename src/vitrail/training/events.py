@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 from vitrail.data.images import Images
 from vitrail.errors import VitrailError, counted
+from vitrail.io import read_json
 from vitrail.model import Model
 from vitrail.pages.run_page import write_run_page
-from vitrail.pages.views import Example, RunView
+from vitrail.pages.views import Example, RunView, SidesView
 from vitrail.tasks import Metric, Result
 from vitrail.training.halves import halved
 from vitrail.training.loop import StepDone
@@ -116,7 +117,13 @@ def stop_signals() -> Iterator[StopRequest]:
             signal.signal(number, handler)
 
 
-def write_page(folder: RunFolder, prepared: Prepared, state: RunState, result: Result | None = None) -> None:
+def write_page(
+    folder: RunFolder,
+    prepared: Prepared,
+    state: RunState,
+    result: Result | None = None,
+    sides: SidesView | None = None,
+) -> None:
     """Write `run.html`.
 
     Args:
@@ -124,7 +131,10 @@ def write_page(folder: RunFolder, prepared: Prepared, state: RunState, result: R
         prepared: Its settings, data and model.
         state: Whether it goes on, came to its end, or was stopped before.
         result: The final evaluation, once there is one.
+        sides: The probe and the tuned network beside each other, once there are both.
     """
+    probed = folder.path / "probe.json"
+    level = read_json(probed, "another --out")["accuracy"] if probed.is_file() else None
     task, model = prepared.model.task, prepared.model
     curves = [
         ("training" if name == task.metric.key else f"training, {name.replace('_', ' ')}", f"training_{name}")
@@ -139,6 +149,8 @@ def write_page(folder: RunFolder, prepared: Prepared, state: RunState, result: R
         fraction=task.metric.fraction,
         curves=[*curves, (prepared.scored_words, f"validation_{task.metric.key}")],
         scored=prepared.scored_words,
+        level=None if level is None else ("linear probe (all of validation)", level),
+        sides=sides,
         evaluation=None if result is None else result.view(),
         settings=settings_to_dict(prepared.settings),
         environment=json.loads((folder.path / "env.json").read_text(encoding="utf-8")),

@@ -34,7 +34,7 @@ from vitrail.training.events import (
 )
 from vitrail.training.halves import marked
 from vitrail.training.initial import write_start
-from vitrail.training.kept import keep
+from vitrail.training.kept import keep, sides_of
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck, train_loop
 from vitrail.training.lora import write_adapter
 from vitrail.training.prepared import Prepared
@@ -348,7 +348,7 @@ class Job:
         self._name_unreadable(batches)
         seconds, weights = time.perf_counter() - self.began, weights_hash(model.network)
         write_file(self.folder.model / CARD, card_of(model, result))
-        write_page(self.folder, self.prepared, "finished", result)
+        write_page(self.folder, self.prepared, "finished", result, sides_of(kept, results, prepared))
         name, value = result.headline
         self.folder.append_log(f"finished: {name} {value:.4f}, weights {weights}")
         self.folder.write_json("evaluation.json", {**result.to_dict(), "weights": weights, **kept.found})

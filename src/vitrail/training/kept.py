@@ -12,22 +12,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+from jaxtyping import Bool
 from torch import nn
 
 from vitrail.data.batches import Batches
+from vitrail.data.columns import Classes
 from vitrail.data.dataset import Split
+from vitrail.data.images import Images
 from vitrail.errors import counted
 from vitrail.io import read_json
 from vitrail.model import Model, load
+from vitrail.pages.views import Confusion, Pair, SidesView
 from vitrail.tasks import Result
 from vitrail.training.best import Row
 from vitrail.training.evaluate import evaluate_split
-from vitrail.training.halves import chosen_words
+from vitrail.training.halves import chosen_words, halved
 from vitrail.training.prepared import Prepared
 from vitrail.training.probe import Added, added
 from vitrail.training.run import RunFolder
 
 PROBE, TUNED = "probe", "tuned"
+SHOWN = 12  # images that tuning won, and as many that it lost
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,39 @@ def compared(before: Result, after: Result) -> Added:
     """What one network gets right beyond another, from their evaluations on the same samples."""
     first, second = before.truths == before.answers, after.truths == after.answers
     return Added(int((second & ~first).sum()), int((first & ~second).sum()), len(first))
+
+
+def sides_of(kept: Kept, results: dict[str, Result], prepared: Prepared) -> SidesView | None:
+    """The probe and the tuned network beside each other, for the page; None where there is one of them."""
+    output = prepared.model.output
+    if len(results) < 2 or not isinstance(output, Classes):
+        return None
+    before, after = results[PROBE], results[TUNED]
+    gain, names = compared(before, after), output.names
+    samples = halved(prepared.dataset, prepared.model.task.column, before.split).samples
+    first, second = before.truths == before.answers, after.truths == after.answers
+
+    def pairs(chosen: Bool[np.ndarray, " n"]) -> tuple[Pair, ...]:
+        found = []
+        for row in np.flatnonzero(chosen)[:SHOWN].tolist():
+            place = int(before.ids[row])
+            assert isinstance(samples.inputs, Images)
+            picture = prepared.model.preprocessing.to_array(samples.inputs.open(place))
+            answers = [names[int(each[row])] for each in (before.truths, before.answers, after.answers)]
+            found.append(Pair(picture, samples.name(place), *answers))
+        return tuple(found)
+
+    both = {PROBE: before, TUNED: after}
+    confusions = {name: each for name, one in both.items() for each in one.tables if isinstance(each, Confusion)}
+    about = chosen_words(before.split, kept.halves)
+    return SidesView(
+        kept=kept.found["kept"],
+        sentence=gain_words(gain, f"{before.split} image") + (f". {about.removesuffix('.')}" if about else ""),
+        values={name: one.metric.shown(one.value) for name, one in both.items()},
+        confusions=confusions,
+        won=pairs(second & ~first),
+        lost=pairs(first & ~second),
+    )
 
 
 def gain_words(gain: Added, unit: str) -> str:
