@@ -151,13 +151,14 @@ def _pair(pair: Pair) -> str:
 
 def _sides(sides: SidesView) -> str:
     """The probe and the tuned network: their figures, their confusions, and the images that tell them apart."""
-    parts = [f"<p>{escape(sides.sentence)}.</p>"]
+    parts = [f"<p>{escape(sides.sentence[:1].upper() + sides.sentence[1:])}.</p>"]
+    wide = " wide" if any(len(each.names) > 7 for each in sides.confusions.values()) else ""
     tables = []
     for name, value in sides.values.items():
         found, kept = sides.confusions.get(name), " (kept)" if name == sides.kept else ""
         table = "" if found is None else confusion_table(found.counts, found.names)
         tables.append(f"<div><h3>{escape(name)}{kept}: {escape(value)}</h3>{table}</div>")
-    parts.append(f'<div class="beside">{"".join(tables)}</div>')
+    parts.append(f'<div class="beside{wide}">{"".join(tables)}</div>')
     for heading, pairs in (("Images that tuning won", sides.won), ("Images that tuning lost", sides.lost)):
         if pairs:
             parts.append(f'<h3>{heading}</h3><div class="examples">{"".join(map(_pair, pairs))}</div>')
