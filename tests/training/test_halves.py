@@ -1,6 +1,7 @@
 """Validation is cut once; what is chosen on one half is judged on the other, and marked where it is not."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,16 @@ import numpy as np
 import pytest
 
 import vitrail
+from tests.errors import must_raise
 from tests.photographs import make_photographs
 from tests.runs import once, stored
-from tests.training.tiny import AGAIN, Killed, die, ended_at, options, rows, saved, what_was_learnt
+from tests.training.tiny import AGAIN, Killed, die, ended_at, options, rows, saved, states, steps_of, what_was_learnt
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Samples, labelled
+from vitrail.errors import UsageError
 from vitrail.tasks import Metric
 from vitrail.training.best import best_of, spent
+from vitrail.training.events import Event
 from vitrail.training.halves import LEAST, WHOLE, cut
 
 ACCURACY = Metric("accuracy", "accuracy")
@@ -89,7 +93,7 @@ def photographs() -> Path:
 
 
 def asked(**changes: Any) -> vitrail.TrainOptions:
-    return options("photos", **{"epochs": 6, "lr": 3e-3, "patience": 2, "workers": 0} | changes)
+    return options("photos", **{"epochs": 30, "lr": 0.1, "patience": 2, "workers": 0} | changes)
 
 
 def patient() -> Path:
@@ -132,3 +136,28 @@ def test_a_killed_run_chooses_the_same(step: int, often: bool, tmp_path: Path, m
     assert finished.weights == stored(patient())["weights"]
     assert what_was_learnt(run) == what_was_learnt(patient())
     assert stored(run) == stored(patient())
+
+
+def test_a_run_that_its_patience_ended_does_not_train_on(tmp_path: Path) -> None:
+    run = shutil.copytree(patient(), tmp_path / "run")
+    assert len(rows(run)) < 30, "else its patience ended nothing"
+    events: list[Event] = []
+    finished = vitrail.train(str(photographs()), run, AGAIN, events.append)
+    assert not steps_of(events)
+    assert finished.weights == stored(patient())["weights"]
+    names = {file.stem for file in (run / "best").iterdir()}
+    assert str(stored(run)["best"]["epoch"]) in names
+    assert len(names) <= len(states(run))
+
+
+def test_a_set_too_small_to_cut_is_marked_everywhere(tmp_path: Path) -> None:
+    for part, count in (("train", 8), ("val", 6)):
+        make_photographs(tmp_path / "few" / part, ("a", "b"), per_class=count, seed=count)
+    run = vitrail.train(str(tmp_path / "few"), tmp_path / "run", asked(epochs=1)).folder
+    assert json.loads((run / "data.json").read_text())["halves"] == WHOLE
+    assert stored(run)["split"] == stored(run)["chosen_on"]["split"] == "validation"
+    assert "chose" in (run / "model" / "README.md").read_text().split("| fact |")[0]
+    assert "chose this model" in (run / "run.html").read_text()
+    assert vitrail.evaluate(run).notes
+    with must_raise(UsageError, "choose"):
+        vitrail.evaluate(run, split="choose")
