@@ -19,6 +19,7 @@ from tests.weights.redraw import redrawn
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import ViT
 from vitrail.training.asked import Asked
+from vitrail.training.budget import Budget
 from vitrail.training.events import Event, Finished, Started
 from vitrail.training.initial import rate_for, start_network
 from vitrail.training.probe import Probed
@@ -127,6 +128,17 @@ def test_a_limit_that_is_over_before_the_probe_is_refused(tmp_path: Path) -> Non
     with must_raise(UsageError):
         vitrail.train("digits", tmp_path / "run", replace(OPTIONS, init=str(source()), max_time="0.01s"))
     assert not list(tmp_path.iterdir()), "nothing is begun"
+
+
+def test_without_time_for_a_step_there_is_the_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Budget, "affordable", lambda self: 0)
+    run = vitrail.train("digits", tmp_path / "run", replace(OPTIONS, init=str(source()), max_time="1h")).folder
+    found = json.loads((run / "evaluation.json").read_text())
+    assert found["kept"] == "probe"
+    assert json.loads((run / "schedule.json").read_text())["steps"] == 0
+    start, model = vitrail.load(run / "probe"), vitrail.load(run)
+    assert all(torch.equal(a, b) for a, b in zip(start.network.parameters(), model.network.parameters(), strict=True))
+    assert "</html>" in (run / "run.html").read_text()
 
 
 def test_the_probe_alone_moves_nothing_but_the_head(tmp_path: Path) -> None:

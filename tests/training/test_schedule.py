@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,8 @@ def told_time(monkeypatch: pytest.MonkeyPatch, slow: int) -> None:
     monkeypatch.setattr(Budget, "scored", lambda self, seconds: None)
     monkeypatch.setattr(Budget, "elapsed", property(lambda self: sum(steps(self))))
     plan = Budget.plan
-    monkeypatch.setattr(Budget, "plan", lambda self, *rest: plan(replace(self, planned=SECONDS, scoring=0.0), *rest))
+    told = partial(replace, planned=SECONDS, scoring=0.0)
+    monkeypatch.setattr(Budget, "plan", lambda self, *rest, **named: plan(told(self), *rest, **named))
 
 
 def test_a_late_run_that_is_killed_takes_the_same_steps_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

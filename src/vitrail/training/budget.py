@@ -99,14 +99,19 @@ class Budget:
         """Steps that can still be made; 0 where there is no time for one."""
         return max(0, int((self.limit - self.around) / self.step))
 
-    def plan(self, choices: Optimization, step: int = 0) -> Phase:
+    def plan(self, choices: Optimization, step: int = 0, least: int = 1) -> Phase:
         """What there is time for at the start, or from a step on.
+
+        Args:
+            choices: What the settings say.
+            step: Steps that are done.
+            least: Steps without which there is nothing to be had.
 
         Raises:
             UsageError: There is no time for a step.
         """
         steps = min(self.affordable(), choices.epochs * self.per_epoch - step)
-        if not steps:
+        if steps < least:
             problem = f"--max-time {self.limit:g}s leaves no time for a step: all around it takes {self.around:.0f} s"
             raise UsageError(problem, f"--max-time {-(-1.5 * self.around // 60):.0f}m")
         return self._phase(choices, steps, first=step, origin=step)

@@ -47,7 +47,6 @@ from vitrail.training.setup import LEFT_OUT, shortened, unreadable_notes
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
 SAVE_WITHIN_EPOCH_SECONDS = 300.0
 LOG_STEPS = 50
-STEP_OVERHEAD = 1.15  # augmentation, optimizer and validation come on top of forward and backward
 PATIENT_STEPS = 200  # before so many steps a loss that is still that of guessing says nothing
 
 
@@ -84,12 +83,12 @@ class Job:
             for sentence in notes:
                 self._say(sentence)
             self._say(f"going on with {self.folder.path} from step {state.step}")
-            budget = self._budget()
+            budget = prepared.budget(self.began, self.spent)
             schedule = self._scheduled(state, budget)
         else:
             if going_on:
                 self._refuse_to_repeat()
-            budget = self._budget()
+            budget = prepared.budget(self.began, self.spent)
             schedule = self._scheduled(state, budget)
             self.folder.cut_metrics(0)
             self._write_beginning(schedule)
@@ -119,33 +118,20 @@ class Job:
             raise UsageError(problem, f"another --out than {self.folder.path}")
         self._say("no saved state: beginning again")
 
-    def _budget(self) -> Budget | None:
-        """The clock of a run that has a limit."""
-        prepared, choices = self.prepared, self.prepared.settings.optimization
-        if not choices.max_time or _probes(prepared.settings):
-            return None
-        planned = prepared.micro_batch_seconds * choices.accumulate * STEP_OVERHEAD
-        held_out, probed = len(prepared.validation), prepared.probed
-        each = planned / choices.batch_size / 2  # a forward pass is a third of a step; decoding comes on top
-        if probed is not None:
-            each = probed.seconds / (probed.images + probed.trained)
-        last = held_out if prepared.dataset.test is None else len(prepared.dataset.test)
-        last += 2 * held_out if prepared.settings.initial is not None else 0  # the probe and the tuned are compared
-        last += 3 * len(prepared.model.background if prepared.model.background is not None else ())  # explained
-        per_epoch = steps_per_epoch(len(prepared.data), choices)
-        return Budget(choices.max_time, self.began, self.spent, per_epoch, planned, each * held_out, last / held_out)
-
     def _scheduled(self, state: State, budget: Budget | None) -> Schedule:
         """The schedule: as it is written, as there is time for, or as the settings say; longer where that is asked."""
         former, choices = self.prepared.former, self.prepared.settings.optimization
+        initial = self.prepared.settings.initial is not None  # without a step there is the probe
         per_epoch = steps_per_epoch(len(self.prepared.data), choices)
         if self.folder.schedule.is_file():
             found = read_json(self.folder.schedule, "remove it, to begin again as config.yaml says")
             schedule = Schedule.from_dict(found)
         elif former is not None:
             schedule = Schedule.of(former.optimization, per_epoch)
+        elif budget is not None:
+            schedule = Schedule([budget.plan(choices, least=0 if initial else 1)])
         else:
-            schedule = Schedule.of(choices, per_epoch) if budget is None else Schedule([budget.plan(choices)])
+            schedule = Schedule.of(choices, per_epoch)
         if former is not None and schedule.phases[-1].first != state.step:
             more = choices.epochs * per_epoch - state.step
             phase = extension(choices, state.step, more) if budget is None else budget.plan(choices, state.step)
@@ -196,9 +182,8 @@ class Job:
 
     def _announce(self, state: State, schedule: Schedule) -> None:
         """Say how long the rest will take, from timed steps."""
-        prepared, choices = self.prepared, self.prepared.settings.optimization
-        per_epoch, left = steps_per_epoch(len(prepared.data), choices), max(0, schedule.end - state.step)
-        seconds = left * prepared.micro_batch_seconds * choices.accumulate * STEP_OVERHEAD
+        prepared, left = self.prepared, max(0, schedule.end - state.step)
+        per_epoch, seconds = steps_per_epoch(len(prepared.data), prepared.settings.optimization), prepared.step_seconds
         started = Started(
             folder=self.folder.path,
             images=len(prepared.data),
@@ -206,7 +191,7 @@ class Job:
             epochs=-(-schedule.end // per_epoch),
             steps=schedule.end,
             step=state.step,
-            seconds=seconds,
+            seconds=left * seconds,
             unit=prepared.unit,
             metric=prepared.model.task.metric,
             scored=prepared.scored[0].split,
@@ -332,7 +317,7 @@ class Job:
         """Model, evaluation, card, page; `evaluation.json` comes last: with it the run is finished."""
         prepared = self.prepared
         metric, initial = prepared.model.task.metric, prepared.settings.initial
-        best = None if prepared.halves is None else load_best(self.folder, state.kept, metric)
+        best = None if prepared.halves is None or not state.step else load_best(self.folder, state.kept, metric)
         trained = replace(prepared.model, network=state.best_network.eval())
         kept = keep(self.folder, prepared, trained, best, self._say)
         if initial is not None and prepared.settings.optimization.lora and kept.found["kept"] == "tuned":

@@ -3,7 +3,6 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vitrail.training.job import STEP_OVERHEAD
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.optimizer import Rule, parameter_rules
 from vitrail.training.prepared import Prepared
@@ -20,7 +19,7 @@ class Plan:
         unit: What one sample is called.
         rules: What is done with which parameters; each parameter stands in one row.
         steps: Of the optimizer; 0 where the head is fitted to features that are computed once.
-        seconds: That they take, from timed steps; with a limit of time no more than that.
+        seconds: That they take, from timed steps.
         notes: What was said of the data and of each choice.
     """
 
@@ -50,18 +49,21 @@ class Plan:
         }
 
 
-def plan_of(prepared: Prepared) -> Plan:
-    """What a prepared training would do."""
+def plan_of(prepared: Prepared, began: float) -> Plan:
+    """What a prepared training that was asked for at this time would do."""
     settings, choices = prepared.settings, prepared.settings.optimization
     fitted = settings.initial is not None and settings.initial.probe
     steps = 0 if fitted else choices.epochs * steps_per_epoch(len(prepared.data), choices)
-    seconds = steps * prepared.micro_batch_seconds * choices.accumulate * STEP_OVERHEAD
+    notes = prepared.notes
+    if budget := prepared.budget(began, 0.0):
+        phase = budget.plan(choices, least=0 if settings.initial is not None else 1)
+        steps, notes = phase.steps, (*notes, phase.why)
     return Plan(
         settings=settings,
         samples={name: len(samples) for name, samples in prepared.dataset.splits.items()},
         unit=prepared.unit,
         rules=tuple(parameter_rules(prepared.network, choices)),
         steps=steps,
-        seconds=min(seconds, choices.max_time) if choices.max_time else seconds,
-        notes=prepared.notes,
+        seconds=steps * prepared.step_seconds,
+        notes=notes,
     )

@@ -10,13 +10,15 @@ from vitrail.data.batches import Batch, Batches
 from vitrail.data.dataset import VALIDATION, Dataset, Split
 from vitrail.model import Model
 from vitrail.tasks.task import Objective, unit_of
+from vitrail.training.budget import Budget
 from vitrail.training.execution import ALONE, Work, work_of
 from vitrail.training.halves import Halves, cut
-from vitrail.training.loop import part_size
+from vitrail.training.loop import part_size, steps_per_epoch
 from vitrail.training.probe import Probed
 from vitrail.training.resolve import longest_read
 from vitrail.training.settings import Settings
 
+STEP_OVERHEAD = 1.15  # augmentation, optimizer and validation come on top of forward and backward
 TRIAL_FLOPS = 2e11  # most work of a timed step: a second or two on one thread
 
 
@@ -79,6 +81,32 @@ class Prepared:
         if self.halves is None:
             return VALIDATION
         return f"{self.halves.chosen_on}, which chose the model" if self.halves.problem else self.halves.chosen_on
+
+    @property
+    def step_seconds(self) -> float:
+        """Of an optimizer step, as timed before the first."""
+        return self.micro_batch_seconds * self.settings.optimization.accumulate * STEP_OVERHEAD
+
+    def budget(self, began: float, spent: float) -> Budget | None:
+        """The clock of a run that has a limit; None where it has none, or nothing but a probe.
+
+        Args:
+            began: When this process began with it, on `time.perf_counter`.
+            spent: Seconds that it took before.
+        """
+        choices, initial = self.settings.optimization, self.settings.initial
+        if not choices.max_time or (initial is not None and initial.probe):
+            return None
+        held_out, test = len(self.scored[1]), self.dataset.test
+        each = self.step_seconds / choices.batch_size / 2  # a forward pass is a third of a step; decoding comes on top
+        if self.probed is not None:
+            each = self.probed.seconds / (self.probed.images + self.probed.trained)
+        judged = len(self.validation) - held_out or held_out if test is None else len(test)
+        last = judged if initial is None else 2 * (held_out + judged)  # the probe and the tuned are compared, twice
+        last += 3 * (0 if self.model.background is None else len(self.model.background))  # its images are explained
+        per_epoch = steps_per_epoch(len(self.data), choices)
+        passes = last / held_out
+        return Budget(choices.max_time, began, spent, per_epoch, self.step_seconds, each * held_out, passes)
 
     def trial(self) -> tuple[Batch, float]:
         """A few samples to time a step with, and how many times that a micro-batch is."""

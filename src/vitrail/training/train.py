@@ -148,7 +148,7 @@ def plan(
         raise UsageError("a dry run is of a training that would begin, and --resume auto goes on", "leave it out")
     if out is not None and Path(out).exists():
         open_folder(Path(out), False)
-    return plan_of(new_run(_whole(asked), listen))
+    return plan_of(new_run(_whole(asked), listen), asked.began)
 
 
 def _said(told: Mapping[str, Any] | None, classes: Sequence[str] | None) -> dict[str, Any]:
