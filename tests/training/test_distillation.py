@@ -437,6 +437,16 @@ def test_names_decide_not_numbers(tmp_path: Path) -> None:
     assert max(float((ours - theirs).detach().abs().max()) for ours, theirs in pairs) > 1e-3
 
 
+def test_a_teacher_without_classes_gives_features_and_gets_a_head(tmp_path: Path) -> None:
+    features = replace(rgb_teacher(small_cnn()[:-1]), classes=())
+    finished = distilled(tmp_path / "run", features, epochs=1)
+    assert stored_distillation(finished.folder)["fit_head"]
+    assert finished.weights == distilled(tmp_path / "always", features, epochs=1, fit_head="always").weights
+    assert vitrail.distill("digits", features, finished.folder, STUDENT_AGAIN).weights == finished.weights
+    with must_raise(DataError):
+        distilled(tmp_path / "never", features, epochs=1, fit_head="never")
+
+
 def test_answers_are_stored_where_nothing_is_augmented(tmp_path: Path) -> None:
     still = tmp_path / "still.yaml"
     network = options("digits").config.read_text()

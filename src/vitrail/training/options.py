@@ -118,7 +118,7 @@ class DistillOptions(TrainOptions):
     )
     fit_head: Literal["auto", "always", "never"] = option(
         "A new head for the teacher, fitted on its frozen features; auto does so where a network of another library "
-        "lacks a class.",
+        "lacks a class, or a teacher has none.",
         "auto",
     )
     teacher_weights: str | None = option(

@@ -171,7 +171,7 @@ def _opened(how: Distillation, handed: Teacher | None, fit: str, classes: tuple[
                 f"this run learns from {how.teacher}, which was handed over in Python",
                 "vitrail.distill(data, teacher, out, DistillOptions(resume='auto')) with the same teacher",
             )
-        return handed, fit == "always"
+        return handed, fit == "always" or (fit == "auto" and not handed.classes)
     said = {"told": how.teacher_told, "classes": how.teacher_classes}
     named = partial(open_teacher, how.teacher, how.teacher_weights, how.teacher_size, **said)
     teacher = named(head=fit != "always")

@@ -73,7 +73,7 @@ class Teacher:
         network: A module, or a function of normalised images (b, c, h, w), that gives logits (b, classes). A module
             is put in eval mode for every answer; a function has to see to that itself.
         preprocessing: What the network expects: its size, channels, mean and standard deviation.
-        classes: Its class names, in the order of the logits.
+        classes: Its class names, in the order of the logits; none where it gives features, for a new head to read.
         name: For messages.
         facts: What is to be known of its origin, by name; the student's card keeps it.
     """
