@@ -44,6 +44,7 @@ FLAGS = {
         "--no-background",
         "--data-root",
         "--config",
+        "--verdicts",
         "--resume",
         "--out",
         "--dry-run",

@@ -16,8 +16,10 @@ from tests.errors import must_raise
 from tests.runs import once
 from tests.training.tiny import Killed, die, ended_at, rows, saved
 from tests.weights.redraw import redrawn
+from vitrail.data.dataset import Counts, Split
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import ViT
+from vitrail.tasks.task import wilson_interval
 from vitrail.training.asked import Asked
 from vitrail.training.budget import Budget
 from vitrail.training.events import Event, Finished, Started
@@ -25,7 +27,8 @@ from vitrail.training.initial import rate_for, start_network
 from vitrail.training.probe import Probed
 from vitrail.training.recipes import RECIPES
 from vitrail.training.settings import settings_from_dict
-from vitrail.training.setup import new_run
+from vitrail.training.setup import new_run, open_data
+from vitrail.training.verdicts import verdicts_of
 
 SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 3, "img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 7}
 OPTIONS = vitrail.TrainOptions(epochs=1, threads=1, device="cpu", seed=3, batch_size=100, precision="fp32")
@@ -128,6 +131,35 @@ def test_a_limit_that_is_over_before_the_probe_is_refused(tmp_path: Path) -> Non
     with must_raise(UsageError):
         vitrail.train("digits", tmp_path / "run", replace(OPTIONS, init=str(source()), max_time="0.01s"))
     assert not list(tmp_path.iterdir()), "nothing is begun"
+
+
+def test_both_networks_are_asked_where_they_look(tmp_path: Path) -> None:
+    """The verdicts on the same images, in the evaluation and on the page; the library gives the same one by one."""
+    asked = replace(OPTIONS, init=str(source()), verdicts=3, keep="tuned")
+    said: list[Event] = []
+    run = vitrail.train("digits", tmp_path / "run", asked, said.append).folder
+    found = json.loads((run / "evaluation.json").read_text())["verdicts"]
+    assert found.keys() == {"probe", "tuned"}
+    model = vitrail.load(run)
+    for name, folder in (("probe", run / "probe"), ("tuned", run)):
+        assert found[name]["images"] == 3 == sum(found[name]["counts"].values())
+        assert found[name]["interval"] == list(wilson_interval(found[name]["supported"], 3))
+        network = vitrail.load(folder).network
+        judged = verdicts_of(replace(model, network=network), held_out(), 3)
+        assert judged.to_dict() == found[name]
+        assert any(isinstance(event, str) and judged.words in event for event in said)
+        assert judged.words in (run / "run.html").read_text()
+    for wrong in (replace(OPTIONS, verdicts=3), replace(asked, verdicts=-1), replace(asked, probe=True, keep="auto")):
+        with must_raise(UsageError):
+            vitrail.train("digits", tmp_path / "none", wrong)
+    assert not (tmp_path / "none").exists()
+
+
+def held_out() -> Split:
+    """The held-out digits that judge."""
+    dataset, _ = open_data("digits", "classify", None, 0, Counts())
+    assert dataset.test is not None
+    return Split(dataset.test, "test", {})
 
 
 def test_without_time_for_a_step_there_is_the_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,8 @@ OTHERS = {
     "probe": True,
     "lora": 4,
 }
-ELSEWHERE = {"config", "resume"}  # what they do is not a setting: tests/training/test_settings.py, test_job.py
+# what they do is not a setting: tests/training/test_settings.py, test_job.py, test_initial.py
+ELSEWHERE = {"config", "resume", "verdicts"}
 TEACHING = {
     "kind": "hard",
     "temperature": 7.0,

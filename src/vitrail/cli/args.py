@@ -93,6 +93,7 @@ class Distill(Told, DistillOptions):
     init: str | None = hidden("vitrail train --init")
     probe: bool = hidden("vitrail train --init", False)
     lora: int | None = hidden("vitrail train --init")
+    verdicts: int | None = hidden("vitrail train --init")
     keep: Literal["auto"] = hidden("--patience, which keeps the best", "auto")
     out: Path | None = option("The run folder; a new one below runs/ when left out.")
     dry_run: bool = option(DRY, False)

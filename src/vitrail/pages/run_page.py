@@ -157,7 +157,9 @@ def _sides(sides: SidesView) -> str:
     for name, value in sides.values.items():
         found, kept = sides.confusions.get(name), " (kept)" if name == sides.kept else ""
         table = "" if found is None else confusion_table(found.counts, found.names)
-        tables.append(f"<div><h3>{escape(name)}{kept}: {escape(value)}</h3>{table}</div>")
+        looks = sides.verdicts.get(name)
+        looks = "" if looks is None else f'<p class="note">Does it look at the thing? {escape(looks)}.</p>'
+        tables.append(f"<div><h3>{escape(name)}{kept}: {escape(value)}</h3>{looks}{table}</div>")
     parts.append(f'<div class="beside{wide}">{"".join(tables)}</div>')
     for heading, pairs in (("Images that tuning won", sides.won), ("Images that tuning lost", sides.lost)):
         if pairs:

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from vitrail.data.background_file import settle
 from vitrail.data.batches import Batches
+from vitrail.data.dataset import Split
 from vitrail.data.loader import check_readable
 from vitrail.errors import RunError, UsageError, VitrailError
-from vitrail.explain.without_evidence import without_evidence
 from vitrail.io import read_json, write_file
 from vitrail.model import CARD, Model, card_of, save
-from vitrail.nn import ViT
 from vitrail.nn.networks import NETWORKS, weights_hash
+from vitrail.pages.views import SidesView
+from vitrail.tasks import Result
 from vitrail.training.best import keep_if_best, load_best, spent, tidy
 from vitrail.training.budget import Budget
 from vitrail.training.checkpoint import load_state, save_state, states
@@ -34,7 +34,7 @@ from vitrail.training.events import (
 )
 from vitrail.training.halves import marked
 from vitrail.training.initial import write_start
-from vitrail.training.kept import keep, sides_of
+from vitrail.training.kept import Kept, keep, sides_of, with_background
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck, train_loop
 from vitrail.training.lora import write_adapter
 from vitrail.training.prepared import Prepared
@@ -43,6 +43,7 @@ from vitrail.training.run import RunFolder, environment, point_latest
 from vitrail.training.schedule import Phase, Schedule, extension
 from vitrail.training.settings import Settings, settings_to_yaml
 from vitrail.training.setup import LEFT_OUT, shortened, unreadable_notes
+from vitrail.training.verdicts import compare_verdicts, wanted
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
 SAVE_WITHIN_EPOCH_SECONDS = 300.0
@@ -61,6 +62,7 @@ class Job:
         command: What was typed.
         began: When it was asked for, on `time.perf_counter`.
         spent: Seconds that the run took before, where it goes on.
+        verdicts: Images whose explanations are tested at the end; None leaves it to the time that it takes.
     """
 
     folder: RunFolder
@@ -69,6 +71,7 @@ class Job:
     command: str
     began: float
     spent: float = 0.0
+    verdicts: int | None = None
     saved: float = field(default_factory=time.perf_counter)
     warned: bool = False
 
@@ -322,7 +325,7 @@ class Job:
         kept = keep(self.folder, prepared, trained, best, self._say)
         if initial is not None and prepared.settings.optimization.lora and kept.found["kept"] == "tuned":
             write_adapter(self.folder.adapter, state.kept, initial.source)
-        model = _with_background(kept.model)
+        model = with_background(kept.model)
         own = type(model.network) not in [known for _, known in NETWORKS.values()]
         save(model, self.folder.model, network=prepared.settings.own["network"] if own else "")
         # the model is saved: an evaluation that fails loses no training
@@ -336,21 +339,30 @@ class Job:
         write_page(self.folder, self.prepared, "finished", result, sides_of(kept, results, prepared))
         name, value = result.headline
         self.folder.append_log(f"finished: {name} {value:.4f}, weights {weights}")
-        self.folder.write_json("evaluation.json", {**result.to_dict(), "weights": weights, **kept.found})
+        evaluated = {**result.to_dict(), "weights": weights, **kept.found}
+        self.folder.write_json("evaluation.json", evaluated)
+        if len(kept.networks) == 2 and (sides := sides_of(kept, results, prepared)) is not None:
+            self._explain(model, kept, split, result, sides, evaluated)
         document = document_figure(prepared.settings)
         finished = Finished(self.folder.path, model, result, seconds, weights, prepared.settings.recipe, document)
         self.listen(finished)
         return finished
 
+    def _explain(
+        self, model: Model, kept: Kept, split: Split, result: Result, sides: SidesView, evaluated: dict[str, Any]
+    ) -> None:
+        """Of a run that is finished: the verdicts on explanations by both networks, where they are wanted."""
+        count, said = wanted(self.prepared, self.verdicts)
+        if said:
+            self._say(said)
+        if count:
+            found = compare_verdicts(model, kept.networks, split, count, self._say)
+            words = {name: one.words for name, one in found.items()}
+            write_page(self.folder, self.prepared, "finished", result, replace(sides, verdicts=words))
+            plain = {name: one.to_dict() for name, one in found.items()}
+            self.folder.write_json("evaluation.json", {**evaluated, "verdicts": plain})
+
 
 def _probes(settings: Settings) -> bool:
     """Whether the head alone is trained."""
     return settings.initial is not None and settings.initial.probe
-
-
-def _with_background(model: Model) -> Model:
-    """A trained model whose background lends no patches that it looks at itself."""
-    if model.background is None or model.background_images is None or not isinstance(model.network, ViT):
-        return model
-    pixels = without_evidence(model.network, model.background_images, model.background)
-    return replace(model, background=settle(pixels, model.network.config.patch))

@@ -16,13 +16,16 @@ import numpy as np
 from jaxtyping import Bool
 from torch import nn
 
+from vitrail.data.background_file import settle
 from vitrail.data.batches import Batches
 from vitrail.data.columns import Classes
 from vitrail.data.dataset import Split
 from vitrail.data.images import Images
 from vitrail.errors import counted
+from vitrail.explain.without_evidence import without_evidence
 from vitrail.io import read_json
 from vitrail.model import Model, load
+from vitrail.nn import ViT
 from vitrail.pages.views import Confusion, Pair, SidesView
 from vitrail.tasks import Result
 from vitrail.training.best import Row
@@ -163,3 +166,11 @@ def gain_words(gain: Added, unit: str) -> str:
         f"tuning won {gain.won} and lost {gain.lost} of {counted(gain.images, unit)} against the probe: "
         f"{100 * gain.difference:+.1f} points (95 %: {100 * low:+.1f} to {100 * high:+.1f})"
     )
+
+
+def with_background(model: Model) -> Model:
+    """A trained model whose background lends no patches that it looks at itself."""
+    if model.background is None or model.background_images is None or not isinstance(model.network, ViT):
+        return model
+    pixels = without_evidence(model.network, model.background_images, model.background)
+    return replace(model, background=settle(pixels, model.network.config.patch))

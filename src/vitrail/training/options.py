@@ -85,6 +85,10 @@ class TrainOptions:
     config: Path | None = option(
         "A config.yaml of a former run, or part of one; flags go before it, it goes before the recipe."
     )
+    verdicts: int | None = option(
+        "With --init: how many held-out images are explained at the end by the probe and by the tuned network, each "
+        "map with its test; 24 where that is quick, 0 for none."
+    )
     resume: Literal["auto", "never"] = option(
         "auto starts the run or goes on with it; never refuses a folder that exists.",
         "never",

@@ -200,7 +200,7 @@ def _run(asked: Asked, out: str | Path | None, listen: Listen, command: str) -> 
     command = command or python_call("train", words, asked.own.names())
     try:
         with owned(folder), threads_set(prepared.settings.execution.threads):
-            return Job(folder, prepared, listen, command, asked.began).run(going_on)
+            return Job(folder, prepared, listen, command, asked.began, verdicts=options.verdicts).run(going_on)
     finally:
         if not any(path.iterdir()):  # stopped before anything was written
             path.rmdir()

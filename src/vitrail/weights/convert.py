@@ -170,7 +170,7 @@ def _not_live(given: object) -> UsageError:
 
 
 def with_head(converted: Converted, classes: int) -> Converted:
-    """The same for so many classes: a head of another size is made anew, drawn as that of a fresh network.
+    """The same for so many classes: a head of another size is made anew, as that of a fresh network: of zeros.
 
     Args:
         converted: A network with any head, or with none.
@@ -199,7 +199,7 @@ def with_head(converted: Converted, classes: int) -> Converted:
     gone = sources(family, converted.used, HEADS)
     why = "of the head for which a new one is made" if classes else "of the head, which is left out as told"
     head = (
-        f"made anew for {classes} classes and untrained, so that its answers are drawn at random"
+        f"made anew of zeros for {counted(classes, 'class', 'classes')}: untrained, all its answers are alike"
         if classes
         else "none, as told"
     )
