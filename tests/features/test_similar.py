@@ -162,6 +162,7 @@ def test_without_its_head_a_model_says_what_the_head_reads(photos: Path) -> None
             logits, record = vitrail.run_with_record(model.network, images, "pooled")
             assert torch.equal(headless(model).network(images), record["pooled"])
             assert torch.equal(model.network(images), logits)
+        assert headless(model).background is model.background, "what it borrows is said where it is used"
         assert all(torch.equal(value, before[name]) for name, value in model.network.state_dict().items())
         cosines = similarity(record["pooled"][0])(record["pooled"])
         assert float(cosines[0]) == pytest.approx(1, abs=1e-5)

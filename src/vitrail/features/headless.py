@@ -8,6 +8,7 @@ from torch import nn
 from vitrail.errors import UsageError
 from vitrail.features.poolings import check_network, numbers_read
 from vitrail.model import Model
+from vitrail.model.model import BORROWS
 from vitrail.tasks import Numbers
 from vitrail.tasks.features import Features
 
@@ -29,9 +30,5 @@ def headless(model: Model) -> Model:
     bare = copy.copy(network)
     bare._modules = {**network._modules, "head": nn.Identity().eval(), "head_dist": None}
     bare.config = replace(network.config, classes=0)
-    background = model.background
-    if model.borrows_background:
-        from vitrail.data.shipped_background import photographs
-
-        background = photographs(model.preprocessing)
-    return replace(model, network=bare, output=Numbers(width), task=Features(), background=background)
+    facts = {**model.facts, BORROWS: model.borrows_background}  # which its classes say, and it has none any more
+    return replace(model, network=bare, output=Numbers(width), task=Features(), facts=facts)

@@ -39,7 +39,7 @@ OWN = "own"  # the kind of a network that a person made
 WEIGHTS = "model.safetensors"
 SAVED_AGAIN = "the folder of another run, or train again"
 SAID = {"told": "--told, --mean and --std", "preprocessing": "--mean and --std", "classes": "--class-names"}
-FIRST_RUN = "vitrail train digits, or for a model that writes: vitrail train sort-digits"
+FIRST_RUN = "vitrail train digits; for a model that writes: vitrail train sort-digits; or a name of a hub, timm:NAME"
 
 
 def load(

@@ -24,6 +24,7 @@ from vitrail.tasks.classify import Classification
 from vitrail.tasks.task import Input, check_fit
 
 Source = str | Path | Image.Image
+BORROWS = "borrows"  # fact of a model without classes whose images are of the kind of ImageNet's
 CLASSIFY = Classification()
 
 
@@ -108,8 +109,10 @@ class Model:
 
         Images of other kinds differ from any photograph, whatever they show, so these would vouch for anything.
         """
-        names = self.output.names if self.background is None and isinstance(self.output, Classes) else ()
-        return bool(weights.wordnet_ids(names))
+        if self.background is not None:
+            return False
+        names = self.output.names if isinstance(self.output, Classes) else ()
+        return bool(self.facts.get(BORROWS)) or bool(weights.wordnet_ids(names))
 
     @property
     def background_images(self) -> Float[Tensor, "r c h w"] | None:
