@@ -31,7 +31,7 @@ from vitrail.training.setup import new_run, open_data
 from vitrail.training.verdicts import verdicts_of
 
 SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 3, "img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 7}
-OPTIONS = vitrail.TrainOptions(epochs=1, threads=1, device="cpu", seed=3, batch_size=100, precision="fp32")
+OPTIONS = vitrail.TrainOptions(epochs=1, threads=1, device="cpu", seed=3, batch_size=100, precision="fp32", verdicts=0)
 
 
 def source() -> Path:
@@ -189,7 +189,7 @@ def test_the_probe_alone_moves_nothing_but_the_head(tmp_path: Path) -> None:
         vitrail.train("digits", tmp_path / "run", replace(OPTIONS, init=str(source()), probe=True, resume="auto"))
 
 
-@pytest.mark.parametrize("step", [1, 7])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.soak), 7])
 def test_a_run_goes_on_without_the_source(step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before anything was saved, or after: the same bits, although the weights it began with are gone."""
     copied = shutil.copytree(source(), tmp_path / "weights")

@@ -181,7 +181,7 @@ def test_a_run_leaves_a_plain_model_and_the_adapter_beside_it() -> None:
     assert all(torch.equal(start[name], theirs[name]) for name in theirs if not name.startswith("head"))
 
 
-@pytest.mark.parametrize("step", [1, 7])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.soak), 7])
 def test_a_run_goes_on_with_the_same_bits(step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(monkeypatch, often=step > 1)
     run = tmp_path / "run"

@@ -15,7 +15,6 @@ from vitrail import training
 from vitrail.cli.args import Weights
 from vitrail.cli.output import warn
 from vitrail.data import readers
-from vitrail.data.readers.folder import EXTENSIONS
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, nearest
 from vitrail.model import Model, load
@@ -128,6 +127,8 @@ def files_of(names: Sequence[str]) -> list[tuple[Path, bool]]:
         elif not path.parent.is_dir():
             raise DataError(f"there is no image {path}, nor a folder {path.parent}", "check the path")
         else:
+            from vitrail.data.readers.folder import EXTENSIONS  # with all that a data set is
+
             beside = [one for one in path.parent.iterdir() if one.suffix.lower() in EXTENSIONS or one.is_dir()]
             close = nearest(path.name, [one.name for one in beside])
             hint = str(path.with_name(close)) if close else f"ls {path.parent}"

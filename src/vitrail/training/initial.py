@@ -126,7 +126,7 @@ def check_keeps(options: TrainOptions, settings: Settings) -> None:
         UsageError: Says why.
     """
     keep, patience, initial = settings.keep, settings.optimization.patience, settings.initial
-    if options.verdicts is not None and (options.verdicts < 0 or initial is None or initial.probe):
+    if options.verdicts and (options.verdicts < 0 or initial is None or initial.probe):
         problem = f"--verdicts {options.verdicts} is a number of images, which the probe and the tuned network explain"
         raise UsageError(problem, "--init timm:NAME --verdicts 24")
     if options.patience is not None and options.patience < 1:
