@@ -158,6 +158,17 @@ def told_time(monkeypatch: pytest.MonkeyPatch, slow: int) -> None:
     monkeypatch.setattr(Budget, "plan", lambda self, *rest, **named: plan(told(self), *rest, **named))
 
 
+def scheduled(folder: Path, again: Path) -> Path:
+    """A run that has not begun: the settings of another one without a limit, and its schedule."""
+    again.mkdir()
+    for name in ("data.json", "env.json", "command.txt", "schedule.json"):
+        shutil.copy(folder / name, again)
+    settled = yaml.safe_load((folder / "config.yaml").read_text())
+    settled["optimization"]["max_time"] = 0.0
+    (again / "config.yaml").write_text(yaml.safe_dump(settled))
+    return again
+
+
 def test_a_late_run_that_is_killed_takes_the_same_steps_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the clock decided lies in the run before it is done: killed before and behind, it ends with the same bits.
 
@@ -174,13 +185,7 @@ def test_a_late_run_that_is_killed_takes_the_same_steps_again(tmp_path: Path, mo
     assert 12 < starts[2] < found["steps"] < 29 < 9 * 7
     assert rows(folder)[-1]["step"] == found["steps"]
     monkeypatch.setattr(Budget, "after", lambda *given: pytest.fail("a schedule that is there needs no clock"))
-    again = tmp_path / "again"
-    again.mkdir()
-    for name in ("data.json", "env.json", "command.txt", "schedule.json"):
-        shutil.copy(folder / name, again)
-    settled = yaml.safe_load((folder / "config.yaml").read_text())
-    settled["optimization"]["max_time"] = 0.0
-    (again / "config.yaml").write_text(yaml.safe_dump(settled))
+    again = scheduled(folder, tmp_path / "again")
     saved(monkeypatch, often=True)
     for step in (3, 12, starts[2] + 1, found["steps"]):
         with pytest.raises(Killed):
@@ -252,12 +257,6 @@ def test_twenty_kills_of_a_run_with_a_limit(tmp_path: Path) -> None:
                     break
         assert kills <= 20
     assert kills == 20
-    again = tmp_path / "again"
-    again.mkdir()
-    for name in ("data.json", "env.json", "command.txt", "schedule.json"):
-        shutil.copy(folder / name, again)
-    settled = yaml.safe_load((folder / "config.yaml").read_text())
-    settled["optimization"]["max_time"] = 0.0
-    (again / "config.yaml").write_text(yaml.safe_dump(settled))
+    again = scheduled(folder, tmp_path / "again")
     assert vitrail.train("digits", again, AGAIN).weights == stored(folder)["weights"]
     assert what_was_learnt(again) == what_was_learnt(folder)

@@ -9,23 +9,18 @@ Both go through `build`, which makes the same start weights from the same settin
 import copy
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 
-from vitrail.data.background import draw_background, drawn_words
-from vitrail.data.background_file import Pixels
 from vitrail.data.batches import Batches
 from vitrail.data.columns import Codec
 from vitrail.data.dataset import TRAIN, VALIDATION, Counts, Dataset, RawDataset, Samples, make_dataset, read_vocabulary
-from vitrail.data.images import Images
-from vitrail.data.loader import Loader, check_readable, open_loader
-from vitrail.data.preprocessing import Preprocessing, measure_statistics
+from vitrail.data.loader import open_loader
 from vitrail.data.readers import is_named, read
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.features.neighbours import NEIGHBOURS
@@ -35,7 +30,7 @@ from vitrail.nn.networks import build as build_network
 from vitrail.nn.twin import evaluating
 from vitrail.runtime import free_memory, pick_device, threads_set
 from vitrail.tasks import Task, check_column, choose_task
-from vitrail.tasks.task import Input, unit_of
+from vitrail.tasks.task import unit_of
 from vitrail.text import percent
 from vitrail.training.asked import NOTHING_OWN, Asked, Own
 from vitrail.training.budget import seconds_of
@@ -44,9 +39,10 @@ from vitrail.training.contracts import check_codec, check_facts, check_network, 
 from vitrail.training.distill.objective import with_teacher
 from vitrail.training.distill.request import teacher_of
 from vitrail.training.evaluate import batches_of
-from vitrail.training.events import Listen, Reading
+from vitrail.training.events import Listen
 from vitrail.training.execution import pick_micro_batches, pick_precision, step_seconds, work_of
 from vitrail.training.initial import check_begun, freeze_or_adapt, open_source, rate_for, start_network
+from vitrail.training.inputs import background_of, images_of, shortened, unreadable_notes
 from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared
 from vitrail.training.probe import probe
@@ -55,10 +51,7 @@ from vitrail.training.resolve import check_same, longest_read, refuse_idle_data,
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import Settings, image_config, read_yaml, settings_from_dict
 
-SAMPLED = 64  # images that are fetched at a time to be measured
 FEW = 16  # images that are timed to say how long a probe takes
-MEASURED = 2048  # images that mean and standard deviation are measured on
-LEFT_OUT = "left out: "
 
 
 def open_data(
@@ -287,12 +280,12 @@ def build(
     device = torch.device(settings.execution.device)
     vocabulary = read_vocabulary(dataset, settings.separator)
     if vocabulary is None:
-        read_by, train, validation = _images(settings, dataset, listen)
+        read_by, train, validation = images_of(settings, dataset, listen)
     else:
         read_by = vocabulary
         splits = (dataset.splits[name] for name in (TRAIN, VALIDATION))
         train, validation = (open_loader(split.inputs, vocabulary, workers=0) for split in splits)
-    background, notes = _background(settings, dataset, task, read_by, own)
+    background, notes = background_of(settings, dataset, task, read_by, own)
     if own.parts is not None:
         check_parts(settings.network, own.parts)
     torch.manual_seed(settings.seed)
@@ -335,75 +328,3 @@ def build(
         objective=objective,
         notes=(*notes, *unreadable_notes(train, validation)),
     )
-
-
-def _images(settings: Settings, dataset: Dataset, listen: Listen) -> tuple[Preprocessing, Loader, Loader]:
-    """The preprocessing, with measured mean and standard deviation, and the images of training and validation."""
-    network = image_config(settings.network)
-    assert network is not None
-    crops = settings.resize == "crop" and settings.fetch_size
-    stated = None if settings.initial is None else Preprocessing.from_dict(settings.initial.reads)
-    shape = stated or Preprocessing(
-        size=network.image,
-        resize=settings.resize,
-        crop_ratio=network.image[0] / settings.fetch_size if crops else 1.0,
-        channels=network.channels,
-        mean=(0.5,) * network.channels,
-        std=(0.5,) * network.channels,
-        background=(settings.pad_value,) * 3,
-    )
-    larger = settings.fetch_size / network.image[0] if settings.fetch_size else 1.0
-    fetched = (round(network.image[0] * larger), round(network.image[1] * larger))
-    whole = settings.augmentation.crops  # else training shows what evaluation shows
-    as_fetched = replace(shape, size=fetched, crop_ratio=1.0) if whole else shape
-    train = _loader(dataset, TRAIN, as_fetched, settings, listen, whole)
-    validation = _loader(dataset, VALIDATION, shape, settings, listen)
-    if stated is not None:
-        return stated, train, validation
-    some = np.linspace(0, len(dataset.train) - 1, min(MEASURED, len(dataset.train))).astype(np.int64)
-    sample = list(train.fetch(np.array_split(some, -(-len(some) // SAMPLED))))
-    mean, std = measure_statistics(image for part in sample for image in part.images())
-    return replace(shape, mean=mean, std=std), train, validation
-
-
-def _loader(
-    dataset: Dataset, name: str, shape: Preprocessing, settings: Settings, listen: Listen, whole: bool = False
-) -> Loader:
-    inputs = dataset.splits[name].inputs
-    loader = open_loader(
-        inputs,
-        shape,
-        workers=settings.execution.workers,
-        whole=whole,
-        pin=settings.execution.device.startswith("cuda"),
-        progress=lambda done: listen(Reading(f"reading {name}", done, len(inputs))),
-    )
-    check_readable(loader, len(inputs))
-    return loader
-
-
-def _background(
-    settings: Settings, dataset: Dataset, task: Task, read_by: Input, own: Own
-) -> tuple[Pixels | None, tuple[str, ...]]:
-    """What the model's explanations will be tested with, drawn from the training images, and a sentence on it."""
-    images, network = dataset.train.inputs, image_config(settings.network)
-    explained = own.network is None or own.config is not None  # explanations read the library's networks
-    if not (explained and settings.background and task.background and isinstance(images, Images) and network):
-        return None, ()
-    assert isinstance(read_by, Preprocessing)
-    patch, threads = network.patch, max(1, settings.execution.workers)
-    background = draw_background(images, read_by, patch, settings.seed, threads)
-    return background, (drawn_words(background, read_by, patch, len(images)),)
-
-
-def unreadable_notes(*loaders: Loader) -> tuple[str, ...]:
-    """One sentence for each sample that could not be read and is left out."""
-    return tuple(f"{LEFT_OUT}{problem}" for loader in loaders for problem in loader.unreadable.values())
-
-
-def shortened(notes: Sequence[str], most: int = 5) -> list[str]:
-    """The notes, with at most `most` on samples that were left out, and a count of the others."""
-    left_out = [note for note in notes if note.startswith(LEFT_OUT)]
-    shown = [note for note in notes if note not in left_out[most:]]
-    more = len(left_out) - most
-    return [*shown, f"{LEFT_OUT}{counted(more, 'more sample')}; data.json names them all"] if more > 0 else shown
