@@ -3,6 +3,7 @@
 What hangs on a network that learnt is asked on the lab; what holds for any, on a small one that learnt nothing.
 """
 
+import copy
 import math
 import re
 from collections.abc import Callable
@@ -195,14 +196,17 @@ def test_copies_of_one_picture_are_too_few_references(references: str) -> None:
 
 
 def test_a_batch_is_one_by_one_and_the_seed_decides() -> None:
-    together = trust(SMALL, IMAGES, heat_of())
+    """In float64: in single precision two squares of a map can change places, on some processors and not on others."""
+    network, images = copy.deepcopy(NETWORK).double(), IMAGES.double()
+    small = Small(network, DONORS.double())
+    together = trust(small, images, generic_attention(network, images))
     for index in range(3):
-        one = IMAGES[index : index + 1]
-        alone = trust(SMALL, one, heat_of(one))
+        one = images[index : index + 1]
+        alone = trust(small, one, generic_attention(network, one))
         for name in NUMBERS:
-            assert (getattr(together, name)[index] - getattr(alone, name)[0]).abs().max() <= 1e-4
+            assert (getattr(together, name)[index] - getattr(alone, name)[0]).abs().max() <= 1e-9
         assert together.verdict[index] == alone.verdict[0]
-    again = trust(SMALL, IMAGES, heat_of())
+    together, again = trust(SMALL, IMAGES, heat_of()), trust(SMALL, IMAGES, heat_of())
     assert torch.equal(again.random, together.random)
     other = trust(SMALL, IMAGES, heat_of(), seed=1)
     assert not torch.equal(other.random, together.random)

@@ -23,12 +23,12 @@ from vitrail.tasks.task import wilson_interval
 from vitrail.training.asked import Asked
 from vitrail.training.budget import Budget
 from vitrail.training.events import Event, Finished, Started
-from vitrail.training.initial import rate_for, start_network
-from vitrail.training.probe import Probed
 from vitrail.training.recipes import RECIPES
 from vitrail.training.settings import settings_from_dict
 from vitrail.training.setup import new_run, open_data
-from vitrail.training.verdicts import verdicts_of
+from vitrail.training.tuning.initial import rate_for, start_network
+from vitrail.training.tuning.probe import Probed
+from vitrail.training.tuning.verdicts import verdicts_of
 
 SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 3, "img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 7}
 OPTIONS = vitrail.TrainOptions(epochs=1, threads=1, device="cpu", seed=3, batch_size=100, precision="fp32", verdicts=0)

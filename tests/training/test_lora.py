@@ -20,12 +20,12 @@ from tests.training.test_initial import OPTIONS, SMALL, source
 from tests.training.tiny import Killed, die, ended_at, saved
 from vitrail.errors import UsageError
 from vitrail.nn import Parts, ViT, ViTConfig
-from vitrail.training import lora
 from vitrail.training.events import Event, Finished
 from vitrail.training.loop import start
-from vitrail.training.lora import ALPHA, adapt, adapters, check_rank, merged
 from vitrail.training.optimizer import Average, groups_of, parameter_rules
 from vitrail.training.settings import Optimization
+from vitrail.training.tuning import lora
+from vitrail.training.tuning.lora import ALPHA, adapt, adapters, check_rank, merged
 
 RANK = 3
 CONFIG = ViTConfig(image_size=16, patch_size=4, channels=1, classes=5, width=24, depth=2, heads=3)

@@ -23,7 +23,6 @@ from vitrail.training import job, setup
 from vitrail.training.asked import Asked, Own
 from vitrail.training.distill.request import Request
 from vitrail.training.events import Event, Started
-from vitrail.training.initial import open_source
 from vitrail.training.loop import StepDone, start
 from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.prepared import Prepared
@@ -31,6 +30,7 @@ from vitrail.training.resolve import refuse_idle_data, resolve
 from vitrail.training.settings import Settings
 from vitrail.training.setup import open_data
 from vitrail.training.train import train
+from vitrail.training.tuning.initial import open_source
 
 # A value that differs from what a recipe or the machine would choose.
 OTHERS = {

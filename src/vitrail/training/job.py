@@ -33,17 +33,17 @@ from vitrail.training.events import (
     write_page,
 )
 from vitrail.training.halves import marked
-from vitrail.training.initial import write_start
 from vitrail.training.inputs import LEFT_OUT, shortened, unreadable_notes
-from vitrail.training.kept import Kept, keep, sides_of, with_background
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck, train_loop
-from vitrail.training.lora import write_adapter
 from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import document_figure
 from vitrail.training.run import RunFolder, environment, point_latest
 from vitrail.training.schedule import Phase, Schedule, extension
 from vitrail.training.settings import Settings, settings_to_yaml
-from vitrail.training.verdicts import compare_verdicts, wanted
+from vitrail.training.tuning.initial import write_start
+from vitrail.training.tuning.kept import Kept, keep, sides_of, with_background
+from vitrail.training.tuning.lora import write_adapter
+from vitrail.training.tuning.verdicts import compare_verdicts, wanted
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
 SAVE_WITHIN_EPOCH_SECONDS = 300.0

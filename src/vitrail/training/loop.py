@@ -23,10 +23,10 @@ from vitrail.data.plan import uniforms
 from vitrail.errors import RunError
 from vitrail.tasks.task import Network, Objective
 from vitrail.training.execution import compiled
-from vitrail.training.lora import merged
 from vitrail.training.optimizer import Average, make_optimizer
 from vitrail.training.schedule import Schedule
 from vitrail.training.settings import Execution, Optimization
+from vitrail.training.tuning.lora import merged
 
 PATIENCE = 10  # steps within which a run stops after the first bad number, on devices where looking costs a wait
 DROPOUT = 100  # the stream of random numbers that seeds dropout

@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from vitrail.training.lora import FACTORS, sharing
 from vitrail.training.settings import Optimization
+from vitrail.training.tuning.lora import FACTORS, sharing
 
 ADAPTERS = 20.0  # what the learning rate of adapters is of that of the schedule
 

@@ -14,9 +14,9 @@ from vitrail.training.budget import Budget
 from vitrail.training.execution import ALONE, Work, work_of
 from vitrail.training.halves import Halves, cut
 from vitrail.training.loop import part_size, steps_per_epoch
-from vitrail.training.probe import Probed
 from vitrail.training.resolve import longest_read
 from vitrail.training.settings import Settings
+from vitrail.training.tuning.probe import Probed
 
 STEP_OVERHEAD = 1.15  # augmentation, optimizer and validation come on top of forward and backward
 TRIAL_FLOPS = 2e11  # most work of a timed step: a second or two on one thread

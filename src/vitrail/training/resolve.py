@@ -24,11 +24,11 @@ from vitrail.training.asked import Asked, differs
 from vitrail.training.budget import seconds_of
 from vitrail.training.distill.request import anywhere
 from vitrail.training.execution import pick_execution
-from vitrail.training.initial import check_fits, check_keeps, fetch_size, initial_of, network_values
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.options import TrainOptions
 from vitrail.training.recipes import OWN_SETS, Recipe, announced, choose
 from vitrail.training.settings import Execution, Settings, changes, laid_over, settings_from_dict, settings_to_dict
+from vitrail.training.tuning.initial import check_fits, check_keeps, fetch_size, initial_of, network_values
 
 SAMPLED = 64  # images opened to see their size and channels
 LINE_HEIGHT, LEAST_WIDTH, MOST_WIDTH = 32, 32, 512  # pixels of a line of text in images of one's own

@@ -34,22 +34,22 @@ from vitrail.tasks.task import unit_of
 from vitrail.text import percent
 from vitrail.training.asked import NOTHING_OWN, Asked, Own
 from vitrail.training.budget import seconds_of
-from vitrail.training.candidates import AUTO, with_source
 from vitrail.training.contracts import check_codec, check_facts, check_network, guarded, read_own, rehearse
 from vitrail.training.distill.objective import with_teacher
 from vitrail.training.distill.request import teacher_of
 from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen
 from vitrail.training.execution import pick_micro_batches, pick_precision, step_seconds, work_of
-from vitrail.training.initial import check_begun, freeze_or_adapt, open_source, rate_for, start_network
 from vitrail.training.inputs import background_of, images_of, shortened, unreadable_notes
 from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared
-from vitrail.training.probe import probe
 from vitrail.training.recipes import counts_of
 from vitrail.training.resolve import check_same, longest_read, refuse_idle_data, replayed, resolve
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import Settings, image_config, read_yaml, settings_from_dict
+from vitrail.training.tuning.candidates import AUTO, with_source
+from vitrail.training.tuning.initial import check_begun, freeze_or_adapt, open_source, rate_for, start_network
+from vitrail.training.tuning.probe import probe
 
 FEW = 16  # images that are timed to say how long a probe takes
 

@@ -32,8 +32,8 @@ from vitrail.training.best import Row
 from vitrail.training.evaluate import evaluate_split
 from vitrail.training.halves import chosen_words, halved
 from vitrail.training.prepared import Prepared
-from vitrail.training.probe import Added, added
 from vitrail.training.run import RunFolder
+from vitrail.training.tuning.probe import Added, added
 
 PROBE, TUNED = "probe", "tuned"
 SHOWN = 12  # images that tuning won, and as many that it lost

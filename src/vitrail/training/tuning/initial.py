@@ -20,11 +20,11 @@ from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
 from vitrail.text import percent
 from vitrail.training.asked import Asked
-from vitrail.training.lora import HEADS, adapt, check_rank, freeze, merged
 from vitrail.training.options import TrainOptions
-from vitrail.training.probe import Probed
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import Initial, Optimization, Settings
+from vitrail.training.tuning.lora import HEADS, adapt, check_rank, freeze, merged
+from vitrail.training.tuning.probe import Probed
 from vitrail.weights.told import checked, words_of
 
 KNOWN_WELL, STRONGER = 0.9, 10.0  # of the images told right by cross-validation; below it the rate is so much higher

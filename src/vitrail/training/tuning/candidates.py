@@ -20,7 +20,7 @@ from vitrail.tasks import Task
 from vitrail.text import percent
 from vitrail.training.asked import Asked
 from vitrail.training.events import Listen
-from vitrail.training.initial import start_network
+from vitrail.training.tuning.initial import start_network
 from vitrail.weights.cached import cached, caches, nothing_fetched
 
 AUTO = "auto"
