@@ -9,6 +9,11 @@ targets:
     contrast       its top class rather than its second: "supported" is what a user hopes for
     contrast, shuffled   the same of the shuffled network, its own two classes: "supported" is false
 
+Ants and bees (`photos/ants-bees`), fifty of each, ten at a time beside another one of their kind:
+
+    similarity           what makes each like the other one: "supported" is what a user hopes for
+    similarity, shuffled   the same of the shuffled network: "supported" is false
+
 and with one of these backgrounds:
 
     photographs    the other half of the 100, fifty each
@@ -40,15 +45,17 @@ from vitrail.data.background import FEW, open_background
 from vitrail.data.shipped_background import photographs
 from vitrail.explain import METHODS
 from vitrail.explain.evidence import find_evidence
-from vitrail.explain.target import Target, choose_target
+from vitrail.explain.target import Target, choose_target, similarity
 from vitrail.explain.trial import begin, in_precision
+from vitrail.features.headless import headless
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.tasks.task import wilson_interval
 
 CONDITIONS = ("as it is", "shuffled", "wrong target")
 CONTRASTS = ("contrast", "contrast, shuffled")
-HOPED = ("as it is", "contrast")
+SIMILAR = ("similarity", "similarity, shuffled")
+HOPED = ("as it is", "contrast", "similarity")
 GROUP = 10  # photographs that are tested together
 FULL = ("generic_attention", "conservative")
 SEED = 0
@@ -75,6 +82,14 @@ def groups(count: int, part: int, of: int) -> list[list[int]]:
     halves = [list(range(half, count, 2)) for half in (0, 1)]
     found = [half[first : first + GROUP] for half in halves for first in range(0, len(half), GROUP)]
     return found[part::of]
+
+
+def likenesses(data: Path) -> list[tuple[list[Path], Path]]:
+    """Ten photographs at a time, and another one of their kind."""
+    kinds = [sorted((data / "photos" / "ants-bees" / "train" / kind).iterdir()) for kind in ("ants", "bees")]
+    return [
+        (files[first : first + GROUP], files[50 + first // GROUP]) for files in kinds for first in range(0, 50, GROUP)
+    ]
 
 
 def answers(
@@ -105,7 +120,7 @@ def answers(
         return found
     kept = torch.tensor(rows)
     some, one = images[kept], aim.select(kept)
-    chosen = one.target if one.rather_than is None else (one.target, one.rather_than)
+    chosen = one.function or (one.target if one.rather_than is None else (one.target, one.rather_than))
     trial = begin(model, some, one, references=background, precision="bf16", seed=SEED)
     for name in methods:
         trust = trial.judge(METHODS[name].function(network, some, chosen))
@@ -125,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="*", default=("photographs", "shipped"), help="backgrounds")
     parser.add_argument("--methods", nargs="*", default=FULL)
     parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--conditions", nargs="*", default=CONDITIONS, choices=CONDITIONS + CONTRASTS)
+    parser.add_argument("--conditions", nargs="*", default=CONDITIONS, choices=CONDITIONS + CONTRASTS + SIMILAR)
     parser.add_argument("--seed", type=int, default=SEED, help="of the shuffling and the wrong targets")
     parser.add_argument("--table", action="store_true", help="of the lines that are there")
     given = parser.parse_args(arguments)
@@ -148,7 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     same = {"shipped": reads.normalise(photographs(reads)), "noise": noise(reads)}
     halves = (images[1::2], images[0::2])
     done = {(*line[:3], tuple(line[3])) for line in read(given.out)}
-    for numbers, name, condition in product(groups(len(files), *given.part), given.only, given.conditions):
+    asked_of = [condition for condition in given.conditions if condition not in SIMILAR]
+    for numbers, name, condition in product(groups(len(files), *given.part), given.only, asked_of):
         rows = [row for row in numbers if (condition, name, files[row].name, tuple(given.methods)) not in done]
         if not rows:
             continue
@@ -164,12 +180,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 first, second = asked.network(images[rows]).topk(2, dim=1).indices.T
             targets = first, second
         found = answers(asked, images[rows], background, targets, given.methods, condition not in HOPED)
-        lines = [
-            [condition, name, files[row].name, list(given.methods), one] for row, one in zip(rows, found, strict=True)
-        ]
-        with given.out.open("a") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
+        write(given.out, condition, name, [files[row] for row in rows], given.methods, found)
+    alike = headless(model)
+    bare = {"similarity": alike.network, "similarity, shuffled": shuffled(alike.network, given.seed)}
+    asked_of = [condition for condition in given.conditions if condition in SIMILAR]
+    some = likenesses(given.data)[given.part[0] :: given.part[1]]
+    for (ten, other), name, condition in product(some, given.only, asked_of):
+        if (condition, name, ten[0].name, tuple(given.methods)) in done:
+            continue
+        background = {"photographs": halves[0], **same}[name]
+        asked = Model(bare[condition], alike.input, alike.output)
+        with torch.no_grad():
+            target = similarity(asked.network(asked.tensor([other]))[0])
+        found = answers(asked, asked.tensor(ten), background, target, given.methods, condition not in HOPED)
+        write(given.out, condition, name, ten, given.methods, found)
     return table(given.out)
+
+
+def write(
+    out: Path, condition: str, background: str, files: Sequence[Path], methods: Sequence[str], found: list[dict]
+) -> None:
+    """A line for each photograph."""
+    with out.open("a") as file:
+        for one, said in zip(files, found, strict=True):
+            file.write(json.dumps([condition, background, one.name, list(methods), said]) + "\n")
 
 
 def read(out: Path) -> list[list]:

@@ -13,6 +13,7 @@ from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.explain.evidence import (
     COMPOSITES,
     DOUBT,
+    LEAST_RISE,
     SURROGATES,
     Evidence,
     as_high,
@@ -26,7 +27,7 @@ from vitrail.explain.evidence import (
 )
 from vitrail.explain.scores.fill import donor
 from vitrail.explain.scores.sanity import scrambled
-from vitrail.explain.target import Aim, choose_target
+from vitrail.explain.target import Aim, choose_target, similarity
 from vitrail.explain.verdict import EVIDENCE
 from vitrail.explain.without_evidence import composites_of
 from vitrail.nn import ViTConfig
@@ -231,6 +232,21 @@ def test_effects_by_hand() -> None:
     sure = torch.tensor([[400.0, 0.0, 0.0]])
     assert float(effects(sure, Aim(torch.tensor([0])), without)) < 40  # no infinity
     assert effects(sure * torch.nan, Aim(torch.tensor([0])), without).isnan().all()
+
+
+def test_the_effect_of_a_similarity_is_the_rise_of_its_cosine() -> None:
+    """Of a network whose features all lie in a narrow cone, as half a shuffled one's do, it is small for any image."""
+    other = torch.tensor([0.0, 1.0, 0.0])
+    without = torch.tensor([[1.0, 0.0, 0.0], [3.0, 4.0, 0.0], [0.0, 1.0, 1.0]])  # cosines 0, 0.8, 0.7071
+    aim = Aim(torch.tensor([-1, -1]), function=similarity(5 * other))
+    found = effects(torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, -1.0]]), aim, without)
+    assert (found - torch.tensor([1 - 0.5**0.5, -(0.5**0.5)], dtype=torch.float64)).abs().max() <= 1e-7
+    assert least_effect(0, aim) == least_effect(1000, aim) == LEAST_RISE
+    cone = torch.tensor([1.0, 1.0, 1.0])
+    narrow = effects(
+        cone + 0.3 * torch.eye(3)[:2], Aim(aim.target, function=similarity(cone + 0.3 * other)), cone[None]
+    )
+    assert (narrow < LEAST_RISE / 10).all()
 
 
 def test_the_least_effect_is_the_log_of_the_number_of_classes() -> None:

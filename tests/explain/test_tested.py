@@ -20,6 +20,7 @@ def test_the_values_of_one_picture_are_plain() -> None:
         evidence=pair([0.5, NAN]),
         effect=pair([7.5, NAN]),
         least_effect=2.5,
+        effect_unit="nats",
         faithful=pair([0.025, NAN]),
         before=pair([0.75, NAN]),
         covered=pair([0.5, NAN]),
@@ -42,6 +43,7 @@ def test_the_values_of_one_picture_are_plain() -> None:
         "evidence": 0.5,
         "effect": 7.5,
         "least_effect": 2.5,
+        "effect_unit": "nats",
         "faithful": 0.02500000037252903,  # the nearest in single precision
         "before": 0.75,
         "covered": 0.5,

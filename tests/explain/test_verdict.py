@@ -1,12 +1,14 @@
 """The verdict: a table of cases, and that a better p never makes it worse."""
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from vitrail.explain.verdict import EVIDENCE, FAITHFUL, WEAK, verdict
 
+LARGE: dict[str, Any] = {"effect": 2.0, "least": 1.0}
 ORDER = ("cannot tell", "no better than random", "weak", "supported")
 
 
@@ -27,7 +29,7 @@ ORDER = ("cannot tell", "no better than random", "weak", "supported")
     ],
 )
 def test_cases(evidence: float | None, faithful: float | None, references: int, wanted: str, why: str) -> None:
-    says, reason = verdict(evidence, faithful, references)
+    says, reason = verdict(evidence, faithful, references, **LARGE)
     assert says == wanted
     assert why in reason
 
@@ -61,9 +63,10 @@ def test_a_larger_effect_is_never_worse_and_less_than_the_least_is_no_evidence(
 @settings(deadline=None)
 @given(evidence=p, faithful=p, less=st.floats(0.1, 1.0))
 def test_a_smaller_p_is_never_worse(evidence: float, faithful: float, less: float) -> None:
-    here = ORDER.index(verdict(evidence, faithful, 64)[0])
-    assert ORDER.index(verdict(evidence * less, faithful, 64)[0]) >= here
-    assert ORDER.index(verdict(evidence, faithful * less, 64)[0]) >= here
+    for effect in ({}, LARGE):
+        here = ORDER.index(verdict(evidence, faithful, 64, **effect)[0])
+        assert ORDER.index(verdict(evidence * less, faithful, 64, **effect)[0]) >= here
+        assert ORDER.index(verdict(evidence, faithful * less, 64, **effect)[0]) >= here
 
 
 @settings(deadline=None)
@@ -71,6 +74,8 @@ def test_a_smaller_p_is_never_worse(evidence: float, faithful: float, less: floa
 @example(evidence=0.01, faithful=0.5)
 @example(evidence=0.5, faithful=0.01)
 def test_nothing_is_supported_without_both(evidence: float, faithful: float) -> None:
-    supported = verdict(evidence, faithful, 64)[0] == "supported"
-    assert supported == (evidence <= 0.05 and faithful <= 0.05)
+    says = verdict(evidence, faithful, 64, **LARGE)[0]
+    assert (says == "supported") == (evidence <= 0.05 and faithful <= 0.05)
+    without_scale = verdict(evidence, faithful, 64)[0]
+    assert without_scale == ("weak" if says == "supported" else says)  # the best of a number that has no least effect
     assert verdict(None, faithful, 0)[0] == "cannot tell"

@@ -114,6 +114,7 @@ def trust(verdict: str = "supported", text: str = "plain") -> TrustView:
         evidence=0.01,
         effect=11.5,
         least_effect=6.9,
+        effect_unit="nats",
         faithful=0.025,
         before=0.91,
         covered=0.08,

@@ -25,6 +25,11 @@ One class rather than another asks for more than the one: there has to be eviden
 difference of the two has to be exceptional, too. A composite reaches it by its own difference of these classes, or of
 those at the same two ranks.
 
+How alike two images are has an effect of its own: the cosine of their features lies a quarter or more above the median
+composite's. A network that is half shuffled finds any two images alike, so a photograph's cosine may be exceptional
+there, and is hardly higher. Any other number has no scale on which a rise would be large or small: it is asked for the
+rank alone, and the verdict on a map of it is "weak" at best.
+
 References are few, and a new picture is like none of them. If every patch adds its own to the number, with variance s
 over all pictures, then composites of r references have s (r - 1) / r around their mean, and a new picture has
 s (r + 1) / r around it. So the composites' numbers are spread out by the root of (r + 1) / (r - 1) before they are
@@ -44,8 +49,8 @@ from torch import Tensor
 
 from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import donor, keys_of, logits_in_chunks, seed_of
-from vitrail.explain.target import Aim
-from vitrail.explain.verdict import EVIDENCE
+from vitrail.explain.target import Aim, Similarity
+from vitrail.explain.verdict import EVIDENCE, Unit
 from vitrail.explain.without_evidence import at_a_time, composites_of, surrogates
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
@@ -53,6 +58,7 @@ from vitrail.nn.vit import Images
 FEWEST = 10  # references
 COMPOSITES = (99, 199, 299, 399, 499)  # after each round; they serve all pictures of a call
 SURROGATES = (59, 119, 239, 499)  # after each round; each picture has its own
+LEAST_RISE = 0.25  # of a cosine; benchmarks/LOG.md says what others of its kind let pass
 DOUBT = 0.05  # chance of a number as low, or as high, at the limit itself, up to which a round is the last
 NO_SURER = 1e-15  # than this, or 1 less this, is a probability taken to be: log-odds end at 35 nats
 
@@ -65,9 +71,10 @@ class Evidence:
         p: (b,), the larger of both; nan where it could not be asked.
         composites: (b,), with how many composites each was compared; 0 where it could not be asked.
         surrogates: (b,), with how many surrogates; 0 where composites alone settled it.
-        effect: (b,), by how many nats the picture raises the log-odds of the class over the median composite; nan where
-            no class is explained, or it could not be asked.
+        effect: (b,), by how much the picture raises the log-odds of the class, or the cosine of a similarity, over the
+            median composite; nan of any other number, and where it could not be asked.
         least: The least effect; None where nothing but the rank is asked for.
+        unit: Of both; None where there is none.
     """
 
     p: Float[Tensor, "b"]
@@ -75,6 +82,7 @@ class Evidence:
     surrogates: Int[Tensor, "b"]
     effect: Float[Tensor, "b"]
     least: float | None
+    unit: Unit | None
 
     @property
     def found(self) -> Bool[Tensor, "b"]:
@@ -98,13 +106,25 @@ def _counted(logits: Float[Tensor, "*m b v"], aim: Aim) -> Float[Tensor, "*m b v
 
 
 def least_effect(classes: int, aim: Aim) -> float | None:
-    """The least effect, in nats: the log of the number of classes; None where no class is explained.
+    """The least effect in its unit: of a class the log of the number of classes; None of a number without a scale.
 
     Args:
         classes: Of how many classes the logits are; 0 where they stand for none.
         aim: What is explained.
     """
-    return math.log(classes) if aim.function is None and classes > 1 else None
+    match unit_of(classes, aim):
+        case "nats":
+            return math.log(classes)
+        case "cosine":
+            return LEAST_RISE
+    return None
+
+
+def unit_of(classes: int, aim: Aim) -> Unit | None:
+    """In what an effect is told: a class's in nats of its log-odds, a similarity's as a difference of cosines."""
+    if isinstance(aim.function, Similarity):
+        return "cosine"
+    return "nats" if aim.function is None and classes > 1 else None
 
 
 def large_enough(effect: Float[Tensor, "b"], least: float | None) -> Bool[Tensor, "b"]:
@@ -113,14 +133,17 @@ def large_enough(effect: Float[Tensor, "b"], least: float | None) -> Bool[Tensor
 
 
 def effects(logits: Float[Tensor, "b v"], aim: Aim, without: Float[Tensor, "count v"]) -> Float[Tensor, "b"]:
-    """By how many nats pictures raise the log-odds of the class over the median without evidence; on the CPU.
+    """By how much pictures raise the log-odds of the class, or a cosine, over the median without evidence; on the CPU.
 
     Args:
         logits: Of the pictures.
         aim: What is explained of them; of one class rather than another, it is the first one's odds against all. nan
-            for a function and for a single logit, which have none.
+            for any other function and for a single logit.
         without: Logits of pictures that hold no evidence.
     """
+    if isinstance(aim.function, Similarity):
+        own, theirs = (aim.function(some.cpu().double()) for some in (logits, without))
+        return own - theirs.median()
     if aim.function is not None or logits.shape[1] == 1:
         return torch.full(logits.shape[:1], torch.nan, dtype=torch.float64, device="cpu")
     odds, theirs = (some.cpu().double().softmax(dim=1).logit(eps=NO_SURER) for some in (logits, without))
@@ -154,7 +177,7 @@ def find_evidence(
     references = 0 if lent is None else different(lent)
     if lent is None or references < FEWEST:
         unknown = torch.full(nothing.shape, torch.nan, dtype=torch.float64, device="cpu")
-        return Evidence(unknown, nothing, nothing, unknown, None)
+        return Evidence(unknown, nothing, nothing, unknown, None, None)
     least = least_effect(network.config.classes, aim)
     logits = wide(logits_in_chunks(network, images[None], at_a_time(images))[0])
     p, composites, effect = _among_composites(network, images, logits, aim, lent, references, seed)
@@ -163,7 +186,7 @@ def find_evidence(
         one = slice(picture, picture + 1)
         own, count = _among_surrogates(network, images[one], logits[one], aim.select(one), seed)
         p[picture], surrogates_asked[picture] = max(own, float(p[picture])), count
-    return Evidence(p, composites, surrogates_asked, effect, least)
+    return Evidence(p, composites, surrogates_asked, effect, least, unit_of(network.config.classes, aim))
 
 
 def _among_composites(

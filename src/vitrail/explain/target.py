@@ -75,19 +75,29 @@ class Aim:
         return Aim(self.target[pictures], against, self.function)
 
 
-def similarity(reference: Float[Tensor, " v"]) -> OfLogits:
+@dataclass(frozen=True, eq=False)
+class Similarity:
+    """A function of logits that describe an image: the cosine of the angle between them and a direction.
+
+    Attributes:
+        direction: (v,), of length 1.
+    """
+
+    direction: Float[Tensor, " v"]
+
+    def __call__(self, logits: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+        """The cosines, -1 to 1."""
+        norms = logits.norm(dim=1).clamp(min=torch.finfo(logits.dtype).tiny)
+        return logits @ self.direction.to(logits) / norms
+
+
+def similarity(reference: Float[Tensor, " v"]) -> Similarity:
     """A target for networks whose logits describe an image: how alike they are to another image's, as a cosine.
 
     Args:
         reference: The other image's numbers.
     """
-    direction = reference.detach().float() / reference.detach().float().norm().clamp(min=1e-30)
-
-    def alike(logits: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
-        norms = logits.norm(dim=1).clamp(min=torch.finfo(logits.dtype).tiny)
-        return logits @ direction.to(logits) / norms
-
-    return alike
+    return Similarity(reference.detach().float() / reference.detach().float().norm().clamp(min=1e-30))
 
 
 def number(index: int) -> OfLogits:

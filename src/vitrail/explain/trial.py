@@ -244,6 +244,7 @@ class Trial:
             evidence=self.evidence.p,
             effect=self.evidence.effect,
             least_effect=self.evidence.least,
+            effect_unit=self.evidence.unit,
             faithful=faithful,
             before=self.share.cpu(),
             covered=covered.gather(0, told)[0].cpu(),
@@ -263,7 +264,7 @@ class Trial:
         return [
             ("cannot tell", "the map holds values that are no numbers")
             if NOT_FINITE in said
-            else verdict(p, rank, self.references, kind, effect, found.least)
+            else verdict(p, rank, self.references, kind, effect, found.least, found.unit)
             for said, p, rank, kind, effect in asked
         ]
 

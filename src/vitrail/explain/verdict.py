@@ -5,6 +5,10 @@
     faithful    Does covering what the map names change that number more than covering what its random twins name does?
                 p = (1 + twins with at least that change) / (1 + twins).
 
+A number that is neither a class nor a similarity has no scale on which its rise would be large or small. Networks that
+are half shuffled raise such numbers above those of all composites in two of five photographs, so "weak" is the most
+that a map of one gets.
+
 Either alone is not enough. A scrambled network does react to what a map of it names, so its maps are faithful, to
 nothing; and evidence says that there is something to find, not that the map found it. A random map of a picture is
 faithful at 0.05 in one of 20 cases, for any network; a network that has learnt nothing finds numbers exceptional at
@@ -24,6 +28,7 @@ from vitrail.text import percent_in_words, times
 Verdict = Literal["supported", "weak", "no better than random", "cannot tell"]
 Kind = Literal["composites", "surrogates"]
 Precision = Literal["fp32", "bf16"]
+Unit = Literal["nats", "cosine"]  # of an effect
 
 EVIDENCE = 0.05
 FAITHFUL = 0.05
@@ -31,9 +36,10 @@ WEAK = 0.20
 VISIBLE = 0.05  # difference of probabilities that a sentence speaks of
 # What is nan where it is not known:
 UNKNOWN = ("oracle", "evidence", "effect", "faithful", "before", "covered", "covered_random")
+_CARRY = "there is evidence, and the squares that the map names carry it"
 LENT = "ten others or more can lend their squares (--background DIR, in Python references=)"
 
-_NO_LEAST = "; no least effect is asked of what is no class among others"
+_NO_LEAST = "; how far such a number would have to rise is not known"
 _REACHED: dict[Kind, str] = {
     "composites": ", since pictures put together of other pictures' squares score",
     "surrogates": " beyond colours and smoothness, since noise of the same colours and smoothness scores",
@@ -47,6 +53,7 @@ def verdict(
     kind: Kind = "composites",
     effect: float | None = None,
     least: float | None = None,
+    unit: Unit | None = "nats",
 ) -> tuple[Verdict, str]:
     """The verdict and the reason for it, in plain words.
 
@@ -56,8 +63,9 @@ def verdict(
         references: Pictures whose patches covered squares. With none, a change may come from the cover itself; with
             few, it is not known what is exceptional: the verdict is "cannot tell".
         kind: Of the pictures without evidence, those that reached the number more often; for the reason.
-        effect: By how many nats the log-odds of the class lie above those of the middle composite.
-        least: The least of it; None where there is none, as for a function.
+        effect: By how much the log-odds of the class, or the cosine, lie above those of the middle composite.
+        least: The least of it; None where none is known, as for a function: then "weak" is the best.
+        unit: Of both.
     """
     if faithful is None:
         return "cannot tell", "the map prefers no square"
@@ -71,15 +79,24 @@ def verdict(
         limit = f"the limit is {percent_in_words(EVIDENCE)}"
         return "cannot tell", f"no evidence found{_REACHED[kind]} as high in {_above(evidence)} of cases ({limit})"
     if least is not None and not (effect is not None and effect >= least):
-        raised = "not known to be" if effect is None else f"only {times(effect)}"
-        theirs = "those of a picture put together of other pictures' squares"
-        limit = f"the limit is {times(least)}, as many as there are classes"
-        return "cannot tell", f"no evidence found, since the odds are {raised} {theirs} ({limit})"
+        return "cannot tell", f"no evidence found, since {_too_small(effect, least, unit)}"
+    if faithful <= FAITHFUL and least is None:
+        return "weak", f"{_CARRY}, but how far such a number has to rise is known of classes and similarities alone"
     if faithful <= FAITHFUL:
-        return "supported", "there is evidence, and the squares that the map names carry it"
+        return "supported", _CARRY
     if faithful <= WEAK:
         return "weak", f"there is evidence, but {_as_good(faithful)}"
     return "no better than random", _as_good(faithful)
+
+
+def _too_small(effect: float | None, least: float, unit: Unit | None) -> str:
+    """Why an effect is none, in words."""
+    theirs = "of a picture put together of other pictures' squares"
+    if unit == "cosine":
+        raised = "not known to be" if effect is None else f"{effect:.2f}"
+        return f"the cosine is {raised} above that {theirs} (the limit is {least:.2f})"
+    raised = "not known to be" if effect is None else f"only {times(effect)}"
+    return f"the odds are {raised} those {theirs} (the limit is {times(least)}, as many as there are classes)"
 
 
 def _as_good(p: float) -> str:
@@ -104,10 +121,11 @@ class Trust:
         paired: (b,), the map's own score under exactly the covers of `random`; what it is ranked by.
         oracle: (b,), the same of the true mask; None where no mask was given, nan where one is empty.
         evidence: (b,), p of "is there evidence?"; nan where it could not be asked.
-        effect: (b,), by how many nats the log-odds of the class lie above those of the middle composite; nan where that
-            is not known.
-        least_effect: From how many on there is evidence; None where no class among others is explained: there no least
-            effect is asked for, and p alone decides.
+        effect: (b,), by how much the log-odds of the class, or the cosine of a similarity, lie above those of the
+            middle composite; nan where that is not known.
+        least_effect: From how much on there is evidence; None of a number that is neither: there p alone decides, and
+            "weak" is the best verdict.
+        effect_unit: Of both, "nats" or "cosine"; None where there is none.
         faithful: (b,), p of "is the map faithful?"; nan for a map without signal.
         before: (b,), the target's probability, for a contrast that among the two classes; nan for a function, and for
             a network of one output.
@@ -130,6 +148,7 @@ class Trust:
     evidence: Float[Tensor, "b"]
     effect: Float[Tensor, "b"]
     least_effect: float | None
+    effect_unit: Unit | None
     faithful: Float[Tensor, "b"]
     before: Float[Tensor, "b"]
     covered: Float[Tensor, "b"]
@@ -163,7 +182,7 @@ class Trust:
             lost, at_random = (_told(each, own, random, least=places) for each in (own, random))
             return (
                 f"Covering squares in the map's order lowers {what} by {lost} on average, in the order of random maps "
-                f"by {at_random}{'' if self.least_effect is not None else _NO_LEAST}: {says}."
+                f"by {at_random}{_NO_LEAST if says == 'weak' and self.least_effect is None else ''}: {says}."
             )
         count = int(self.squares[picture])
         brightest = "the brightest square" if count == 1 else f"the {count} brightest squares"

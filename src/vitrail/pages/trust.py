@@ -222,11 +222,14 @@ def how_tested(trusts: Sequence[TrustView], explains: Explains = "class") -> str
 
 
 def _effect(trust: TrustView) -> str:
-    """By how much the odds of the class rise, where that is asked for."""
+    """By how much the odds of the class, or the similarity, rise, where that is asked for."""
     if trust.least_effect is None:
         return f"; {NO_LEAST}"
     if trust.effect is None:
         return ""
+    if trust.effect_unit == "cosine":
+        middle = f". It lies {trust.effect:.2f} above that of the middle one of the first; "
+        return f"{middle}{trust.least_effect:.2f} is the least"
     return (
         f". The odds of the class are {times(trust.effect)} those of the middle one of the first; "
         f"{times(trust.least_effect)} is the least"
@@ -235,10 +238,12 @@ def _effect(trust: TrustView) -> str:
 
 def _least(trusts: Sequence[TrustView]) -> str:
     """The least effect that all pictures of a page have in common, in words; else nothing."""
-    least = next((trust.least_effect for trust in trusts if trust.least_effect is not None), None)
-    return (
-        "" if least is None else f"the odds of the class are at least {times(least)} those in the middle one of them, "
-    )
+    known = next((trust for trust in trusts if trust.least_effect is not None), None)
+    if known is None or known.least_effect is None:
+        return ""
+    if known.effect_unit == "cosine":
+        return f"the cosine is at least {known.least_effect:.2f} above that of the middle one of them, "
+    return f"the odds of the class are at least {times(known.least_effect)} those in the middle one of them, "
 
 
 def _asked_beside(trusts: Sequence[TrustView], explains: Explains) -> str:

@@ -28,9 +28,10 @@ class TrustView:
         random: The fall for each random map.
         oracle: The fall for the true mask; None where it is not known.
         evidence: p of "is there evidence?"; None where it could not be asked.
-        effect: By how many nats the log-odds of the class lie above those of the middle picture put together of other
-            pictures' squares; None where that is not known.
-        least_effect: From how many on there is evidence; None where no class is explained and p alone decides.
+        effect: By how much the log-odds of the class, or the cosine of a similarity, lie above those of the middle
+            picture put together of other pictures' squares; None where that is not known.
+        least_effect: From how much on there is evidence; None of a number that is neither, where p alone decides.
+        effect_unit: "nats" or "cosine"; None where there is none.
         faithful: p of "is the map faithful?"; None for a map without signal.
         before: The target's probability; for one class rather than another, that of the first among the two; None
             where no class is explained.
@@ -54,6 +55,7 @@ class TrustView:
     evidence: float | None
     effect: float | None
     least_effect: float | None
+    effect_unit: str | None
     faithful: float | None
     before: float | None
     covered: float | None

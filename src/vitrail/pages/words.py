@@ -27,7 +27,10 @@ UNITS: dict[Explains, str] = {
     "number": "in the unit of the model's own number",
     "token": "in logits",
 }
-NO_LEAST = "no least effect is asked for: that is of the odds of one class among others, and no such class is explained"
+NO_LEAST = (
+    "how far it has to rise is known of the odds of a class and of a similarity, and this number is neither: "
+    "a map of it is weak at best"
+)
 BIASES = "biases of the "  # how the parts that are summed up as `biases` begin
 
 

@@ -19,6 +19,7 @@ from tests.weights.redraw import redrawn
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
 from vitrail.explain import compare, trust
+from vitrail.explain.evidence import LEAST_RISE
 from vitrail.model import Model
 from vitrail.tasks.features import FeaturePrediction, Numbers
 
@@ -72,7 +73,7 @@ def test_one_output_is_a_number_and_the_same_wherever_it_is_told(folder: Path) -
     assert not {"label", "probability"} & found.keys()
 
 
-def test_a_similarity_and_a_number_are_what_they_are_called_and_no_least_effect_is_asked(folder: Path) -> None:
+def test_a_similarity_has_an_effect_and_a_number_none(folder: Path) -> None:
     image, other = (numbers_of(folder, "many", f"0{number}.png") for number in (0, 1))
     alike = float(torch.nn.functional.cosine_similarity(image, other, dim=0))
     similar = explained(folder, "many", "--similar-to", str(folder / "images" / "01.png"), *SUMMED)["heats"][0]
@@ -82,8 +83,12 @@ def test_a_similarity_and_a_number_are_what_they_are_called_and_no_least_effect_
     assert (similar["explains"], single["explains"]) == ("similarity", "number")
     assert similar["logit"] == pytest.approx(alike, abs=1e-5)
     assert single["logit"] == pytest.approx(float(image[3]), rel=1e-5)
+    assert (similar["trust"]["least_effect"], similar["trust"]["effect_unit"]) == (LEAST_RISE, "cosine")
+    assert -2 <= similar["trust"]["effect"] <= 2
+    assert {single["trust"][name] for name in ("effect", "least_effect", "effect_unit")} == {None}
+    assert single["trust"]["verdict"] != "supported"
     for heat in (similar, single):
-        assert {heat["trust"][name] for name in ("effect", "least_effect", "before", "covered")} == {None}
+        assert {heat["trust"][name] for name in ("before", "covered")} == {None}
         assert heat["trust"]["evidence_p"] is not None
         assert sum(heat["parts"].values()) == pytest.approx(heat["logit"], abs=1e-4)
 

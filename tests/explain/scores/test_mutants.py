@@ -215,7 +215,7 @@ FAULTS = {
     # ---- the verdict
     "evidence alone is enough": Fault(
         verdict,
-        lambda verdict, evidence, faithful, *more: verdict(evidence, faithful and 0.01, *more),
+        lambda verdict, evidence, faithful, *more, **effect: verdict(evidence, faithful and 0.01, *more, **effect),
         guards=(test_verdict.test_nothing_is_supported_without_both,),
     ),
 }

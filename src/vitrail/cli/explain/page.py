@@ -16,9 +16,10 @@ a random order, and in `trust` how far to trust it; `trust` is null with --no-tr
     random_mean, random_maps    the mean of their falls, and how many they are
     oracle                      the fall for the true place; null where it is not known
     evidence_p, faithful_p      p of both questions; null where one could not be asked
-    effect, least_effect        by how many nats the log-odds of the class lie above those of the middle composite, and
-                                from how many on there is evidence; null for a similarity and a number, which are no
-                                class among others: there no least effect is asked for, and `evidence_p` alone decides
+    effect, least_effect        by how much the log-odds of the class, or the cosine of a similarity, lie above those of
+                                the middle composite, and from how much on there is evidence; null for any other number:
+                                there `evidence_p` alone decides, and "weak" is the best verdict
+    effect_unit                 of both: nats, cosine, or null
     before                      the target's probability; of a contrast, that of the first class among the two; null for
                                 a similarity and a number
     covered, covered_random     the same with `squares` squares covered, in the map's order and in that of random maps
