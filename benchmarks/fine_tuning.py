@@ -69,7 +69,7 @@ def one(arm: str, name: str, seed: int, source: Path, images: Path, out: Path, m
     """One training, and which held-out images it gets right."""
     folder, config = out / f"{name}-{arm}-{seed}", out / "digits.yaml"
     config.write_text(PLAIN)
-    command = [str(Path(sys.executable).with_name("vitrail")), "train", str(images), "--init", str(source)]
+    command = [sys.executable, "-m", "vitrail", "train", str(images), "--init", str(source)]
     command += ["--out", str(folder), "--seed", str(seed), "--resume", "auto", *ARMS[arm], *OPTIONS[name], *more]
     command += ["--config", str(config)] if name == "mnist-1000" else []
     seconds, size = run(command)

@@ -48,7 +48,7 @@ def run(recipe: str, data: str, change: str, augmentation: dict[str, Any], seed:
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
     changes = folder.with_suffix(".yaml")
     changes.write_text(yaml.safe_dump({"augmentation": augmentation} if augmentation else {}))
-    command = [str(Path(sys.executable).with_name("vitrail")), "train", data, "--recipe", recipe, "--out", str(folder)]
+    command = [sys.executable, "-m", "vitrail", "train", data, "--recipe", recipe, "--out", str(folder)]
     command += ["--seed", str(seed), "--threads", "1", "--json"]
     command += ["--data-root", str(mnist_root())] if data in FROM_MNIST else []
     command += ["--config", str(changes)] if augmentation else []
