@@ -85,3 +85,20 @@ def threads_set(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def whole_fp32() -> Iterator[None]:
+    """For a time a GPU rounds no factor of a product in fp32 to TF32, whose 10 bits move answers by up to 1e-3.
+
+    By itself torch lets it do so in convolutions; elsewhere on request.
+    """
+    places = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # pyrefly: ignore[missing-attribute]
+    before = [place.fp32_precision for place in places]
+    for place in places:
+        place.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        for place, precision in zip(places, before, strict=True):
+            place.fp32_precision = precision

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import gpu
+from benchmarks import gpu, gpu_networks
 
 pytest.importorskip("timm")
 SHAPE = gpu.TINY["S"]
@@ -27,10 +27,10 @@ def test_what_is_compared_answers_alike() -> None:
 def test_each_block_is_found() -> None:
     found, _ = gpu.networks(SHAPE, "cpu", ["timm"])
     for network in found.values():
-        blocks = gpu.blocks_of(network, SHAPE.depth)
+        blocks = gpu_networks.blocks_of(network, SHAPE.depth)
         assert [blocks[0], blocks[1]] == list(network.blocks)  # pyrefly: ignore
     pairs = torch.nn.ModuleList(torch.nn.ModuleList([torch.nn.Linear(2, 2)]) for _ in range(2))
-    assert gpu.blocks_of(torch.nn.Sequential(pairs), 2) == []
+    assert gpu_networks.blocks_of(torch.nn.Sequential(pairs), 2) == []
 
 
 def test_a_run_leaves_its_rows(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from vitrail.model.model import Model, resized
 from vitrail.nn import ViT, resized as resize
 from vitrail.nn.cost import layers
 from vitrail.nn.embedding import RESIZE_RULES, Size
-from vitrail.weights.convert import family_of, from_tensors
+from vitrail.weights.convert import convert, family_of, from_tensors
 from vitrail.weights.family import renamed, stripped, written
 from vitrail.weights.files import read_weights
 from vitrail.weights.names import find
@@ -302,3 +302,23 @@ def test_a_damaged_stack_is_refused(case: str) -> None:
     assert from_tensors(tensors, {}, "a file").network.config.depth == 2
     with must_raise(DataError):
         from_tensors({**tensors, **DAMAGED[case]}, {}, "a file")
+
+
+def test_a_proof_lets_no_gpu_round_to_tf32() -> None:
+    """Else a map that is a convolution here and a product there would differ by more than is allowed."""
+    module, places = redrawn(timm.create_model("vit_tiny_patch16_224", depth=1)), list[tuple[str, str]]()
+
+    def precision() -> tuple[str, str]:
+        return torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision
+
+    for part in (module.patch_embed.proj, module.head):
+        part.register_forward_hook(lambda *_: places.append(precision()))
+    before, matmul = precision(), torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    high = precision()
+    try:
+        convert(module)
+        assert precision() == high != before
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+    assert places == 2 * [("ieee", "ieee")]

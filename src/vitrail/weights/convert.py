@@ -20,6 +20,7 @@ from vitrail.nn.blocks import initialise
 from vitrail.nn.networks import without_numbers
 from vitrail.nn.twin import evaluating
 from vitrail.nn.vit import OWN
+from vitrail.runtime import whole_fp32
 from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import Facts, Family, is_of, renamed, sources
 from vitrail.weights.others import ELSE, why_not
@@ -235,13 +236,14 @@ def prove(converted: Converted, theirs: Callable[[nn.Module, Tensor], Tensor], m
     images = torch.randn(len(LOUDNESS), config.channels, *config.image, generator=torch.Generator().manual_seed(SEED))
     images *= torch.tensor(LOUDNESS)[:, None, None, None]
     try:
-        with evaluating(module):
+        with whole_fp32(), evaluating(module):
             wanted = theirs(module, images.to(device)).float().cpu()
     except (AttributeError, TypeError, ValueError) as error:
         why = str(error).partition("\n")[0][:200]
         problem = f"{type(module).__name__} does not answer images alone ({type(error).__name__}: {why})"
         raise DataError(problem, "the part of it that reads images, such as its vision_model") from error
-    found = converted.network.to(device)(images.to(device)).cpu()  # where the same kernels answer
+    with whole_fp32():  # where the same kernels answer
+        found = converted.network.to(device)(images.to(device)).cpu()
     converted.network.cpu()
     if wanted.shape != found.shape:
         problem = f"it answers {tuple(wanted.shape)}, and its tensors make a network that answers {tuple(found.shape)}"
