@@ -1,10 +1,13 @@
 """What is printed: aligned, on one line each, and safe with the names that strangers give."""
 
+import contextlib
 import io
 import json
 import math
 import os
 import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from rich.console import Console
 from tests.cli.command import START, Cli, environment
 from tests.photographs import make_photographs
 from tests.runs import configuration
+from vitrail.cli.main import main
 from vitrail.cli.output import duration, one_line, print_json, print_table, warn
 from vitrail.cli.train import TrainingProgress
 from vitrail.training.events import EpochScored, Started
@@ -139,8 +143,9 @@ def test_names_of_strangers_are_no_markup(cli: Cli, tmp_path: Path) -> None:
     assert explained.code == 0, explained.err
 
 
-def on_a_terminal(*words: str, cwd: Path) -> str:
-    """What a terminal of 80 columns receives from a command."""
+@contextlib.contextmanager
+def terminal() -> Iterator[tuple[int, list[bytes]]]:
+    """The handle of a terminal of 80 columns, and what it has received when all who write have closed it."""
     import fcntl
     import pty
     import struct
@@ -148,16 +153,15 @@ def on_a_terminal(*words: str, cwd: Path) -> str:
 
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
-    with subprocess.Popen(
-        [*START, *words], cwd=cwd, env=environment(TERM="xterm-256color"), stdin=theirs, stdout=theirs, stderr=theirs
-    ) as process:
+    received: list[bytes] = []
+    reading = threading.Thread(target=lambda: received.extend(iter(lambda: _read(ours), b"")))
+    reading.start()
+    try:
+        yield theirs, received
+    finally:
         os.close(theirs)
-        received = b""
-        while chunk := _read(ours):
-            received += chunk
-        assert process.wait(60) in (0, 2)
-    os.close(ours)
-    return received.decode()
+        reading.join()
+        os.close(ours)
 
 
 def _read(handle: int) -> bytes:
@@ -169,7 +173,11 @@ def _read(handle: int) -> bytes:
 
 @pytest.mark.skipif(os.name != "posix", reason="terminals of POSIX")
 def test_an_error_on_a_terminal_has_two_lines_and_no_frame(tmp_path: Path) -> None:
-    lines = on_a_terminal("train", "digits", "--epochs", "many", cwd=tmp_path).splitlines()
+    words = ("train", "digits", "--epochs", "many")
+    with terminal() as (handle, received):
+        ends, env = {"stdin": handle, "stdout": handle, "stderr": handle}, environment(TERM="xterm-256color")
+        assert subprocess.run([*START, *words], cwd=tmp_path, env=env, check=False, timeout=60, **ends).returncode == 2
+    lines = b"".join(received).decode().splitlines()
     assert len(lines) == 2
     assert lines[0].startswith("vitrail: ")
     assert lines[1].startswith("try: ")
@@ -178,10 +186,15 @@ def test_an_error_on_a_terminal_has_two_lines_and_no_frame(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(os.name != "posix", reason="terminals of POSIX")
-def test_a_training_on_a_terminal(tmp_path: Path) -> None:
+def test_a_training_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The live line with the time that is left, the last epoch, and what to type next."""
-    words = ("--config", str(configuration("sort-digits")), "--epochs", "4", "--threads", "1", "--out", "run")
-    text = on_a_terminal("train", "sort-digits", *words, cwd=tmp_path)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    words = ("--config", str(configuration("sort-digits")), "--epochs", "4", "--threads", "1")
+    with terminal() as (handle, received), open(handle, "w", closefd=False) as stream:
+        with contextlib.redirect_stdout(stream), pytest.raises(SystemExit) as stop:
+            main(["train", "sort-digits", *words, "--out", str(tmp_path / "run")])
+        assert stop.value.code == 0
+    text = b"".join(received).decode()
     assert "left" in text
     assert "4/4" in text
     assert " vitrail " in text.rstrip().splitlines()[-1]

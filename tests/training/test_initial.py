@@ -31,6 +31,7 @@ from vitrail.training.tuning.probe import Probed
 from vitrail.training.tuning.verdicts import verdicts_of
 
 SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 3, "img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 7}
+pytestmark = pytest.mark.usefixtures("few_penalties")
 OPTIONS = vitrail.TrainOptions(epochs=1, threads=1, device="cpu", seed=3, batch_size=100, precision="fp32", verdicts=0)
 
 
@@ -48,7 +49,7 @@ def source() -> Path:
 
 
 def tuned() -> Path:
-    """A run from them, whole."""
+    """A run from them, whole; with `few_penalties`."""
     asked = replace(OPTIONS, init=str(source()))
     return once("tuned-digits", lambda folder: vitrail.train("digits", folder / "run", asked)) / "run"
 
@@ -199,7 +200,7 @@ def test_a_run_goes_on_without_the_source(step: int, tmp_path: Path, monkeypatch
         vitrail.train("digits", run, asked, ended_at(step, die))
     (run / "lock").unlink(missing_ok=True)
     shutil.rmtree(copied)
-    finished = vitrail.train("digits", run, vitrail.TrainOptions(resume="auto"))
+    finished = vitrail.train("digits", run, vitrail.TrainOptions(resume="auto", verdicts=0))
     assert finished.weights == json.loads((tuned() / "evaluation.json").read_text())["weights"]
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -182,7 +183,10 @@ def test_a_run_that_died_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(Killed):
         vitrail.train("digits", folder, options("digits"), ended_at(step))
     assert bool(states(folder)) == often
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:  # whoever is killed leaves its lock
+        (folder / "lock").write_text(json.dumps({"pid": dead.pid, "host": socket.gethostname()}))
     again = vitrail.train("digits", folder, AGAIN, events.append)
+    assert not (folder / "lock").exists()
     assert again.weights == stored(expected)["weights"]
     assert what_was_learnt(folder) == what_was_learnt(expected)
     assert [row["step"] for row in rows(folder, "step")] == [2, 4, 6, 8, 10, 12, 14]
@@ -228,8 +232,10 @@ vitrail.train("digits", sys.argv[2], tiny.options("digits"), listen)
 """
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.soak), signal.SIGKILL])
+@pytest.mark.soak
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_real_process_is_ended_and_goes_on(tmp_path: Path, number: int) -> None:
+    """`make test` has one that Ctrl-C ends (tests/cli/test_interruption.py), and above the lock of one that died."""
     folder = tmp_path / "run"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", PROCESS, str(tmp_path / "shared"), str(folder)]

@@ -12,6 +12,8 @@ from tests.training.tiny import STEPS, options, whole
 from vitrail.errors import UsageError
 from vitrail.training.train import plan
 
+pytestmark = pytest.mark.usefixtures("few_penalties")
+
 
 def test_it_says_what_a_run_does_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -27,6 +27,7 @@ from vitrail.training.settings import Execution, Optimization
 
 BF16_LEAST_WIDTH = 192  # narrower networks ran at 0.4 to 0.8 of their fp32 speed in bf16
 BF16_LEAST_GAIN = 1.15
+TIMED_SECONDS = 2.0  # of trial steps, from which on no further one is timed: long ones differ little
 MATH_MOST_TOKENS = 64  # up to here, compiled on a processor, torch's math kernel took 0.8 of the flash kernel's time
 MATH_MOST_HEAD_DIM = 24  # (50 tokens of 4 or 16, 17 of 24); at 50 of 32 and 197 of 16 it gained nothing or lost
 
@@ -152,9 +153,9 @@ def pick_micro_batches(work: Work, choices: Optimization, memory: int, beside: W
 
 
 def step_seconds(network: nn.Module, batch: Any, objective: Objective, precision: str, repeats: int = 3) -> float:
-    """Seconds of one forward and backward pass, the best of a few after one to warm up; no weight moves."""
+    """Seconds of one forward and backward pass after one to warm up, the best of a few if short; no weight moves."""
     device = next(network.parameters()).device
-    best = float("inf")
+    best, start = float("inf"), time.perf_counter()
     for turn in range(repeats + 1):
         if device.type == "cuda":
             torch.cuda.synchronize()
@@ -166,6 +167,8 @@ def step_seconds(network: nn.Module, batch: Any, objective: Objective, precision
             torch.cuda.synchronize()
         if turn:
             best = min(best, time.perf_counter() - began)
+            if time.perf_counter() - start > TIMED_SECONDS:
+                break
     return best
 
 

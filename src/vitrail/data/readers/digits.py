@@ -4,9 +4,13 @@ They are the test part of "Optical Recognition of Handwritten Digits" (Alpaydin 
 official split, so one is made here, once and for all: it does not depend on the seed of a training.
 """
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitrail.data.dataset import TEST, TRAIN, VALIDATION, RawDataset, hold_out, labelled
 from vitrail.data.images import ArrayImages
@@ -37,10 +41,19 @@ def read_digits(what: str = "digits", data_root: Path | None = None) -> RawDatas
         raise UsageError(
             "the digits come with scikit-learn, which is missing", 'pip install "vitrail[digits]"'
         ) from error
-    values, targets = (np.asarray(each) for each in load_digits(return_X_y=True))
-    pixels = np.rint(values.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-    whole = labelled(ArrayImages(pixels, "digits"), targets.astype(np.int64), CLASSES)
+    pixels, targets = _parsed(load_digits)
+    whole = labelled(ArrayImages(pixels, "digits"), targets, CLASSES)
     rest, test = hold_out(whole, round(TEST_SHARE * len(pixels)), SPLIT_SEED)
     train, validation = hold_out(rest, round(VALIDATION_SHARE * len(pixels)), SPLIT_SEED)
     parts = {TRAIN: train, VALIDATION: validation, TEST: test}
     return RawDataset("scikit-learn", parts, classes=CLASSES, split_seed=SPLIT_SEED)
+
+
+@cache
+def _parsed(load_digits: Callable[..., Any]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Pixels and classes, which are stored as text: parsed once in a process, and never written to."""
+    values, targets = (np.asarray(each) for each in load_digits(return_X_y=True))
+    pixels, targets = np.rint(values.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8), targets.astype(np.int64)
+    for each in (pixels, targets):
+        each.flags.writeable = False
+    return pixels, targets
