@@ -1,5 +1,6 @@
 """Validation is cut once; what is chosen on one half is judged on the other, and marked where it is not."""
 
+import errno
 import json
 import shutil
 from collections.abc import Sequence
@@ -13,14 +14,31 @@ import vitrail
 from tests.errors import must_raise
 from tests.photographs import make_photographs
 from tests.runs import once, stored
-from tests.training.tiny import AGAIN, Killed, die, ended_at, options, rows, saved, states, steps_of, what_was_learnt
+from tests.training.tiny import (
+    AGAIN,
+    Killed,
+    die,
+    ended_at,
+    options,
+    rows,
+    saved,
+    states,
+    steps_of,
+    student_options,
+    what_was_learnt,
+    whole,
+)
 from vitrail.data.columns import Texts
-from vitrail.data.dataset import Samples, labelled
-from vitrail.errors import UsageError
+from vitrail.data.dataset import Counts, Samples, labelled
+from vitrail.errors import RunError, UsageError
+from vitrail.io import write_file
 from vitrail.tasks import Metric
+from vitrail.training import best
 from vitrail.training.best import best_of, spent
 from vitrail.training.events import Event
 from vitrail.training.halves import LEAST, WHOLE, cut
+from vitrail.training.inputs import rare_notes
+from vitrail.training.setup import open_data
 
 ACCURACY = Metric("accuracy", "accuracy")
 
@@ -161,3 +179,63 @@ def test_a_set_too_small_to_cut_is_marked_everywhere(tmp_path: Path) -> None:
     assert vitrail.evaluate(run).notes
     with must_raise(UsageError, "choose"):
         vitrail.evaluate(run, split="choose")
+
+
+def test_a_full_disk_costs_the_epoch_that_was_to_be_kept_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first best checkpoint is written, the next one is not; with room again the same run comes of it."""
+    saved(monkeypatch, often=True)
+    writes: list[str] = []
+
+    def full(file: Path, content: bytes) -> None:
+        writes.append(file.name)
+        if len(writes) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device", str(file))
+        write_file(file, content)
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as context, must_raise(RunError, "No space left"):
+        context.setattr(best, "write_file", full)
+        vitrail.train(str(photographs()), run, asked())
+    assert len(writes) == 2
+    assert vitrail.train(str(photographs()), run, AGAIN).weights == stored(patient())["weights"]
+    assert what_was_learnt(run) == what_was_learnt(patient())
+
+
+def test_more_epochs_go_on_where_patience_ended(tmp_path: Path) -> None:
+    """Patience counts anew from there, and the best of all epochs is kept."""
+    run = shutil.copytree(patient(), tmp_path / "run")
+    ended = rows(run)[-1]["epoch"]
+    vitrail.train(str(photographs()), run, vitrail.TrainOptions(resume="auto", epochs=40))
+    history = rows(run)
+    assert ended + 2 <= len(history) <= 40
+    best_row = best_of(history, ACCURACY)
+    assert best_row is not None
+    assert stored(run)["best"]["epoch"] == best_row["epoch"]
+
+
+@pytest.mark.parametrize("kind", ["sort-digits", "student", "max-time"])
+def test_patience_ends_any_training(kind: str, tmp_path: Path) -> None:
+    """At a rate of next to nothing no epoch is much better: the best is kept, and it is said which half chose it."""
+    still: dict[str, Any] = {"epochs": 12, "patience": 1, "lr": 1e-12}
+    if kind == "student":
+        vitrail.distill("digits", whole("digits"), tmp_path / "run", student_options(**still))
+    elif kind == "max-time":
+        vitrail.train("digits", tmp_path / "run", options("digits", **still | {"max_time": "10m"}))
+    else:
+        vitrail.train(kind, tmp_path / "run", options(kind, **still))
+    history = rows(tmp_path / "run")
+    assert len(history) < 12
+    assert stored(tmp_path / "run")["best"]["epoch"] in [row["epoch"] for row in history]
+    assert stored(tmp_path / "run")["chosen_on"]["split"] in ("choose", "validation")
+
+
+def test_a_class_with_one_image_and_one_that_nobody_asks_for_are_named(tmp_path: Path) -> None:
+    for part, classes in (("train", {"a": 3, "b": 1, "c": 2}), ("val", {"a": 2, "b": 2})):
+        for name, count in classes.items():
+            make_photographs(tmp_path / part, (name,), per_class=count, seed=count)
+    dataset, task = open_data(str(tmp_path), "auto", None, 0, Counts())
+    single, unseen = rare_notes(dataset, task.column)
+    assert [name in single for name in ("'a'", "'b'", "'c'")] == [False, True, False]
+    assert [name in unseen for name in ("'a'", "'b'", "'c'")] == [False, False, True]
+    dataset, task = open_data(str(photographs()), "auto", None, 0, Counts())
+    assert rare_notes(dataset, task.column) == ()

@@ -7,6 +7,7 @@ import numpy as np
 
 from vitrail.data.background import draw_background, drawn_words
 from vitrail.data.background_file import Pixels
+from vitrail.data.columns import Labels
 from vitrail.data.dataset import TRAIN, VALIDATION, Dataset
 from vitrail.data.images import Images
 from vitrail.data.loader import Loader, check_readable, open_loader
@@ -85,6 +86,27 @@ def background_of(
 def unreadable_notes(*loaders: Loader) -> tuple[str, ...]:
     """One sentence for each sample that could not be read and is left out."""
     return tuple(f"{LEFT_OUT}{problem}" for loader in loaders for problem in loader.unreadable.values())
+
+
+def rare_notes(dataset: Dataset, column: str) -> tuple[str, ...]:
+    """What to know of classes with a single training sample, and of those that no validation sample has."""
+    train, held_out = (samples.column(column) for samples in (dataset.train, dataset.validation))
+    if not isinstance(train, Labels) or not isinstance(held_out, Labels):
+        return ()
+    learnt, asked = (np.bincount(one.values, minlength=len(train.names)).tolist() for one in (train, held_out))
+    single = [name for name, count in zip(train.names, learnt, strict=True) if count == 1]
+    unseen = [name for name, count in zip(train.names, asked, strict=True) if count == 0]
+    notes = []
+    if single:
+        notes.append(f"one training sample alone: {_some(single)}; try: more of it, or data without that class")
+    if unseen and len(dataset.validation):
+        notes.append(f"no validation sample: {_some(unseen)}; no figure speaks of that class")
+    return tuple(notes)
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"class {', '.join(map(repr, names[:most]))}{more}"
 
 
 def shortened(notes: Sequence[str], most: int = 5) -> list[str]:

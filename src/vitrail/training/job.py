@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -233,7 +235,8 @@ class Job:
                 self._name_unreadable(self.prepared.data, self.prepared.validation)
                 seconds, waiting, images = 0.0, 0.0, 0
                 if self.prepared.halves is not None:
-                    keep_if_best(self.folder, state.kept, row, self.prepared.model.task.metric)
+                    with self._room(f"the network behind epoch {row['epoch']}", self.folder.best):
+                        keep_if_best(self.folder, state.kept, row, self.prepared.model.task.metric)
                 self.folder.append_metrics(row)
                 self.listen(EpochScored(row))
                 self._watch(event, schedule)
@@ -298,6 +301,17 @@ class Job:
         self.folder.append_log(sentence)
         self.listen(sentence)
 
+    @contextmanager
+    def _room(self, what: str, where: Path) -> Iterator[None]:
+        """Say what could not be saved, where there is no room, and how the run goes on."""
+        try:
+            yield
+        except OSError as error:
+            raise RunError(
+                f"{what} cannot be saved in {where} ({error.strerror or error})",
+                "make room there, then the same command with --resume auto; the state before is whole",
+            ) from error
+
     def _save(self, state: State) -> None:
         extra = {
             "metrics_bytes": self.folder.metrics_bytes(),
@@ -305,13 +319,8 @@ class Job:
             "threads": torch.get_num_threads(),
             "seconds": self.spent + time.perf_counter() - self.began,
         }
-        try:
+        with self._room(f"step {state.step}", self.folder.resume):
             save_state(state, self.folder.resume, extra)
-        except OSError as error:
-            raise RunError(
-                f"step {state.step} cannot be saved in {self.folder.resume} ({error.strerror or error})",
-                "make room there, then the same command with --resume auto; the state before is whole",
-            ) from error
         if self.prepared.halves is not None:
             tidy(self.folder, self.prepared.model.task.metric)
         self.saved = time.perf_counter()

@@ -40,7 +40,7 @@ from vitrail.training.distill.request import teacher_of
 from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen
 from vitrail.training.execution import pick_micro_batches, pick_precision, step_seconds, work_of
-from vitrail.training.inputs import background_of, images_of, shortened, unreadable_notes
+from vitrail.training.inputs import background_of, images_of, rare_notes, shortened, unreadable_notes
 from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import counts_of
@@ -112,6 +112,7 @@ def new_run(asked: Asked, listen: Listen) -> Prepared:
     settings = settings if request is None else request.applied(settings)
     memory = free_memory(torch.device(settings.execution.device))
     settings, teacher = teacher_of(settings, request, dataset, new=True)
+    notes = (*notes, *rare_notes(dataset, learnt.column))
     for sentence in (*dataset.notes, *notes):
         listen(sentence)
     network = None if source is None else _started(source, settings)
