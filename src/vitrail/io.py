@@ -1,13 +1,15 @@
-"""Files that are written whole or not at all, and plain text read with an error that names the file."""
+"""Files that are written whole or not at all, what one process holds alone, and text whose errors name the file."""
 
 import json
 import math
 import os
-from collections.abc import Mapping
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vitrail.errors import DataError
+from vitrail.errors import DataError, RunError
 
 WRITING = ".writing"  # behind the name of a file that is not whole yet
 
@@ -25,6 +27,51 @@ def write_file(file: Path, content: bytes | str) -> None:
         handle.flush()
         os.fsync(handle.fileno())
     os.replace(beside, file)
+
+
+@contextmanager
+def locked(place: Path, lock: Path) -> Iterator[None]:
+    """Hold a place: a second process that wants it is refused, a dead one's lock is taken over.
+
+    Args:
+        place: A folder or a file, as it is named to people.
+        lock: The file that says who holds it.
+
+    Raises:
+        RunError: If a living process of this machine holds it, or one of another machine.
+    """
+    mine = {"pid": os.getpid(), "host": socket.gethostname()}
+    try:
+        handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    except FileExistsError:
+        held = _held_by(lock)
+        if held and (held.get("host") != mine["host"] or _alive(held.get("pid", 0))):
+            problem = f"{place} is in use by process {held.get('pid')} on {held.get('host')}"
+            raise RunError(problem, f"wait for it, or another --out; if that process is gone, remove {lock}") from None
+        handle = os.open(lock, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+    with os.fdopen(handle, "w") as file:
+        json.dump(mine, file)
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+
+
+def _held_by(lock: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(lock.read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return pid != os.getpid()
 
 
 def user_cache() -> Path:

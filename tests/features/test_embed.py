@@ -1,8 +1,10 @@
 """Features of images: against a plain loop, as files, and after any interruption the same bytes."""
 
+import json
 import os
 import shutil
 import signal
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -213,7 +215,19 @@ def test_where_nothing_can_be_written(photos: Path, tmp_path: Path, monkeypatch:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.usefixtures("small_parts")
+def test_what_another_process_writes_is_left_to_it(photos: Path, tmp_path: Path) -> None:
+    out, lock = tmp_path / "f.npz", tmp_path / "f.npz.lock"
+    lock.write_text(json.dumps({"pid": os.getppid(), "host": socket.gethostname()}))
+    with must_raise(RunError, "in use"):
+        home.embed(photos, model_of(), out=out)
+    lock.write_text(json.dumps({"pid": 2**22 + 1, "host": socket.gethostname()}))  # dead for long
+    home.embed(photos, model_of(), out=out)
+    assert [file.name for file in tmp_path.iterdir()] == ["f.npz"]
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.usefixtures("small_parts")
 def test_a_disk_that_fills_up_loses_nothing(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, rename = tmp_path / "x.npz", os.replace
 

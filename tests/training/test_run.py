@@ -11,8 +11,9 @@ import pytest
 
 from tests.errors import must_raise
 from vitrail.errors import DataError, RunError, UsageError
+from vitrail.io import locked
 from vitrail.training import run
-from vitrail.training.run import RunFolder, default_folder, environment, open_folder, owned, point_latest
+from vitrail.training.run import RunFolder, default_folder, environment, open_folder, point_latest
 
 
 def held(pid: int, host: str) -> str:
@@ -68,19 +69,19 @@ def test_a_living_process_keeps_its_folder(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         lock.write_text(held(child.pid, socket.gethostname()))
-        with pytest.raises(RunError, match=f"in use by process {child.pid}"), owned(RunFolder(tmp_path)):
+        with pytest.raises(RunError, match=f"in use by process {child.pid}"), locked(tmp_path, tmp_path / "lock"):
             pytest.fail("two processes in one folder")
         assert lock.exists()
     finally:
         child.communicate(b"\n")
-    with owned(RunFolder(tmp_path)):  # now it is dead, and its lock is taken over
+    with locked(tmp_path, tmp_path / "lock"):  # now it is dead, and its lock is taken over
         assert json.loads(lock.read_text())["pid"] == os.getpid()
     assert not lock.exists()
 
 
 def test_another_machine_keeps_its_folder(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text(held(1, "another-machine"))
-    with pytest.raises(RunError, match="another-machine") as caught, owned(RunFolder(tmp_path)):
+    with pytest.raises(RunError, match="another-machine") as caught, locked(tmp_path, tmp_path / "lock"):
         pytest.fail("two machines in one folder")
     assert str(tmp_path / "lock") in caught.value.hint
 
@@ -89,13 +90,13 @@ def test_another_machine_keeps_its_folder(tmp_path: Path) -> None:
 def test_a_lock_that_says_nothing_is_taken_over(tmp_path: Path, content: str) -> None:
     lock = tmp_path / "lock"
     lock.write_text(content)
-    with owned(RunFolder(tmp_path)):
+    with locked(tmp_path, tmp_path / "lock"):
         assert json.loads(lock.read_text())["pid"] == os.getpid()
     assert not lock.exists()
 
 
 def test_the_lock_goes_with_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), owned(RunFolder(tmp_path)):
+    with pytest.raises(ZeroDivisionError), locked(tmp_path, tmp_path / "lock"):
         raise ZeroDivisionError
     assert not (tmp_path / "lock").exists()
 

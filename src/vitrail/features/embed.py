@@ -23,7 +23,7 @@ from vitrail.features.listing import Listed, list_images, rows_of
 from vitrail.features.parts import ROWS, Kept, Part, Parts, folder_of, other_name
 from vitrail.features.passes import Describe, described
 from vitrail.features.poolings import check_network, describing
-from vitrail.io import to_json
+from vitrail.io import locked, to_json
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, names_of
 from vitrail.nn.networks import config_to_dict, weights_hash
@@ -77,7 +77,7 @@ def embed(
         UsageError: The model has no patches, there is no such split, or the file cannot be written as it is called; one
             of something else is there, or parts of one are.
         DataError: The data or the model cannot be read, or no image at all.
-        RunError: The disk is full; what is done stays.
+        RunError: The disk is full, what is done stays; or another process writes that file.
     """
     model = load(model) if isinstance(model, str | Path) else model
     target = None if out is None else Path(out).expanduser()
@@ -114,7 +114,7 @@ def embed_listed(
         }
         if target is not None and target.exists():
             return _there(target, about)
-        with _writing(target):
+        with _writing(target), _alone(target):
             if target is not None:
                 _check_space(target, len(listed), columns)
             threads = torch.get_num_threads()
@@ -185,6 +185,17 @@ def _writing(target: Path | None) -> Iterator[None]:
             hint = f"the same command again, with more space: what is done is kept in {folder_of(target)}"
             raise RunError(problem, hint) from error
         raise UsageError(problem, "--out with a file in a folder of yours") from error
+
+
+@contextmanager
+def _alone(target: Path | None) -> Iterator[None]:
+    """Two processes that write the same file would each remove what the other has done."""
+    if target is None:
+        yield
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with locked(target, target.with_name(f"{target.name}.lock")):
+        yield
 
 
 # ---- the work

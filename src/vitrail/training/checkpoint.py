@@ -12,6 +12,8 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from vitrail.errors import DataError
+from vitrail.errors import DataError, RunError
 from vitrail.io import WRITING, write_file
 from vitrail.training.loop import State
 
@@ -58,6 +60,22 @@ def save_state(state: State, folder: Path, extra: dict[str, Any]) -> Path:
     _sync(folder)
     _tidy(folder, place)
     return place
+
+
+@contextmanager
+def room(what: str, where: Path) -> Iterator[None]:
+    """Say what could not be saved, where there is no room for it, and how the run goes on.
+
+    Raises:
+        RunError: In the place of an `OSError`.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"{what} cannot be saved in {where} ({error.strerror or error})",
+            "make room there, then the same command with --resume auto; the state before is whole",
+        ) from error
 
 
 def states(folder: Path) -> list[Path]:

@@ -2,9 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +18,7 @@ from vitrail.pages.views import SidesView
 from vitrail.tasks import Result
 from vitrail.training.best import keep_if_best, load_best, spent, tidy
 from vitrail.training.budget import Budget
-from vitrail.training.checkpoint import load_state, save_state, states
+from vitrail.training.checkpoint import load_state, room, save_state, states
 from vitrail.training.contracts import guarded
 from vitrail.training.evaluate import evaluate_split, judged_by
 from vitrail.training.events import (
@@ -235,7 +233,7 @@ class Job:
                 self._name_unreadable(self.prepared.data, self.prepared.validation)
                 seconds, waiting, images = 0.0, 0.0, 0
                 if self.prepared.halves is not None:
-                    with self._room(f"the network behind epoch {row['epoch']}", self.folder.best):
+                    with room(f"the network behind epoch {row['epoch']}", self.folder.best):
                         keep_if_best(self.folder, state.kept, row, self.prepared.model.task.metric)
                 self.folder.append_metrics(row)
                 self.listen(EpochScored(row))
@@ -301,17 +299,6 @@ class Job:
         self.folder.append_log(sentence)
         self.listen(sentence)
 
-    @contextmanager
-    def _room(self, what: str, where: Path) -> Iterator[None]:
-        """Say what could not be saved, where there is no room, and how the run goes on."""
-        try:
-            yield
-        except OSError as error:
-            raise RunError(
-                f"{what} cannot be saved in {where} ({error.strerror or error})",
-                "make room there, then the same command with --resume auto; the state before is whole",
-            ) from error
-
     def _save(self, state: State) -> None:
         extra = {
             "metrics_bytes": self.folder.metrics_bytes(),
@@ -319,7 +306,7 @@ class Job:
             "threads": torch.get_num_threads(),
             "seconds": self.spent + time.perf_counter() - self.began,
         }
-        with self._room(f"step {state.step}", self.folder.resume):
+        with room(f"step {state.step}", self.folder.resume):
             save_state(state, self.folder.resume, extra)
         if self.prepared.halves is not None:
             tidy(self.folder, self.prepared.model.task.metric)

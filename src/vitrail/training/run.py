@@ -17,14 +17,12 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from vitrail.errors import DataError, RunError, UsageError
+from vitrail.errors import DataError, UsageError
 from vitrail.io import read_json, to_json, write_file
 
 # what is written before the first step; the last makes it a run
@@ -180,48 +178,6 @@ def open_folder(path: Path, resume: bool) -> tuple[RunFolder, bool]:
     except OSError as error:
         raise UsageError(f"{path} cannot be made ({error.strerror})", "another --out") from error
     return folder, False
-
-
-@contextmanager
-def owned(folder: RunFolder) -> Iterator[None]:
-    """Hold the folder: a second process that wants it is refused, a dead one's lock is taken over.
-
-    Raises:
-        RunError: If a living process of this machine holds it.
-    """
-    lock = folder.path / "lock"
-    mine = {"pid": os.getpid(), "host": socket.gethostname()}
-    try:
-        handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-    except FileExistsError:
-        held = _held_by(lock)
-        if held and (held.get("host") != mine["host"] or _alive(held.get("pid", 0))):
-            problem = f"{folder.path} is in use by process {held.get('pid')} on {held.get('host')}"
-            raise RunError(problem, f"wait for it, or another --out; if that process is gone, remove {lock}") from None
-        handle = os.open(lock, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
-    with os.fdopen(handle, "w") as file:
-        json.dump(mine, file)
-    try:
-        yield
-    finally:
-        lock.unlink(missing_ok=True)
-
-
-def _held_by(lock: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(lock.read_text()))
-    except (OSError, ValueError, TypeError):
-        return {}
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return pid != os.getpid()
 
 
 def point_latest(folder: Path) -> None:

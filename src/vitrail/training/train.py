@@ -13,6 +13,7 @@ from torch import nn
 
 from vitrail.data.readers import Reader
 from vitrail.errors import UsageError
+from vitrail.io import locked
 from vitrail.model import Model
 from vitrail.nn import Parts
 from vitrail.own import python_call, typed
@@ -27,7 +28,7 @@ from vitrail.training.events import Finished, Listen
 from vitrail.training.job import Job
 from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.plan import Plan, plan_of
-from vitrail.training.run import RunFolder, default_folder, open_folder, owned
+from vitrail.training.run import RunFolder, default_folder, open_folder
 from vitrail.training.settings import read_given
 from vitrail.training.setup import new_run, resume_run
 
@@ -199,7 +200,7 @@ def _run(asked: Asked, out: str | Path | None, listen: Listen, command: str) -> 
     words = [repr(data), repr(str(path)), f"vitrail.{typed(options)}"]
     command = command or python_call("train", words, asked.own.names())
     try:
-        with owned(folder), threads_set(prepared.settings.execution.threads):
+        with locked(folder.path, folder.path / "lock"), threads_set(prepared.settings.execution.threads):
             return Job(folder, prepared, listen, command, asked.began, verdicts=options.verdicts).run(going_on)
     finally:
         if not any(path.iterdir()):  # stopped before anything was written
