@@ -12,6 +12,7 @@ import vitrail
 from tests.cli.command import USAGE, call, must_refuse
 from tests.own_objects import SMALL, Gaussian, PredictNumber, read_bars
 from tests.runs import run_of
+from tests.training.tiny import options
 from vitrail.data.readers import FORMATS, table
 from vitrail.data.readers.table import Format
 from vitrail.explain.heat import Heat
@@ -77,8 +78,7 @@ def make_gaussian(config: object) -> nn.Module:
 def test_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that has it is opened by its name, by every verb."""
     monkeypatch.setitem(TABLE, "activation", {"gaussian": make_gaussian})
-    options = vitrail.TrainOptions(epochs=1, threads=1)
-    run = vitrail.train("digits", tmp_path / "run", options, parts=parts_of({"activation": "gaussian"})).folder
+    run = vitrail.train("digits", tmp_path / "run", options("digits", epochs=1), parts=parts_of({"activation": "gaussian"})).folder
     config = json.loads((run / "model" / "config.json").read_text())
     assert config["vitrail"]["parts"] == {"activation": "gaussian"}
     assert isinstance(vitrail.load(run).network.blocks[0].mlp.act, Gaussian)

@@ -13,16 +13,17 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import INTERRUPTED, Cli, call_outside, signal_behind
-from tests.runs import asked_of, copy_of, hashes, run_of, stored
+from tests.runs import copy_of, hashes, run_of, stored
+from tests.training.tiny import options, whole
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
 
 def words(folder: Path) -> tuple[object, ...]:
-    """The command that makes the run `digits`."""
-    data, how = asked_of("digits")
+    """The command that makes `whole("digits")`, a run of a tiny network."""
+    how = options("digits")
     given = ("--epochs", how.epochs, "--batch-size", how.batch_size, "--seed", how.seed, "--threads", 1)
-    return ("train", data, *given, "--out", folder)
+    return ("train", "digits", "--config", how.config, *given, "--device", "cpu", "--out", folder)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def words(folder: Path) -> tuple[object, ...]:
 )
 def test_a_stopped_run_goes_on(number: signal.Signals, cli: Cli, tmp_path: Path) -> None:
     """One of each kind; tests/training stops runs at other steps, and by SIGTERM."""
-    whole = stored(run_of("digits"))
+    expected = stored(whole("digits"))
     folder = tmp_path / "run"
     answer = call_outside(
         *words(folder), before=f"from tests.cli.command import signal_behind; signal_behind(9, {int(number)})"
@@ -49,7 +50,7 @@ def test_a_stopped_run_goes_on(number: signal.Signals, cli: Cli, tmp_path: Path)
     assert not (folder / "evaluation.json").exists()
     again = cli(*words(folder), "--resume", "auto", "--json")
     assert again.code == 0, again.err
-    assert json.loads(again.out)["weights"] == stored(folder)["weights"] == whole["weights"]
+    assert json.loads(again.out)["weights"] == stored(folder)["weights"] == expected["weights"]
 
 
 @pytest.mark.soak

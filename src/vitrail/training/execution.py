@@ -27,7 +27,7 @@ from vitrail.training.settings import Execution, Optimization
 
 BF16_LEAST_WIDTH = 192  # narrower networks ran at 0.4 to 0.8 of their fp32 speed in bf16
 BF16_LEAST_GAIN = 1.15
-TIMED_SECONDS = 2.0  # of trial steps, from which on no further one is timed: long ones differ little
+TIMED_SECONDS = 1.0  # of trial steps, from which on no further one is timed: long ones differ little
 MATH_MOST_TOKENS = 64  # up to here, compiled on a processor, torch's math kernel took 0.8 of the flash kernel's time
 MATH_MOST_HEAD_DIM = 24  # (50 tokens of 4 or 16, 17 of 24); at 50 of 32 and 197 of 16 it gained nothing or lost
 
