@@ -13,8 +13,8 @@ from tests.runs import copy_of, once, photographs, stamps
 from vitrail.training.recipes import RECIPES
 from vitrail.training.settings import read_yaml, settings_from_dict
 
-SHORT = ("--epochs", 1, "--batch-size", 400, "--threads", 1)
-PHOTOS = ("--epochs", 1, "--threads", 1, "--image-size", 32)
+SHORT = ("--epochs", 1, "--batch-size", 200, "--threads", 1)
+PHOTOS = ("--epochs", 1, "--batch-size", 12, "--threads", 1, "--image-size", 32)  # a few such batches are timed
 
 
 def settings_of(run: Path):
