@@ -78,7 +78,8 @@ def make_gaussian(config: object) -> nn.Module:
 def test_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that has it is opened by its name, by every verb."""
     monkeypatch.setitem(TABLE, "activation", {"gaussian": make_gaussian})
-    run = vitrail.train("digits", tmp_path / "run", options("digits", epochs=1), parts=parts_of({"activation": "gaussian"})).folder
+    parts = parts_of({"activation": "gaussian"})
+    run = vitrail.train("digits", tmp_path / "run", options("digits", epochs=1), parts=parts).folder
     config = json.loads((run / "model" / "config.json").read_text())
     assert config["vitrail"]["parts"] == {"activation": "gaussian"}
     assert isinstance(vitrail.load(run).network.blocks[0].mlp.act, Gaussian)

@@ -12,7 +12,7 @@ from tests.explain.own_parts import CONFIG as OWN, PARTS
 from tests.nn import cost_by_hand
 from tests.nn.sequences import PICTURES, SMALL as TEXTS
 from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViT, ViTConfig
-from vitrail.nn.cost import Config, flops, layers, parameters
+from vitrail.nn.cost import Config, Layer, flops, layers, parameters
 from vitrail.nn.networks import build
 
 SMALL = ViTConfig(image_size=(16, 24), patch_size=8, classes=5, width=24, depth=3, heads=3)
@@ -31,7 +31,8 @@ FORMS = {
 }
 
 
-def must_be_the_count_by_hand(config: Config, **lengths: int) -> None:
+def must_be_the_count_by_hand(config: Config, **lengths: int) -> tuple[Layer, ...]:
+    """And add up; these rows."""
     rows = layers(config, **lengths)
     assert rows == cost_by_hand.layers(config, **lengths)
     with torch.device("meta"):
@@ -39,14 +40,15 @@ def must_be_the_count_by_hand(config: Config, **lengths: int) -> None:
     assert parameters(config) == sum(row.parameters for row in rows)
     assert parameters(config) == sum(parameter.numel() for parameter in network.parameters())
     assert flops(config, **lengths) == sum(row.flops for row in rows)
+    return rows
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_row_is_the_one_by_hand(form: str):
     config = FORMS[form]
-    must_be_the_count_by_hand(config)
+    rows = must_be_the_count_by_hand(config)
     with pytest.raises(AssertionError):  # the planted fault: one block too few
-        assert layers(config) == cost_by_hand.layers(replace(config, depth=config.depth - 1))
+        assert rows == cost_by_hand.layers(replace(config, depth=config.depth - 1))
 
 
 def test_parts_of_ones_own_are_counted():
