@@ -104,7 +104,7 @@ def on_students_images(features: Teacher, data: Path, options: dict[str, Any]) -
     dataset, task = open_data(str(data), "auto", None, 0, Counts())
     settings, _ = resolve(Asked(data=str(data), options=vitrail.TrainOptions(**options)), dataset, task)
     prepared = build(settings, dataset, task)
-    teacher = with_new_head(features, prepared.data, prepared.model.classes)
+    teacher = with_new_head(features.to(prepared.data.device), prepared.data, prepared.model.classes)
     accuracy, images = teacher_accuracy(teacher, prepared)
     size = sum(tensor.numel() for tensor in prepared.network.parameters())
     return {"images": images, "right": round(accuracy * images), "numbers of the student": size}
