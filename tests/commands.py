@@ -68,7 +68,7 @@ def hint_faults(hint: str) -> list[str]:
     first, *rest = hint.removeprefix("try: ").split()
     if first == "vitrail" and rest:
         return command_faults([first, *(word.strip(",;:.") for word in rest)])
-    if first == "pip":
+    if first in ("pip", "curl", "hf"):  # commands of other programs
         return []
     flags = FLAG.findall(hint)
     return [flag for flag in flags if not any(has_flag(help_of(verb) or "", flag) for verb in VERBS)]

@@ -259,5 +259,8 @@ def test_every_change_is_said_at_the_terminal(vouched: Path, tmp_path: Path) -> 
         assert facts[name] in found.err
         assert models[name] == facts[name]
     page = tmp_path / "page.html"
-    assert call("explain", vouched, tmp_path / "photo.png", *words, "--out", page, "--method", "rollout").code == 0
+    photo = tmp_path / "photo.png"
+    assert call("explain", vouched, photo, *words, "--out", page, "--method", "rollout").code == 2  # it learnt nothing
+    asked = ("--out", page, "--method", "rollout", "--similar-to", photo)
+    assert call("explain", vouched, photo, *words, *asked).code == 0
     assert all(facts[name] in page.read_text() for name in ("head", "resized", "grey"))

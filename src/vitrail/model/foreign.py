@@ -18,7 +18,7 @@ from vitrail.data.hugging_face import from_hugging_face
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import check_size, digest_of
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError
-from vitrail.model.model import CLASSIFY, Model, resized
+from vitrail.model.model import BORROWS, CLASSIFY, Model, resized
 from vitrail.model.origin import Origin, look_at, look_at_live, of_a_stranger
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import outputs_of
@@ -143,6 +143,7 @@ def _model(
         **({"assumed": "; ".join(assumed)} if assumed and not (row or origin.below) else {}),
         **({"left_out": ", ".join(converted.skipped)} if converted.skipped else {}),
         **({"unpickled": found.facts["unpickled"]} if "unpickled" in found.facts else {}),
+        **({BORROWS: True} if origin.below and origin.below.classes and not network.config.classes else {}),
         **converted.changed,
         "vouched_weights": digest_of(network.state_dict()),
     }

@@ -46,6 +46,9 @@ class Origin:
             return f"{self.known.name}: answers as {self.known.by} did, gap {self.known.gap:.0e}"
         if self.converted.gap is not None:
             return f"answers as the live network does, gap {self.converted.gap:.0e}"
+        if self.below is not None and not self.converted.network.config.classes:
+            row = self.below
+            return f"{row.name} without its head: what that reads, and how images go in, as {row.by} had them"
         if self.below is not None:
             return f"{NOBODY_HEAD}; {self.below.name} below it, and how images go in, as {self.below.by} had them"
         return NOBODY

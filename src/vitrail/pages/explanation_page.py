@@ -94,8 +94,8 @@ def _case(explained: ExplainedPicture, index: int, one_scale: bool) -> str:
     return (
         f'<section class="case"><h2>{escape(explained.name)}</h2><div class="case-body{" many" if many else ""}">'
         f'<div class="subject"><figure><figcaption>The picture</figcaption>{_picture(explained.picture, index, said)}'
-        f'<p class="note">As the model saw it ({width} × {height}).</p></figure>{_other(explained)}'
-        f'<div class="said">{_answer(explained)}{shared_block(explained.heats)}</div>{below}</div>'
+        f'<p class="note">As the model saw it ({width} × {height}).</p></figure>'
+        f'<div class="said">{_answer(explained)}{shared_block(explained.heats)}</div>{_other(explained)}{below}</div>'
         f'<div class="shown">{beside}<div class="maps{alone}">{maps}</div></div></div></section>'
     )
 

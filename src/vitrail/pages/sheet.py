@@ -85,7 +85,7 @@ def draw_sheet(explained: ExplainedPicture, page: ExplanationPage) -> Image.Imag
 
 
 def _subject(column: Column, explained: ExplainedPicture) -> None:
-    """The picture, the model's answer and the likeliest classes."""
+    """The picture, the model's answer, and what the picture is held against."""
     height, width = explained.picture.shape[:2]
     column.line("The picture", TITLE, bold=True)
     column.space(8)
@@ -93,13 +93,18 @@ def _subject(column: Column, explained: ExplainedPicture) -> None:
     column.space(12)
     column.line(f"As the model saw it ({width} x {height})", SMALL, SOFT)
     column.space(16)
+    _said(column, explained)
     if explained.other is not None:
+        column.space(16)
         column.line("Held against", TITLE, bold=True)
         column.space(8)
         column.picture(explained.other[1])
         column.space(12)
         column.line(explained.other[0], SMALL, SOFT)
-        column.space(16)
+
+
+def _said(column: Column, explained: ExplainedPicture) -> None:
+    """The model's answer and the likeliest classes."""
     if not explained.top:
         column.text(explained.answer or "The model gave no answer.")
         return

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from vitrail.data.dataset import RawDataset, Samples
 
 TOP = 5  # classes that a prediction names
+ALIKE = "all classes are alike to it, as to a head that has learnt nothing: this is no answer"
 SHOWN = 12  # examples of each kind
 
 ACCURACY = Metric("accuracy", "accuracy")
@@ -92,7 +93,7 @@ class ClassPrediction:
         label: The most probable class.
         probability: Of it.
         top: The most probable classes with their probabilities, best first.
-        notes: None of a class.
+        notes: Where all classes are alike to the network, that they are.
     """
 
     name: str
@@ -111,8 +112,9 @@ class ClassPrediction:
         return {"file": self.name, "label": self.label, "probability": f"{self.probability:.6f}"}
 
     def to_dict(self) -> dict[str, Any]:
-        """The same with the top classes."""
-        return {"file": self.name, "label": self.label, "probability": self.probability, "top": self.top}
+        """The same with the top classes, and the notes where there are some."""
+        told = {"file": self.name, "label": self.label, "probability": self.probability, "top": self.top}
+        return {**told, "notes": self.notes} if self.notes else told
 
 
 @dataclass(eq=False)
@@ -272,13 +274,14 @@ class Classification(Task):
         search: Search | None = None,
         facts: Mapping[str, Any] = NO_FACTS,
     ) -> list[ClassPrediction]:
-        """The most probable class of each image."""
+        """The most probable class of each image; of equals the first, as explanations have it."""
         classes = _classes(output).names
-        best = network(inputs).float().softmax(dim=-1).cpu().topk(min(TOP, len(classes)))
+        values, indices = network(inputs).float().softmax(dim=-1).cpu().sort(dim=-1, descending=True, stable=True)
         answers = []
-        for name, values, indices in zip(names, best.values.tolist(), best.indices.tolist(), strict=True):
-            top = tuple((classes[i], v) for i, v in zip(indices, values, strict=True))
-            answers.append(ClassPrediction(name, top[0][0], top[0][1], top))
+        for name, shares, order in zip(names, values.tolist(), indices[:, :TOP].tolist(), strict=True):
+            top = tuple((classes[index], share) for index, share in zip(order, shares, strict=False))
+            notes = (ALIKE,) if len(classes) > 1 and shares[0] == shares[-1] else ()
+            answers.append(ClassPrediction(name, top[0][0], top[0][1], top, notes))
         return answers
 
     def chance_loss(self, output: Codec) -> float:

@@ -10,6 +10,7 @@ Nothing is fetched where the hub is told to stay offline (`HF_HUB_OFFLINE=1`); w
 
 import hashlib
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -159,7 +160,7 @@ def _of_hub(name: str, called: str = "", about: str = "") -> Found:
     about = about or f"size and licence stand at huggingface.co/{repository}"
     wanted = {"repo_id": repository, "revision": revision or None}
     kept = Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
-    place = f"hf download {repository}, where there is a network, for {kept}; or a folder with its {CONFIG} and weights"
+    place = f"hf download {name.replace('@', ' --revision ')}"
     try:
         try:
             folder = Path(snapshot_download(**wanted, allow_patterns=list(BESIDE), local_files_only=True))
@@ -181,9 +182,9 @@ def _of_hub(name: str, called: str = "", about: str = "") -> Found:
     except VitrailError:
         raise
     except Exception as error:  # of the hub, of the network and of what lies between
-        where = f"{kept} does not hold it"
         why = "the hub is to stay offline" if offline() else f"the hub cannot be reached ({type(error).__name__})"
-        raise DataError(f"{called} ({about}) is not on this machine: {where}, and {why}", place) from error
+        problem = f"{called} ({about}) is not on this machine, where it would lie in {kept}, and {why}"
+        raise DataError(problem, place) from error
     return _of_folder(folder, f"hf:{repository} at revision {folder.name}")
 
 
@@ -194,9 +195,8 @@ def _of_timm(name: str) -> Found:
     if architecture not in known:
         if why := why_not(architecture):
             raise UsageError(f"timm:{name} has {why}, and is no plain ViT", ELSE)
-        raise UsageError(
-            f"timm:{name} is no plain ViT known here", f"timm:{nearest(architecture, known) or 'vit_tiny_patch16_224'}"
-        )
+        problem = f"timm:{name} is no plain ViT known here, and nothing else opens (docs/weights.md lists what does)"
+        raise UsageError(problem, f"timm:{nearest(architecture, known) or 'vit_tiny_patch16_224'}")
     tags = known[architecture]["tags"]
     if tag and tag not in tags:
         raise UsageError(
@@ -241,12 +241,12 @@ def _of_torchvision(name: str) -> Found:
     full = f"torchvision:{architecture}.{published.name}"
     if not file.is_file():
         if offline():
-            raise _not_here(full, published.meta["_file_size"], licence, file, "the hub is to stay offline")
+            raise _not_here(full, published, licence, file, "the hub is to stay offline")
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             torch.hub.download_url_to_file(published.url, str(file), file.stem.rpartition("-")[2], progress=False)
         except (OSError, RuntimeError) as error:
-            raise _not_here(full, published.meta["_file_size"], licence, file, str(error)) from error
+            raise _not_here(full, published, licence, file, str(error)) from error
     _check_digest(file)
     facts = {
         "licence": licence,
@@ -273,6 +273,7 @@ def offline() -> bool:
     return bool(constants.HF_HUB_OFFLINE)
 
 
-def _not_here(name: str, size: float, licence: str, file: Path, why: str) -> DataError:
-    problem = f"{name} ({size:,.0f} MB, licence {licence}) is not on this machine, and cannot be fetched: {why[:200]}"
-    return DataError(problem, f"its file as {file}")
+def _not_here(name: str, published: Any, licence: str, file: Path, why: str) -> DataError:
+    about = f"{published.meta['_file_size']:,.0f} MB, licence {licence}"
+    problem = f"{name} ({about}) is not on this machine, and cannot be fetched: {why[:200]}"
+    return DataError(problem, f"curl --create-dirs -Lo {shlex.quote(str(file))} {published.url}")

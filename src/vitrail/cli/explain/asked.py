@@ -85,6 +85,7 @@ def check_asked(model: Model, typed: Explain) -> Asked | None:
         raise UsageError(f"{option} is for the test that --no-trust leaves out", "one of the two")
     contrast = typed.rather_than is not None
     methods = choose_methods(model, typed.method, typed.compare, typed.methods, contrast)
+    _refuse_untrained(model, typed)
     target, function, explained, kind, rather_than = None, None, "", None, None
     if isinstance(model.output, Numbers):
         function, explained = _of_numbers(model, typed, model.output.count)
@@ -104,6 +105,18 @@ def check_asked(model: Model, typed: Explain) -> Asked | None:
         kind=kind,
         other=typed.similar_to,
     )
+
+
+def _refuse_untrained(model: Model, typed: Explain) -> None:
+    """Refuse to explain classes that are all alike to a head of zeros.
+
+    Raises:
+        UsageError: It is one.
+    """
+    weight = getattr(getattr(model.network, "head", None), "weight", None)
+    if isinstance(model.output, Classes) and weight is not None and not bool(weight.any()):
+        problem = f"the head of {typed.run} has learnt nothing, so that all classes are alike and no map has a sense"
+        raise UsageError(problem, f"--similar-to {shlex.quote(str(typed.images[0]))}")
 
 
 def _of_classes(model: Model, typed: Explain) -> tuple[int | None, int | None]:

@@ -45,7 +45,11 @@ def at_a_time(model: Model, methods: int) -> int:
 
 
 def explain(
-    model: Model, shown: Sequence[Shown], asked: Asked | None, lenders: Lenders | None = None
+    model: Model,
+    shown: Sequence[Shown],
+    asked: Asked | None,
+    lenders: Lenders | None = None,
+    answering: Model | None = None,
 ) -> Iterator[Result]:
     """What the model says of each picture, and the picture with its maps as values of a page, some at a time.
 
@@ -56,6 +60,7 @@ def explain(
         shown: The pictures.
         asked: Of a model of classes; None of one that writes.
         lenders: What lends patches where neither the model nor `asked` has images for that.
+        answering: The same model with its head, where what is explained lies before that.
 
     Raises:
         UsageError: If a method refuses its options.
@@ -73,7 +78,8 @@ def explain(
             some = slice(first, first + together)
             lent = None if lenders is None else lenders.besides(shown[some])
             here = asked if lent is None else dataclasses.replace(asked, references=lent)
-            yield from _explain(model, shown[some], None if masks is None else masks[some], here, precision)
+            found = _explain(model, shown[some], None if masks is None else masks[some], here, precision)
+            yield from found if answering is None else _answered(answering, shown[some], found)
 
 
 def _explain(
@@ -114,6 +120,14 @@ def _explain(
         explained = ExplainedPicture(one.name, picture, one.true_label, top, views, answer, other)
         results.append((prediction, explained))
     return results
+
+
+def _answered(model: Model, shown: Sequence[Shown], results: list[Result]) -> Iterator[Result]:
+    """The same with the classes that the model names."""
+    answers = model.predict([one.picture for one in shown])
+    for (said, explained), answer in zip(results, answers, strict=True):
+        assert isinstance(answer, ClassPrediction)
+        yield said, explained if answer.notes else dataclasses.replace(explained, top=list(answer.top), answer="")
 
 
 def _compared(

@@ -35,8 +35,9 @@ def run(typed: Explain, command: str) -> int:
     check_writable(page)
     model = load_on(typed.run, typed.device, typed.threads, BATCH, typed, typed.images)
     no_class = typed.target is None and typed.rather_than is None
+    answering = None
     if typed.similar_to is not None and no_class and isinstance(model.output, Classes):
-        model = headless(model)
+        model, answering = headless(model), model
     asked = check_asked(model, typed)
     problems: list[DataError] = []
     shown = read_pictures(model, typed.run, typed.images, typed.count, typed.data_root, problems)
@@ -45,7 +46,7 @@ def run(typed: Explain, command: str) -> int:
     shown = with_masks(shown, typed.masks) if typed.masks is not None else shown
     lenders, results = _lenders(model, typed, asked), list[Result]()
     try:
-        for result in explain(model, shown, asked, lenders):
+        for result in explain(model, shown, asked, lenders, answering):
             results.append(result)  # so that an interruption leaves what is there
     except KeyboardInterrupt:
         if not results:
@@ -114,7 +115,8 @@ def _write(model: Model, typed: Explain, page: Path, command: str, results: Sequ
 def _answer(said: ClassPrediction | FeaturePrediction | TextPrediction, one: ExplainedPicture) -> dict[str, Any]:
     """What the model says and what is true, under the names that JSON has for it."""
     if isinstance(said, FeaturePrediction):
-        return {"features": said.features.tolist()}
+        label = {"label": one.top[0][0], "probability": one.top[0][1], "true_label": one.true_label} if one.top else {}
+        return {**label, "features": said.features.tolist()}
     if isinstance(said, TextPrediction):
         return {"text": said.text, "probability": said.probability, "true_text": one.true_label}
     return {"label": said.label, "probability": said.probability, "true_label": one.true_label}
@@ -126,7 +128,8 @@ def _tell(model: Model, typed: Explain, results: Sequence[Result]) -> None:
     rows, sentences = [], []
     for said, one in results:
         if isinstance(said, FeaturePrediction):
-            rows.append((one.name, f"{one.heats[0].target}: {one.heats[0].logit:.4g}", "", ""))
+            label = f"(the model says {one.top[0][0]}, {percent(one.top[0][1])})" if one.top else ""
+            rows.append((one.name, f"{one.heats[0].target}: {one.heats[0].logit:.4g}", label, ""))
         else:
             answer, shown = (said.text, said.shown) if isinstance(said, TextPrediction) else (said.label, said.label)
             truth = "" if one.true_label in (None, answer) else f"(it is {one.true_label})"
