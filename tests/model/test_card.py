@@ -109,6 +109,18 @@ def test_a_file_without_a_card(folder: Path, tmp_path: Path) -> None:
     assert "---\n#" not in (saved / CARD).read_text()
 
 
+def test_a_card_tells_nothing_of_the_disk_that_weights_lay_on(folder: Path, tmp_path: Path) -> None:
+    """Of a place its last two names, whether it is a folder, a file or a pickle; a model is given on."""
+    pickle = tmp_path / "secret" / "lab" / "small.pth"
+    pickle.parent.mkdir(parents=True)
+    torch.save(safetensors.torch.load_file(folder / "model.safetensors"), pickle)
+    told = {"heads": 3, "mean": 0.5, "std": 0.5}
+    for place, said in ((folder, None), (folder / "model.safetensors", None), (pickle, told)):
+        saved = vitrail.save(vitrail.load(place, told=said), tmp_path / f"saved-{place.name}")
+        written = [(saved / name).read_text() for name in (CARD, "config.json")]
+        assert all(str(tmp_path) not in text and place.name in text for text in written)
+
+
 def test_what_strangers_wrote_stays_in_its_row(folder: Path, tmp_path: Path) -> None:
     model = vitrail.load(folder)
     facts = {**model.facts, "origin": "a\n---\n| b | c |\n# d", "licence": "mine: |\n  yes\n---\n"}

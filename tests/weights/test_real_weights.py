@@ -50,10 +50,16 @@ def peer(data: Path) -> nn.Module:
 
 
 @pytest.fixture(scope="module")
-def layouts(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where transformers' layout is written, and torchvision's file beside it."""
+    return tmp_path_factory.mktemp("layouts")
+
+
+@pytest.fixture(scope="module")
+def layouts(data: Path, folder: Path) -> dict[str, Model]:
     """The same tensors under three libraries' names; two of them open in those libraries themselves, too."""
     first = vitrail.load(data / "vit_ti16" / "model.safetensors")
-    ours, folder = first.network.state_dict(), tmp_path_factory.mktemp("layouts")
+    ours = first.network.state_dict()
     theirs = {
         name if name.startswith("classifier") else f"vit.{name}": tensor
         for name, tensor in written(VIT, ours, 3).items()
@@ -109,8 +115,8 @@ def test_a_hundred_photographs(layouts: dict[str, Model], peer: nn.Module, photo
     assert five >= 98
 
 
-def test_transformers_opens_its_layout(layouts: dict[str, Model]) -> None:
-    folder = layouts["transformers"].facts["origin"]
+@pytest.mark.usefixtures("layouts")
+def test_transformers_opens_its_layout(folder: Path) -> None:
     module, loading = transformers.ViTForImageClassification.from_pretrained(folder, output_loading_info=True)
     assert not any(loading[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert conversion.convert(module.eval()).gap < conversion.GAP

@@ -23,6 +23,7 @@ from vitrail.model.origin import Origin, look_at, look_at_live, of_a_stranger
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import outputs_of
 from vitrail.tasks.features import Features, Numbers
+from vitrail.text import without_folders
 from vitrail.weights.convert import Converted
 from vitrail.weights.known import Known
 from vitrail.weights.names import Found
@@ -133,7 +134,7 @@ def _model(
     if image_size is not None:
         reads = replace(reads, size=network.config.image)  # until the network is resized
     facts = {
-        "origin": found.origin,
+        "origin": without_folders(found.origin),
         **({"name": row.name} if row else {}),
         "licence": origin.licence,
         "vouched": origin.vouched,

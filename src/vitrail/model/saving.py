@@ -33,6 +33,7 @@ from vitrail.tasks import TASKS, Result
 from vitrail.tasks.features import Numbers
 
 CARD = "README.md"
+UNPICKLED = "unpickled"  # fact of this disk's cache
 TIMM, CANNOT = "timm_and_transformers", "cannot open it: timm has no ViT with"
 PIPELINES = {"classify": "image-classification", "features": "image-feature-extraction"}  # what hubs call a task
 LICENCES = (  # what hubs call them; any other has its name beside `other`
@@ -80,7 +81,7 @@ def save(
         classes = model.output.names if isinstance(model.output, Classes) else ()
         keys = weights.timm_keys(model.network.config, named["parts"], model.preprocessing, classes)
         lacks = weights.misfit(model.network.config, named["parts"])
-        facts = {name: fact for name, fact in model.facts.items() if name != TIMM}
+        facts = {name: fact for name, fact in model.facts.items() if name not in (TIMM, UNPICKLED)}
         model = replace(model, facts={**facts, **({TIMM: f"{CANNOT} {lacks}"} if lacks else {})})
     state = model.network.state_dict()  # what stands in two places of a network stands twice in the file
     if keys:

@@ -17,6 +17,7 @@ from vitrail.data.dataset import Counts
 from vitrail.errors import UsageError, VitrailError, nearest
 from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.networks import NetworkConfig, config_from_dict, config_to_dict, reads_of
+from vitrail.text import without_folders
 from vitrail.training.options import Keep
 from vitrail.weights.format1 import run_settings
 from vitrail.weights.told import checked
@@ -253,7 +254,8 @@ class Settings:
         """Which weights it starts from, and under which licence they are; empty where it starts from nothing."""
         if self.initial is None:
             return {}
-        return {"init": self.initial.source, **({"licence": self.initial.licence} if self.initial.licence else {})}
+        init = without_folders(self.initial.source)
+        return {"init": init, **({"licence": self.initial.licence} if self.initial.licence else {})}
 
     def distillation_facts(self) -> dict[str, str]:
         """Who the teacher is, and how the student learns from it; empty where there is none."""
