@@ -6,6 +6,7 @@ Every row of the conformance suite (`tests/weights/families.py`, and vit-pytorch
 code with redrawn numbers, opened live and from its files, and asked about the same images.
 """
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,11 +18,12 @@ import torch
 import torchvision
 import transformers
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import vitrail
 from benchmarks.measure import machine
 from tests.weights.families import ROWS, answer
+from tests.weights.redraw import redrawn
 from tests.weights.vit_pytorch_reference import PINNED, SIMPLE, SMALL as CLASS, TODAY, ask, sizes
 from vitrail.data.hugging_face import from_hugging_face
 from vitrail.data.preprocessing import Preprocessing
@@ -41,6 +43,16 @@ TYPED = {  # source of rows: what is typed
     "torchvision": "`torchvision:NAME`, `.pth`",
     "Google": "`.npz`",
     "vit-pytorch": "`vitrail.convert(network)`; `.pt` with sizes told",
+}
+TORCHVISION = {"vit_b_16": 12, "vit_b_32": 12, "vit_l_16": 16, "vit_h_14": 16}  # in full size, with their heads
+PROCESSOR = {  # whose preprocessing images of a row go through, by how its name begins; the first that fits
+    "timm": "timm",
+    "transformers DINOv2": "transformers, BitImageProcessor",
+    "transformers DeiT": "transformers, DeiTImageProcessor",
+    "transformers CLIP": "transformers, CLIPImageProcessor",
+    "transformers SigLIP": "transformers, SiglipImageProcessor",
+    "transformers": "transformers, ViTImageProcessor",
+    "torchvision": "torchvision",
 }
 VIT_PYTORCH = (("ViT", TODAY, CLASS), ("SimpleViT", TODAY, SIMPLE), (f"ViT of {PINNED}", PINNED, CLASS))
 SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32, "patch_size": 16}
@@ -67,6 +79,7 @@ OTHERS: dict[str, tuple[Callable[[], torch.nn.Module], str]] = {  # networks tha
         "timm (any with `qk_norm`)",
     ),
 }
+REAL = "timm vit_tiny_patch16_224, the real one"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -84,6 +97,32 @@ def gaps(name: str, folder: Path) -> tuple[str, str]:
     images = torch.randn(3, 3, *live.network.config.image, generator=torch.Generator().manual_seed(7))
     opened = vitrail.load(files, told=row.told or None, preprocessing=live.preprocessing)
     theirs = answer(module, images)
+    return f"{gap(live.network(images), theirs):.0e}", f"{gap(opened.network(images), theirs):.0e}"
+
+
+@torch.no_grad()
+def torchvision_gaps(name: str, heads: int, folder: Path) -> tuple[str, str]:
+    """Of one of torchvision's own networks, in the size that it has."""
+    module = redrawn(torchvision.models.get_model(name))
+    images = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(7))
+    theirs, reads = module(images), Preprocessing((224, 224), mean=MEAN, std=STD)
+    live = gap(vitrail.convert(module, preprocessing=reads).network(images), theirs)
+    save_file(module.state_dict(), folder / "network.safetensors")
+    del module
+    opened = vitrail.load(folder / "network.safetensors", told={"heads": heads}, preprocessing=reads)
+    return f"{live:.0e}", f"{gap(opened.network(images), theirs):.0e}"
+
+
+@torch.no_grad()
+def real_gaps(data: Path) -> tuple[str, str]:
+    """Of the real ViT-Ti/16 beside timm's own network with its tensors."""
+    file = data / "vit_ti16" / "model.safetensors"
+    module = timm.create_model("vit_tiny_patch16_224", num_classes=1000).eval()
+    module.load_state_dict(load_file(file))
+    images = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(7))
+    opened = vitrail.load(file)
+    live = vitrail.convert(module, preprocessing=opened.preprocessing)
+    theirs = module(images)
     return f"{gap(live.network(images), theirs):.0e}", f"{gap(opened.network(images), theirs):.0e}"
 
 
@@ -109,7 +148,7 @@ def pictures() -> list[Image.Image]:
     return found
 
 
-def preprocessing_gaps() -> list[tuple[str, str]]:
+def preprocessing_gaps() -> dict[str, str]:
     """Of each source: the largest difference of a pixel, in levels of 255."""
     config = {"input_size": (3, 224, 224), "interpolation": "bicubic", "mean": MEAN, "std": STD, "crop_pct": 0.9}
     resolved = timm.data.resolve_data_config({}, pretrained_cfg=config)
@@ -125,12 +164,26 @@ def preprocessing_gaps() -> list[tuple[str, str]]:
         )
     preset: Any = torchvision.models.get_weight("ViT_B_16_Weights.IMAGENET1K_V1").transforms()
     sources["torchvision"] = (of_torchvision(preset), preset)
-    rows = []
+    found = {}
     for name, (ours, theirs) in sources.items():
         std = torch.tensor(ours.std)[:, None, None]
         apart = max(float(((ours(one) - theirs(one)).abs() * std * 255).max()) for one in pictures())
-        rows.append((name, f"{apart:.2f}"))
-    return rows
+        found[name] = f"{apart:.2f}"
+    return found
+
+
+def _source(name: str) -> str:
+    return next(each for each in TYPED if name.startswith(each))
+
+
+def line(name: str, gaps_of: tuple[str, str], pixels: Mapping[str, str]) -> str:
+    """A row of the table: source, network, gaps of logits, gap of preprocessing, who vouches for a bare file of it."""
+    source = _source(name)
+    network = name.removeprefix(source).removeprefix("'s").strip() or "ViT"
+    processor = next((theirs for begins, theirs in PROCESSOR.items() if name.startswith(begins)), "")
+    rows = known_table().values() if name == REAL else ()
+    by = "; ".join(row["by"] for row in rows) or "nobody"
+    return f"| {source} | {network} | {' | '.join(gaps_of)} | {pixels.get(processor, 'not stated by it')} | {by} |"
 
 
 def vouchers() -> list[str]:
@@ -184,17 +237,25 @@ def written(page: Path, lines: Sequence[str]) -> None:
 def main() -> None:
     """Measure, and write the part between the marks."""
     torch.set_num_threads(1)
-    lines, rows = ["| weights | gap, live | gap, from the file |", "|---|---|---|"], dict[str, tuple[str, str]]()
+    rows = dict[str, tuple[str, str]]()
     for name in ROWS:
         with tempfile.TemporaryDirectory() as folder:
             rows[name] = gaps(name, Path(folder))
     for kind, version, form in VIT_PYTORCH:
         with tempfile.TemporaryDirectory() as folder:
             rows[f"vit-pytorch {kind}"] = vit_pytorch_gaps(version, form, Path(folder))
-    lines += [f"| {name} | {' | '.join(both)} |" for name, both in rows.items()]
+    for name, heads in TORCHVISION.items():
+        with tempfile.TemporaryDirectory() as folder:
+            rows[f"torchvision {name}"] = torchvision_gaps(name, heads, Path(folder))
+    real = Path(os.environ.get("VITRAIL_DATA", "../shared/data"))
+    rows = {REAL: real_gaps(real), **dict(sorted(rows.items(), key=lambda row: list(TYPED).index(_source(row[0]))))}
+    pixels = preprocessing_gaps()
+    lines = [
+        "| source | network | logit gap, live | from the file | preprocessing gap, levels of 255 | who vouches |",
+        "|---|---|---|---|---|---|",
+        *(line(name, both, pixels) for name, both in rows.items()),
+    ]
     lines += ["", *vouchers()]
-    lines += ["", "| source of the preprocessing | largest difference of a pixel, of 255 levels |", "|---|---|"]
-    lines += [f"| {name} | {apart} |" for name, apart in preprocessing_gaps()]
     lines += ["", "| weights that somebody vouches for | who | licence |", "|---|---|---|"]
     lines += [f"| `{row['name']}` | {row['by']} | {row['licence']} |" for row in known_table().values()]
     tags = sum(len(row["tags"]) for row in timm_table().values())

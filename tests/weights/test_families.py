@@ -11,6 +11,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
+import torchvision
 import transformers
 from safetensors.torch import save_file
 from torch import Tensor
@@ -322,3 +323,19 @@ def test_a_proof_lets_no_gpu_round_to_tf32() -> None:
     finally:
         torch.set_float32_matmul_precision(matmul)
     assert places == 2 * [("ieee", "ieee")]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("name", "heads"), [("vit_b_16", 12), ("vit_b_32", 12), ("vit_l_16", 16), ("vit_h_14", 16)])
+def test_torchvisions_own_networks_in_full_size(name: str, heads: int, tmp_path: Path) -> None:
+    module = redrawn(torchvision.models.get_model(name))
+    images = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(7))
+    reads = Preprocessing((224, 224), mean=(0.5,) * 3, std=(0.5,) * 3)
+    with torch.no_grad():
+        theirs = module(images)
+        assert theirs.std() > 0.1
+        assert (vitrail.convert(module, preprocessing=reads).network(images) - theirs).abs().max() <= 1e-4
+        save_file(module.state_dict(), tmp_path / "network.safetensors")
+        del module
+        opened = vitrail.load(tmp_path / "network.safetensors", told={"heads": heads}, preprocessing=reads)
+        assert (opened.network(images) - theirs).abs().max() <= 1e-4
