@@ -221,7 +221,7 @@ def short(rows: Mapping[str, tuple[str, str]]) -> list[str]:
         "|---|---|---|---|",
     ]
     for source, typed in TYPED.items():
-        own = {name: each for name, each in rows.items() if name.startswith(source)}
+        own = {name: each for name, each in rows.items() if name.startswith(source) and name != REAL}
         kinds = [name.removeprefix(source).removeprefix("'s").strip() for name in own]
         largest = max((gap for each in own.values() for gap in each), key=float)
         lines.append(f"| {source} | {typed} | {'; '.join(filter(None, kinds)) or 'ViT'} | {largest} |")
