@@ -157,7 +157,7 @@ def _of_hub(name: str, called: str = "", about: str = "") -> Found:
 
     repository, _, revision = name.partition("@")
     called = called or f"hf:{name}"
-    about = about or f"size and licence stand at huggingface.co/{repository}"
+    about = about or _of_table(repository) or f"size and licence stand at huggingface.co/{repository}"
     wanted = {"repo_id": repository, "revision": revision or None}
     kept = Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
     place = f"hf download {name.replace('@', ' --revision ')}"
@@ -188,6 +188,22 @@ def _of_hub(name: str, called: str = "", about: str = "") -> Found:
     return _of_folder(folder, f"hf:{repository} at revision {folder.name}")
 
 
+def _size_and_licence(parameters: int, tag: Mapping[str, Any]) -> str:
+    return f"{4 * parameters / 2**20:,.0f} MiB, licence {tag.get('licence') or 'not stated'}"
+
+
+def _of_table(repository: str) -> str:
+    """Size and licence of a repository that timm's table knows; empty of any other."""
+    rows = timm_table().values() if repository.startswith("timm/") else ()
+    told = (
+        _size_and_licence(row["parameters"], tag)
+        for row in rows
+        for tag in row["tags"].values()
+        if tag["hub"] == repository
+    )
+    return next(told, "")
+
+
 def _of_timm(name: str) -> Found:
     """One of timm's pretrained networks, from its repository on the hub."""
     architecture, _, tag = name.partition(".")
@@ -205,9 +221,8 @@ def _of_timm(name: str) -> Found:
         )
     tag = tag or next(iter(tags))
     about = tags[tag]
-    size = 4 * known[architecture]["parameters"] / 2**20
-    called, licence = f"timm:{architecture}.{tag}", about.get("licence") or "not stated"
-    found = _of_hub(about["hub"], called, f"{size:,.0f} MiB, licence {licence}")
+    called = f"timm:{architecture}.{tag}"
+    found = _of_hub(about["hub"], called, _size_and_licence(known[architecture]["parameters"], about))
     facts = {"licence": about.get("licence") or found.facts.get("licence", "")}
     if found.config is None:  # of a cache that holds the tensors alone
         reads = Preprocessing.from_dict(about["preprocessing"])
