@@ -251,7 +251,8 @@ def main() -> None:
     rows = {REAL: real_gaps(real), **dict(sorted(rows.items(), key=lambda row: list(TYPED).index(_source(row[0]))))}
     pixels = preprocessing_gaps()
     lines = [
-        "| source | network | logit gap, live | from the file | preprocessing gap, levels of 255 | who vouches |",
+        "| source | network | logit gap, live | from the file | preprocessing gap of its processor, levels of 255 "
+        "| who vouches |",
         "|---|---|---|---|---|---|",
         *(line(name, both, pixels) for name, both in rows.items()),
     ]

@@ -48,11 +48,3 @@ def times(log: float) -> str:
 def joined(text: str) -> str:
     """The text, whose lines do not end between a number and its sign."""
     return re.sub(r"(?<=\d) (?=%)", "\u00a0", text)
-
-
-_PLACE = re.compile(r"(?<![\w:/.])/(?:[^/\s()]+/)+([^/\s()]+/[^/\s()]+)")  # an absolute path, and its last two names
-
-
-def without_folders(words: str) -> str:
-    """Words that name files, by their last two names: what is given on tells nothing of the disk it was made on."""
-    return _PLACE.sub(r"\1", words)

@@ -79,7 +79,7 @@ def test_a_run_says_what_the_probe_had_and_keeps_the_better() -> None:
     assert probed["trained"] + probed["images"] == 1438
     assert probed["accuracy"] > 0.5  # of ten classes, on features of random weights
     model, start = vitrail.load(folder), vitrail.load(folder / "probe")
-    assert model.facts["init"] == "/".join(source().parts[-2:])
+    assert model.facts["init"] == source().name
     assert model.facts["kept"] == found["kept"]
     assert (model.preprocessing.mean, model.preprocessing.crop_ratio) == ((0.4,), 0.8)  # as they were trained
     assert start.network.config == model.network.config

@@ -23,7 +23,6 @@ from vitrail.model.origin import Origin, look_at, look_at_live, of_a_stranger
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import outputs_of
 from vitrail.tasks.features import Features, Numbers
-from vitrail.text import without_folders
 from vitrail.weights.convert import Converted
 from vitrail.weights.known import Known
 from vitrail.weights.names import Found
@@ -134,7 +133,7 @@ def _model(
     if image_size is not None:
         reads = replace(reads, size=network.config.image)  # until the network is resized
     facts = {
-        "origin": without_folders(found.origin),
+        "origin": found.given_on,
         **({"name": row.name} if row else {}),
         "licence": origin.licence,
         "vouched": origin.vouched,
@@ -144,7 +143,7 @@ def _model(
         **({"assumed": "; ".join(assumed)} if assumed and not (row or origin.below) else {}),
         **({"left_out": ", ".join(converted.skipped)} if converted.skipped else {}),
         **({"unpickled": found.facts["unpickled"]} if "unpickled" in found.facts else {}),
-        **({BORROWS: True} if origin.below and origin.below.classes and not network.config.classes else {}),
+        **({BORROWS: True} if origin.below and origin.below.classes else {}),
         **converted.changed,
         "vouched_weights": digest_of(network.state_dict()),
     }

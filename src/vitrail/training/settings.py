@@ -17,9 +17,9 @@ from vitrail.data.dataset import Counts
 from vitrail.errors import UsageError, VitrailError, nearest
 from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.networks import NetworkConfig, config_from_dict, config_to_dict, reads_of
-from vitrail.text import without_folders
 from vitrail.training.options import Keep
 from vitrail.weights.format1 import run_settings
+from vitrail.weights.kinds import HUBS
 from vitrail.weights.told import checked
 
 TOLD = "teacher_told"
@@ -254,7 +254,8 @@ class Settings:
         """Which weights it starts from, and under which licence they are; empty where it starts from nothing."""
         if self.initial is None:
             return {}
-        init = without_folders(self.initial.source)
+        source = self.initial.source
+        init = source if source.startswith(HUBS) else Path(source).name  # a model is given on, and no one's folders
         return {"init": init, **({"licence": self.initial.licence} if self.initial.licence else {})}
 
     def distillation_facts(self) -> dict[str, str]:

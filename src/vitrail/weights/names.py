@@ -48,6 +48,15 @@ class Found:
     preprocessor: Mapping[str, Any] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def given_on(self) -> str:
+        """The origin as a model carries it: of a file on this disk its name and SHA-256, and nothing of its folders."""
+        if self.origin.startswith(HUBS) or not self.weights.is_file():
+            return self.origin
+        with self.weights.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return f"{self.weights.name}{' (a pickle)' if 'unpickled' in self.facts else ''}, sha256 {digest}"
+
 
 def find(name: str | Path) -> Found:
     """The files that a name means.
@@ -160,7 +169,7 @@ def _of_hub(name: str, called: str = "", about: str = "") -> Found:
     about = about or _of_table(repository) or f"size and licence stand at huggingface.co/{repository}"
     wanted = {"repo_id": repository, "revision": revision or None}
     kept = Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
-    place = f"hf download {name.replace('@', ' --revision ')}"
+    place = f"{'HF_HUB_OFFLINE=0 ' if offline() else ''}hf download {name.replace('@', ' --revision ')}"
     try:
         try:
             folder = Path(snapshot_download(**wanted, allow_patterns=list(BESIDE), local_files_only=True))

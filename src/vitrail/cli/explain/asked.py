@@ -116,7 +116,7 @@ def _refuse_untrained(model: Model, typed: Explain) -> None:
     weight = getattr(getattr(model.network, "head", None), "weight", None)
     if isinstance(model.output, Classes) and weight is not None and not bool(weight.any()):
         problem = f"the head of {typed.run} has learnt nothing, so that all classes are alike and no map has a sense"
-        raise UsageError(problem, f"--similar-to {shlex.quote(str(typed.images[0]))}")
+        raise UsageError(problem, f"vitrail train ./photos --init {shlex.quote(typed.run)}")
 
 
 def _of_classes(model: Model, typed: Explain) -> tuple[int | None, int | None]:
@@ -144,8 +144,7 @@ def _of_numbers(model: Model, typed: Explain, count: int) -> tuple[OfLogits, str
         UsageError: If nothing says it, or there is no such number.
         DataError: If the other image cannot be read.
     """
-    example = f"--similar-to {typed.images[0]}, or --target 0 for the first of its {count} numbers"
-    example = "--target 0, its one number, which is explained anyway" if count == 1 else example
+    example = "--target 0" if count == 1 else f"--similar-to {shlex.quote(str(typed.images[0]))}"
     if typed.rather_than is not None:
         raise UsageError("--rather-than holds classes against each other, and this model has none", example)
     if count == 1 and typed.similar_to is not None:
@@ -301,7 +300,8 @@ def class_index(model: Model, name: str | None, option: str) -> int | None:
         return None
     known = model.output.number_of if isinstance(model.output, Classes) else {}
     if name not in known:
-        guess = nearest(name, model.classes) or model.classes[0]
+        numbered = name.isdecimal() and int(name) < len(model.classes)  # the number that a class has
+        guess = model.classes[int(name)] if numbered else nearest(name, model.classes) or model.classes[0]
         few = f", it has {', '.join(model.classes)}" if len(model.classes) <= 10 else ""
         raise UsageError(f"the model has no class '{name}'{few}", f"{option} {shlex.quote(guess)}")
     return known[name]
