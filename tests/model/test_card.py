@@ -111,7 +111,7 @@ def test_a_file_without_a_card(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_card_tells_nothing_of_the_disk_that_weights_lay_on(folder: Path, tmp_path: Path) -> None:
-    """But the name of the file and its SHA-256, whether a folder, a file or a pickle was opened; a model is given on."""
+    """But the name of the file and its SHA-256, whether a folder, a file or a pickle was opened."""
     pickle = tmp_path / "jane doe" / "lab" / "small.pth"
     pickle.parent.mkdir(parents=True)
     torch.save(safetensors.torch.load_file(folder / "model.safetensors"), pickle)

@@ -168,6 +168,8 @@ def test_without_time_for_a_step_there_is_the_probe(tmp_path: Path, monkeypatch:
     run = vitrail.train("digits", tmp_path / "run", replace(OPTIONS, init=str(source()), max_time="1h")).folder
     found = json.loads((run / "evaluation.json").read_text())
     assert found["kept"] == "probe"
+    assert not {"tuned", "choice"} & found.keys(), "the probe is not compared with itself"
+    assert vitrail.load(run).facts["epochs"] == 0
     assert json.loads((run / "schedule.json").read_text())["steps"] == 0
     start, model = vitrail.load(run / "probe"), vitrail.load(run)
     assert all(torch.equal(a, b) for a, b in zip(start.network.parameters(), model.network.parameters(), strict=True))

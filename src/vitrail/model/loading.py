@@ -231,6 +231,8 @@ def _not_a_model(path: Path) -> DataError:
         close = nearest(path.name, siblings)
         some = f"one of {', '.join(sorted(siblings)[-4:])} in {path.parent}" if siblings else FIRST_RUN
         return DataError(f"there is no run or model at {path}", str(path.with_name(close)) if close else some)
+    if path.is_file():
+        return DataError(f"{path} is no file of weights by its name", "the path of a .safetensors, .npz or .pth file")
     if (path / "config.yaml").is_file():
         return DataError(
             f"{path} is a run that has not come to its end, so it holds no model yet",

@@ -62,7 +62,8 @@ def _curves(run: RunView) -> str:
     """Loss, metric and learning rate over epochs, and the same as a table."""
     history = run.history
     if not history:
-        return '<section><h2>How it learnt</h2><p class="empty">No epoch has ended yet.</p></section>'
+        so_far = "No epoch was trained." if run.state == "finished" else "No epoch has ended yet."
+        return f'<section><h2>How it learnt</h2><p class="empty">{so_far}</p></section>'
     epochs = [position + 1.0 if e is None else e for position, e in enumerate(_column(history, "epoch"))]
     training, validation = _column(history, "training_loss"), _column(history, "validation_loss")
     losses = [value for value in training + validation if value is not None and value > 0]

@@ -22,6 +22,7 @@ from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import document_figure
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import Settings, image_config, settings_to_dict
+from vitrail.training.tuning.lora import FACTORS
 
 RunState = Literal["running", "finished", "stopped"]
 
@@ -166,7 +167,8 @@ def write_page(
 
 def _facts(prepared: Prepared) -> list[tuple[str, str]]:
     """Sizes of data and network, as name and value."""
-    count, settings = sum(parameter.numel() for parameter in prepared.network.parameters()), prepared.settings
+    own = [each for name, each in prepared.network.named_parameters() if not name.endswith(FACTORS)]  # as it is saved
+    count, settings = sum(parameter.numel() for parameter in own), prepared.settings
     name, holds = prepared.model.output.describe()
     sizes = ", ".join(f"{len(samples):,} {part}" for part, samples in prepared.dataset.splits.items())
     facts = [

@@ -317,8 +317,10 @@ class Job:
         prepared = self.prepared
         metric, initial = prepared.model.task.metric, prepared.settings.initial
         best = None if prepared.halves is None or not state.step else load_best(self.folder, state.kept, metric)
-        trained = replace(prepared.model, network=state.best_network.eval())
-        kept = keep(self.folder, prepared, trained, best, self._say)
+        epochs = state.step / steps_per_epoch(len(prepared.data), prepared.settings.optimization)
+        facts = {**prepared.model.facts, "epochs": int(epochs) if epochs.is_integer() else round(epochs, 2)}
+        trained = replace(prepared.model, network=state.best_network.eval(), facts=facts)
+        kept = keep(self.folder, prepared, trained, best, state.step, self._say)
         if initial is not None and prepared.settings.optimization.lora and kept.found["kept"] == "tuned":
             write_adapter(self.folder.adapter, state.kept, initial.source)
         model = with_background(kept.model)

@@ -77,7 +77,9 @@ class Kept:
         return results
 
 
-def keep(folder: RunFolder, prepared: Prepared, trained: Model, best: Row | None, say: Callable[[str], None]) -> Kept:
+def keep(
+    folder: RunFolder, prepared: Prepared, trained: Model, best: Row | None, steps: int, say: Callable[[str], None]
+) -> Kept:
     """Choose the network that becomes the model.
 
     Args:
@@ -85,6 +87,7 @@ def keep(folder: RunFolder, prepared: Prepared, trained: Model, best: Row | None
         prepared: Its settings and data.
         trained: With the best checkpoint or the network at the end, in eval mode.
         best: The epoch of the best checkpoint; None where there is none.
+        steps: That were taken; without any, the probe is all that there is.
         say: Told what was chosen.
     """
     settings, facts, found = prepared.settings, dict(trained.facts), dict[str, Any]()
@@ -100,8 +103,11 @@ def keep(folder: RunFolder, prepared: Prepared, trained: Model, best: Row | None
     found["probe"] = read_json(folder.path / "probe.json", "another --out")
     networks = {PROBE: load(folder.probe, device=trained.device).network, TUNED: trained.network}
     chosen = settings.kept
-    if settings.initial.probe:
+    if settings.initial.probe or not steps:
         del networks[TUNED]
+        chosen = PROBE
+        if not settings.initial.probe:
+            say("the time was over before a step of tuning: the probe is kept, with which nothing is to be compared")
     elif chosen == "best":
         split, held_out = prepared.scored
         gain = added(networks[PROBE], networks[TUNED], held_out)
