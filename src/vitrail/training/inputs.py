@@ -98,9 +98,7 @@ def rare_notes(dataset: Dataset, column: str) -> tuple[str, ...]:
     unseen = [name for name, count in zip(train.names, asked, strict=True) if count == 0]
     notes = []
     if single:
-        notes.append(
-            f"one training sample alone: {_some(single)}; no other sample confirms what it teaches"
-        )
+        notes.append(f"one training sample alone: {_some(single)}; no other sample confirms what it teaches")
     if unseen and len(dataset.validation):
         notes.append(f"no validation sample: {_some(unseen)}; no figure speaks of that class")
     return tuple(notes)
