@@ -117,7 +117,7 @@ def test_digits_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_real_mnist(mnist_root: Path) -> None:
     source = open_set("mnist", mnist_root)
-    assert source.notes == ()
+    assert [re.findall(r"[\d,]*\d", note) for note in source.notes] == [["5,000", "60,000"]]
     assert len(source.train) + len(source.validation) == 60000
     assert [len(source.validation), len(source.test)] == [5000, 10000]
     everything = open_split("mnist", names_of(source), mnist_root, split="train")
@@ -258,6 +258,7 @@ def test_flat_folder(tmp_path: Path) -> None:
     assert by_folder(source.train, names_of(source)) == {"cat": 36, "dog": 18, "eel": 1, "fox": 1}
     assert not names(source.train) & names(source.validation)
     assert (source.split_seed, source.test) == (3, None)
+    assert [re.findall(r"\d+", note) for note in source.notes] == [["7", "63"]]  # what was cut off is said
     whole = open_split(str(tmp_path), names_of(source))
     assert (whole.split, len(whole.samples)) == ("all", 63)
     own = open_split(str(tmp_path), names_of(source), split="validation", seed=3)
@@ -276,6 +277,7 @@ def test_validation_is_carved_from_train(tmp_path: Path) -> None:
     assert all(name.startswith("train/") for name in names(source.validation))
     assert source.split_seed == 0
     assert any("val" in note for note in source.notes)
+    assert [re.findall(r"\d+", note) for note in source.notes if "validation" in note] == [["6", "60"]]  # the cut
 
 
 def test_by_name(tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ def make_dataset(
     codec = learn(raw, parts)
     if VALIDATION not in parts:
         raise DataError(f"{name} has too few samples to hold some out for validation", "add samples to each class")
-    splits, unknown, notes = {}, {}, list(raw.notes)
+    splits, unknown, notes = {}, {}, [*raw.notes, *_held_out_note(raw, parts)]
     for part, samples in parts.items():
         splits[part], left_out = _matched(samples, column, codec, f"the {part} split")
         if left_out:
@@ -348,6 +348,15 @@ def divide(raw: RawDataset, column: str, seed: int) -> tuple[dict[str, Samples],
             parts[VALIDATION] = held
         used = seed
     return {name: parts[name] for name in (TRAIN, VALIDATION, TEST) if name in parts}, used
+
+
+def _held_out_note(raw: RawDataset, parts: Mapping[str, Samples]) -> list[str]:
+    """How many samples were held out for validation, where the data brings none; empty where it does."""
+    if VALIDATION in raw.splits:
+        return []
+    held, whole = len(parts[VALIDATION]), len(parts[TRAIN]) + len(parts[VALIDATION])
+    unit = "text" if isinstance(parts[TRAIN].inputs, Texts) else "image"
+    return [f"validation: {held:,} of {counted(whole, unit)} are held out of training, by a hash of names."]
 
 
 def hold_out(samples: Samples, count: int, seed: int) -> tuple[Samples, Samples]:
