@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -96,6 +97,19 @@ def test_epochs_stand_under_their_headings() -> None:
         end = heading.index(word) + len(word)
         assert last[end - 1] != " "
         assert last[end : end + 1] in ("", " ")
+
+
+def test_where_nothing_is_left_no_time_and_no_rate_is_told() -> None:
+    """Of a run that is finished; and of an epoch whose last step was made before."""
+    stream = io.StringIO()
+    shown = progress(stream, terminal=False)
+    shown(Started(Path("run"), 1258, 20, 2, 40, 40, 0.0))
+    assert not re.search(r"about|\d s\b|images/s", stream.getvalue())
+    assert "2 epochs of 20 steps" in stream.getvalue()
+    shown(Started(Path("run"), 1258, 20, 2, 40, 39, 1.0))
+    row = {"training_loss": 1.5, "validation_loss": 2.5, "validation_accuracy": 0.5}
+    shown(EpochScored({"epoch": 2, **row, "images_per_second": None, "waiting_fraction": None}))
+    assert stream.getvalue().splitlines()[-1].split() == ["2/2", "1.5000", "2.5000", "50.00", "%"]
 
 
 def test_what_is_fed_is_called_by_its_name() -> None:

@@ -96,6 +96,8 @@ def run(text: str = "plain", k: int = 4, epochs: int = 5) -> RunView:
             Example(picture(8, 10, colour=True), text, text, text, 0.6),
         ),
         document=text,
+        about=text,
+        rates=text,
         about_probabilities=text,
     )
 

@@ -35,7 +35,7 @@ from vitrail.io import write_file
 from vitrail.tasks import Metric
 from vitrail.training import best
 from vitrail.training.best import best_of, spent
-from vitrail.training.events import Event
+from vitrail.training.events import Event, Started
 from vitrail.training.halves import LEAST, WHOLE, cut
 from vitrail.training.inputs import rare_notes
 from vitrail.training.setup import open_data
@@ -131,6 +131,9 @@ def test_a_run_that_chooses_is_judged_on_the_other_half() -> None:
     on_choose = vitrail.evaluate(patient(), split="choose")
     assert on_choose.value == pytest.approx(best["validation_accuracy"])  # the model is that of the best epoch
     assert on_choose.loss == pytest.approx(best["validation_loss"], rel=1e-5)
+    page = (patient() / "run.html").read_text()
+    assert f"behind epoch {best['epoch']}, the best on choose" in page
+    assert f"the {found['images']} of {sum(data['halves'].values())} validation samples" in page
     assert vitrail.evaluate(patient()).to_dict().items() <= found.items()
     assert len(on_choose.ids) == data["halves"]["choose"]
     assert on_choose.notes
@@ -162,6 +165,8 @@ def test_a_run_that_its_patience_ended_does_not_train_on(tmp_path: Path) -> None
     events: list[Event] = []
     finished = vitrail.train(str(photographs()), run, AGAIN, events.append)
     assert not steps_of(events)
+    (started,) = [event for event in events if isinstance(event, Started)]
+    assert (started.step, started.seconds) == (started.steps, 0), "nothing is left to do"
     assert finished.weights == stored(patient())["weights"]
     names = {file.stem for file in (run / "best").iterdir()}
     assert str(stored(run)["best"]["epoch"]) in names

@@ -1,6 +1,7 @@
 """Training that starts from weights which are there: a probe first, then tuning; the better of both is kept."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from vitrail.data.dataset import Counts, Split
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import ViT
 from vitrail.tasks.task import wilson_interval
+from vitrail.text import percent
 from vitrail.training.asked import Asked
 from vitrail.training.budget import Budget
 from vitrail.training.events import Event, Finished, Started
@@ -27,6 +29,7 @@ from vitrail.training.recipes import RECIPES
 from vitrail.training.settings import settings_from_dict
 from vitrail.training.setup import new_run, open_data
 from vitrail.training.tuning.initial import rate_for, start_network
+from vitrail.training.tuning.kept import Kept
 from vitrail.training.tuning.probe import Probed
 from vitrail.training.tuning.verdicts import verdicts_of
 
@@ -99,6 +102,27 @@ def test_the_page_shows_probe_and_tuned_beside_each_other() -> None:
     assert shown == min(12, found["tuned"]["won"]) + min(12, found["tuned"]["lost"]) > 0
     assert page.count("<h3>probe") == page.count("<h3>tuned") == 1
     assert "linear probe (all of validation)" in page
+    assert "Parameters learn at multiples" in page
+
+
+def test_the_page_says_which_network_the_model_is_and_whose_figure_stands_where() -> None:
+    """The clean half beside all of validation; without a test split."""
+    found = json.loads((tuned() / "evaluation.json").read_text())
+    halves, model = {"choose": 77, "calibrate": 76}, vitrail.load(tuned())
+    accuracy = percent(found["probe"]["accuracy"])
+    for kept, named in (("tuned", f"epoch {found['best']['epoch']}"), ("probe", "probe")):
+        words = Kept(model, {}, {**found, "kept": kept}, halves).words("calibrate")
+        first, second, third = words.split(". ", 2)
+        assert named in first
+        assert "76 of 153" in second
+        assert accuracy in third
+        assert "153" in third
+        assert "77" in third
+        assert Kept(model, {}, {**found, "kept": kept}, halves).words("test") == f"{first}."
+        assert ("behind epoch" in first) == (kept == "tuned")
+    assert Kept(model, {}, {}, None).words("test") == ""
+    (about,) = re.findall("The model is .*?[.]", (tuned() / "run.html").read_text())
+    assert ("epoch" in about) == (found["kept"] == "tuned")
 
 
 @pytest.mark.parametrize("keep", ["tuned", "probe"])

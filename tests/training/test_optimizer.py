@@ -1,6 +1,7 @@
 """Optimizer, schedule and average against torch's plain AdamW and closed forms."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,9 +11,10 @@ from hypothesis import given, settings, strategies as st
 from tests.training.lab import CHOICES, NOISY, fresh, weights
 from vitrail.nn import ViT
 from vitrail.training.loop import gradient_norms
-from vitrail.training.optimizer import Average, groups_of, make_optimizer, parameter_rules
+from vitrail.training.optimizer import ADAPTERS, Average, groups_of, make_optimizer, parameter_rules, rates_words
 from vitrail.training.schedule import Schedule
 from vitrail.training.settings import Optimization
+from vitrail.training.tuning.lora import adapt
 
 FULL = replace(NOISY, distillation_token=True, registers=2)
 
@@ -41,6 +43,19 @@ def test_frozen_parameters_are_in_no_group() -> None:
         for parameter in group["params"]
     }
     assert not grouped & {id(parameter) for parameter in network.patch_embed.parameters()}
+
+
+def test_the_caption_names_each_rate_that_is_not_the_schedules() -> None:
+    """Of adapters and heads, of layers from the first to the last; and there is none where all learn alike."""
+    network = ViT(replace(FULL, depth=3))
+    assert rates_words(parameter_rules(network, CHOICES)) == ""
+    decayed = rates_words(parameter_rules(network, replace(CHOICES, layer_decay=0.5)))
+    assert re.findall(r"at ([\d.]*\d)", decayed) == ["1", "0.0625"]  # head; patches and tokens, four layers below it
+    assert re.search(r"\bhead\b.* at 1; .*patch_embed.* at 0.0625", decayed)
+    adapt(network, 2, seed=0)
+    adapted = rates_words(parameter_rules(network, replace(CHOICES, layer_decay=0.5, lora=2)))
+    assert re.findall(r"at ([\d.]*\d)", adapted) == [f"{ADAPTERS:g}", "1"]
+    assert "blocks.0 to 2 (LoRA) at" in adapted
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.2])

@@ -16,6 +16,7 @@ from vitrail.features.head import Features, heads_of
 from vitrail.features.neighbours import nearest
 from vitrail.nn import ViT, ViTConfig
 from vitrail.training.settings import Optimization
+from vitrail.training.tuning.kept import gain_words
 from vitrail.training.tuning.probe import (
     PENALTIES,
     Added,
@@ -118,6 +119,18 @@ def test_the_interval_of_a_paired_difference_covers_it() -> None:
         assert 0.925 <= held / 2000 <= 0.985
     assert Added(3, 1, 100).difference == pytest.approx(0.02)
     assert Added(0, 0, 10).interval[1] > 0  # nothing seen is not nothing known
+
+
+def test_two_are_told_apart_where_the_interval_has_no_zero() -> None:
+    """And only then is a difference stated without a doubt; one image decides nothing."""
+    shown = {}
+    for won, lost in ((1, 0), (2, 4), (0, 0), (0, 9), (9, 0), (30, 5)):
+        gain = Added(won, lost, 76)
+        low, high = gain.interval
+        assert gain.told_apart == (not low <= 0 <= high)
+        shown[won, lost] = gain.told_apart
+        assert ("not told apart" in gain_words(gain, "image")) == (not gain.told_apart)
+    assert [pair for pair, apart in shown.items() if apart] == [(0, 9), (9, 0), (30, 5)]
 
 
 def test_layers_of_a_decayed_rate() -> None:

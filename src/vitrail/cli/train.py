@@ -170,9 +170,14 @@ class TrainingProgress:
         steps = event.steps
         whole = event.steps_per_epoch * event.epochs
         these = "" if steps == whole else f"{counted(steps, 'step')} of "
+        left = (
+            f", about {duration(event.seconds)} (from timed steps)"
+            if event.step < steps
+            else ": nothing is left to train"
+        )
         self.console.print(
             f"{counted(event.images, event.unit)}, {these}{counted(event.epochs, 'epoch')} of "
-            f"{counted(event.steps_per_epoch, 'step')}, about {duration(event.seconds)} (from timed steps)"
+            f"{counted(event.steps_per_epoch, 'step')}{left}"
         )
         self.console.print(one_line(f"the run: {event.folder}"))
         if event.step < steps:
@@ -209,12 +214,13 @@ class TrainingProgress:
         value = row[f"validation_{metric.key}"]
         if row["epoch"] % -(-total // EPOCH_LINES) and row["epoch"] not in (1, total):
             return
+        rate, waiting = row["images_per_second"], row["waiting_fraction"]  # None where no step was left of the epoch
         cells = (
             f"{row['training_loss']:.4f}",
             f"{row['validation_loss']:.4f}",
             metric.shown(value),
-            f"{row['images_per_second'] or 0.0:,.0f}",
-            percent(row["waiting_fraction"] or 0.0, 0),
+            "" if rate is None else f"{rate:,.0f}",
+            "" if waiting is None else percent(waiting, 0),
         )
         epoch = f"{row['epoch']}/{total}".rjust(self._epoch_width())
         widths = WIDTHS.values()

@@ -50,8 +50,9 @@ def _headline(run: RunView) -> str:
     state = f'<p class="state {escape(run.state)}"><span>{escape(run.state)}</span> {_STATES[run.state]}</p>'
     facts = "".join(f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for label, value in run.facts)
     facts = f'<dl class="facts">{facts}</dl>' if facts else ""
+    about = f'<p class="interval">{escape(run.about)}</p>' if run.about else ""
     beside = f'<p class="interval">Beside it: {escape(run.document)}.</p>' if run.document and run.evaluation else ""
-    return f"<header><h1>{escape(run.title)}</h1>{state}{_lead(run.evaluation)}{beside}{facts}</header>"
+    return f"<header><h1>{escape(run.title)}</h1>{state}{_lead(run.evaluation)}{about}{beside}{facts}</header>"
 
 
 def _column(history: list[dict], key: str) -> list[float | None]:
@@ -87,8 +88,9 @@ def _curves(run: RunView) -> str:
         ),
         line_chart("Learning rate", epochs, [Series("learning rate", _column(history, "learning_rate"))]),
     )
+    rates = f'<p class="note">{escape(run.rates)}</p>' if run.rates else ""
     return (
-        f'<section><h2>How it learnt</h2><div class="charts">{"".join(charts)}</div>'
+        f'<section><h2>How it learnt</h2><div class="charts">{"".join(charts)}</div>{rates}'
         f"<details><summary>The numbers of every epoch</summary>{history_table(history, run.unit)}</details></section>"
     )
 

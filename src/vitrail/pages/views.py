@@ -330,6 +330,8 @@ class RunView:
         scored: What the samples are called on which each epoch was scored.
         level: The figure of the probe, drawn as a level line, and what it is called; None where there is none.
         sides: The probe and the tuned network beside each other, once there are both.
+        about: Which network of the run the model is, and what its figure stands on, in sentences; may be empty.
+        rates: What the rates of parameters are of the learning rate that is drawn, in a sentence; may be empty.
         curves: Of the metric: what each is called, and its key in the history.
         evaluation: The evaluation, once there is one.
         settings: The resolved configuration, nested.
@@ -351,6 +353,8 @@ class RunView:
     scored: str = "validation"
     level: tuple[str, float] | None = None
     sides: SidesView | None = None
+    about: str = ""
+    rates: str = ""
     curves: Sequence[tuple[str, str]] = (("training", "training_accuracy"), ("validation", "validation_accuracy"))
     evaluation: EvaluationView | None = None
     settings: Mapping = field(default_factory=dict)

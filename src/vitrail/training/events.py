@@ -18,6 +18,7 @@ from vitrail.pages.views import Example, RunView, SidesView
 from vitrail.tasks import Metric, Result
 from vitrail.training.halves import halved
 from vitrail.training.loop import StepDone
+from vitrail.training.optimizer import parameter_rules, rates_words
 from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import document_figure
 from vitrail.training.run import RunFolder
@@ -124,6 +125,7 @@ def write_page(
     state: RunState,
     result: Result | None = None,
     sides: SidesView | None = None,
+    about: str = "",
 ) -> None:
     """Write `run.html`.
 
@@ -133,6 +135,7 @@ def write_page(
         state: Whether it goes on, came to its end, or was stopped before.
         result: The final evaluation, once there is one.
         sides: The probe and the tuned network beside each other, once there are both.
+        about: Which network of the run the model is, in sentences.
     """
     probed = folder.path / "probe.json"
     level = read_json(probed, "another --out")["accuracy"] if probed.is_file() else None
@@ -152,6 +155,8 @@ def write_page(
         scored=prepared.scored_words,
         level=None if level is None else ("linear probe (all of validation)", level),
         sides=sides,
+        about=about,
+        rates=rates_words(parameter_rules(prepared.network, prepared.settings.optimization)),
         evaluation=None if result is None else result.view(),
         settings=settings_to_dict(prepared.settings),
         environment=json.loads((folder.path / "env.json").read_text(encoding="utf-8")),

@@ -185,16 +185,16 @@ class Job:
 
     def _announce(self, state: State, schedule: Schedule) -> None:
         """Say how long the rest will take, from timed steps."""
-        prepared, left = self.prepared, max(0, schedule.end - state.step)
+        prepared, end = self.prepared, state.step if self._spent(schedule) else schedule.end
         per_epoch, seconds = steps_per_epoch(len(prepared.data), prepared.settings.optimization), prepared.step_seconds
         started = Started(
             folder=self.folder.path,
             images=len(prepared.data),
             steps_per_epoch=per_epoch,
-            epochs=-(-schedule.end // per_epoch),
-            steps=schedule.end,
+            epochs=-(-end // per_epoch),
+            steps=end,
             step=state.step,
-            seconds=left * seconds,
+            seconds=max(0, end - state.step) * seconds,
             unit=prepared.unit,
             metric=prepared.model.task.metric,
             scored=prepared.scored[0].split,
@@ -334,12 +334,13 @@ class Job:
         self._name_unreadable(batches)
         seconds, weights = time.perf_counter() - self.began, weights_hash(model.network)
         write_file(self.folder.model / CARD, card_of(model, result))
-        write_page(self.folder, self.prepared, "finished", result, sides_of(kept, results, prepared))
+        about, sides = kept.words(result.split), sides_of(kept, results, prepared)
+        write_page(self.folder, self.prepared, "finished", result, sides, about)
         name, value = result.headline
         self.folder.append_log(f"finished: {name} {value:.4f}, weights {weights}")
         evaluated = {**result.to_dict(), "weights": weights, **kept.found}
         self.folder.write_json("evaluation.json", evaluated)
-        if len(kept.networks) == 2 and (sides := sides_of(kept, results, prepared)) is not None:
+        if sides is not None:
             self._explain(model, kept, split, result, sides, evaluated)
         document = document_figure(prepared.settings)
         finished = Finished(self.folder.path, model, result, seconds, weights, prepared.settings.recipe, document)
@@ -355,8 +356,8 @@ class Job:
             self._say(said)
         if count:
             found = compare_verdicts(model, kept.networks, split, count, self._say)
-            words = {name: one.words for name, one in found.items()}
-            write_page(self.folder, self.prepared, "finished", result, replace(sides, verdicts=words))
+            shown = replace(sides, verdicts={name: one.words for name, one in found.items()})
+            write_page(self.folder, self.prepared, "finished", result, shown, kept.words(result.split))
             plain = {name: one.to_dict() for name, one in found.items()}
             self.folder.write_json("evaluation.json", {**evaluated, "verdicts": plain})
 

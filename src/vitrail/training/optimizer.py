@@ -90,6 +90,23 @@ def _where(names: Sequence[str]) -> str:
     return ", ".join(many if part == "blocks" else part for part in parts)
 
 
+def rates_words(rules: Sequence[Rule]) -> str:
+    """What the rates of parameters are of that of the schedule, in a sentence; empty where it is that of all."""
+    by_rate = dict[float, list[Rule]]()
+    for rule in sorted(rules, key=lambda rule: -rule.rate):
+        if rule.kind != "frozen":
+            by_rate.setdefault(rule.rate, []).append(rule)
+    if set(by_rate) <= {1.0}:
+        return ""
+    words = []
+    for rate, own in by_rate.items():
+        adapters = " (LoRA)" if own[0].kind == "LoRA" else ""
+        words.append(f"{_where([name for rule in own for name in rule.names])}{adapters} at {rate:.3g}")
+    if len(words) > 3:
+        words[1:-1] = ["less from layer to layer"]
+    return f"Parameters learn at multiples of the learning rate that is drawn: {'; '.join(words)}."
+
+
 def groups_of(network: nn.Module, rules: Sequence[Rule]) -> list[dict]:
     """The optimizer's parameter groups; `scale` is what the rate of a group is of that of the schedule."""
     own = dict(network.named_parameters())

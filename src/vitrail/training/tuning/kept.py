@@ -1,7 +1,7 @@
 """Which network of a run becomes the model, and what tuning added to the probe.
 
-    best    the best checkpoint on *choose*; with weights to start from the better of it and the probe, a tie keeps the
-            probe, which changed less
+    best    the best checkpoint on *choose*; with weights to start from the better of it and the probe by the count of
+            images, whether they are told apart or not; a tie keeps the probe, which changed less
     tuned   the network at the end; the best checkpoint where a run ends by its patience
     probe   the probe, whatever tuning added
 
@@ -28,9 +28,10 @@ from vitrail.model import Model, load
 from vitrail.nn import ViT
 from vitrail.pages.views import Confusion, Pair, SidesView
 from vitrail.tasks import Result
+from vitrail.text import percent
 from vitrail.training.best import Row
 from vitrail.training.evaluate import evaluate_split
-from vitrail.training.halves import chosen_words, halved
+from vitrail.training.halves import CALIBRATE, chosen_words, halved
 from vitrail.training.prepared import Prepared
 from vitrail.training.run import RunFolder
 from vitrail.training.tuning.probe import Added, added
@@ -76,6 +77,28 @@ class Kept:
             say(f"{gain_words(gain, f'{split.split} image')}{mark}")
         return results
 
+    def words(self, split: str) -> str:
+        """Which network of its run the model is, and on which samples its figure stands; empty where there is one.
+
+        Args:
+            split: That its figure is of.
+        """
+        found, chosen, words = self.found, self.found.get("chosen_on"), list[str]()
+        if found.get("kept") == PROBE:
+            words.append("The model is the probe: the weights that it started from, with a head on their features.")
+        elif chosen is not None:
+            epoch = found["best"]["epoch"]
+            words.append(f"The model is the network behind epoch {epoch}, the best on {chosen['split']}.")
+        elif "kept" in found:
+            words.append("The model is the network behind the last step.")
+        if split == CALIBRATE:
+            clean, whole = self.halves[CALIBRATE], sum(self.halves.values())
+            words.append(f"Its figure is of {split}, the {clean} of {whole} validation samples that chose nothing.")
+            if "probe" in found:
+                said = f"The {percent(found['probe']['accuracy'])} of the linear probe below"
+                words.append(f"{said} is of all {whole}, {whole - clean} of which chose between the networks.")
+        return " ".join(words)
+
 
 def keep(
     folder: RunFolder, prepared: Prepared, trained: Model, best: Row | None, steps: int, say: Callable[[str], None]
@@ -113,7 +136,8 @@ def keep(
         gain = added(networks[PROBE], networks[TUNED], held_out)
         chosen = TUNED if gain.won > gain.lost else PROBE
         found["choice"] = {"split": split.split, "won": gain.won, "lost": gain.lost, "images": gain.images}
-        tie = ": a tie keeps what changed less" if gain.won == gain.lost else ""
+        close = "" if gain.told_apart else "; the two are not told apart, and the better count decides"
+        tie = ": a tie keeps what changed less" if gain.won == gain.lost else close
         kept = "the tuned network" if chosen == TUNED else "the probe"
         say(
             f"{kept} is kept: on {split.split}, where that is chosen, "
@@ -171,6 +195,7 @@ def gain_words(gain: Added, unit: str) -> str:
     return (
         f"tuning won {gain.won} and lost {gain.lost} of {counted(gain.images, unit)} against the probe: "
         f"{100 * gain.difference:+.1f} points (95 %: {100 * low:+.1f} to {100 * high:+.1f})"
+        + ("" if gain.told_apart else ", which includes 0: not told apart")
     )
 
 

@@ -210,6 +210,12 @@ class Added:
         half = 1.959964 * math.sqrt(won + lost - (won - lost) ** 2 / images) / images
         return middle - half, middle + half
 
+    @property
+    def told_apart(self) -> bool:
+        """Whether the interval lies on one side of zero."""
+        low, high = self.interval
+        return low > 0 or high < 0
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {**vars(self), "difference": self.difference, "interval": list(self.interval)}
