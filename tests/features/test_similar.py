@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +13,17 @@ from sklearn.neighbors import NearestNeighbors
 import vitrail
 from tests.cli.command import call
 from tests.errors import must_raise
-from tests.features.test_embed import CLASSES, model_of
+from tests.features.test_embed import CLASSES, CONFIG, model_of
 from tests.photographs import make_photographs
 from vitrail.errors import DataError, UsageError
 from vitrail.explain.target import similarity
 from vitrail.features.agreement import agreement
+from vitrail.features.file import read_about
 from vitrail.features.headless import headless
 from vitrail.features.neighbours import nearest_rows
 from vitrail.features.similar import Similar
-from vitrail.nn import features
+from vitrail.nn import ViT, features
+from vitrail.nn.networks import weights_hash
 from vitrail.pages.html import is_page
 from vitrail.pages.similar_page import KIND, similar_page
 
@@ -95,6 +97,52 @@ def test_features_of_another_model_are_refused(photos: Path, tmp_path: Path) -> 
     (tmp_path / "y.npz").write_bytes(bytes(content))
     with must_raise(DataError, named="y.npz"):
         vitrail.similar(folder, tmp_path / "y.npz", model_of())
+
+
+def test_a_file_serves_every_head_on_the_network_that_made_it(photos: Path, tmp_path: Path) -> None:
+    """A head of other classes, without a bias, or none; and whatever happens in training alone."""
+    folder, out, made = photos / "photos", tmp_path / "x.npz", model_of()
+    vitrail.embed(folder, made, out=out)
+    wanted, about = answers(vitrail.similar(folder, out, made, queries=2)), read_about(out)
+    numbers = {name: tensor for name, tensor in made.network.state_dict().items() if not name.startswith("head.")}
+    others = [headless(made)]
+    for names, changes in (("abcdefg", {"head_bias": False}), ("ab", {"stochastic_depth": 0.2, "dropout": 0.1})):
+        network = ViT(replace(CONFIG, classes=len(names), **changes))
+        assert not network.load_state_dict(numbers, strict=False).unexpected_keys
+        others.append(vitrail.Model(network.eval(), made.input, vitrail.Classes(tuple(names))))
+    for other in others:
+        assert answers(vitrail.similar(folder, out, other, queries=2)) == wanted
+        assert vitrail.embed(folder, other, out=out).about == about, "which is there"
+    with torch.no_grad():
+        made.network.norm.weight[0] += 1e-3  # the last thing in front of the head, which is shared with the headless
+    for other in (made, others[0]):
+        with must_raise(DataError, named="x.npz"):
+            vitrail.similar(folder, out, other)
+
+
+def test_a_file_of_before_serves_the_model_that_made_it_alone(photos: Path, tmp_path: Path) -> None:
+    """Format 1 knew all weights; so it is held against all of them."""
+    folder, out, old = photos / "photos", tmp_path / "x.npz", tmp_path / "old.npz"
+    vitrail.embed(folder, model_of(), out=out)
+    with np.load(out) as arrays:
+        columns = dict(arrays)
+    network, told = model_of().network, json.loads(str(columns["about"]))
+    config = json.loads(json.dumps({"kind": "ViT", **asdict(network.config), "parts": {}}))
+    told |= {"format": 1, "weights": weights_hash(network), "network": config}
+    np.savez(old, **{**columns, "about": np.array(json.dumps(told))})  # pyrefly: ignore[bad-argument-type]
+    wanted = answers(vitrail.similar(folder, out, model_of(), queries=2))
+    assert answers(vitrail.similar(folder, old, model_of(), queries=2)) == wanted
+    assert vitrail.embed(folder, model_of(), out=old).about["format"] == 1, "it is read, and not written anew"
+    other = model_of()
+    with torch.no_grad():
+        other.network.head.weight[0, 0] += 1
+    with must_raise(DataError, named="old.npz"):
+        vitrail.similar(folder, old, other)
+    with must_raise(UsageError, named="old.npz"):
+        vitrail.embed(folder, other, out=old)
+    np.savez(old, **{**columns, "about": np.array(json.dumps(told | {"format": 3}))})  # pyrefly: ignore[bad-argument-type]
+    with must_raise(DataError, named="old.npz"):
+        vitrail.similar(folder, old, model_of())
 
 
 def test_images_that_have_gone_are_not_shown(photos: Path, tmp_path: Path) -> None:

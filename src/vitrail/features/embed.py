@@ -19,6 +19,7 @@ from vitrail.data.images import FileImages, Images
 from vitrail.data.loader import Loader, StreamedLoader, open_loader
 from vitrail.errors import COMMAND_LINE, DataError, RunError, UsageError, VitrailError, counted
 from vitrail.features.file import FORMAT, WORDS, FeatureSet, check_ending, read_about, read_features, write_features
+from vitrail.features.head import HEADS
 from vitrail.features.listing import Listed, list_images, rows_of
 from vitrail.features.parts import ROWS, Kept, Part, Parts, folder_of, other_name
 from vitrail.features.passes import Describe, described
@@ -29,6 +30,8 @@ from vitrail.nn import evaluating, names_of
 from vitrail.nn.networks import config_to_dict, weights_hash
 from vitrail.runtime import processors, threads_set
 
+# what of a configuration changes no features: it is of the head, or of training
+IDLE = ("classes", "head_bias", "dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
 BATCH = 32  # small, so that the network soon has something to do; on processors as quick as 64
 
 Progress = Callable[[int, int], None]
@@ -105,7 +108,6 @@ def embed_listed(
     with evaluating(network):
         columns = _shapes(model, describe)
         about = {
-            "format": FORMAT,
             **identity(model),
             "data": listed.data,
             "data_root": listed.data_root,
@@ -113,7 +115,7 @@ def embed_listed(
             "columns": columns,
         }
         if target is not None and target.exists():
-            return _there(target, about)
+            return _there(target, about, model)
         with _writing(target), _alone(target):
             if target is not None:
                 _check_space(target, len(listed), columns)
@@ -124,12 +126,22 @@ def embed_listed(
             return _together(listed, parts, done, about, target)
 
 
-def identity(model: Model) -> dict[str, Any]:
-    """What a model is known by: a hash of its weights, its configuration, and how images go in."""
-    network = check_network(model.network)
-    built = {**config_to_dict(network.config), "parts": names_of(network.parts)}
-    told = {"network": built, "preprocessing": model.preprocessing.to_dict()}
-    return {"weights": weights_hash(network), **json.loads(to_json(told))}  # as a file has it: lists, no tuples
+def identity(model: Model, format: int = FORMAT) -> dict[str, Any]:
+    """What the maker of features is known by: a hash of its weights, its configuration, and how images go in.
+
+    All that comes behind the features is left out, and what happens in training alone: a probe, or any other head on
+    the same network, has the same features.
+
+    Args:
+        model: The maker.
+        format: Of the file in which that stands; files of format 1 know all of the network.
+    """
+    network, behind = check_network(model.network), HEADS if format > 1 else ()
+    config = {name: value for name, value in config_to_dict(network.config).items() if format == 1 or name not in IDLE}
+    parts = {slot: name for slot, name in names_of(network.parts).items() if slot not in behind}
+    told = {"network": {**config, "parts": parts}, "preprocessing": model.preprocessing.to_dict()}
+    known = json.loads(to_json(told))  # as a file has it: lists, no tuples
+    return {"format": format, "weights": weights_hash(network, without=behind), **known}
 
 
 def _shapes(model: Model, describe: Describe) -> dict[str, list[int]]:
@@ -142,7 +154,7 @@ def _shapes(model: Model, describe: Describe) -> dict[str, list[int]]:
 # ---- where it goes
 
 
-def _there(target: Path, about: dict[str, Any]) -> FeatureSet:
+def _there(target: Path, about: dict[str, Any], model: Model) -> FeatureSet:
     """The file that is there, if it holds what is asked for; parts that were left beside it are removed.
 
     Raises:
@@ -152,6 +164,7 @@ def _there(target: Path, about: dict[str, Any]) -> FeatureSet:
         theirs = read_about(target)
     except VitrailError as error:
         raise UsageError(f"{target} exists: {error.problem}", f"--out {other_name(target)}") from error
+    about = {**about, **identity(model, theirs["format"])}
     differing = [name for name in about if theirs.get(name) != about[name]]
     if differing:
         problem = f"{target} exists, with features of other {' and '.join(differing)}"

@@ -26,7 +26,8 @@ from vitrail.features.poolings import PATCHES
 from vitrail.io import WRITING, to_json
 
 NPZ, PARQUET = ".npz", ".parquet"
-FORMAT = 1
+FORMAT = 2  # in format 1 a model was known by all of its weights, those of its head among them
+FORMATS = (1, FORMAT)
 ABOUT, WORDS = "about", ("id", "split", "label")
 KEY = b"vitrail"  # of Parquet's metadata
 MODEL = ("weights", "network", "preprocessing")  # by which a model is known again
@@ -43,8 +44,8 @@ class FeatureSet:
         labels: (n,) its class; None where the data name none.
         values: (n, d) float32 of each pooling, by name; patches (n, rows, columns, d), where they were wanted and no
             file holds them.
-        about: Whose they are: `weights`, `network` and `preprocessing` of the model; `data` and `images` (a hash of
-            their names, sizes and classes); `unreadable`: what was left out, one line each.
+        about: Whose they are: `weights`, `network` and `preprocessing` of the model, without its head; `data` and
+            `images` (a hash of their names, sizes and classes); `unreadable`: what was left out, one line each.
     """
 
     ids: tuple[str, ...]
@@ -191,7 +192,7 @@ def read_about(path: Path) -> dict[str, Any]:
             if KEY not in found:
                 raise other
             about = json.loads(found[KEY])
-        if about["format"] != FORMAT:
+        if about["format"] not in FORMATS:
             raise other
         return about
     except DataError:

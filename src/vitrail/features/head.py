@@ -15,6 +15,8 @@ from vitrail.features.passes import described, in_batches
 from vitrail.nn import ViT
 from vitrail.nn.twin import evaluating
 
+HEADS = ("head", "head_dist")  # what stands behind the features
+
 
 @dataclass(frozen=True, eq=False)
 class Features:

@@ -266,7 +266,7 @@ def _open(
         found = embed_listed(listed, model, progress=progress)
         return _Opened(found, listed, (*listed.notes, *(f"Left out: {line}." for line in found.unreadable)))
     found = read_features(path)
-    check_same_model(path, found.about, identity(model))
+    check_same_model(path, found.about, identity(model, found.about["format"]))
     listed = _as_they_were(found)
     gone = f"The images of {path} are no longer as they were in {found.about['data']}, so that they are not shown."
     found = found if most is None else found.select(spread_over(len(found), most))

@@ -4,7 +4,7 @@ build(config_from_dict({"kind": "ViT", "image_size": 28, ...}))
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -95,10 +95,17 @@ def without_numbers() -> Iterator[None]:
         yield
 
 
-def weights_hash(network: nn.Module) -> str:
-    """Short hash of all parameters and buffers: equal for equal bits."""
+def weights_hash(network: nn.Module, without: Collection[str] = ()) -> str:
+    """Short hash of all parameters and buffers: equal for equal bits.
+
+    Args:
+        network: It may be anywhere.
+        without: Parts by the first word of their names, such as `head`, that are left out.
+    """
     digest = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
+        if name.partition(".")[0] in without:
+            continue
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]

@@ -15,6 +15,7 @@ from torch import nn
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
+from vitrail.features.head import HEADS
 from vitrail.model import Model, load, save
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
@@ -23,7 +24,7 @@ from vitrail.training.asked import Asked
 from vitrail.training.options import TrainOptions
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import Initial, Optimization, Settings
-from vitrail.training.tuning.lora import HEADS, adapt, check_rank, freeze, merged
+from vitrail.training.tuning.lora import adapt, check_rank, freeze, merged
 from vitrail.training.tuning.probe import Probed
 from vitrail.weights.told import checked, words_of
 

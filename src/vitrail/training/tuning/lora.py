@@ -19,13 +19,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
+from vitrail.features.head import HEADS
 from vitrail.io import to_json, write_file
 from vitrail.nn import ViT
 
 ALPHA = 16.0  # what R divides, so that one learning rate suits every rank
 MAPS = ("qkv", "proj")  # of the attention of each block
 FACTORS = ("lora_a", "lora_b")
-HEADS = ("head", "head_dist")
 
 Network = TypeVar("Network", bound=nn.Module)
 
