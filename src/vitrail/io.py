@@ -1,8 +1,10 @@
 """Files that are written whole or not at all, what one process holds alone, and text whose errors name the file."""
 
+import errno
 import json
 import math
 import os
+import shutil
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,21 +14,60 @@ from typing import Any
 from vitrail.errors import DataError, RunError
 
 WRITING = ".writing"  # behind the name of a file that is not whole yet
+FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk has no room, or none for this user
+
+
+@contextmanager
+def written(file: Path, wanted: int = 0) -> Iterator[None]:
+    """An error in writing a file names it, and of a full disk says what was wanted and what is free.
+
+    Args:
+        file: That is written.
+        wanted: Bytes; 0 where none are.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:  # none of the system's
+            raise
+        problem = str(error.strerror)
+        if error.errno == errno.ENOSPC and wanted:
+            problem += f": {wanted:,} bytes are wanted, {shutil.disk_usage(file.parent).free:,} are free"
+        raise OSError(error.errno, problem, str(file)) from error
 
 
 def write_file(file: Path, content: bytes | str) -> None:
     """Write a file whole, flushed to disk, or leave the former one; its folder is made where needed.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: It cannot be written; names it.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
+    content = content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
     beside = file.with_name(file.name + WRITING)
-    with open(beside, "wb") as handle:
-        handle.write(content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape"))
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(beside, file)
+    with written(file, len(content)):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(beside, "wb") as handle:
+                handle.write(content)
+                handle.flush()
+                os.fsync(handle.fileno())
+            os.replace(beside, file)
+        except OSError:
+            beside.unlink(missing_ok=True)  # a disk that is full needs the room
+            raise
+
+
+def append_line(file: Path, line: str) -> None:
+    """One more line of a text.
+
+    Raises:
+        OSError: It cannot be written; names it.
+    """
+    with written(file, len(line)), open(file, "a", encoding="utf-8") as handle:
+        handle.write(f"{line}\n")
 
 
 @contextmanager
@@ -49,9 +90,9 @@ def locked(place: Path, lock: Path) -> Iterator[None]:
             problem = f"{place} is in use by process {held.get('pid')} on {held.get('host')}"
             raise RunError(problem, f"wait for it, or another --out; if that process is gone, remove {lock}") from None
         handle = os.open(lock, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
-    with os.fdopen(handle, "w") as file:
-        json.dump(mine, file)
     try:
+        with written(lock, len(str(mine))), os.fdopen(handle, "w") as file:
+            json.dump(mine, file)
         yield
     finally:
         lock.unlink(missing_ok=True)

@@ -1,6 +1,9 @@
 """Training that starts from weights which are there: a probe first, then tuning; the better of both is kept."""
 
+import errno
+import importlib
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -18,7 +21,7 @@ from tests.runs import once
 from tests.training.tiny import Killed, die, ended_at, rows, saved
 from tests.weights.redraw import redrawn
 from vitrail.data.dataset import Counts, Split
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, RunError, UsageError
 from vitrail.nn import ViT
 from vitrail.tasks.task import wilson_interval
 from vitrail.text import percent
@@ -214,6 +217,42 @@ def test_the_probe_alone_moves_nothing_but_the_head(tmp_path: Path) -> None:
     assert torch.equal(ours["head.weight"], tuned_probe["head.weight"])  # the same every time
     with must_raise(UsageError):
         vitrail.train("digits", tmp_path / "run", replace(OPTIONS, init=str(source()), probe=True, resume="auto"))
+
+
+def test_a_disk_that_is_full_at_the_start_is_told_and_nothing_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is written before the first step fails once: the file is named, and the same call begins again."""
+    asked, run = replace(OPTIONS, init=str(source())), tmp_path / "run"
+    prepared = new_run(Asked(data="digits", options=asked), lambda event: None)
+    monkeypatch.setattr(importlib.import_module("vitrail.training.train"), "new_run", lambda *rest: prepared)
+    sync, named, allowed = os.fsync, list[str](), 0
+
+    def full(handle: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    while "config.yaml" not in named:  # with which it has begun
+        left = allowed
+        with must_raise(RunError, "bytes") as caught:
+            vitrail.train("digits", run, asked)
+        named.append(caught.value.problem.removeprefix(f"{run}{os.sep}").partition(":")[0])
+        assert not list(tmp_path.iterdir())
+        assert caught.value.hint.startswith(f"vitrail.train('digits', {str(run)!r}, ")
+        assert "resume=" not in caught.value.hint
+        allowed += 1
+    assert {"command.txt", "env.json", "data.json", "probe.json", "probe/model.safetensors"} < set(named)
+    left = allowed
+    with must_raise(RunError, "resume") as caught:
+        vitrail.train("digits", run, asked)
+    assert "resume='auto'" in caught.value.hint
+    left = 1_000_000
+    finished = vitrail.train("digits", run, vitrail.TrainOptions(resume="auto", verdicts=0))
+    assert finished.weights == json.loads((tuned() / "evaluation.json").read_text())["weights"]
 
 
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.soak), 7])

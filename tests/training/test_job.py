@@ -1,5 +1,6 @@
 """A whole training: what it leaves, and that it goes on from any end with the same bits."""
 
+import ast
 import json
 import os
 import shutil
@@ -166,7 +167,10 @@ def test_a_signal_stops_and_the_run_goes_on(tmp_path: Path, step: int, number: i
     with pytest.raises(Stopped) as caught:
         vitrail.train("digits", folder, options("digits"), ended_at(step, hit))
     assert caught.value.exit_code == 130
-    assert f"--out {folder} --resume auto" in caught.value.hint
+    call = ast.parse(caught.value.hint, mode="eval").body  # what is typed to go on
+    assert isinstance(call, ast.Call)
+    assert [ast.literal_eval(word) for word in call.args[:2]] == ["digits", str(folder)]
+    assert "resume='auto'" in ast.unparse(call.args[2])
     assert states(folder)
     assert (folder / "run.html").exists()
     assert not (folder / "evaluation.json").exists()

@@ -1,7 +1,9 @@
 """The run folder: refused when it exists, held by one process, and with every row once."""
 
+import errno
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -11,9 +13,9 @@ import pytest
 
 from tests.errors import must_raise
 from vitrail.errors import DataError, RunError, UsageError
-from vitrail.io import locked
+from vitrail.io import locked, write_file
 from vitrail.training import run
-from vitrail.training.run import RunFolder, default_folder, environment, open_folder, point_latest
+from vitrail.training.run import RunFolder, default_folder, environment, open_folder, point_latest, resumed
 
 
 def held(pid: int, host: str) -> str:
@@ -163,6 +165,33 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(OSError, match="no"):
         folder.write_json("a.json", {"x": 2})
     assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"x": "é"}
+
+
+def test_a_file_that_finds_no_room_says_what_it_wanted_and_leaves_what_there_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.txt"
+    write_file(file, "before")
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="1,234 bytes") as caught:
+        write_file(file, "x" * 1234)
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(file))
+    assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {"a.txt": "before"}
+
+
+def test_what_is_typed_to_go_on() -> None:
+    path = Path("my runs/x")
+    for typed, rest in (
+        ("vitrail train 'my photos' --epochs 3", ["--epochs", "3"]),
+        ("vitrail train 'my photos' --out 'my runs/x' --resume auto --lora 8", ["--lora", "8"]),
+        ("vitrail train 'my photos' --resume=never --out=elsewhere", []),
+    ):
+        words = ["vitrail", "train", "my photos", *rest, "--out", "my runs/x", "--resume", "auto"]
+        assert shlex.split(resumed(typed, path)) == words
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", '{"name": "x"}'])

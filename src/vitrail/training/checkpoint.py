@@ -12,8 +12,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from vitrail.errors import DataError, RunError
-from vitrail.io import WRITING, write_file
+from vitrail.errors import DataError
+from vitrail.io import WRITING, write_file, written
 from vitrail.training.loop import State
 
 MANIFEST = "state.json"
@@ -55,27 +53,12 @@ def save_state(state: State, folder: Path, extra: dict[str, Any]) -> Path:
     manifest["gradient_norm"] = float(state.gradient_norm)
     manifest["sha256"] = _manifest_hash(manifest)
     write_file(writing / MANIFEST, json.dumps(manifest, indent=1))
-    _sync(writing)
-    os.rename(writing, place)
-    _sync(folder)
+    with written(place):
+        _sync(writing)
+        os.rename(writing, place)
+        _sync(folder)
     _tidy(folder, place)
     return place
-
-
-@contextmanager
-def room(what: str, where: Path) -> Iterator[None]:
-    """Say what could not be saved, where there is no room for it, and how the run goes on.
-
-    Raises:
-        RunError: In the place of an `OSError`.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise RunError(
-            f"{what} cannot be saved in {where} ({error.strerror or error})",
-            "make room there, then the same command with --resume auto; the state before is whole",
-        ) from error
 
 
 def states(folder: Path) -> list[Path]:

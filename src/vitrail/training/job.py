@@ -18,7 +18,7 @@ from vitrail.pages.views import SidesView
 from vitrail.tasks import Result
 from vitrail.training.best import keep_if_best, load_best, spent, tidy
 from vitrail.training.budget import Budget
-from vitrail.training.checkpoint import load_state, room, save_state, states
+from vitrail.training.checkpoint import load_state, save_state, states
 from vitrail.training.contracts import guarded
 from vitrail.training.evaluate import evaluate_split, judged_by
 from vitrail.training.events import (
@@ -60,6 +60,7 @@ class Job:
         prepared: All that it needs.
         listen: Gets every event.
         command: What was typed.
+        again: What is typed to go on.
         began: When it was asked for, on `time.perf_counter`.
         spent: Seconds that the run took before, where it goes on.
         verdicts: Images whose explanations are tested at the end; None leaves it to the time that it takes.
@@ -69,6 +70,7 @@ class Job:
     prepared: Prepared
     listen: Listen
     command: str
+    again: str
     began: float
     spent: float = 0.0
     verdicts: int | None = None
@@ -233,8 +235,7 @@ class Job:
                 self._name_unreadable(self.prepared.data, self.prepared.validation)
                 seconds, waiting, images = 0.0, 0.0, 0
                 if self.prepared.halves is not None:
-                    with room(f"the network behind epoch {row['epoch']}", self.folder.best):
-                        keep_if_best(self.folder, state.kept, row, self.prepared.model.task.metric)
+                    keep_if_best(self.folder, state.kept, row, self.prepared.model.task.metric)
                 self.folder.append_metrics(row)
                 self.listen(EpochScored(row))
                 self._watch(event, schedule)
@@ -246,7 +247,7 @@ class Job:
                 self._save(state)
                 write_page(self.folder, self.prepared, "stopped")
                 problem = f"stopped at step {state.step}; everything is saved in {self.folder.path}"
-                raise Stopped(problem, f"the same command with --out {self.folder.path} --resume auto")
+                raise Stopped(problem, self.again)
             if isinstance(event, EpochDone) and self._spent(schedule):
                 return
 
@@ -306,8 +307,7 @@ class Job:
             "threads": torch.get_num_threads(),
             "seconds": self.spent + time.perf_counter() - self.began,
         }
-        with room(f"step {state.step}", self.folder.resume):
-            save_state(state, self.folder.resume, extra)
+        save_state(state, self.folder.resume, extra)
         if self.prepared.halves is not None:
             tidy(self.folder, self.prepared.model.task.metric)
         self.saved = time.perf_counter()

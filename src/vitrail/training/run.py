@@ -14,16 +14,20 @@ import json
 import os
 import platform
 import re
+import shlex
+import shutil
 import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from vitrail.errors import DataError, UsageError
-from vitrail.io import read_json, to_json, write_file
+from vitrail.errors import DataError, RunError, UsageError
+from vitrail.io import FULL, WRITING, append_line, read_json, to_json, write_file
 
 # what is written before the first step; the last makes it a run
 BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "config.yaml"}
@@ -118,13 +122,11 @@ class RunFolder:
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """One more line of metrics."""
-        with open(self.metrics, "a", encoding="utf-8") as handle:
-            handle.write(to_json(row, indent=None))
+        append_line(self.metrics, to_json(row, indent=None).rstrip("\n"))
 
     def append_log(self, text: str) -> None:
         """One more line of the log, with its time."""
-        with open(self.path / "log.txt", "a", encoding="utf-8") as handle:
-            handle.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+        append_line(self.path / "log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}")
 
     def metrics_bytes(self) -> int:
         """Length of the metrics, so that a resumed run can cut off what was written after its state."""
@@ -169,15 +171,65 @@ def open_folder(path: Path, resume: bool) -> tuple[RunFolder, bool]:
             raise UsageError(f"{path} exists already", f"--resume auto to go on with it, or another --out than {path}")
         if folder.config.is_file():
             return folder, True
-        names = {each.name.removesuffix(".writing") for each in path.iterdir()} if path.is_dir() else set()
+        names = {each.name.removesuffix(WRITING) for each in path.iterdir()} if path.is_dir() else set()
         if "lock" not in names or not names <= BEGINNING:
             raise UsageError(f"{path} exists and holds no run (no config.yaml)", "another --out")
         return folder, False
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        if error.errno in FULL:
+            raise
         raise UsageError(f"{path} cannot be made ({error.strerror})", "another --out") from error
     return folder, False
+
+
+@contextmanager
+def beginning(folder: RunFolder) -> Iterator[None]:
+    """Of a run that ends before it has begun nothing stays behind; to be held with its lock."""
+    try:
+        yield
+    finally:
+        written = [] if folder.config.is_file() else list(folder.path.iterdir())
+        if {each.name.removesuffix(WRITING) for each in written} <= BEGINNING:
+            for each in written:
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
+
+
+@contextmanager
+def saving(path: Path, anew: str, again: str) -> Iterator[None]:
+    """What cannot be written into a run says how it goes on; an empty folder does not stay behind.
+
+    Args:
+        path: Its folder, which may not be there yet.
+        anew: What is typed to begin it once more.
+        again: What is typed to go on with it.
+
+    Raises:
+        RunError: A file of the run cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not Path(str(error.filename)).is_relative_to(path):  # of something else
+            raise
+        why = "when there is room for it" if error.errno in FULL else "when it can be written"
+        hint = f"{again if RunFolder(path).config.is_file() else anew}  # {why}"
+        raise RunError(f"{error.filename}: {error.strerror}", hint) from error
+    finally:
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+
+
+def resumed(command: str, path: Path) -> str:
+    """A command as it was typed, so that it goes on with the run in a folder."""
+    words, kept = iter(shlex.split(command)), list[str]()
+    for word in words:
+        if word in ("--out", "--resume"):
+            next(words, None)
+        elif not word.startswith(("--out=", "--resume=")):
+            kept.append(word)
+    return shlex.join([*kept, "--out", str(path), "--resume", "auto"])
 
 
 def point_latest(folder: Path) -> None:

@@ -28,7 +28,7 @@ from vitrail.training.events import Finished, Listen
 from vitrail.training.job import Job
 from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.plan import Plan, plan_of
-from vitrail.training.run import RunFolder, default_folder, open_folder
+from vitrail.training.run import RunFolder, beginning, default_folder, open_folder, resumed, saving
 from vitrail.training.settings import read_given
 from vitrail.training.setup import new_run, resume_run
 
@@ -113,12 +113,7 @@ def distill(
         RunError: If the training fails (a loss that is not finite).
         Stopped: After Ctrl-C or SIGTERM; the same call with resume="auto" goes on.
     """
-    said = _said(told, classes)
-    request = _request(teacher, options, said)
-    words = [repr(data), repr(request.teacher) if request.handed is None else "vitrail.Teacher(...)"]
-    words += [repr(None if out is None else str(out)), f"vitrail.{typed(options)}"]
-    words += [f"{name}={value!r}" for name, value in said.items()]
-    command = command or python_call("distill", words, {})
+    request = _request(teacher, options, _said(told, classes))
     return _run(Asked(data=data, options=options, request=request), out, listen, command)
 
 
@@ -196,12 +191,23 @@ def _run(asked: Asked, out: str | Path | None, listen: Listen, command: str) -> 
     else:
         folder, going_on = RunFolder(path), False
     prepared = resume_run(folder, asked, listen) if going_on else new_run(asked, listen)
-    folder, _ = open_folder(path, options.resume == "auto")
-    words = [repr(data), repr(str(path)), f"vitrail.{typed(options)}"]
-    command = command or python_call("train", words, asked.own.names())
-    try:
-        with locked(folder.path, folder.path / "lock"), threads_set(prepared.settings.execution.threads):
-            return Job(folder, prepared, listen, command, asked.began, verdicts=options.verdicts).run(going_on)
-    finally:
-        if not any(path.iterdir()):  # stopped before anything was written
-            path.rmdir()
+    if command.startswith("vitrail "):
+        again = resumed(command, path)
+    else:
+        again = _call(asked, path, replace(options, resume="auto"))
+    command = command or _call(asked, path, options)
+    with saving(path, command, again), threads_set(prepared.settings.execution.threads):
+        folder, _ = open_folder(path, options.resume == "auto")
+        with locked(folder.path, folder.path / "lock"), beginning(folder):
+            return Job(folder, prepared, listen, command, again, asked.began, verdicts=options.verdicts).run(going_on)
+
+
+def _call(asked: Asked, path: Path, options: TrainOptions) -> str:
+    """The call in Python that asks for this, with these options."""
+    request, words = asked.request, [repr(asked.data), repr(str(path)), f"vitrail.{typed(options)}"]
+    said = {"told": dict(asked.told)}
+    if request is not None:
+        words.insert(1, repr(request.teacher) if request.handed is None else "vitrail.Teacher(...)")
+        said = {"told": dict(request.told), "classes": tuple(request.classes)}
+    words += [f"{name}={value!r}" for name, value in said.items() if value]
+    return python_call("train" if request is None else "distill", words, asked.own.names())
