@@ -158,7 +158,7 @@ class Bench:
         with torch.cuda.graph(graph):
             logits = read()
 
-        def replay() -> Tensor:
+        def replay(keeps: Any = read) -> Tensor:  # the weights: a graph holds their addresses alone
             images.copy_(given)
             graph.replay()
             return logits

@@ -1,7 +1,8 @@
 """Recipes from scratch, and what earns its place in them: `python -m benchmarks.recipes OUT digits few-photos:PHOTOS`.
 
 Each recipe as it is, and beside it a *plain* run (no mixup, no augmentation, no label smoothing) with one of the three
-added at a time. Contestants run in turn, seed by seed, each as `vitrail train` in a process of its own with one thread.
+added at a time. Contestants run in turn, seed by seed, each as `vitrail train` in a process of its own with one thread
+in fp32.
 A line a run goes to OUT/runs.jsonl; what has a line is not run again, so a killed benchmark goes on.
 """
 
@@ -49,7 +50,7 @@ def run(recipe: str, data: str, change: str, augmentation: dict[str, Any], seed:
     changes = folder.with_suffix(".yaml")
     changes.write_text(yaml.safe_dump({"augmentation": augmentation} if augmentation else {}))
     command = [sys.executable, "-m", "vitrail", "train", data, "--recipe", recipe, "--out", str(folder)]
-    command += ["--seed", str(seed), "--threads", "1", "--json"]
+    command += ["--seed", str(seed), "--threads", "1", "--precision", "fp32", "--json"]
     command += ["--data-root", str(mnist_root())] if data in FROM_MNIST else []
     command += ["--config", str(changes)] if augmentation else []
     began, load = time.perf_counter(), os.getloadavg()[0]

@@ -66,8 +66,11 @@ def resolve(asked: Asked, dataset: Dataset, task: Task, source: Model | None = N
     refuse_idle(options, task, recipe.kind)
     values = _from_recipe(recipe, name, channels, task, inputs)
     if source is not None:
+        initial = initial_of(source, asked)
         values |= _from_source(source, recipe)
-        values = laid_over(values, given) | {"initial": initial_of(source, asked)}
+        if initial["probe"]:  # which looks at images once, as an evaluation does
+            values["augmentation"] = asdict(Augmentation())
+        values = laid_over(values, given) | {"initial": initial}
     else:
         values = resized(values, given.get("network", {}).get("image_size"))
         values = resized(laid_over(values, given), options.image_size)

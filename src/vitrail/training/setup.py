@@ -228,12 +228,13 @@ def _check_time(prepared: Prepared, network: ViT, began: float) -> None:
 def _probed(prepared: Prepared, network: ViT, listen: Listen) -> Prepared:
     """The same, whose network's head is the probe's, and what that is worth in a sentence."""
     listen("computing features, for a linear probe")
-    samples, model = prepared.dataset.train, prepared.model
-    train = batches_of(model, samples, prepared.settings.execution.workers)
+    train, settings = prepared.data, prepared.settings
+    if settings.augmentation.crops:  # else images are read as an evaluation sees them
+        train = batches_of(prepared.model, prepared.dataset.train, settings.execution.workers)
     found = probe(network, train, prepared.validation)
     words = [percent(share) for share in (found.neighbours, found.accuracy)]
     said = f"{NEIGHBOURS}-NN {words[0]}, linear probe {words[1]} of {counted(found.images, 'validation image')}"
-    goal = "" if prepared.settings.initial is None or prepared.settings.initial.probe else ": tuning has to beat that"
+    goal = "" if settings.initial is None or settings.initial.probe else ": tuning has to beat that"
     return replace(prepared, probed=found, notes=(*prepared.notes, f"{said}{goal}"))
 
 
