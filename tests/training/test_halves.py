@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import vitrail
 from tests.errors import must_raise
 from tests.photographs import make_photographs
-from tests.runs import once, stored
+from tests.runs import once, stamps, stored
 from tests.training.tiny import (
     AGAIN,
     Killed,
@@ -216,6 +217,47 @@ def test_more_epochs_go_on_where_patience_ended(tmp_path: Path) -> None:
     best_row = best_of(history, ACCURACY)
     assert best_row is not None
     assert stored(run)["best"]["epoch"] == best_row["epoch"]
+
+
+def test_patience_comes_with_more_epochs_of_a_finished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cuts validation from there on, chooses among the new epochs alone, and a kill changes no bit of it."""
+    plain, more = asked(epochs=2, patience=None), vitrail.TrainOptions(resume="auto", epochs=30, patience=2)
+    first = vitrail.train(str(photographs()), tmp_path / "first", plain).folder
+    assert "chosen_on" not in stored(first)
+    killed = shutil.copytree(first, tmp_path / "killed")
+    finished = vitrail.train(str(photographs()), first, more)
+    found, history, data = stored(first), rows(first), json.loads((first / "data.json").read_text())
+    assert [row.get("scored_on") for row in history[:3]] == [None, None, "choose"]
+    assert 2 + 2 < len(history) < 30, "patience ended it"
+    best = best_of(history[2:], ACCURACY)
+    assert best is not None
+    assert found["best"]["epoch"] == best["epoch"] > 2
+    assert (found["split"], found["images"]) == ("calibrate", data["halves"]["calibrate"])
+    assert found["chosen_on"] == {"split": "choose", "images": data["halves"]["choose"]}
+    assert vitrail.evaluate(first).to_dict().items() <= found.items()
+    assert yaml.safe_load((first / "config.yaml").read_text())["optimization"]["patience"] == 2
+    saved(monkeypatch, often=True)
+    with pytest.raises(Killed):
+        vitrail.train(str(photographs()), killed, more, ended_at(history[3]["step"], die))
+    assert vitrail.train(str(photographs()), killed, AGAIN).weights == finished.weights  # as it has stored by then
+    assert stored(killed)["best"] == found["best"]
+
+
+def test_patience_that_would_change_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a finished run without more epochs, what is to be typed names both; and one that is not finished stays."""
+    before = stamps(patient())
+    with must_raise(UsageError, "--patience 5") as caught:
+        vitrail.train(str(photographs()), patient(), vitrail.TrainOptions(resume="auto", patience=5))
+    assert caught.value.hint == "--epochs 60 --patience 5"
+    with must_raise(UsageError, "--patience"):
+        vitrail.train(str(photographs()), patient(), vitrail.TrainOptions(resume="auto", epochs=40, patience=0))
+    assert stamps(patient()) == before
+    saved(monkeypatch, often=True)
+    with pytest.raises(Killed):
+        vitrail.train(str(photographs()), tmp_path / "run", asked(), ended_at(4, die))
+    (tmp_path / "run" / "lock").unlink(missing_ok=True)
+    with must_raise(UsageError, "patience: 2 -> 3"):
+        vitrail.train(str(photographs()), tmp_path / "run", vitrail.TrainOptions(resume="auto", epochs=30, patience=3))
 
 
 @pytest.mark.parametrize("kind", ["sort-digits", "student", "max-time"])

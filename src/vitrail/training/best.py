@@ -35,8 +35,12 @@ def worth(row: Row, metric: Metric) -> tuple[float, float]:
 
 
 def best_of(history: Sequence[Row], metric: Metric) -> Row | None:
-    """The best of the epochs, of equals the first; None where there is none."""
-    return max(history, key=lambda row: (worth(row, metric), -row["epoch"]), default=None)
+    """The best of the epochs, of equals the first; None where there is none.
+
+    Where a run began to choose on its way, epochs before that were scored on other samples, and are not compared.
+    """
+    comparable = [row for row in history if "scored_on" in row] or history
+    return max(comparable, key=lambda row: (worth(row, metric), -row["epoch"]), default=None)
 
 
 def spent(history: Sequence[Row], metric: Metric, patience: int, since: int = 0) -> bool:

@@ -17,7 +17,7 @@ from vitrail.pages.run_page import write_run_page
 from vitrail.pages.views import Example, RunView, SidesView
 from vitrail.tasks import Metric, Result
 from vitrail.training.halves import halved
-from vitrail.training.loop import StepDone
+from vitrail.training.loop import StepDone, steps_per_epoch
 from vitrail.training.optimizer import parameter_rules, rates_words
 from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import document_figure
@@ -117,6 +117,23 @@ def stop_signals() -> Iterator[StopRequest]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def started_of(folder: Path, prepared: Prepared, step: int, end: int) -> Started:
+    """What is told of a training that stands at a step and ends behind another."""
+    per_epoch = steps_per_epoch(len(prepared.data), prepared.settings.optimization)
+    return Started(
+        folder=folder,
+        images=len(prepared.data),
+        steps_per_epoch=per_epoch,
+        epochs=-(-end // per_epoch),
+        steps=end,
+        step=step,
+        seconds=max(0, end - step) * prepared.step_seconds,
+        unit=prepared.unit,
+        metric=prepared.model.task.metric,
+        scored=prepared.scored[0].split,
+    )
 
 
 def write_page(

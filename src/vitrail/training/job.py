@@ -26,9 +26,9 @@ from vitrail.training.events import (
     Finished,
     Listen,
     Rescheduled,
-    Started,
     Stopped,
     StopRequest,
+    started_of,
     stop_signals,
     write_page,
 )
@@ -141,8 +141,21 @@ class Job:
             more = choices.epochs * per_epoch - state.step
             phase = extension(choices, state.step, more) if budget is None else budget.plan(choices, state.step)
             self._change(schedule, phase)
-            self.folder.write_text("config.yaml", settings_to_yaml(self.prepared.settings))
+        if former is not None:
+            self._settle(former, schedule.phases[-1].first)
         return schedule
+
+    def _settle(self, former: Settings, step: int) -> None:
+        """From this step on a finished run goes on with settings of its own; they are written before it is taken."""
+        halves, patience = self.prepared.halves, self.prepared.settings.optimization.patience
+        if patience != former.optimization.patience:
+            self._say(f"patience from step {step} on: {former.optimization.patience} -> {patience} epochs")
+        if halves is not None and not former.chooses:
+            note = f"from step {step} on {halves.note}; epochs before it were scored on all, and are not chosen from"
+            self._say(note)
+            self.prepared = replace(self.prepared, notes=(*self.prepared.notes, note))
+        self._write_data()
+        self.folder.write_text("config.yaml", settings_to_yaml(self.prepared.settings))
 
     def _change(self, schedule: Schedule, phase: Phase) -> None:
         """One more phase: written before its first step, so that this run takes the same steps whatever happens."""
@@ -187,21 +200,8 @@ class Job:
 
     def _announce(self, state: State, schedule: Schedule) -> None:
         """Say how long the rest will take, from timed steps."""
-        prepared, end = self.prepared, state.step if self._spent(schedule) else schedule.end
-        per_epoch, seconds = steps_per_epoch(len(prepared.data), prepared.settings.optimization), prepared.step_seconds
-        started = Started(
-            folder=self.folder.path,
-            images=len(prepared.data),
-            steps_per_epoch=per_epoch,
-            epochs=-(-end // per_epoch),
-            steps=end,
-            step=state.step,
-            seconds=max(0, end - state.step) * seconds,
-            unit=prepared.unit,
-            metric=prepared.model.task.metric,
-            scored=prepared.scored[0].split,
-        )
-        self.listen(started)
+        end = state.step if self._spent(schedule) else schedule.end
+        self.listen(started_of(self.folder.path, self.prepared, state.step, end))
 
     def _follow(
         self,

@@ -48,7 +48,14 @@ from vitrail.training.resolve import check_same, longest_read, refuse_idle_data,
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import Settings, image_config, read_yaml, settings_from_dict
 from vitrail.training.tuning.candidates import AUTO, with_source
-from vitrail.training.tuning.initial import check_begun, freeze_or_adapt, open_source, rate_for, start_network
+from vitrail.training.tuning.initial import (
+    check_begun,
+    check_keeps,
+    freeze_or_adapt,
+    open_source,
+    rate_for,
+    start_network,
+)
 from vitrail.training.tuning.probe import probe
 
 FEW = 16  # images that are timed to say how long a probe takes
@@ -192,14 +199,27 @@ def resume_run(folder: RunFolder, asked: Asked, listen: Listen) -> Prepared:
 
 
 def raised(folder: RunFolder, settings: Settings, options: TrainOptions) -> Settings:
-    """The settings of a finished run that is asked for more epochs, or for more time."""
+    """The settings of a finished run that is asked for more epochs, or for more time; with that, for other patience.
+
+    Raises:
+        UsageError: Other patience alone, of which nothing would come.
+    """
     choices = settings.optimization
     epochs, limit = max(choices.epochs, options.epochs or 0), choices.max_time
     if options.max_time is not None and limit:
         limit = max(limit, seconds_of(options.max_time))
     if not folder.evaluation.is_file():
         return settings
-    return replace(settings, optimization=replace(choices, epochs=epochs, max_time=limit))
+    wanted = replace(settings, optimization=replace(choices, epochs=epochs, max_time=limit))
+    if options.patience in (None, choices.patience):
+        return wanted
+    if wanted == settings:
+        change = f"patience: {choices.patience} -> {options.patience}"
+        problem = f"{folder.path} was started with other options: {change}; it is finished, and no epoch is left"
+        raise UsageError(problem, f"--epochs {2 * epochs} --patience {options.patience}")
+    wanted = replace(wanted, optimization=replace(wanted.optimization, patience=options.patience))
+    check_keeps(options, wanted)
+    return wanted
 
 
 def _started(source: Model, settings: Settings) -> ViT:
