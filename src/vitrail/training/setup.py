@@ -211,7 +211,7 @@ def raised(folder: RunFolder, settings: Settings, options: TrainOptions) -> Sett
     if not folder.evaluation.is_file():
         return settings
     wanted = replace(settings, optimization=replace(choices, epochs=epochs, max_time=limit))
-    if options.patience in (None, choices.patience):
+    if options.patience is None or options.patience == choices.patience:
         return wanted
     if wanted == settings:
         change = f"patience: {choices.patience} -> {options.patience}"
