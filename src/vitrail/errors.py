@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 INTERRUPTED = 130  # the exit code of a command that Ctrl-C ended
 LONGEST = 2000  # characters of a line
+MODEL = "--model MODEL"  # in a hint: for which the command line has the name that was typed
 COMMAND_LINE = "; on the command line "  # in a hint: before it what is said in Python, behind it what is typed
 
 
@@ -70,9 +71,9 @@ def some_of(names: Sequence[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that looks most like `name`, or None when none is close."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+def nearest(name: str, known: Iterable[str], least: float = 0.5) -> str | None:
+    """The known name that looks most like `name`, or None when none is so close (1 for the same, 0 for no letter)."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=least)
     return close[0] if close else None
 
 

@@ -4,9 +4,10 @@ import errno
 import json
 import math
 import os
+import shlex
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,19 @@ def _alive(pid: int) -> bool:
     except OSError:
         return True
     return pid != os.getpid()
+
+
+def free_name(path: Path, taken: Callable[[Path], bool] = Path.exists) -> Path:
+    """The path, or the first with a number behind its name that is not taken."""
+    free, number = path, 2
+    while taken(free):
+        free, number = path.with_stem(f"{path.stem}-{number}"), number + 1
+    return free
+
+
+def other_out(path: Path) -> str:
+    """What is typed so that nothing is written over this path."""
+    return shlex.join(["--out", str(free_name(path))])
 
 
 def user_cache() -> Path:

@@ -50,11 +50,16 @@ def test_names_are_known() -> None:
 
 def test_names_and_paths_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "photos").mkdir()
+    (tmp_path / "opt").mkdir()
     with pytest.raises(DataError) as caught:
         read(str(tmp_path / "photo"))
     assert caught.value.hint == str(tmp_path / "photos")
-    with pytest.raises(DataError):
+    with pytest.raises(DataError) as caught:
         read(str(tmp_path / "a" / "b"))
+    assert caught.value.hint == f"ls {tmp_path}"  # the nearest that is there
+    with pytest.raises(DataError) as caught:
+        read(str(tmp_path / "nope"))
+    assert caught.value.hint == f"ls {tmp_path}"
     monkeypatch.chdir(tmp_path)
     for wrong, right in (("minst", "mnist"), ("fashion_mnist", "fashion-mnist"), ("Digits", "digits")):
         with pytest.raises(UsageError) as usage:
@@ -63,7 +68,8 @@ def test_names_and_paths_that_are_not_there(tmp_path: Path, monkeypatch: pytest.
         assert usage.value.exit_code == 2
     with pytest.raises(UsageError) as usage:
         read("zzzz")
-    assert all(name in usage.value.hint for name in NAMED)
+    assert all(name in usage.value.problem for name in NAMED)
+    assert usage.value.hint == "ls"
     with pytest.raises(DataError) as caught:
         read("photoz")
     assert caught.value.hint == "photos"

@@ -1,6 +1,7 @@
 """The nearest images: against scikit-learn and a plain loop, by whatever way the features come."""
 
 import json
+import shlex
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -92,6 +93,15 @@ def test_features_of_another_model_are_refused(photos: Path, tmp_path: Path) -> 
         for asked, known in ((folder, out), (out, folder)):
             with must_raise(DataError, named="x.npz"):
                 vitrail.similar(asked, known, other)
+    vitrail.save(model_of(seed=1), tmp_path / "my model")
+    words = ["similar", folder, out, "--model", tmp_path / "my model", "--count", "1", "--out", tmp_path / "page.html"]
+    refused = call(*words)
+    assert refused.code == 3
+    typed = shlex.split(refused.hint)  # as it stands, with what was typed; and what it writes serves
+    assert call(*typed[1:]).code == 0
+    words[2] = typed[typed.index("--out") + 1]
+    assert words[2] == str(tmp_path / "x-2.npz")
+    assert call(*words).code == 0
     content = bytearray(out.read_bytes())
     content[len(content) // 3] ^= 255
     (tmp_path / "y.npz").write_bytes(bytes(content))

@@ -35,8 +35,9 @@ def test_a_folder_that_holds_anything_is_refused(tmp_path: Path, name: str) -> N
     (tmp_path / name).write_text("x")
     with pytest.raises(UsageError, match="exists already") as caught:
         open_folder(tmp_path, resume=False)
-    assert "--resume auto" in caught.value.hint
-    if name == "config.yaml":
+    resumed = name == "config.yaml"
+    assert caught.value.hint == ("--resume auto" if resumed else f"--out {tmp_path}-2")
+    if resumed:
         assert open_folder(tmp_path, resume=True) == (RunFolder(tmp_path), True)
         return
     with pytest.raises(UsageError, match="holds no run"):

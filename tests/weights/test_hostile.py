@@ -1,6 +1,7 @@
 """Files of weights from strangers: each is read, or refused in one line, and nothing else happens."""
 
 import os
+import shlex
 import socket
 import struct
 from pathlib import Path
@@ -19,6 +20,7 @@ from vitrail.errors import DataError, VitrailError
 from vitrail.model import loading
 from vitrail.weights import files
 from vitrail.weights.files import read_weights
+from vitrail.weights.kinds import another_copy
 
 pytestmark = pytest.mark.usefixtures("as_a_user", "own_cache")
 
@@ -113,6 +115,21 @@ def test_damaged_safetensors_files(tmp_path: Path) -> None:
 
 
 # ---- sizes, before memory is taken
+
+
+def test_another_copy_comes_from_where_the_damaged_one_did(tmp_path: Path) -> None:
+    """A hub's is fetched once more; any other is held against what its publisher states."""
+    hub = tmp_path / "hub" / "models--some--vit-b" / "snapshots" / "1" / "model.safetensors"
+    for file, typed in ((tmp_path / "my file.npz", "sha256sum"), (hub, "hf download some/vit-b")):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"damaged")
+        with must_raise(DataError, file.name) as caught:
+            read_weights(file)
+        assert caught.value.hint.startswith(typed)
+    assert shlex.split(another_copy(tmp_path / "my file.npz"), comments=True) == [
+        "sha256sum",
+        f"{tmp_path}/my file.npz",
+    ]
 
 
 def test_a_file_larger_than_memory_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

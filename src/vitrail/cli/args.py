@@ -104,15 +104,13 @@ class Distill(Told, DistillOptions):
         if not self.data and self.config is None:
             raise UsageError("no data given: what should be learnt?", "vitrail distill digits --teacher runs/latest")
         if not self.teacher:
-            raise UsageError(
-                "no teacher given", "--teacher with a run folder, timm:NAME or a file of weights; or vitrail train"
-            )
+            raise UsageError("no teacher given", "--teacher runs/latest")
         _check_resume(self.resume, self.out)
 
 
 def _check_resume(resume: str, out: Path | None) -> None:
     if resume == "auto" and out is None:
-        raise UsageError("--resume auto needs the run to go on with", "--out with the folder of the run")
+        raise UsageError("--resume auto needs the run to go on with", "--out runs/latest")
 
 
 RUN = (

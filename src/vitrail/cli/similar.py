@@ -11,6 +11,7 @@ from vitrail.cli.weights import typed_hints
 from vitrail.errors import UsageError
 from vitrail.features.passes import BATCH
 from vitrail.features.similar import Similar as Found, similar
+from vitrail.io import free_name, other_out
 from vitrail.pages.html import is_page
 from vitrail.pages.similar_page import KIND, write_similar_page
 
@@ -58,19 +59,11 @@ def _page_at(out: Path | None) -> Path:
         UsageError: That place is taken, or its ending is that of another kind of file.
     """
     if out is None:
-        return _free(Path("similar.html"))
+        return free_name(Path("similar.html"))
     if out.is_dir():
-        return _free(out / "similar.html")
+        return free_name(out / "similar.html")
     if out.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"neighbours are shown on an HTML page, not {out}", f"--out {out.with_suffix('.html')}")
     if out.exists() and not is_page(out.read_text(encoding="utf-8", errors="replace"), KIND):
-        raise UsageError(f"{out} exists and is no page of neighbours by vitrail", f"--out {_free(out)}")
+        raise UsageError(f"{out} exists and is no page of neighbours by vitrail", other_out(out))
     return out
-
-
-def _free(page: Path) -> Path:
-    """The page, or the first with a number that does not exist."""
-    free, number = page, 2
-    while free.exists():
-        free, number = page.with_stem(f"{page.stem}-{number}"), number + 1
-    return free

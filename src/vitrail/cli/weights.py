@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from vitrail.cli.args import Told, Weights
 from vitrail.cli.output import warn
 from vitrail.data import readers
 from vitrail.data.decode import open_picture
-from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError
+from vitrail.errors import COMMAND_LINE, MODEL, DataError, UsageError, VitrailError
 from vitrail.model import Model, load
 from vitrail.model.foreign import Unstated
 from vitrail.model.sureness import HALF, MOST, Sureness, likeliest, spread, sureness
@@ -30,6 +31,8 @@ def typed_hints(typed: Told) -> Iterator[None]:
         yield
     except VitrailError as error:
         hint = error.hint.partition(COMMAND_LINE)[2]
+        if not hint and MODEL in error.hint:
+            hint = error.hint.replace(MODEL, shlex.join(["--model", getattr(typed, "model", "MODEL")]))
         if not hint:
             raise
         if new := re.match(r"--told (\S*[^\s,])", hint):

@@ -7,6 +7,7 @@ many are there, what is the name of one, what does it look like. Labels live bes
 import abc
 import hashlib
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,11 @@ class Images(abc.ABC):
     @abc.abstractmethod
     def digest(self) -> bytes:
         """A short hash that changes when an image is added, removed, renamed or (in size or pixels) changed."""
+
+
+def look_at(images: Images) -> str:
+    """What is typed to see what images are that cannot be read: where the first of them lies."""
+    return f"ls -l {shlex.quote(str(images.paths[0]))}" if isinstance(images, FileImages) else "vitrail doctor"
 
 
 @final

@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import torch
 from jaxtyping import Int64
 from numpy.typing import NDArray
 
-from vitrail.data.images import FileImages, Images
+from vitrail.data.images import FileImages, Images, look_at
 from vitrail.data.loader import Loader, StreamedLoader, open_loader
 from vitrail.errors import COMMAND_LINE, DataError, RunError, UsageError, VitrailError, counted
 from vitrail.features.file import FORMAT, WORDS, FeatureSet, check_ending, read_about, read_features, write_features
@@ -182,7 +183,9 @@ def _check_space(target: Path, count: int, columns: dict[str, list[int]]) -> Non
     wanted, free = 2 * 4 * numbers * count - beside, shutil.disk_usage(there).free
     if wanted > free:
         problem = f"{target} takes {wanted / 1e9:.3g} GB while it is made, and {there} has {free / 1e9:.3g} GB free"
-        raise RunError(problem, "--out on another disk" + (", or leave --patches out" if "patches" in columns else ""))
+        raise RunError(
+            problem, "leave --patches out" if "patches" in columns else "df -h  # and --out where there is room"
+        )
 
 
 @contextmanager
@@ -195,9 +198,11 @@ def _writing(target: Path | None) -> Iterator[None]:
             raise
         problem = f"{target} cannot be written: {error.strerror or error}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            hint = f"the same command again, with more space: what is done is kept in {folder_of(target)}"
-            raise RunError(problem, hint) from error
-        raise UsageError(problem, "--out with a file in a folder of yours") from error
+            kept = f"the same command again goes on behind what is kept in {folder_of(target)}"
+            raise RunError(
+                problem, f"{shlex.join(['df', '-h', str(target.parent)])}  # with room there, {kept}"
+            ) from error
+        raise UsageError(problem, f"--out {shlex.quote(str(Path.home() / target.name))}") from error
 
 
 @contextmanager
@@ -275,7 +280,8 @@ def _together(
     unreadable = [line for number in splits for line in done[number][1]]
     if not full:
         parts.remove()
-        raise DataError(f"none of {counted(len(listed), 'image')} can be read: {unreadable[0]}", "other images")
+        first = look_at(listed.images(next(iter(listed.splits))))
+        raise DataError(f"none of {counted(len(listed), 'image')} can be read: {unreadable[0]}", first)
     labels = {split: listed.labels(split) for split in listed.splits}
     labelled = all(named is not None for named in labels.values())
 

@@ -12,6 +12,7 @@ import importlib.util
 import json
 import math
 import os
+import shlex
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import MODEL as MADE_BY, DataError, UsageError
+from vitrail.features.parts import other_name
 from vitrail.features.poolings import PATCHES
 from vitrail.io import WRITING, to_json
 
@@ -178,7 +180,7 @@ def read_about(path: Path) -> dict[str, Any]:
         UsageError: What reads it is missing.
     """
     check_ending(path)
-    other = DataError(f"{path} holds no features that vitrail wrote", f"vitrail embed DATA --model M --out {path}")
+    other = DataError(f"{path} holds no features that vitrail wrote", "vitrail embed --help")
     try:
         if path.suffix == NPZ:
             with np.load(path, allow_pickle=False) as arrays:
@@ -243,7 +245,7 @@ def _read_parquet(path: Path, names: list[str]) -> dict[str, NDArray[Any]]:
 
 def _damaged(path: Path, error: Exception) -> DataError:
     words = str(error).partition("\n")[0]
-    return DataError(f"{path} is damaged ({words})", f"remove it, then vitrail embed DATA --model M --out {path}")
+    return DataError(f"{path} is damaged ({words})", f"{shlex.join(['rm', str(path)])}  # then vitrail embed again")
 
 
 def check_same_model(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
@@ -261,5 +263,6 @@ def check_same_model(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, A
         if theirs.get(name) != ours[name]:
             told = f"{name} {theirs.get(name)}, and not {ours[name]}" if name == "weights" else f"another {name}"
             problem = f"{path} holds features of another model: {told}"
-            hint = f"--model with the one that made it; or vitrail embed {theirs.get('data')} --model with this one"
-            raise DataError(problem, hint)
+            root = ["--data-root", str(theirs["data_root"])] if theirs.get("data_root") else []
+            words = shlex.join(["vitrail", "embed", str(theirs.get("data")), *root, "--out", str(other_name(path))])
+            raise DataError(problem, f"{words} {MADE_BY}")

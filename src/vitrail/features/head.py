@@ -41,7 +41,7 @@ def heads_of(network: ViT) -> list[nn.Linear]:
     maps = [[part for part in head.modules() if isinstance(part, nn.Linear)] for head in heads]
     if any(len(own) != 1 for own in maps):
         problem = f"a linear probe is fitted into a head with one linear map, got {type(network.head).__name__}"
-        raise UsageError(problem, "--init with a network of one linear head")
+        raise UsageError(problem, "--init auto")
     return [own[0] for own in maps]
 
 

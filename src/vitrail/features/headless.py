@@ -1,10 +1,12 @@
 """A model that describes images by what its head reads, so that likeness by it can be explained."""
 
 import copy
+import shlex
 from dataclasses import replace
 
 from torch import nn
 
+from vitrail.data.columns import Classes
 from vitrail.errors import UsageError
 from vitrail.features.poolings import check_network, numbers_read
 from vitrail.model import Model
@@ -26,7 +28,8 @@ def headless(model: Model) -> Model:
     count, width = numbers_read(network), network.config.width
     if count != width:
         problem = f"the head reads {count} numbers of an image, and only the {width} of a token can be explained"
-        raise UsageError(problem, "--target with a class")
+        first = model.output.names[0] if isinstance(model.output, Classes) else "0"
+        raise UsageError(problem, f"--target {shlex.quote(first)}")
     bare = copy.copy(network)
     bare._modules = {**network._modules, "head": nn.Identity().eval(), "head_dist": None}
     bare.config = replace(network.config, classes=0)

@@ -62,11 +62,11 @@ def check_splits(model: Model, held_out: Split, count: int) -> None:
         raise UsageError(f"neighbours must be at least 1, got {count}", "--neighbours 5")
     if not isinstance(model.output, Classes):
         problem = f"neighbours vote for classes, and the task {model.task.name} has none"
-        raise UsageError(problem, "the same without --neighbours")
+        raise UsageError(problem, "leave --neighbours out")
     check_network(model.network)
     if held_out.split not in ("test", "validation"):
         problem = f"neighbours are training images of held-out ones, and {held_out.name} is asked as '{held_out.split}'"
-        raise UsageError(problem, "data with train and val or test; or the same without --neighbours")
+        raise UsageError(problem, "leave --neighbours out")
 
 
 def _with_labels(model: Model, found: FeatureSet, name: str) -> Features:

@@ -5,6 +5,7 @@ Whatever a reader opens; also a folder of images that nothing sorts, and a singl
 
 import hashlib
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,7 +93,9 @@ def list_images(data: str | Path, data_root: str | Path | None = None, split: st
         folder = path if path.is_dir() else path.parent
         files = image_files(path) if path.is_dir() else [path]
         if not files:
-            raise DataError(f"{what} holds no image", f"a folder with {', '.join(EXTENSIONS)} files")
+            raise DataError(
+                f"{what} holds no image", f"ls -A {shlex.quote(what)}  # {', '.join(EXTENSIONS)} files are wanted"
+            )
         found = Listed(str(path.resolve()), None, {ALL: Samples(FileImages(files, folder), {})})
     else:
         check_root(what, root)
@@ -110,7 +113,7 @@ def list_images(data: str | Path, data_root: str | Path | None = None, split: st
         if isinstance(found.splits[name].inputs, Texts):
             raise DataError(f"{what} holds texts, and features are those of images", "data with images")
     if not len(found):
-        raise DataError(f"{what} holds no image", "data with images")
+        raise DataError(f"{what} holds no image", f"ls -A {shlex.quote(what)}")
     return found
 
 

@@ -10,6 +10,7 @@ end has the same bytes, however often it was interrupted.
 
 import io
 import json
+import shlex
 import shutil
 import zipfile
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 
 from vitrail.errors import UsageError
-from vitrail.io import read_json, to_json, write_file
+from vitrail.io import free_name, read_json, to_json, write_file
 
 ROWS = 256  # images of a part
 SUFFIX, ABOUT = ".parts", "about.json"
@@ -65,12 +66,12 @@ class Parts:
             if self.folder.is_dir() and any(self.folder.iterdir()):
                 raise UsageError(f"{self.folder}, where parts would go, exists", f"--out {other_name(out)}")
             write_file(file, to_json({**own, THREADS: threads}))
-        theirs = read_json(file, f"remove {self.folder}")
+        theirs = read_json(file, shlex.join(["rm", "-r", str(self.folder)]))
         self.threads = int(theirs.pop(THREADS, threads))
         differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
         if differing:
             problem = f"{self.folder} was begun with other {' and '.join(differing)}"
-            raise UsageError(problem, f"--out {other_name(out)}; or remove {self.folder} to begin anew")
+            raise UsageError(problem, f"--out {other_name(out)}")
 
     def read(self, number: int) -> Part | None:
         """A part, every byte of it checked; None where it is not there or not whole."""
@@ -131,7 +132,4 @@ def folder_of(out: Path) -> Path:
 
 def other_name(out: Path) -> Path:
     """A file of another name, which is not there yet, nor its parts."""
-    free, number = out, 2
-    while free.exists() or folder_of(free).exists():
-        free, number = out.with_stem(f"{out.stem}-{number}"), number + 1
-    return free
+    return free_name(out, lambda file: file.exists() or folder_of(file).exists())

@@ -29,7 +29,7 @@ def check_network(network: Any) -> ViT:
     """
     if not isinstance(network, ViT):
         problem = f"features are those of a ViT's patches, and this network is {type(network).__name__}, which has none"
-        raise UsageError(problem, "--model with a ViT: a run that learnt classes, or timm:NAME")
+        raise UsageError(problem, "--model timm:vit_tiny_patch16_224")
     return network
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from vitrail.data.images import FileImages
 from vitrail.data.readers import is_named
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import COMMAND_LINE, MODEL, DataError, UsageError
 from vitrail.features.agreement import Agreement, Grid, agreement
 from vitrail.features.embed import Progress, embed_listed, identity
 from vitrail.features.file import FeatureSet, check_same_model, is_features, read_features
@@ -170,7 +170,7 @@ def similar(
     named = check_pooling(network, pooling)
     for name, value in (("count", count), ("queries", queries)):
         if value < 1:
-            raise UsageError(f"{name} must be at least 1, got {value}", f"{name}=1")
+            raise UsageError(f"{name} must be at least 1, got {value}", f"{name}=1{COMMAND_LINE}--{name} 1")
     asked = _open(images, model, data_root if is_named(str(images)) else None, queries)
     known = _open(data, model, data_root, progress=progress)
     vectors = [torch.from_numpy(each.features.values[named]) for each in (known, asked)]
@@ -184,7 +184,8 @@ def similar(
         pairs = zip(near.rows[query].tolist(), near.cosines[query].tolist(), strict=True)
         rows = [(row, cosine) for row, cosine in pairs if known.key(row) != own][:count]
         if not rows:
-            raise DataError(f"{data} holds no image but the one that is asked about", "data with others")
+            words = shlex.join(["vitrail", "similar", str(images), str(Path(data).resolve().parent)])
+            raise DataError(f"{data} holds no image but the one that is asked about", f"{words} {MODEL}")
         others = [usual[row] for row in usual if known.key(row) != own and row not in dict(rows)]
         found.append(_found(model, asked, query, known, rows, others))
     notes = tuple(dict.fromkeys((*known.notes, *asked.notes)))

@@ -15,7 +15,7 @@ import safetensors.torch
 from torch import nn
 
 from vitrail.errors import DataError
-from vitrail.io import write_file
+from vitrail.io import other_out, write_file
 from vitrail.tasks import Metric
 from vitrail.training.checkpoint import MANIFEST, states
 from vitrail.training.run import RunFolder
@@ -99,5 +99,5 @@ def load_best(folder: RunFolder, network: nn.Module, metric: Metric) -> Row:
     try:
         network.load_state_dict(safetensors.torch.load(file.read_bytes()))
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-        raise DataError(f"{file}, the best checkpoint, cannot be read ({error})", "another --out") from error
+        raise DataError(f"{file}, the best checkpoint, cannot be read ({error})", other_out(folder.path)) from error
     return row

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import DataError
-from vitrail.io import WRITING, write_file, written
+from vitrail.io import WRITING, other_out, write_file, written
 from vitrail.training.loop import State
 
 MANIFEST = "state.json"
@@ -114,7 +114,7 @@ def load_state(state: State, folder: Path) -> tuple[dict[str, Any], list[str]]:
             return manifest, notes
     raise DataError(
         f"none of the {len(found)} saved states in {folder} can be used: {notes[-1] if notes else 'there is none'}",
-        "start again with another --out",
+        other_out(folder.parent),
     )
 
 

@@ -11,7 +11,7 @@ from vitrail.data.batches import Batches
 from vitrail.data.dataset import Split
 from vitrail.data.loader import check_readable
 from vitrail.errors import RunError, UsageError, VitrailError
-from vitrail.io import read_json, write_file
+from vitrail.io import other_out, read_json, write_file
 from vitrail.model import CARD, Model, card_of, save
 from vitrail.nn.networks import NETWORKS, weights_hash
 from vitrail.pages.views import SidesView
@@ -120,7 +120,7 @@ class Job:
         """A run that has no saved state begins again, unless it was finished: then that would replace its model."""
         if self.folder.evaluation.is_file():
             problem = f"{self.folder.path} is finished, and its saved states are gone: going on would train it again"
-            raise UsageError(problem, f"another --out than {self.folder.path}")
+            raise UsageError(problem, other_out(self.folder.path))
         self._say("no saved state: beginning again")
 
     def _scheduled(self, state: State, budget: Budget | None) -> Schedule:

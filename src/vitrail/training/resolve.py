@@ -11,7 +11,7 @@ import numpy as np
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Dataset, read_vocabulary
-from vitrail.data.images import ArrayImages, Images, MadeImages
+from vitrail.data.images import ArrayImages, Images, MadeImages, look_at
 from vitrail.data.readers import check_root, format_of
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
@@ -265,7 +265,7 @@ def _some(images: Images) -> list[Any]:
         except (DataError, OSError):
             continue
     if not opened:
-        raise DataError("none of the images looked at can be read", "other images, or another folder")
+        raise DataError("none of the images looked at can be read", look_at(images))
     return opened
 
 

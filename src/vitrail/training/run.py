@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.errors import DataError, RunError, UsageError
-from vitrail.io import FULL, WRITING, append_line, read_json, to_json, write_file
+from vitrail.io import FULL, WRITING, append_line, other_out, read_json, to_json, write_file
 
 # what is written before the first step; the last makes it a run
 BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "config.yaml"}
@@ -168,19 +168,22 @@ def open_folder(path: Path, resume: bool) -> tuple[RunFolder, bool]:
     folder = RunFolder(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         if not resume:
-            raise UsageError(f"{path} exists already", f"--resume auto to go on with it, or another --out than {path}")
+            going_on = "--resume auto" if folder.config.is_file() else other_out(path)
+            raise UsageError(f"{path} exists already", going_on)
         if folder.config.is_file():
             return folder, True
         names = {each.name.removesuffix(WRITING) for each in path.iterdir()} if path.is_dir() else set()
         if "lock" not in names or not names <= BEGINNING:
-            raise UsageError(f"{path} exists and holds no run (no config.yaml)", "another --out")
+            raise UsageError(f"{path} exists and holds no run (no config.yaml)", other_out(path))
         return folder, False
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         if error.errno in FULL:
             raise
-        raise UsageError(f"{path} cannot be made ({error.strerror})", "another --out") from error
+        raise UsageError(
+            f"{path} cannot be made ({error.strerror})", shlex.join(["--out", str(Path.home() / path.name)])
+        ) from error
     return folder, False
 
 

@@ -330,7 +330,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UsageError(f"there is no configuration file {path}", "the config.yaml of a former run") from error
+        raise UsageError(f"there is no configuration file {path}", "ls runs/*/config.yaml") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"{path} cannot be read as YAML ({error})".replace("\n", " "), "mend that line") from error
     if not isinstance(content, dict):

@@ -24,6 +24,7 @@ from vitrail.data.loader import open_loader
 from vitrail.data.readers import is_named, read
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.features.neighbours import NEIGHBOURS
+from vitrail.io import other_out
 from vitrail.model import Model, load
 from vitrail.nn import ViT, ViTConfig, check_parts
 from vitrail.nn.networks import build as build_network
@@ -162,7 +163,7 @@ def resume_run(folder: RunFolder, asked: Asked, listen: Listen) -> Prepared:
         DataError: If the data has changed.
     """
     settings = settings_from_dict(read_yaml(folder.config), str(folder.config))
-    stored = folder.read_data("another --out, to start again")
+    stored = folder.read_data(other_out(folder.path))
     if asked.options.init == AUTO and settings.initial is not None:  # whatever it was then
         asked = replace(asked, options=replace(asked.options, init=None))
     options, own = asked.options, asked.own
@@ -182,9 +183,7 @@ def resume_run(folder: RunFolder, asked: Asked, listen: Listen) -> Prepared:
     refuse_idle_data(replace(asked, data=settings.data, options=replace(options, split_seed=None)), dataset)
     dataset = replace(dataset, name=settings.data)
     if stored.get("fingerprint") != dataset.fingerprint:
-        raise DataError(
-            f"{settings.data} has changed since {folder.path} was started", "the data as it was, or another --out"
-        )
+        raise DataError(f"{settings.data} has changed since {folder.path} was started", other_out(folder.path))
     settings, teacher = teacher_of(settings, request, dataset, new=False)
     network = None if settings.initial is None else load(folder.probe).network
     prepared = build(settings, dataset, learnt, listen, own, network)

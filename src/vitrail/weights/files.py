@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import math
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -29,9 +30,8 @@ from vitrail.data.tensor_files import MOST_TENSORS, check_size, read_tensors
 from vitrail.errors import DataError, VitrailError, counted, some_of
 from vitrail.io import read_json, user_cache
 from vitrail.weights.family import Tensors
-from vitrail.weights.kinds import ARRAYS, INDEX, PICKLES, SAFE
+from vitrail.weights.kinds import ARRAYS, INDEX, PICKLES, SAFE, another_copy
 
-HINT = "another copy of the file"
 POINTER = b"version https://git-lfs.github.com/spec/"
 BFLOAT16 = np.dtype("V2")  # as big_vision writes it: numpy has no such kind of number
 PACKED, SLACK = 20, 2**24  # a .npz holds at most so many times its own bytes, and these
@@ -61,7 +61,8 @@ def read(path: Path) -> Weights:
         DataError: If it is missing, damaged, too large or holds anything but tensors by name.
     """
     if not path.is_file():
-        raise DataError(f"there is no file of weights {path}", "the path of a .safetensors, .npz or .pth file")
+        there = next(folder for folder in path.absolute().parents if folder.is_dir())
+        raise DataError(f"there is no file of weights {path}", f"ls {shlex.quote(str(there))}")
     with path.open("rb") as file:
         if file.read(len(POINTER)) == POINTER:
             raise DataError(f"{path} is a pointer of git-lfs: what it points to was not fetched", "git lfs pull")
@@ -77,25 +78,25 @@ def read(path: Path) -> Weights:
         raise
     except Exception as error:  # a stranger's file: whatever numpy, zipfile, zlib and JSON have to say of it
         why = str(error).partition("\n")[0]
-        raise DataError(f"{path} cannot be read ({type(error).__name__}: {why})", HINT) from error
+        raise DataError(f"{path} cannot be read ({type(error).__name__}: {why})", another_copy(path)) from error
 
 
 def _of_safetensors(path: Path) -> Tensors:
-    return read_tensors(path, HINT)
+    return read_tensors(path, another_copy(path))
 
 
 def _of_index(path: Path) -> Tensors:
     """The tensors of the files that an index names, which lie in its folder and are of the kind its name says."""
-    content: Any = read_json(path, HINT)
+    content: Any = read_json(path, another_copy(path))
     places = content.get("weight_map")
     if not isinstance(places, Mapping) or not all(isinstance(name, str) for name in places.values()):
-        raise DataError(f"{path} names no files: it has no weight_map", HINT)
+        raise DataError(f"{path} names no files: it has no weight_map", another_copy(path))
     names = sorted(set(places.values()))
     kind = Path(path.name.removesuffix(INDEX)).suffix or SAFE
     for name in names:
         _check_beside(path, name, kind)
     if len({name.casefold() for name in names}) < len(names):
-        raise DataError(f"{path} names files that differ only in upper and lower case", HINT)
+        raise DataError(f"{path} names files that differ only in upper and lower case", another_copy(path))
     check_size(path, sum((path.parent / name).stat().st_size for name in names))
     found: Tensors = {}
     for name in names:
@@ -105,7 +106,8 @@ def _of_index(path: Path) -> Tensors:
             found[key] = tensor
     lost = [key for key in places if key not in found]
     if lost:
-        raise DataError(f"{path} names {counted(len(lost), 'tensor')} that no file holds: {some_of(lost, 3)}", HINT)
+        problem = f"{path} names {counted(len(lost), 'tensor')} that no file holds: {some_of(lost, 3)}"
+        raise DataError(problem, another_copy(path))
     return found
 
 
@@ -127,10 +129,10 @@ def _of_arrays(path: Path) -> Tensors:
         entries = archive.infolist()
         if len(entries) > MOST_TENSORS or len({entry.filename for entry in entries}) < len(entries):
             problem = f"{path} has {len(entries):,} arrays, at most {MOST_TENSORS:,} of different names are read"
-            raise DataError(problem, HINT)
+            raise DataError(problem, another_copy(path))
         total = sum(entry.file_size for entry in entries)
         if total > PACKED * path.stat().st_size + SLACK:
-            raise DataError(f"{path} would grow to {total:,} bytes, which weights do not", HINT)
+            raise DataError(f"{path} would grow to {total:,} bytes, which weights do not", another_copy(path))
         check_size(path, total)
         return {entry.filename.removesuffix(".npy"): _array(archive, entry) for entry in entries}
 
@@ -194,6 +196,6 @@ def _of_pickle(path: Path) -> Weights:
 
 
 def _unpickled(file: Path) -> Weights:
-    tensors = read_tensors(file, HINT)
+    tensors = read_tensors(file, shlex.join(["rm", str(file)]))
     with safe_open(file, "pt") as opened:
         return Weights(tensors, (opened.metadata() or {}).get("taken", ""))

@@ -1,6 +1,7 @@
 """What weights are called: names in hubs, kinds of files, and whose a folder is. Nothing of them is read here."""
 
 import re
+import shlex
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -63,3 +64,11 @@ def meant(name: str) -> str:
         return close + rest
     file = name.endswith((SAFE, ARRAYS, *PICKLES, INDEX))
     return f"hf:{name}" if REPOSITORY.fullmatch(name) and not file and not Path(name).parent.is_dir() else ""
+
+
+def another_copy(path: str | Path) -> str:
+    """What is typed where a file is damaged: a hub's is fetched once more, any other held against its publisher's."""
+    repository = next((part for part in Path(path).parts if part.startswith("models--")), "")
+    if repository:
+        return f"hf download {repository.removeprefix('models--').replace('--', '/')} --force-download"
+    return f"sha256sum {shlex.quote(str(path))}  # to be held against its publisher's"

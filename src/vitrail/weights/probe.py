@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from vitrail.errors import DataError, UsageError, counted, some_of
 from vitrail.nn import SIZES, Parts, ViT, ViTConfig, parts_of
 from vitrail.nn.networks import without_numbers
 from vitrail.weights.family import Tensors
+from vitrail.weights.kinds import another_copy
 from vitrail.weights.told import EXAMPLES, HEADS, UNKNOWN, Contradiction, contradiction, telling
 
 PATCHES = "patch_embed.proj.weight"
@@ -259,5 +261,5 @@ def _hold(found: Tensors, config: ViTConfig, parts: Parts, where: str) -> None:
     if bad:
         raise DataError(
             f"{where}: {counted(len(bad), 'tensor holds', 'tensors hold')} NaN or infinity: {some_of(bad, 5)}",
-            "another copy of the file",
+            another_copy(where) if Path(where).is_file() else "another copy of the weights",
         )

@@ -37,6 +37,7 @@ import hashlib
 import io
 import json
 import re
+import shlex
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -47,7 +48,7 @@ from PIL import Image
 
 from vitrail.errors import UsageError
 from vitrail.explain.methods import METHODS
-from vitrail.io import write_file
+from vitrail.io import free_name, write_file
 from vitrail.pages.explanation_page import KIND
 from vitrail.pages.html import is_page
 from vitrail.pages.sheet import draw_map_file, draw_sheet
@@ -102,15 +103,12 @@ def check_writable(page: Path) -> None:
             pass
     except OSError as error:
         problem = f"{page} cannot be written: {there}: {error.strerror}"
-        raise UsageError(problem, "--out with a page in a folder of yours") from error
+        raise UsageError(problem, shlex.join(["--out", str(Path.home() / page.name)])) from error
 
 
 def _free(page: Path) -> Path:
     """The page, or the first with a number for which neither it nor its folder of pictures exists."""
-    free, number = page, 2
-    while free.exists() or free.with_suffix("").exists():
-        free, number = page.with_stem(f"{page.stem}-{number}"), number + 1
-    return free
+    return free_name(page, lambda free: free.exists() or free.with_suffix("").exists())
 
 
 # ---- the pictures

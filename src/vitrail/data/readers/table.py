@@ -8,6 +8,7 @@ there is nothing, the error names the nearest name or path that is there.
 """
 
 import importlib
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,14 +188,12 @@ def _missing(what: str) -> UsageError | DataError:
         siblings = [each.name for each in path.parent.iterdir() if each.is_dir() or each.suffix.lower() in suffixes]
     bare = Path(what).name == what and path.suffix.lower() not in suffixes
     known = nearest(what.lower(), NAMED) if bare else None
-    sibling = nearest(path.name, siblings)
+    sibling = nearest(path.name, siblings, 0.7)  # among many folders something is always a little alike
     if known is not None or (bare and sibling is None):
-        hint = f"one of {', '.join(NAMED)}, or the path of a folder"
-        return UsageError(f"there is no data set or folder {what}", known or hint)
+        problem = f"there is no folder {what} here, and no data set of that name among {', '.join(NAMED)}"
+        return UsageError(problem, known or "ls")
     if not path.parent.is_dir():
-        return DataError(f"{what} does not exist, nor does {path.parent}", "check the path")
-    there = ", ".join(sorted(siblings)[:4])
-    hint = f"one of {there} in {path.parent}" if there else f"the path of a folder; {path.parent} holds none"
-    if sibling is not None:
-        hint = str(path.with_name(sibling))
+        there = next(folder for folder in path.absolute().parents if folder.is_dir())
+        return DataError(f"{what} does not exist, nor does {path.parent}", shlex.join(["ls", str(there)]))
+    hint = shlex.join(["ls", str(path.parent)]) if sibling is None else str(path.with_name(sibling))
     return DataError(f"{what} does not exist", hint)

@@ -24,6 +24,7 @@ from vitrail.training.tuning.initial import start_network
 from vitrail.weights.cached import cached, caches, nothing_fetched
 
 AUTO = "auto"
+SMALL = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"  # where there is none: 23 MB, Apache-2.0
 ASKED = 256  # training images that a network is asked about
 
 
@@ -60,7 +61,7 @@ def with_source(asked: Asked, dataset: Dataset, task: Task, listen: Listen) -> A
             listen(f"left out: {name}: {error.problem}")
     if not found:
         where = " and ".join(str(folder) for folder in caches())
-        raise UsageError(f"--init auto found no plain ViT that opens in {where}", "--init timm:NAME")
+        raise UsageError(f"--init auto found no plain ViT that opens in {where}", f"hf download {SMALL}")
     best = min(found, key=lambda one: (-one.right, one.parameters))
     others = ", ".join(f"{one.name} {percent(one.right)}" for one in found if one is not best)
     listen(f"--init {best.name}: 5-NN {percent(best.right)} of training images{f' (others: {others})' * bool(others)}")

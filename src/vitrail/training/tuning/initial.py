@@ -5,6 +5,7 @@ did. What is asked is `TrainOptions.init`, what is stored the `Initial` of the s
 the source no more, since the start lies in its folder (`probe/`).
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -47,22 +48,23 @@ def open_source(asked: Asked) -> Model | None:
         raise UsageError(f"--lora is a rank of at least 1, got {options.lora}", "--lora 8")
     if source is None:
         if told:
-            raise UsageError("told= is for weights that a training starts from, and none are named", "init=")
+            raise UsageError("told= is for weights that a training starts from, and none are named", "init='auto'")
         if options.probe:
-            raise UsageError("--probe trains a head on a network that is there, and none is named", "--init timm:NAME")
+            raise UsageError("--probe trains a head on a network that is there, and none is named", "--init auto")
         if rank:
-            raise UsageError("--lora adapts a network that is there, and none is named", "--init timm:NAME")
+            raise UsageError("--lora adapts a network that is there, and none is named", "--init auto")
         return None
     if rank and (options.probe or stored.get("probe")):
-        raise UsageError("--probe trains the head alone, and --lora adapters beside it", "one of the two")
+        raise UsageError("--probe trains the head alone, and --lora adapters beside it", "leave --lora out")
     if asked.request is not None:
-        raise UsageError(f"a student starts from nothing, and {source} is to start it", "vitrail train with --init")
+        words = shlex.join(["vitrail", "train", asked.data, "--init", source])
+        raise UsageError(f"a student starts from nothing, and {source} is to start it", words)
     if options.size is not None:
         problem = f"--size {options.size} is for a network that is built, and {source} brings one"
-        raise UsageError(problem, "one of --size and --init")
+        raise UsageError(problem, "leave --size out")
     model = load(source, told=(told or stored.get("told")) or None, image_size=options.image_size)
     if not isinstance(model.network, ViT):
-        raise UsageError(f"{source} holds a {type(model.network).__name__}, which reads no images alone", "a ViT")
+        raise UsageError(f"{source} holds a {type(model.network).__name__}, which reads no images alone", "--init auto")
     if rank:
         check_rank(model.network, rank)
     return model
@@ -78,7 +80,7 @@ def check_fits(source: str | None, kinds: Sequence[str], task: str, others: bool
         problem = f"--init starts a ViT that gives one answer for each image, and {task} learns more"
         raise UsageError(problem, "leave --init out")
     if source is not None and others:
-        raise UsageError(f"--init {source} brings a network with its parts, and others are given", "one of them")
+        raise UsageError(f"--init {source} brings a network with its parts, and others are given", "leave --init out")
 
 
 def initial_of(source: Model, asked: Asked) -> dict[str, Any]:
@@ -129,11 +131,11 @@ def check_keeps(options: TrainOptions, settings: Settings) -> None:
     keep, patience, initial = settings.keep, settings.optimization.patience, settings.initial
     if options.verdicts and (options.verdicts < 0 or initial is None or initial.probe):
         problem = f"--verdicts {options.verdicts} is a number of images, which the probe and the tuned network explain"
-        raise UsageError(problem, "--init timm:NAME --verdicts 24")
+        raise UsageError(problem, "--init auto --verdicts 24")
     if options.patience is not None and options.patience < 1:
         raise UsageError(f"--patience must be at least 1 epoch, got {options.patience}", "--patience 3")
     if keep == "probe" and initial is None:
-        raise UsageError("--keep probe is for a run that starts from weights, and none are named", "--init timm:NAME")
+        raise UsageError("--keep probe is for a run that starts from weights, and none are named", "--init auto")
     if initial is not None and initial.probe and keep != "auto":
         raise UsageError(f"--keep {keep} chooses a network, and --probe trains the head alone", "leave --keep out")
     if initial is not None and initial.probe and patience:
