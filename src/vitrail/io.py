@@ -89,7 +89,9 @@ def locked(place: Path, lock: Path) -> Iterator[None]:
         held = _held_by(lock)
         if held and (held.get("host") != mine["host"] or _alive(held.get("pid", 0))):
             problem = f"{place} is in use by process {held.get('pid')} on {held.get('host')}"
-            raise RunError(problem, f"wait for it, or another --out; if that process is gone, remove {lock}") from None
+            raise RunError(
+                problem, f"{other_out(place)}  # or, if that process is gone: {shlex.join(['rm', str(lock)])}"
+            ) from None
         handle = os.open(lock, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
     try:
         with written(lock, len(str(mine))), os.fdopen(handle, "w") as file:
@@ -125,8 +127,8 @@ def free_name(path: Path, taken: Callable[[Path], bool] = Path.exists) -> Path:
 
 
 def other_out(path: Path) -> str:
-    """What is typed so that nothing is written over this path."""
-    return shlex.join(["--out", str(free_name(path))])
+    """What is typed so that something is written to another path, where nothing is."""
+    return shlex.join(["--out", str(free_name(path, lambda free: free == path or free.exists()))])
 
 
 def user_cache() -> Path:

@@ -87,6 +87,7 @@ def test_another_machine_keeps_its_folder(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="another-machine") as caught, locked(tmp_path, tmp_path / "lock"):
         pytest.fail("two machines in one folder")
     assert str(tmp_path / "lock") in caught.value.hint
+    assert caught.value.hint.startswith(f"--out {tmp_path}-2 ")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}"])

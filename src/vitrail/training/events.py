@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from vitrail.data.images import Images
 from vitrail.errors import VitrailError, counted
-from vitrail.io import read_json
+from vitrail.io import other_out, read_json
 from vitrail.model import Model
 from vitrail.pages.run_page import write_run_page
 from vitrail.pages.views import Example, RunView, SidesView
@@ -155,7 +155,7 @@ def write_page(
         about: Which network of the run the model is, in sentences.
     """
     probed = folder.path / "probe.json"
-    level = read_json(probed, "another --out")["accuracy"] if probed.is_file() else None
+    level = read_json(probed, other_out(folder.path))["accuracy"] if probed.is_file() else None
     task, model = prepared.model.task, prepared.model
     curves = [
         ("training" if name == task.metric.key else f"training, {name.replace('_', ' ')}", f"training_{name}")

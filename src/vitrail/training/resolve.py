@@ -15,6 +15,7 @@ from vitrail.data.images import ArrayImages, Images, MadeImages, look_at
 from vitrail.data.readers import check_root, format_of
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
+from vitrail.io import other_out
 from vitrail.model import Model
 from vitrail.nn import ViTConfig
 from vitrail.nn.networks import NetworkConfig, config_to_dict, kind_of
@@ -339,8 +340,8 @@ def check_same(path: Path, settings: Settings, root: str, asked: Asked) -> None:
     changed += [] if options.size is None else _other_size(settings.network, options.size)
     changed += [] if request is None else request.differences(settings)
     if changed:
-        problem = f"{path} was started with other options: {'; '.join(changed)}"
-        raise UsageError(problem, f"leave these out to go on as before, or another --out than {path}")
+        problem = f"{path} was started with other options: {'; '.join(changed)} (without them it goes on)"
+        raise UsageError(problem, other_out(path))
 
 
 def _other_size(network: NetworkConfig, asked: str) -> list[str]:

@@ -17,6 +17,7 @@ from torch import nn
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
 from vitrail.features.head import HEADS
+from vitrail.io import other_out
 from vitrail.model import Model, load, save
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
@@ -151,12 +152,12 @@ def check_begun(path: Path, settings: Settings, asked: Asked) -> None:
     """
     told = asked.told
     if asked.options.probe and not (settings.initial is not None and settings.initial.probe):
-        problem = f"{path} was started with other options: probe: False -> True"
-        raise UsageError(problem, f"leave --probe out to go on as before, or another --out than {path}")
+        problem = f"{path} was started with other options: probe: False -> True; without --probe it goes on"
+        raise UsageError(problem, other_out(path))
     before = {} if settings.initial is None else settings.initial.told
     if told and checked(dict(told)) != before:
         problem = f"{path} was started with told {words_of(before) or 'nothing'}, and {words_of(dict(told))} is given"
-        raise UsageError(problem, f"leave it out to go on as before, or another --out than {path}")
+        raise UsageError(f"{problem}; without that it goes on", other_out(path))
 
 
 def write_start(folder: RunFolder, model: Model, probed: Probed) -> None:

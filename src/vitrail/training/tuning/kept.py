@@ -23,7 +23,7 @@ from vitrail.data.dataset import Split
 from vitrail.data.images import Images
 from vitrail.errors import counted
 from vitrail.explain.without_evidence import without_evidence
-from vitrail.io import read_json
+from vitrail.io import other_out, read_json
 from vitrail.model import Model, load
 from vitrail.nn import ViT
 from vitrail.pages.views import Confusion, Pair, SidesView
@@ -123,7 +123,7 @@ def keep(
         say(f"the network behind epoch {best['epoch']} did best on {split.split}")
     if settings.initial is None:
         return Kept(replace(trained, facts=facts), {}, found, halves)
-    found["probe"] = read_json(folder.path / "probe.json", "another --out")
+    found["probe"] = read_json(folder.path / "probe.json", other_out(folder.path))
     networks = {PROBE: load(folder.probe, device=trained.device).network, TUNED: trained.network}
     chosen = settings.kept
     if settings.initial.probe or not steps:
