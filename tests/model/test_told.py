@@ -1,6 +1,7 @@
 """What is told of other people's weights: of the right kind, never blamed on the file, and used for what it says."""
 
 import math
+import re
 import shutil
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +16,7 @@ import vitrail
 from tests.cli.command import USAGE, call, must_refuse, retyped
 from tests.errors import must_raise
 from tests.weights.families import ROWS, answer
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.nn import ViTConfig
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
@@ -90,6 +91,35 @@ def test_what_the_tensors_contradict_is_the_persons_fault_and_not_the_files(rect
     save_file(tensors, damaged)
     with must_raise(DataError, "damaged"):
         vitrail.load(damaged, told=told)
+
+
+def test_positions_that_no_grid_has_are_not_guessed(rectangle: tuple[nn.Module, Path], tmp_path: Path) -> None:
+    """A class token that is missing is named; no size is offered that makes another network of the same tensors."""
+    module, _ = rectangle
+    tensors: dict[str, torch.Tensor] = {name: tensor.contiguous() for name, tensor in module.state_dict().items()}
+
+    def offered(positions: int, without: str = "", **told: Any) -> VitrailError:
+        kept = {**tensors, "pos_embed": tensors["pos_embed"][:, :1].repeat(1, positions, 1)}
+        kept.pop(without, None)
+        save_file(kept, tmp_path / "cut.safetensors")
+        with must_raise(VitrailError) as caught:
+            vitrail.load(tmp_path / "cut.safetensors", told={"heads": 3, **STATISTICS, **told})
+        return caught.value
+
+    for told in ({}, {"image_size": 64}):  # of 8 x 8 patches and a token that is not there
+        error = offered(65, "cls_token", **told)
+        assert "cls_token" in error.problem
+        assert isinstance(error, DataError)
+        assert "image_size=" not in error.hint
+    for grid, sizes in {
+        (8, 12): {"64x96", "96x64"},
+        (7, 13): {"56x104", "104x56"},
+        (3, 37): set(),
+        (30, 40): set(),
+    }.items():
+        error = offered(1 + math.prod(grid))
+        assert set(re.findall(r"\d+x\d+", error.hint)) == sizes
+        assert "image_size" in error.hint
 
 
 @torch.no_grad()

@@ -267,6 +267,9 @@ def test_without_a_network(name: str, hubs: Hubs) -> None:
         (f"tim:{TI}", f"timm:{TI}"),
         ("torch-vision:vit_b_16", ""),
         ("torchvison:vit_b_16", "torchvision:vit_b_16"),
+        (f"TIMM:{TI}", f"timm:{TI}"),
+        (TI.upper(), f"timm:{TI}"),
+        (f"timm:{TI.upper()}", f"timm:{TI}"),
         (TI, f"timm:{TI}"),
         ("google/vit-base-patch16-224", "hf:google/vit-base-patch16-224"),
         ("transformers:lab/small", "hf:lab/small"),
@@ -278,6 +281,27 @@ def test_an_unknown_name_offers_the_nearest(name: str, meant: str, hubs: Hubs) -
         vitrail.load(name)
     assert caught.value.hint.startswith(meant)
     assert hubs.connections == []
+
+
+def test_a_repository_of_timm_without_its_training(hubs: Hubs, tmp_path: Path) -> None:
+    """There is none on the hub, whether it can be reached or not; one in the cache opens as any other."""
+    with must_raise(UsageError, f"hf:timm/{TI}") as caught:
+        vitrail.load(f"hf:timm/{TI}")
+    assert caught.value.hint == f"timm:{REPOSITORY.removeprefix('timm/')}"
+    assert hubs.connections == []
+    hubs.put(f"timm/{TI}", folder_of(tmp_path / "own"))
+    assert vitrail.load(f"hf:timm/{TI}").classes == ("0", "1", "2")
+
+
+def test_a_misspelt_file_offers_its_neighbour(tmp_path: Path) -> None:
+    own = folder_of(tmp_path / "own")
+    for name in ("modell.safetensors", "Model.safetensor.safetensors"):
+        with must_raise(DataError, name) as caught:
+            vitrail.load(own / name)
+        assert caught.value.hint == str(own / "model.safetensors")
+    with must_raise(DataError, "zzz.pth") as caught:
+        vitrail.load(own / "zzz.pth")
+    assert "model.safetensors" not in caught.value.hint
 
 
 def test_another_network_or_a_hub_that_is_none_is_not_offered(hubs: Hubs) -> None:

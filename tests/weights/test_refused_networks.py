@@ -76,6 +76,53 @@ def test_what_is_no_live_network() -> None:
             assert repr(str(value)) in caught.value.hint
 
 
+@pytest.mark.usefixtures("as_a_user")
+def test_what_is_no_name() -> None:
+    """A live network is converted; nothing else of another kind is opened."""
+    for value in (None, 3, nn.Linear(1, 1)):
+        with must_raise(UsageError, type(value).__name__) as caught:
+            vitrail.load(value)  # pyrefly: ignore[bad-argument-type]
+        assert ("convert" in caught.value.hint) == isinstance(value, nn.Module)
+
+
+def test_a_live_network_that_cannot_answer() -> None:
+    """One without numbers, one of other heads than its maps were made for, and a pooling that no plain ViT has."""
+    with must_raise(UsageError, "meta"):
+        vitrail.convert(timm.create_model("vit_tiny_patch16_224", **SMALL).to("meta"))
+    for block in (0, 1):
+        other: Any = timm.create_model("vit_tiny_patch16_224", **SMALL)
+        other.blocks[block].attn.num_heads = 2
+        with must_raise(DataError, "VisionTransformer") as caught:
+            vitrail.convert(other)
+        with pytest.raises(RuntimeError):
+            eval(caught.value.hint.split("),")[0] + ")", {"module": other, "torch": torch})
+    for pooling in ("avgmax", "max", ""):
+        pooled = timm.create_model("vit_tiny_patch16_224", **SMALL, global_pool=pooling)
+        for told in (None, {"pooling": "mean"}):
+            with must_raise(UsageError, f"'{pooling}'") as caught:
+                vitrail.convert(pooled, told=told)
+            assert "told" not in caught.value.hint
+        offered = caught.value.hint.split("),")[0].removesuffix(")")
+        made = eval(f"{offered}, **small)", {"timm": timm, "small": SMALL})
+        assert vitrail.convert(made, told=None).network.config.pooling == "mean"
+
+
+@torch.no_grad()
+def test_what_torch_puts_around_a_network_is_taken_off() -> None:
+    """As it is of files; what stands around a network by its maker's will is not."""
+    module = redrawn(timm.create_model("vit_tiny_patch16_224", **SMALL, num_classes=5))
+    wanted = vitrail.convert(module)
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    averaged = torch.optim.swa_utils.AveragedModel(nn.DataParallel(module))
+    for wrapped in (nn.DataParallel(module), torch.compile(module), averaged):
+        model = vitrail.convert(wrapped)  # pyrefly: ignore[bad-argument-type]
+        assert torch.equal(model.network(images), wanted.network(images))
+        assert model.facts == wanted.facts
+        assert model.preprocessing == wanted.preprocessing
+    with must_raise(UsageError, "Sequential"):
+        vitrail.convert(nn.Sequential(module))
+
+
 @torch.no_grad()
 def test_a_checkpoint_of_lightning(tmp_path: Path) -> None:
     """Whose module holds the network under `model`, with what else it keeps beside."""

@@ -21,7 +21,7 @@ from vitrail.model import Model, load
 from vitrail.model.foreign import Unstated
 from vitrail.model.sureness import HALF, MOST, Sureness, likeliest, spread, sureness
 from vitrail.model.vouch import NOBODY, origin_words
-from vitrail.weights.told import KINDS
+from vitrail.weights.told import TYPES
 
 
 @contextlib.contextmanager
@@ -38,7 +38,7 @@ def typed_hints(typed: Told) -> Iterator[None]:
         if new := re.match(r"--told (\S*[^\s,])", hint):
             named = {part.partition("=")[0] for part in new[1].split(",")}
             before = [part.strip() for part in (typed.told or "").split(",")]
-            kept = [part for part in before if part.partition("=")[0] in KINDS.keys() - named]
+            kept = [part for part in before if part.partition("=")[0] in TYPES.keys() - named]
             hint = f"--told {','.join([*kept, new[1]])}{hint[new.end() :]}"
         raise type(error)(error.problem, hint) from error
 

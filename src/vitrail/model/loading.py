@@ -79,6 +79,9 @@ def load(
         UsageError: If the model was saved with a task, network or parts of your own, and they are not given; or
             something of other people's weights has to be told, or is told wrongly.
     """
+    if not isinstance(path, str | Path):
+        hint = "vitrail.convert(module)" if isinstance(path, nn.Module) else "vitrail.load('runs/latest')"
+        raise UsageError(f"a run, a file or a name of weights is loaded, got {type(path).__name__}", hint)
     check_kind("task", task, Task, "task=MyTask()")
     check_kind("preprocessing", preprocessing, Preprocessing, "preprocessing=vitrail.data.Preprocessing((224, 224))")
     if Path(path).name == WEIGHTS and is_ours(Path(path).parent):  # the tensors of a model that says the rest itself

@@ -81,7 +81,7 @@ def look_at(name: str | Path, told: Mapping[str, Any] | None = None) -> Origin:
 
 def look_at_live(module: nn.Module, told: Mapping[str, Any] | None = None) -> Origin:
     """The same of a live network, proved to answer as it does; see `vitrail.convert` for errors."""
-    said = checked(told)
+    module, said = conversion.unwrapped(module), checked(told)
     converted = conversion.convert(module, {key: value for key, value in said.items() if key != "classes"})
     config: Any = getattr(module, "pretrained_cfg", None)
     beside = {"pretrained_cfg": dict(config)} if isinstance(config, Mapping) else None

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from vitrail.errors import UsageError, check_fields, check_keys, nearest
 from vitrail.nn.attention import head_dim_of
-from vitrail.nn.embedding import Size, grid_of, sinusoids, sinusoids_2d
+from vitrail.nn.embedding import Size, grid_of, sides_of, sinusoids, sinusoids_2d
 
 Pooling = Literal["class", "mean"]
 
@@ -19,10 +19,6 @@ SIZES: dict[str, tuple[int, int, int, int]] = {
     "H": (1280, 32, 16, 5120),  # the same
     "g": (1408, 40, 16, 6144),  # "Scaling vision transformers" (2021), table 2
 }
-
-
-def _pair(value: int | Size) -> Size:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +91,7 @@ class ViTConfig:
         noise = ("dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
         check_fields(self, may_be_zero=("classes", "head_dim", "mlp_dim", "registers"), below_one=noise)
         for name in ("image_size", "patch_size"):
-            object.__setattr__(self, name, _pair(getattr(self, name)))
+            object.__setattr__(self, name, sides_of(getattr(self, name)))
         head_dim_of(self.width, self.heads, self.head_dim)  # refuses heads that do not divide the width
         if self.pooling == "class" and not self.class_token:
             raise UsageError("pooling='class' reads a class token, and class_token is False", "pooling='mean'")
@@ -150,12 +146,12 @@ class ViTConfig:
     @property
     def image(self) -> Size:
         """(height, width) of an image in pixels."""
-        return _pair(self.image_size)
+        return sides_of(self.image_size)
 
     @property
     def patch(self) -> Size:
         """(height, width) of a patch in pixels."""
-        return _pair(self.patch_size)
+        return sides_of(self.patch_size)
 
     @property
     def grid(self) -> Size:

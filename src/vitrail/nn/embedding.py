@@ -5,6 +5,7 @@ and every token gets its position added. The tokens in front of the patches are 
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,11 @@ from vitrail.errors import UsageError
 from vitrail.nn.record import Tokens
 
 Size = tuple[int, int]
+
+
+def sides_of(size: int | Sequence[int]) -> Size:
+    """Height and width of a size; one number means a square."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
 def grid_of(image_size: Size, patch_size: Size) -> Size:

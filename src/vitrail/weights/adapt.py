@@ -11,7 +11,7 @@ import torch
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import COMMAND_LINE, UsageError, check_fields
 from vitrail.nn import PatchEmbedding, ViT, ViTConfig, resized
-from vitrail.nn.embedding import Size
+from vitrail.nn.embedding import Size, sides_of
 from vitrail.nn.networks import without_numbers
 from vitrail.weights.told import Said, words_of
 
@@ -37,7 +37,7 @@ def adapted(
         network, preprocessing = _grey(network, preprocessing, channels)
     if image_size is None:
         return network, preprocessing
-    size = (image_size, image_size) if isinstance(image_size, int) else (image_size[0], image_size[1])
+    size = sides_of(image_size)
     try:
         network = network if size == network.config.image else resized(network, size)
     except UsageError as error:

@@ -22,7 +22,7 @@ from vitrail.nn.twin import evaluating
 from vitrail.nn.vit import OWN
 from vitrail.runtime import whole_fp32
 from vitrail.weights.families import FAMILIES
-from vitrail.weights.family import Facts, Family, is_of, renamed, sources
+from vitrail.weights.family import WRAPPERS, Facts, Family, is_of, renamed, sources
 from vitrail.weights.others import ELSE, why_not
 from vitrail.weights.probe import network_of, probe
 from vitrail.weights.told import telling
@@ -143,6 +143,9 @@ def convert(module: nn.Module, told: Facts | None = None) -> Converted:
         raise _not_live(module)
     where, tensors = type(module).__name__, module.state_dict()
     name = f"{type(module).__module__}.{where}"
+    if any(tensor.is_meta for tensor in tensors.values()):
+        problem = f"{name} is on the meta device, where tensors have no numbers to convert"
+        raise UsageError(problem, "module.load_state_dict(tensors, assign=True) first, with tensors that have numbers")
     published: Any = getattr(module, "pretrained_cfg", None)
     architecture = published.get("architecture") if isinstance(published, Mapping) else None
     if why := why_not(architecture or where, tensors):
@@ -157,6 +160,16 @@ def convert(module: nn.Module, told: Facts | None = None) -> Converted:
     own = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
     converted = _converted(family, own, {**facts, **(told or {})}, where)
     return prove(converted, family.answer, module)
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The network inside what torch puts around one: for several devices, an average over training, a compiled one."""
+    while isinstance(module, nn.Module) and type(module).__module__.startswith("torch."):
+        inside = dict(module.named_children())
+        if len(inside) != 1 or f"{next(iter(inside))}." not in WRAPPERS:
+            break
+        (module,) = inside.values()
+    return module
 
 
 def _not_live(given: object) -> UsageError:
@@ -242,6 +255,11 @@ def prove(converted: Converted, theirs: Callable[[nn.Module, Tensor], Tensor], m
         why = str(error).partition("\n")[0][:200]
         problem = f"{type(module).__name__} does not answer images alone ({type(error).__name__}: {why})"
         raise DataError(problem, "the part of it that reads images, such as its vision_model") from error
+    except RuntimeError as error:
+        why = str(error).partition("\n")[0][:200]
+        size = ", ".join(map(str, (1, config.channels, *config.image)))
+        problem = f"{type(module).__name__} does not answer images of the size that it says ({why})"
+        raise DataError(problem, f"module(torch.zeros({size})), which has to answer before it is converted") from error
     with whole_fp32():  # where the same kernels answer
         found = converted.network.to(device)(images.to(device)).cpu()
     converted.network.cpu()

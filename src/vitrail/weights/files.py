@@ -27,7 +27,7 @@ import torch
 from safetensors import safe_open
 
 from vitrail.data.tensor_files import MOST_TENSORS, check_size, read_tensors
-from vitrail.errors import DataError, VitrailError, counted, some_of
+from vitrail.errors import DataError, VitrailError, counted, nearest, some_of
 from vitrail.io import read_json, user_cache
 from vitrail.weights.family import Tensors
 from vitrail.weights.kinds import ARRAYS, INDEX, PICKLES, SAFE, another_copy
@@ -62,7 +62,10 @@ def read(path: Path) -> Weights:
     """
     if not path.is_file():
         there = next(folder for folder in path.absolute().parents if folder.is_dir())
-        raise DataError(f"there is no file of weights {path}", f"ls {shlex.quote(str(there))}")
+        beside = path.parent.iterdir() if path.parent.is_dir() else ()
+        close = nearest(path.name, [one.name for one in beside if one.name.endswith((SAFE, ARRAYS, *PICKLES, INDEX))])
+        hint = str(path.with_name(close)) if close else f"ls {shlex.quote(str(there))}"
+        raise DataError(f"there is no file of weights {path}", hint)
     with path.open("rb") as file:
         if file.read(len(POINTER)) == POINTER:
             raise DataError(f"{path} is a pointer of git-lfs: what it points to was not fetched", "git lfs pull")

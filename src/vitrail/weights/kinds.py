@@ -53,13 +53,17 @@ def meant(name: str) -> str:
     from vitrail.weights.published import timm_table  # only where a name is no path
 
     hub, colon, rest = name.partition(":")
-    if name.partition(".")[0] in timm_table():
-        return f"timm:{name}"
+    if name.partition(".")[0].lower() in timm_table():
+        return f"timm:{name.lower()}"
     page = HUB_PAGE.match(name)
     if page:
         return f"hf:{page[1]}"
     named = colon and hub.isidentifier() and len(hub) > 1 and not rest.startswith("/")
-    close = ALIASES.get(hub.lower()) or next(iter(get_close_matches(hub + colon, HUBS, 1, CLOSE)), "") if named else ""
+    close = (
+        ALIASES.get(hub.lower()) or next(iter(get_close_matches(hub.lower() + colon, HUBS, 1, CLOSE)), "")
+        if named
+        else ""
+    )
     if close:
         return close + rest
     file = name.endswith((SAFE, ARRAYS, *PICKLES, INDEX))

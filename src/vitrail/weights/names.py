@@ -176,6 +176,9 @@ def _of_hub(name: str, called: str = "", about: str = "") -> Found:
             if not _whole(folder):
                 raise LocalEntryNotFoundError("not all files of its weights are in the cache")
         except LocalEntryNotFoundError:
+            if close := _with_tag(repository):
+                problem = f"the hub has no {called}: timm's repositories are called by their training, too"
+                raise UsageError(problem, close) from None
             if offline():
                 raise
             folder = _fetched(wanted)
@@ -201,6 +204,17 @@ def _size_and_licence(parameters: int, tag: Mapping[str, Any]) -> str:
     return f"{4 * parameters / 2**20:,.0f} MiB, licence {tag.get('licence') or 'not stated'}"
 
 
+def _with_tag(repository: str) -> str:
+    """What timm's own name of published weights is, of a repository that is named by its architecture alone."""
+    owner, _, architecture = repository.partition("/")
+    tags = timm_table().get(architecture, {}).get("tags", {}) if owner == "timm" else {}
+    return (
+        ""
+        if not tags or repository in {tag["hub"] for tag in tags.values()}
+        else f"timm:{architecture}.{next(iter(tags))}"
+    )
+
+
 def _of_table(repository: str) -> str:
     """Size and licence of a repository that timm's table knows; empty of any other."""
     rows = timm_table().values() if repository.startswith("timm/") else ()
@@ -221,7 +235,7 @@ def _of_timm(name: str) -> Found:
         if why := why_not(architecture):
             raise UsageError(f"timm:{name} has {why}, and is no plain ViT", ELSE)
         problem = f"timm:{name} is no plain ViT known here, and nothing else opens (docs/weights.md lists what does)"
-        raise UsageError(problem, f"timm:{nearest(architecture, known) or 'vit_tiny_patch16_224'}")
+        raise UsageError(problem, f"timm:{nearest(architecture.lower(), known) or 'vit_tiny_patch16_224'}")
     tags = known[architecture]["tags"]
     if tag and tag not in tags:
         raise UsageError(

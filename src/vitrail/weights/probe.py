@@ -22,10 +22,11 @@ from torch import Tensor
 from vitrail.data.tensor_files import is_finite
 from vitrail.errors import DataError, UsageError, counted, some_of
 from vitrail.nn import SIZES, Parts, ViT, ViTConfig, parts_of
+from vitrail.nn.embedding import sides_of
 from vitrail.nn.networks import without_numbers
 from vitrail.weights.family import Tensors
 from vitrail.weights.kinds import another_copy
-from vitrail.weights.told import EXAMPLES, HEADS, UNKNOWN, Contradiction, contradiction, telling
+from vitrail.weights.told import EXAMPLES, HEADS, UNKNOWN, UNKNOWN_SIZE, Contradiction, contradiction, telling
 
 PATCHES = "patch_embed.proj.weight"
 STARTS = 1e-5  # of LayerScale, for who makes a fresh network of this configuration; a loaded one has its own
@@ -83,7 +84,7 @@ def _seen(found: Tensors, told: dict[str, Any], where: str) -> dict[str, Any]:
     if patches.ndim != (2 if normed else 4) or found["blocks.0.mlp.fc2.weight"].ndim != 2:
         raise DataError(f"{where}: {PATCHES} has the shape {tuple(patches.shape)}", "(width, channels, height, width)")
     if normed:  # flattened patches: what they hold has to be told
-        patch, width = _sides(told["patch_size"]), patches.shape[0]
+        patch, width = sides_of(told["patch_size"]), patches.shape[0]
         channels = patches.shape[1] // math.prod(patch)
     else:
         width, channels, *patch = patches.shape
@@ -160,10 +161,6 @@ def _plain(value: Any) -> Any:
     return [value, value] if type(value) is int else list(value) if isinstance(value, tuple) else value
 
 
-def _sides(size: Any) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
-
-
 def _heads_of(seen: Mapping[str, Any], assumed: list[str]) -> int:
     """The heads of the published size with this width, depth and MLP; 0 where there is none."""
     for letter, (width, depth, heads, mlp_dim) in SIZES.items():
@@ -203,7 +200,7 @@ def _with_positions(
     prefix = [int(seen["class_token"]), int(seen["distillation_token"]), seen["registers"]]
     given = found.get("pos_embed")
     size = told.get("image_size")
-    sides = None if size is None else _sides(size)
+    sides = None if size is None else sides_of(size)
     if given is None:
         if sides is None:
             hint = telling(image_size=(224, 224))
@@ -211,15 +208,17 @@ def _with_positions(
         return found
     count = given.shape[1]
     fronts = sorted({0, prefix[0], sum(prefix[:2]), sum(prefix)})  # how many prefix tokens have a position
-    patch, rest = seen["patch_size"], max(1, count - sum(prefix))
-    rows = next(each for each in range(math.isqrt(rest), 0, -1) if rest % each == 0)
-    likely = telling(image_size=(rows * patch[0], rest // rows * patch[1]))
+    absent = [name for name, there in zip(("cls_token", "dist_token"), prefix, strict=False) if not there]
     if sides is None:
         square = [(front, math.isqrt(count - front)) for front in fronts if count > front]
         square = [(front, side) for front, side in square if side * side == count - front]
         if len(square) != 1:
             problem = f"{where}: {count} positions are those of no square image, or of several"
-            raise UsageError(problem, likely)
+            for more in range(1, 1 + len(absent)):
+                if math.isqrt(left := max(0, count - sum(prefix) - more)) ** 2 == left > 0:
+                    lost = f"{' and '.join(absent[:more])} seems to be missing"
+                    raise DataError(f"{problem}; {lost}, or image_size has to be told", _again(where))
+            raise UsageError(problem, _size_hint(count - sum(prefix), seen["patch_size"]))
         front, side = square[0]
         told["image_size"] = (side * seen["patch_size"][0], side * seen["patch_size"][1])
         if front != sum(prefix):
@@ -227,15 +226,34 @@ def _with_positions(
     else:
         patches = math.prod(pixels // patch for pixels, patch in zip(sides, seen["patch_size"], strict=True))
         front = count - patches
+        if 0 < front - sum(prefix) <= len(absent):
+            lost = " and ".join(absent[: front - sum(prefix)])
+            problem = f"{where}: {count} positions do not fit an image of {sides[0]}x{sides[1]}: {lost} is missing"
+            raise DataError(problem, _again(where))
         if front not in fronts:
             wanted = f"{patches} and {' or '.join(map(str, fronts))} of other tokens are wanted"
             problem = f"{where}: {count} positions do not fit an image of {sides[0]}x{sides[1]}: {wanted}"
-            raise contradiction("image_size", problem, likely)
+            raise contradiction("image_size", problem, _size_hint(count - sum(prefix), seen["patch_size"]))
     if front == sum(prefix):
         return found
     tokens, patches_at = given[:, :front], given[:, front:]
     without = given.new_zeros(1, sum(prefix) - front, given.shape[2])
     return {**found, "pos_embed": torch.cat([tokens, without, patches_at], dim=1)}
+
+
+def _size_hint(patches: int, patch: tuple[int, int]) -> str:
+    """How the size of images is told that have so many patches: who follows a wrong guess gets another network.
+
+    Sides are guessed where one pair of them is near a square: the longer is at most twice the other.
+    """
+    known = ", that of the images it was trained with"
+    near = [rows for rows in range(1, 1 + math.isqrt(max(0, patches))) if patches <= 2 * rows**2]
+    pairs = [(rows, patches // rows) for rows in near if patches % rows == 0]
+    if len(pairs) != 1:
+        return f"{telling(image_size=UNKNOWN_SIZE)}{known}"
+    sizes = [(rows * patch[0], columns * patch[1]) for rows, columns in (pairs[0], pairs[0][::-1])]
+    other = "" if sizes[0] == sizes[1] else f", or {sizes[1][0]}x{sizes[1][1]}"
+    return f"{telling(image_size=sizes[0])}{other}{known}"
 
 
 def _hold(found: Tensors, config: ViTConfig, parts: Parts, where: str) -> None:
@@ -261,5 +279,9 @@ def _hold(found: Tensors, config: ViTConfig, parts: Parts, where: str) -> None:
     if bad:
         raise DataError(
             f"{where}: {counted(len(bad), 'tensor holds', 'tensors hold')} NaN or infinity: {some_of(bad, 5)}",
-            another_copy(where) if Path(where).is_file() else "another copy of the weights",
+            _again(where),
         )
+
+
+def _again(where: str) -> str:
+    return another_copy(where) if Path(where).is_file() else "another copy of the weights"

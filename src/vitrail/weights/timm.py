@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError
+from vitrail.errors import DataError, UsageError
 from vitrail.weights.activation import activation_of
 from vitrail.weights.family import Facts, Family, Form, Rule, same
 from vitrail.weights.others import ELSE
@@ -23,7 +23,7 @@ TOGETHER = Form(  # queries; then keys and values
 )
 UNSAID = 0.875  # crop_pct
 EPSILON = 1e-6  # of its LayerNorm where nothing else is said
-KINDS = ("VisionTransformer", "VisionTransformerDistilled")
+PLAIN = ("VisionTransformer", "VisionTransformerDistilled")
 POOLS = {"token": "class", "avg": "mean", "map": "attention"}
 NORMS = "layernorm", "layernormfp32"  # by name, without the underscores that timm ignores
 ACTIVATIONS = {name: name for name in ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")} | {"swish": "silu"}
@@ -47,20 +47,25 @@ IDLE |= {f"{place}_rate" for place in ("drop", "pos_drop", "patch_drop", "proj_d
 def of_module(module: nn.Module) -> Facts | None:
     """What a live network says; None where it is no plain ViT of timm."""
     kind = type(module)
-    if kind.__name__ not in KINDS or not kind.__module__.startswith("timm."):
+    if kind.__name__ not in PLAIN or not kind.__module__.startswith("timm."):
         return None
     net: Any = module
     block = net.blocks[0]
     if type(block).__name__ != "Block" or type(block.attn).__name__ != "Attention":
         return None
     published = getattr(net, "pretrained_cfg", None) or {}
+    if net.global_pool not in POOLS:
+        name = published.get("architecture") or "vit_tiny_patch16_224"
+        problem = f"timm's {kind.__name__} with global_pool={net.global_pool!r} pools as no plain ViT known here"
+        other = f"timm.create_model({name!r}, global_pool='avg')"
+        raise UsageError(problem, f"{other}, whose answers are others; known are {', '.join(POOLS)}")
     return {
         "heads": block.attn.num_heads,
         "norm_eps": block.norm1.eps,
         "activation": activation_of(block.mlp.act),
         "image_size": tuple(net.patch_embed.img_size),
         "patch_size": tuple(net.patch_embed.proj.stride),
-        "pooling": POOLS.get(net.global_pool, net.global_pool),
+        "pooling": POOLS[net.global_pool],
         "position_resize": "timm",
         "distillation_token": hasattr(net, "dist_token"),
         "projection": _projects(published.get("architecture"), published, net.num_classes),

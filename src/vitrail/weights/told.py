@@ -16,21 +16,25 @@ from vitrail.nn.parts import TABLE
 
 STATISTICS = ("mean", "std")
 POOLINGS = ("class", "mean", *TABLE["pooling"])
-KINDS: dict[str, Any] = {**get_type_hints(ViTConfig), "pooling": Literal[POOLINGS]}  # pyrefly: ignore[not-a-type]
+TYPES: dict[str, Any] = {**get_type_hints(ViTConfig), "pooling": Literal[POOLINGS]}  # pyrefly: ignore[not-a-type]
 ZERO = ("classes", "head_dim", "mlp_dim", "registers")  # which may be 0, as in `ViTConfig`
 NOISE = ("dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
-Said = make_dataclass("Said", [(name, kind | None, field(default=None)) for name, kind in KINDS.items()])
+Said = make_dataclass("Said", [(name, kind | None, field(default=None)) for name, kind in TYPES.items()])
 HEADS = ", where N is the number it was trained with"
 
 
 class _Unknown:
     """Stands in a hint for a number that nobody but who trained the network knows."""
 
+    def __init__(self, name: str = "N") -> None:
+        self.name = name
+
     def __repr__(self) -> str:
-        return "N"
+        return self.name
 
 
 UNKNOWN = _Unknown()
+UNKNOWN_SIZE = _Unknown("HEIGHT"), _Unknown("WIDTH")
 EXAMPLES: dict[str, Any] = {each.name: each.default for each in fields(ViTConfig)} | {
     "mean": 0.5,
     "std": 0.5,
@@ -81,7 +85,7 @@ def checked(told: Mapping[str, Any] | None) -> dict[str, Any]:
     if not isinstance(told, Mapping):
         raise UsageError(f"told must be values by name, got {type(told).__name__}", telling(heads=12))
     found = {name: value for name, value in told.items() if value is not None}
-    known = [*KINDS, *STATISTICS]
+    known = [*TYPES, *STATISTICS]
     for name in found:
         if name not in known:
             close = nearest(str(name), known)
@@ -94,7 +98,7 @@ def checked(told: Mapping[str, Any] | None) -> dict[str, Any]:
         try:
             check_fields(Said(**{name: value}), may_be_zero=ZERO, below_one=NOISE)
         except UsageError as error:
-            choices = get_args(KINDS[name]) if get_origin(KINDS[name]) is Literal else ()
+            choices = get_args(TYPES[name]) if get_origin(TYPES[name]) is Literal else ()
             example = nearest(str(value), choices) or EXAMPLES[name]
             raise UsageError(
                 f"told: {error.problem}", telling(**{name: example}) + (HEADS if example is UNKNOWN else "")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import DataError
+from vitrail.nn.embedding import sides_of
 from vitrail.weights.family import STACKED, TABLE, TOKEN, Facts, Family, Form, Rule
 
 ACTIVATIONS = {  # theirs, ours
@@ -25,7 +26,7 @@ ACTIVATIONS = {  # theirs, ours
     "silu": "silu",
     "swish": "silu",
 }
-KINDS = {  # model_type of a config.json
+MODEL_TYPES = {  # model_type of a config.json
     **dict.fromkeys(("vit", "deit", "vit_mae"), "ViT"),
     **dict.fromkeys(("dinov2", "dinov2_with_registers"), "DINOv2"),
     **dict.fromkeys(("clip", "clip_vision_model", "siglip", "siglip_vision_model"), "CLIP"),
@@ -46,7 +47,7 @@ def facts_of(config: Mapping[str, Any], kind: str) -> Facts | None:
         DataError: If it has an activation that is not known here.
     """
     model = config.get("model_type", "")
-    if KINDS.get(model) != kind:
+    if MODEL_TYPES.get(model) != kind:
         return None
     vision = config.get("vision_config") or config
     patch, eps, act = UNSAID[model]
@@ -57,8 +58,8 @@ def facts_of(config: Mapping[str, Any], kind: str) -> Facts | None:
         "heads": vision.get("num_attention_heads", 12),
         "norm_eps": vision.get("layer_norm_eps", eps),
         "activation": "silu" if vision.get("use_swiglu_ffn") else ACTIVATIONS[act],
-        "image_size": _sides(vision.get("image_size", 224)),
-        "patch_size": _sides(vision.get("patch_size", patch)),
+        "image_size": sides_of(vision.get("image_size", 224)),
+        "patch_size": sides_of(vision.get("patch_size", patch)),
         "position_resize": "timm" if model == "dinov2_with_registers" else "transformers",  # antialiased there
     }
     if model == "deit":
@@ -66,10 +67,6 @@ def facts_of(config: Mapping[str, Any], kind: str) -> Facts | None:
     if kind != "CLIP":  # whose tensors say it
         facts["pooling"] = "class"
     return {**facts, "names": _ordered(config.get("id2label") or {})}
-
-
-def _sides(size: Any) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
 def _ordered(names: Mapping[Any, str]) -> tuple[str, ...]:
@@ -142,7 +139,7 @@ def _vit(block: str, attention: str, three: Sequence[str], *maps: str) -> list[R
 
 
 VIT = Family(
-    name="transformers (ViT, DeiT, MAE)",
+    name="transformers (ViT)",
     mark="*.layernorm_before.weight",
     rules=(
         *EMBEDDINGS,
@@ -205,7 +202,7 @@ def unread_by_classes(names: Collection[str]) -> Mapping[str, str]:
 
 
 CLIP = Family(
-    name="transformers (CLIP, SigLIP)",
+    name="transformers (CLIP)",
     mark="encoder.layers.#.self_attn.q_proj.weight",
     rules=(
         Rule("cls_token", ("embeddings.class_embedding",), TOKEN),

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.nn import Parts
+from vitrail.nn.embedding import sides_of
 from vitrail.nn.parts import NormedPatchEmbedding
 from vitrail.weights.activation import activation_of
 from vitrail.weights.family import Facts, Family, Rule, Tensors
@@ -84,7 +85,7 @@ def _sides(size: Any, name: str, tensor: Tensor | None) -> tuple[int, int]:
     if size is None:
         hint = telling(image_size=224) if tensor is None or name == "image_size" else _likely_patch(tensor)
         raise UsageError(f"no tensor of vit-pytorch says the {name}", hint)
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
+    return sides_of(size)
 
 
 def _likely_patch(flat: Tensor) -> str:
@@ -130,7 +131,7 @@ VIT_PYTORCH = Family(
 )
 
 FIRST_FORM = Family(
-    name="vit-pytorch of before",
+    name="vit-pytorch (early)",
     mark="transformer.layers.#.0.fn.to_qkv.weight",
     rules=(
         Rule("cls_token", ("cls_token",)),

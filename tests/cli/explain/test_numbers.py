@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import vitrail
-from tests.cli.command import DATA, USAGE, call
+from tests.cli.command import DATA, USAGE, call, must_be_understood, must_refuse
 from tests.errors import must_raise
 from tests.pages.structure import Structure
 from tests.weights.families import NETWORK
@@ -97,6 +97,18 @@ def pictures_of(folder: Path) -> int:
     page = (folder / "page.html").read_text()
     assert Structure(page).open == []
     return page.count('class="photo"')
+
+
+def test_what_can_be_explained_of_many_numbers_is_offered(folder: Path) -> None:
+    """Both: another image, and one of the numbers; each can be typed."""
+    words = ["explain", folder / "many", folder / "images" / "00.png"]
+    answer = call(*words)
+    must_refuse(answer, USAGE, str(folder / "many"))
+    offered = [part.split(",")[0].removeprefix(" or ").split() for part in answer.hint.split(";")]
+    assert [part[0] for part in offered] == ["--similar-to", "--target"]
+    for part in offered:
+        must_be_understood([*map(str, words), *part])
+        assert explained(folder, "many", *part, *SUMMED)["heats"]
 
 
 def test_one_number_has_no_direction_no_class_and_no_second(folder: Path) -> None:

@@ -144,7 +144,8 @@ def _of_numbers(model: Model, typed: Explain, count: int) -> tuple[OfLogits, str
         UsageError: If nothing says it, or there is no such number.
         DataError: If the other image cannot be read.
     """
-    example = "--target 0" if count == 1 else f"--similar-to {shlex.quote(str(typed.images[0]))}"
+    similar = f"--similar-to {shlex.quote(str(typed.images[0]))}"
+    example = "--target 0" if count == 1 else f"{similar}, another image; or --target 0, or another of its numbers"
     if typed.rather_than is not None:
         raise UsageError("--rather-than holds classes against each other, and this model has none", example)
     if count == 1 and typed.similar_to is not None:
