@@ -1,16 +1,24 @@
 """Errors tell what works when it is typed; the check of errors that other tests use can fail."""
 
 import ast
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import timm
+from safetensors.torch import save_file
 
+import vitrail
 from tests.commands import hint_faults
 from tests.errors import must_raise
+from tests.weights.redraw import redrawn
+from vitrail.cli.main import main
 from vitrail.errors import DataError, UsageError, counted
 
 SOURCE = Path(__file__).parent.parent / "src" / "vitrail"
+SMALL: Any = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32}
 KINDS = ("UsageError", "DataError", "RunError")
 
 
@@ -62,6 +70,36 @@ def test_numbers_in_words() -> None:
     assert counted(1, "image") == "1 image"
     assert counted(1258, "image") == "1,258 images"
     assert counted(2, "class", "classes") == "2 classes"
+
+
+def test_each_caller_gets_the_words_of_its_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Where Python and the command line say a thing otherwise; also behind a worker process."""
+    bare = tmp_path / "bare.safetensors"
+    save_file(redrawn(timm.create_model("vit_tiny_patch16_224", **SMALL)).state_dict(), bare)
+    told = {"heads": 3}
+    calls: list[tuple[dict[str, Any], list[str], str, str]] = [
+        ({}, [], "told=", "--told"),
+        ({"told": told}, ["--told", "heads=3"], "preprocessing=", "--mean"),
+        ({"told": {**told, "mean": 0.5}}, ["--told", "heads=3", "--mean", "0.5"], "told=", "--std"),
+        (
+            {"told": {**told, "mean": 0.5, "std": 0.5}, "image_size": 40},
+            ["--told", "heads=3", "--mean", "0.5", "--std", "0.5", "--image-size", "40"],
+            "image_size=(48, 48)",
+            "--image-size 48x48",
+        ),
+    ]
+    for said, words, python, typed in calls:
+        with pytest.raises(UsageError) as caught:
+            vitrail.load(bare, **said)
+        for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+            hint = str(error).partition("\ntry: ")[2]
+            assert hint.startswith(python)
+            assert "--" not in hint
+        with pytest.raises(SystemExit):
+            main(["predict", str(bare), "a.png", *words])
+        hint = capsys.readouterr().err.partition("\ntry: ")[2]
+        assert hint.startswith(typed)
+        assert python not in hint
 
 
 def test_what_a_stranger_wrote_stays_in_its_line() -> None:

@@ -23,16 +23,22 @@ class VitrailError(ValueError):
 
     Args:
         problem: One line: what was given and what was wanted.
-        hint: One line: the next thing to try; printed after `try: `.
+        hint: One line: the next thing to try; printed after `try: `. Where it says a thing in Python and, behind
+            `COMMAND_LINE`, as one types it, each caller gets the words of its own: the text those of Python.
     """
 
     exit_code = 1
 
     def __init__(self, problem: str, hint: str) -> None:
         problem, hint = _one_line(problem), _one_line(hint)
-        super().__init__(f"{problem}\ntry: {hint}")
+        super().__init__(f"{problem}\ntry: {hint.partition(COMMAND_LINE)[0]}")
         self.problem = problem
         self.hint = hint
+
+    @property
+    def typed(self) -> str:
+        """The hint as one types it on the command line."""
+        return self.hint.rpartition(COMMAND_LINE)[2]
 
     def __reduce__(self) -> tuple[type, tuple[str, str]]:
         """Pickle by the two lines, so that a worker process can hand the error to its parent."""

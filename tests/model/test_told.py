@@ -118,8 +118,8 @@ def test_positions_that_no_grid_has_are_not_guessed(rectangle: tuple[nn.Module, 
         (30, 40): set(),
     }.items():
         error = offered(1 + math.prod(grid))
-        assert set(re.findall(r"\d+x\d+", error.hint)) == sizes
-        assert "image_size" in error.hint
+        assert set(re.findall(r"\d+x\d+", error.problem)) == sizes
+        assert error.typed.rpartition("image_size=")[2] in (sizes or {"HEIGHTxWIDTH"})
 
 
 @torch.no_grad()

@@ -16,17 +16,17 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 import vitrail
-from tests.cli.command import call
+from tests.cli.command import USAGE, call, must_refuse, retyped
 from tests.errors import must_raise
 from tests.weights.families import DINOV2, NETWORK, SMALL
 from tests.weights.redraw import redrawn
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import digest_of
-from vitrail.errors import UsageError
+from vitrail.errors import COMMAND_LINE, UsageError
 from vitrail.model.origin import look_at
 from vitrail.model.vouch import NOBODY_HEAD
 from vitrail.tasks.features import Numbers
-from vitrail.weights import known as knowing
+from vitrail.weights import adapt, known as knowing
 from vitrail.weights.known import drawn_images, fingerprint, shown
 from vitrail.weights.unpickle import tensors_of
 
@@ -70,6 +70,43 @@ def test_labels_that_are_no_names(tmp_path: Path) -> None:
         nameless = labels[0] == "LABEL_0"
         assert model.classes == (("0", "1") if nameless else ("LABEL_1", "LABEL_0"))
         assert ("class_names" in model.facts) == nameless
+
+
+def test_a_size_that_memory_has_no_room_for_is_refused_before_any_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file, of a folder of ours and when a training starts from it; what is offered is taken."""
+    module = redrawn(timm.create_model(PLAIN, **NETWORK, img_size=32))
+    file, ours = tmp_path / "bare.safetensors", tmp_path / "ours"
+    save_file(module.state_dict(), file)
+    vitrail.save(vitrail.convert(module), ours)
+    told = {"heads": NETWORK["num_heads"], "mean": 0.5, "std": 0.5}
+    words = ["--told", f"heads={told['heads']}", "--mean", 0.5, "--std", 0.5]
+    PHOTO.save(tmp_path / "photo.png")
+
+    def wanted(network: nn.Module, size: Any) -> nn.Module:
+        raise AssertionError(f"memory is taken for {size}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(adapt, "resized", wanted)
+        for path, said in ((file, {"told": told}), (ours, {})):
+            for size in (160_000, (16, 16 * 10**12)):
+                with must_raise(UsageError, str(16 * 10**12) if isinstance(size, tuple) else "160000x160000") as caught:
+                    vitrail.load(path, **said, image_size=size)
+        typed = ["predict", str(file), str(tmp_path / "photo.png"), *map(str, words), "--image-size", "160000"]
+        must_refuse(call(*typed), USAGE, "160000x160000")
+        run = call("train", "digits", "--init", ours, "--image-size", 160_000, "--out", tmp_path / "run")
+        must_refuse(run, USAGE, "160000x160000")
+    assert eval(caught.value.hint.partition(COMMAND_LINE)[0].removeprefix("image_size=")) == (32, 32)
+    again = retyped(typed, call(*typed))
+    assert again is not None
+    assert call(*again).code == 0
+    numbers = 3 * 64 * 64 + 16 * vitrail.load(ours).network.patch_embed.proj.out_channels  # of pixels and positions
+    monkeypatch.setattr(adapt, "free_memory", lambda device: 4 * numbers)
+    with must_raise(UsageError, "64x64"):
+        vitrail.load(ours, image_size=64)
+    monkeypatch.setattr(adapt, "free_memory", lambda device: 2**24)
+    assert vitrail.load(ours, image_size=64).preprocessing.size == (64, 64)
 
 
 # ---- checkpoints of training

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = run([word for word in given if word != "--debug"])
         sys.stdout.flush()
     except VitrailError as error:
-        code = _complain(error.problem, error.hint, error.exit_code, debug)
+        code = _complain(error.problem, error.typed, error.exit_code, debug)
     except KeyboardInterrupt:
         code = _interrupted(given, debug)
     except BrokenPipeError:  # the reader of our output has left, such as `head`

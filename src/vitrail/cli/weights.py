@@ -16,7 +16,7 @@ from vitrail.cli.args import Told, Weights
 from vitrail.cli.output import warn
 from vitrail.data import readers
 from vitrail.data.decode import open_picture
-from vitrail.errors import COMMAND_LINE, MODEL, DataError, UsageError, VitrailError
+from vitrail.errors import MODEL, DataError, UsageError, VitrailError
 from vitrail.model import Model, load
 from vitrail.model.foreign import Unstated
 from vitrail.model.sureness import HALF, MOST, Sureness, likeliest, spread, sureness
@@ -26,20 +26,18 @@ from vitrail.weights.told import TYPES
 
 @contextlib.contextmanager
 def typed_hints(typed: Told) -> Iterator[None]:
-    """Hints that say a thing in Python and as one types it are only the latter here, with what was told before."""
+    """Hints hold what was typed before: the model, and what was told beside what is still to be told."""
     try:
         yield
     except VitrailError as error:
-        hint = error.hint.partition(COMMAND_LINE)[2]
-        if not hint and MODEL in error.hint:
-            hint = error.hint.replace(MODEL, shlex.join(["--model", getattr(typed, "model", "MODEL")]))
-        if not hint:
-            raise
+        hint = error.typed.replace(MODEL, shlex.join(["--model", getattr(typed, "model", "MODEL")]))
         if new := re.match(r"--told (\S*[^\s,])", hint):
             named = {part.partition("=")[0] for part in new[1].split(",")}
             before = [part.strip() for part in (typed.told or "").split(",")]
             kept = [part for part in before if part.partition("=")[0] in TYPES.keys() - named]
             hint = f"--told {','.join([*kept, new[1]])}{hint[new.end() :]}"
+        if hint == error.typed:
+            raise
         raise type(error)(error.problem, hint) from error
 
 

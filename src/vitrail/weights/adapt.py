@@ -4,15 +4,18 @@ Positions are carried to another grid by the rule of their source. For one chann
 with mean and standard deviation folded in, so that a grey image gives what its three equal channels gave.
 """
 
+import math
 from dataclasses import replace
 
 import torch
 
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.tensor_files import PART_OF_MEMORY
 from vitrail.errors import COMMAND_LINE, UsageError, check_fields
 from vitrail.nn import PatchEmbedding, ViT, ViTConfig, resized
 from vitrail.nn.embedding import Size, sides_of
 from vitrail.nn.networks import without_numbers
+from vitrail.runtime import free_memory
 from vitrail.weights.told import Said, words_of
 
 DEFAULT = "timm"  # whose rule is taken where nothing says another
@@ -30,7 +33,7 @@ def adapted(
         channels: 1, of a network for 3; or those that it has.
 
     Raises:
-        UsageError: If the patches do not divide the size, or the channels cannot be made.
+        UsageError: If the patches do not divide the size, memory has no room for it, or the channels cannot be made.
     """
     check_fields(Said(image_size=image_size, channels=channels))
     if channels is not None and channels != preprocessing.channels:
@@ -38,12 +41,31 @@ def adapted(
     if image_size is None:
         return network, preprocessing
     size = sides_of(image_size)
+    _check_memory(network.config, size, preprocessing.channels)
     try:
         network = network if size == network.config.image else resized(network, size)
     except UsageError as error:
-        up = "x".join(str(-(-side // patch) * patch) for side, patch in zip(size, network.config.patch, strict=True))
-        raise UsageError(error.problem, f"{error.hint}{COMMAND_LINE}--image-size {up}; {error.hint}") from error
+        up = tuple(-(-side // patch) * patch for side, patch in zip(size, network.config.patch, strict=True))
+        words = f"image_size={up}; {error.hint}{COMMAND_LINE}--image-size {'x'.join(map(str, up))}; {error.hint}"
+        raise UsageError(error.problem, words) from error
     return network, preprocessing if size == preprocessing.size else replace(preprocessing, size=size)
+
+
+def _check_memory(config: ViTConfig, size: Size, channels: int) -> None:
+    """Refuse a size of images that memory has no room for, before any of it is taken.
+
+    Counted is what one image takes at least in fp32: its numbers, and of each patch the position, the token, what
+    attention makes of it (queries, keys, values, output), and what the MLP does.
+    """
+    patches = math.prod(size) / math.prod(config.patch)
+    inner = config.heads * config.head_width
+    needed = 4 * (channels * math.prod(size) + patches * (2 * config.width + 4 * inner + config.mlp_width))
+    free = free_memory(torch.device("cpu"))
+    if needed > PART_OF_MEMORY * free:
+        image, own = ("x".join(map(str, each)) for each in (size, config.image))
+        takes = f"takes {needed / 2**30:,.1f} GiB of memory at least, and {free / 2**30:,.1f} GiB are free"
+        hint = f"image_size={config.image}{COMMAND_LINE}--image-size {own}, that of the network"
+        raise UsageError(f"an image of {image} pixels (height x width) {takes}", hint)
 
 
 def resize_words(old: ViTConfig, new: ViTConfig, stated: bool = True) -> str:

@@ -208,6 +208,9 @@ def _with_positions(
         return found
     count = given.shape[1]
     fronts = sorted({0, prefix[0], sum(prefix[:2]), sum(prefix)})  # how many prefix tokens have a position
+    sizes = _sizes(count - sum(prefix), seen["patch_size"])
+    fitting = f"; it may be {' or '.join(f'{height}x{width}' for height, width in sizes)}" if sizes else ""
+    likely = telling(image_size=sizes[0] if sizes else UNKNOWN_SIZE)
     absent = [name for name, there in zip(("cls_token", "dist_token"), prefix, strict=False) if not there]
     if sides is None:
         square = [(front, math.isqrt(count - front)) for front in fronts if count > front]
@@ -218,7 +221,7 @@ def _with_positions(
                 if math.isqrt(left := max(0, count - sum(prefix) - more)) ** 2 == left > 0:
                     lost = f"{' and '.join(absent[:more])} seems to be missing"
                     raise DataError(f"{problem}; {lost}, or image_size has to be told", _again(where))
-            raise UsageError(problem, _size_hint(count - sum(prefix), seen["patch_size"]))
+            raise UsageError(problem + fitting, likely)
         front, side = square[0]
         told["image_size"] = (side * seen["patch_size"][0], side * seen["patch_size"][1])
         if front != sum(prefix):
@@ -233,7 +236,7 @@ def _with_positions(
         if front not in fronts:
             wanted = f"{patches} and {' or '.join(map(str, fronts))} of other tokens are wanted"
             problem = f"{where}: {count} positions do not fit an image of {sides[0]}x{sides[1]}: {wanted}"
-            raise contradiction("image_size", problem, _size_hint(count - sum(prefix), seen["patch_size"]))
+            raise contradiction("image_size", problem + fitting, likely)
     if front == sum(prefix):
         return found
     tokens, patches_at = given[:, :front], given[:, front:]
@@ -241,19 +244,15 @@ def _with_positions(
     return {**found, "pos_embed": torch.cat([tokens, without, patches_at], dim=1)}
 
 
-def _size_hint(patches: int, patch: tuple[int, int]) -> str:
-    """How the size of images is told that have so many patches: who follows a wrong guess gets another network.
+def _sizes(patches: int, patch: tuple[int, int]) -> list[tuple[int, int]]:
+    """Sizes of images that have so many patches, and of which the longer side is at most twice the other.
 
-    Sides are guessed where one pair of them is near a square: the longer is at most twice the other.
+    None where there are several such grids: who follows a wrong guess gets another network.
     """
-    known = ", that of the images it was trained with"
     near = [rows for rows in range(1, 1 + math.isqrt(max(0, patches))) if patches <= 2 * rows**2]
-    pairs = [(rows, patches // rows) for rows in near if patches % rows == 0]
-    if len(pairs) != 1:
-        return f"{telling(image_size=UNKNOWN_SIZE)}{known}"
-    sizes = [(rows * patch[0], columns * patch[1]) for rows, columns in (pairs[0], pairs[0][::-1])]
-    other = "" if sizes[0] == sizes[1] else f", or {sizes[1][0]}x{sizes[1][1]}"
-    return f"{telling(image_size=sizes[0])}{other}{known}"
+    grids = [(rows, patches // rows) for rows in near if patches % rows == 0]
+    both = dict.fromkeys((grids[0], grids[0][::-1])) if len(grids) == 1 else ()
+    return [(rows * patch[0], columns * patch[1]) for rows, columns in both]
 
 
 def _hold(found: Tensors, config: ViTConfig, parts: Parts, where: str) -> None:
