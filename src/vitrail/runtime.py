@@ -7,13 +7,18 @@ change the last bits of weights, so a training stores it and uses it again.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from vitrail.errors import UsageError
+
+Answer = TypeVar("Answer")
 
 STEP_FLOPS_PER_THREAD = 10e9  # training work that keeps one thread busy
 SMALL_THREADS = 2  # for anything smaller; half of the processors at most (2 gained 1.1 to 1.5, 4 up to 1.6 or 0.1)
@@ -85,6 +90,32 @@ def threads_set(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def in_order(tasks: Iterable[Callable[[], Answer]], threads: int) -> Iterator[Answer]:
+    """What each task returns, in turn; so many are worked on at a time, each on one thread of torch.
+
+    A task alone on all threads has them wait for each other at the end of every operation, for the slowest where others
+    use the processor, too. Tasks beside each other wait for nothing, and one decodes while another computes. What a
+    task returns does not depend on how many are worked on.
+
+    Args:
+        tasks: Taken by this thread, a few ahead of what was returned.
+        threads: At least 1.
+    """
+    before, ahead = torch.get_num_threads(), deque[Future[Answer]]()
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            for task in tasks:
+                ahead.append(pool.submit(task))
+                if len(ahead) > threads:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for each in ahead:
+                each.cancel()
+            torch.set_num_threads(before)  # torch's next threads begin with what was set last, by whichever thread
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What the tests of data share: tiny sets in memory, some of whose images cannot be read, and data opened in full."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -30,13 +30,11 @@ class PatchyLoader(Loader):
     def __init__(self, pixels: Tensor, bad: Iterable[int] = ()) -> None:
         self.inner, self.bad, self.unreadable = ResidentLoader(pixels), set(bad), {}
 
-    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
+    def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
         """Pixels, with zeros where an image is bad."""
-        wanted = list(wanted)
-        for ids, got in zip(wanted, self.inner.fetch(wanted), strict=True):
-            readable = torch.tensor([int(one) not in self.bad for one in ids], dtype=torch.bool)
-            self.unreadable |= {int(one): f"{int(one)}.png: is empty" for one in ids if int(one) in self.bad}
-            yield Loaded(got.pixels * readable[:, None, None, None], None, readable)
+        readable = torch.tensor([int(one) not in self.bad for one in ids], dtype=torch.bool)
+        self.unreadable |= {int(one): f"{int(one)}.png: is empty" for one in ids if int(one) in self.bad}
+        return Loaded(self.inner.read(ids).pixels * readable[:, None, None, None], None, readable)
 
 
 def noise(count: int = 22, classes: int = 3, seed: int = 0) -> tuple[Tensor, NDArray[np.int64]]:

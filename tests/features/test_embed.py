@@ -20,11 +20,12 @@ from tests.errors import must_raise
 from tests.photographs import make_photographs
 from vitrail.data.decode import open_picture
 from vitrail.errors import DataError, RunError, UsageError
-from vitrail.features import embed as home, file as files, parts
+from vitrail.features import embed as home, file as files, parts, passes
 from vitrail.features.file import read_features
 from vitrail.features.parts import folder_of
 from vitrail.features.poolings import check_pooling, poolings_of, read_by_head
 from vitrail.nn import ViT, ViTConfig, parts_of
+from vitrail.runtime import threads_set
 
 CONFIG = ViTConfig(image_size=16, patch_size=8, width=32, depth=2, heads=2, mlp_dim=32, classes=3, registers=1)
 CLASSES = ("a", "b", "c")
@@ -54,7 +55,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of 5 images, which go through the network 3 and 2 at a time."""
     monkeypatch.setattr(home, "ROWS", 5)
-    monkeypatch.setattr(home, "BATCH", 3)
+    monkeypatch.setattr(passes, "BATCH", 3)
 
 
 def plain_loop(model: vitrail.Model, paths: list[Path]) -> dict[str, np.ndarray]:
@@ -73,11 +74,17 @@ def is_picture(path: Path) -> bool:
     return path.is_file() and path.name != "b_004.jpg"
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_features_are_those_of_a_plain_loop(photos: Path, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(home, "BATCH", 4)  # more images than a batch: decoded ahead where there is a worker
+@pytest.mark.parametrize(("workers", "threads"), [(None, 1), (None, 3), (0, 2), (1, 2)])
+def test_features_are_those_of_a_plain_loop(
+    photos: Path, workers: int | None, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passes, "BATCH", 4)  # more images than a batch
     model = model_of()
-    found = vitrail.embed(photos, model, patches=True, workers=workers)
+    with threads_set(threads):
+        found = vitrail.embed(photos, model, patches=True, workers=workers)
+        assert torch.get_num_threads() == threads
+    one = vitrail.embed(photos, model, patches=True)
+    assert all(np.array_equal(found.values[name], one.values[name]) for name in one.values)  # whoever computes
     paths = [path for split in ("train", "val") for path in sorted((photos / split).rglob("*.*")) if is_picture(path)]
     wanted = plain_loop(model, paths)
     assert found.ids == tuple(path.relative_to(photos).as_posix() for path in paths)

@@ -13,7 +13,7 @@ from vitrail.cli.weights import typed_hints
 from vitrail.errors import DataError, counted
 from vitrail.features.embed import Progress, embed
 from vitrail.features.file import FeatureSet, check_ending
-from vitrail.features.passes import BATCH
+from vitrail.features.passes import LARGE_BATCH
 
 NAMED_PROBLEMS = 5
 
@@ -22,7 +22,9 @@ def run(typed: Embed, command: str) -> int:
     """Write the file, and say what is in it."""
     assert typed.out is not None
     check_ending(typed.out)
-    model = load_on(typed.model, typed.device, typed.threads, BATCH, typed, [typed.data] * Path(typed.data).exists())
+    model = load_on(
+        typed.model, typed.device, typed.threads, LARGE_BATCH, typed, [typed.data] * Path(typed.data).exists()
+    )
     began = time.perf_counter()
     with shown_progress() as progress, typed_hints(typed):
         found = embed(

@@ -9,7 +9,7 @@ from vitrail.cli.output import print_json, print_table, say, warn
 from vitrail.cli.sources import load_on
 from vitrail.cli.weights import typed_hints
 from vitrail.errors import UsageError
-from vitrail.features.passes import BATCH
+from vitrail.features.passes import LARGE_BATCH
 from vitrail.features.similar import Similar as Found, similar
 from vitrail.io import free_name, other_out
 from vitrail.pages.html import is_page
@@ -21,7 +21,7 @@ def run(typed: Similar, command: str) -> int:
     page = _page_at(typed.out)
     check_writable(page)
     images = [name for name in (typed.data, typed.images) if Path(name).is_dir()]
-    model = load_on(typed.model, typed.device, typed.threads, BATCH, typed, images)
+    model = load_on(typed.model, typed.device, typed.threads, LARGE_BATCH, typed, images)
     with shown_progress() as progress, typed_hints(typed):
         found = similar(
             typed.images,

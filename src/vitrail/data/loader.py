@@ -12,7 +12,7 @@ its extent (height, width) comes with it. `vitrail.data.augmentation` crops it.
 import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -60,8 +60,13 @@ class Loader(abc.ABC):
     unreadable: dict[int, str]
 
     @abc.abstractmethod
+    def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
+        """Inputs of these ids, by the thread that asks; only what is made anew in every epoch looks at that."""
+
     def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
-        """Inputs for each array of ids, in turn; only what is made anew in every epoch looks at that."""
+        """Inputs of each array of ids, in turn."""
+        for ids in wanted:
+            yield self.read(ids, epoch)
 
 
 class ResidentLoader(Loader):
@@ -83,15 +88,14 @@ class ResidentLoader(Loader):
         self._readable = torch.ones(len(pixels), dtype=torch.bool)
         self._readable[list(self.unreadable)] = False
 
-    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
-        """Gather each array of ids."""
-        for ids in wanted:
-            rows, extents = torch.from_numpy(ids), None
-            if isinstance(self.pixels, Tensor):
-                pixels = self.pixels[rows.to(self.pixels.device)]
-            else:
-                pixels, extents = filled_up([self.pixels[row] for row in ids.tolist()])
-            yield Loaded(pixels.pin_memory() if self.pin else pixels, extents, self._readable[rows])
+    def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
+        """Gather them."""
+        rows, extents = torch.from_numpy(ids), None
+        if isinstance(self.pixels, Tensor):
+            pixels = self.pixels[rows.to(self.pixels.device)]
+        else:
+            pixels, extents = filled_up([self.pixels[row] for row in ids.tolist()])
+        return Loaded(pixels.pin_memory() if self.pin else pixels, extents, self._readable[rows])
 
 
 class StreamedLoader(Loader):
@@ -103,7 +107,7 @@ class StreamedLoader(Loader):
     Args:
         images: The set.
         preprocessing: How an image becomes pixels.
-        workers: Processes; with 0 this one decodes.
+        workers: Processes; with 0 the thread that asks decodes.
         whole: Whether images keep their own shape.
         pin: Whether batches are pinned in memory.
     """
@@ -111,13 +115,14 @@ class StreamedLoader(Loader):
     def __init__(
         self, images: Images, preprocessing: Preprocessing, workers: int, whole: bool = False, pin: bool = False
     ) -> None:
-        self.images, self.preprocessing, self.whole = images, preprocessing, whole
+        self.images, self.preprocessing, self.whole, self.pin = images, preprocessing, whole, pin
         self.workers = min(workers, cores())
         self.unreadable = {}
         self._passes = 0
         self._wanted: list[NDArray[np.int64]] = []  # of the pass under way; torch asks at the start of each
+        self._decoding = _Decoding(images, preprocessing, whole)
         self._decoded = DataLoader(
-            _Decoding(images, preprocessing, whole),
+            self._decoding,
             sampler=self._wanted,
             batch_size=None,
             num_workers=self.workers,
@@ -127,19 +132,30 @@ class StreamedLoader(Loader):
             generator=torch.Generator(),  # else torch's random numbers, which are the training's, would move on
         )
 
+    def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
+        """Decode them here, whatever the workers do."""
+        got = self._loaded(*self._decoding[ids])
+        return got._replace(pixels=got.pixels.pin_memory()) if self.pin else got
+
     def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
         """Decode each array of ids, in the order asked for."""
+        if not self.workers:
+            yield from super().fetch(wanted, epoch)
+            return
         self._passes += 1
         mine, self._wanted[:] = self._passes, wanted
         decoded = iter(self._decoded)
         for _ in range(len(self._wanted)):
             assert self._passes == mine, "one pass at a time"
-            pixels, extents, problems = next(decoded)
-            readable = torch.ones(len(pixels), dtype=torch.bool)
-            for row, index, problem in problems:
-                readable[row] = False
-                self.unreadable[index] = problem
-            yield Loaded(pixels, extents, readable)
+            yield self._loaded(*next(decoded))
+
+    def _loaded(self, pixels: Tensor, extents: Tensor | None, problems: Sequence[Any]) -> Loaded:
+        """What was decoded, with each problem (row, id, why) kept."""
+        readable = torch.ones(len(pixels), dtype=torch.bool)
+        for row, index, problem in problems:
+            readable[row] = False
+            self.unreadable[index] = problem
+        return Loaded(pixels, extents, readable)
 
 
 class _Decoding(Dataset):
@@ -226,12 +242,11 @@ class TextLoader(Loader):
         self.rows = torch.from_numpy(vocabulary.rows(texts.values, framed=False))
         self.unreadable = {}
 
-    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
-        """Ids, with no more padding than the longest text of each array needs."""
-        for ids in wanted:
-            rows = self.rows[torch.from_numpy(ids)]
-            longest = int((rows != PADDING).sum(dim=1).max()) if len(ids) else 1
-            yield Loaded(rows[:, :longest], None, torch.ones(len(ids), dtype=torch.bool))
+    def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
+        """Ids, with no more padding than the longest text needs."""
+        rows = self.rows[torch.from_numpy(ids)]
+        longest = int((rows != PADDING).sum(dim=1).max()) if len(ids) else 1
+        return Loaded(rows[:, :longest], None, torch.ones(len(ids), dtype=torch.bool))
 
 
 class MadeLoader(Loader):
@@ -241,11 +256,10 @@ class MadeLoader(Loader):
         self.images, self.preprocessing = images, preprocessing
         self.unreadable = {}
 
-    def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
+    def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
         """The images of the epoch, at the model's size."""
-        for ids in wanted:
-            made = load_resident(self.images.made(ids, epoch), self.preprocessing, threads=1)
-            yield from made.fetch([np.arange(len(ids))])
+        made = load_resident(self.images.made(ids, epoch), self.preprocessing, threads=1)
+        return made.read(np.arange(len(ids)))
 
 
 class PartLoader(Loader):
@@ -259,6 +273,10 @@ class PartLoader(Loader):
         """Those of its own."""
         found = self.whole.unreadable
         return {place: found[id] for place, id in enumerate(self.ids.tolist()) if id in found}
+
+    def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
+        """From the other loader."""
+        return self.whole.read(self.ids[ids], epoch)
 
     def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
         """From the other loader."""

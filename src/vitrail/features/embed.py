@@ -23,18 +23,16 @@ from vitrail.features.file import FORMAT, WORDS, FeatureSet, check_ending, read_
 from vitrail.features.head import HEADS
 from vitrail.features.listing import Listed, list_images, rows_of
 from vitrail.features.parts import ROWS, Kept, Part, Parts, folder_of, other_name
-from vitrail.features.passes import Describe, described
+from vitrail.features.passes import Describe, described, in_batches
 from vitrail.features.poolings import check_network, describing
 from vitrail.io import locked, to_json
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, names_of
 from vitrail.nn.networks import config_to_dict, weights_hash
-from vitrail.runtime import processors, threads_set
+from vitrail.runtime import processors
 
 # what of a configuration changes no features: it is of the head, or of training
 IDLE = ("classes", "head_bias", "dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
-BATCH = 32  # small, so that the network soon has something to do; on processors as quick as 64
-
 Progress = Callable[[int, int], None]
 """Called with the number of images done, and of all."""
 
@@ -71,7 +69,8 @@ def embed(
         patches: Whether every patch token is kept, too: (rows, columns, d) of each image.
         split: Only this split; all when None.
         data_root: Where named sets lie.
-        workers: Processes that decode images ahead; as many as there are processors when None.
+        workers: Processes that decode images ahead. None: on a processor each thread decodes what it computes, and an
+            accelerator has as many processes as there are processors.
         progress: Called with images done, and all.
 
     Returns:
@@ -120,10 +119,8 @@ def embed_listed(
         with _writing(target), _alone(target):
             if target is not None:
                 _check_space(target, len(listed), columns)
-            threads = torch.get_num_threads()
-            parts = Kept(threads) if target is None else Parts(target, about, threads)
-            with threads_set(parts.threads):
-                done = _all_parts(model, listed, describe, parts, workers, progress)
+            parts = Kept() if target is None else Parts(target, about)
+            done = _all_parts(model, listed, describe, parts, workers, progress)
             return _together(listed, parts, done, about, target)
 
 
@@ -247,10 +244,10 @@ def _computed(
 ) -> Iterator[Part]:
     """The parts that are wanted, in order; images of the next ones are decoded meanwhile."""
     for split, together in groupby(pieces, key=lambda piece: piece.split):
-        wanted = [[piece.ids[at : at + BATCH] for at in range(0, len(piece.ids), BATCH)] for piece in together]
+        wanted = [in_batches(piece.ids, model.device) for piece in together]
         loader = _loader(listed.images(split), model, workers)
         all_ids = [ids for batches in wanted for ids in batches]
-        stream = described(describe, loader, model.preprocessing, model.device, all_ids)
+        stream = described(describe, loader, model.preprocessing, model.device, all_ids, workers is not None)
         for batches in wanted:
             found = [next(stream) for _ in batches]
             read = [one.values for one in found if one.values]
@@ -263,8 +260,9 @@ def _loader(images: Images, model: Model, workers: int | None) -> Loader:
     """Files are decoded while others are computed; what lies in memory or is made is taken from there."""
     if not isinstance(images, FileImages):
         return open_loader(images, model.preprocessing, workers=1)
-    ahead = processors() if workers is None else workers  # one that is ahead of the network waits
-    return StreamedLoader(images, model.preprocessing, ahead if len(images) > BATCH else 0)
+    if workers is None:  # a processor's threads decode what they compute
+        workers = 0 if model.device.type == "cpu" else processors()
+    return StreamedLoader(images, model.preprocessing, workers)
 
 
 def _together(

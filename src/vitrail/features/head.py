@@ -1,9 +1,12 @@
 """What the head of a network reads of images, computed once: what a probe is fitted on."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import get_ident
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -57,9 +60,10 @@ def features(network: ViT, data: Batches) -> Features:
 
         def describe(images: Tensor) -> dict[str, Tensor]:
             network(images)
-            return {"head": torch.cat([seen.pop(0) for _ in range(len(seen))], dim=1)}
+            return {"head": torch.cat(seen.pop(get_ident()), dim=1)}
 
-        for ids, found in described(describe, data.loader, data.input, data.device, in_batches(len(data))):
+        wanted = in_batches(np.arange(len(data), dtype=np.int64), data.device)
+        for ids, found in described(describe, data.loader, data.input, data.device, wanted):
             if len(ids):
                 values.append(found["head"])
                 labels.append(data.codec.targets(data.column.take(ids, 0)))
@@ -69,10 +73,12 @@ def features(network: ViT, data: Batches) -> Features:
 
 
 @contextmanager
-def _inputs_of(maps: list[nn.Linear]) -> Iterator[list[Tensor]]:
-    """A list to which each of the maps adds what it is given, in the order in which they are called."""
-    seen: list[Tensor] = []
-    hooks = [one.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach())) for one in maps]
+def _inputs_of(maps: list[nn.Linear]) -> Iterator[dict[int, list[Tensor]]]:
+    """For each thread a list to which the maps add what they are given, in the order in which they are called."""
+    seen = defaultdict[int, list[Tensor]](list)
+    hooks = [
+        one.register_forward_pre_hook(lambda _, given: seen[get_ident()].append(given[0].detach())) for one in maps
+    ]
     try:
         yield seen
     finally:

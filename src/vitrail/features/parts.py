@@ -3,9 +3,8 @@
     features.npz.parts/about.json     model, preprocessing, images: another one is refused
     features.npz.parts/000012.npz     the 13th part, which has this name only when all of it was written
 
-Whatever ends the work, the same command goes on behind the parts that are whole. A part is decided by its place alone,
-and the number of threads, which can change last bits, is that of the beginning: so the file that is put together in the
-end has the same bytes, however often it was interrupted.
+Whatever ends the work, the same command goes on behind the parts that are whole. A part is decided by its place alone:
+so the file that is put together in the end has the same bytes, however often it was interrupted.
 """
 
 import io
@@ -26,7 +25,6 @@ from vitrail.io import free_name, read_json, to_json, write_file
 
 ROWS = 256  # images of a part
 SUFFIX, ABOUT = ".parts", "about.json"
-THREADS = "threads"
 
 
 class Part(NamedTuple):
@@ -49,25 +47,20 @@ class Parts:
     Args:
         out: The file.
         about: Whose features they are.
-        threads: Of torch, if nothing was begun.
-
-    Attributes:
-        threads: Those that it was begun with.
 
     Raises:
         UsageError: There are parts of another model, other images or other columns.
         OSError: Nothing can be written there.
     """
 
-    def __init__(self, out: Path, about: Mapping[str, Any], threads: int) -> None:
+    def __init__(self, out: Path, about: Mapping[str, Any]) -> None:
         self.folder = folder_of(out)
         file, own = self.folder / ABOUT, json.loads(to_json(about))
         if not file.is_file():
             if self.folder.is_dir() and any(self.folder.iterdir()):
                 raise UsageError(f"{self.folder}, where parts would go, exists", f"--out {other_name(out)}")
-            write_file(file, to_json({**own, THREADS: threads}))
+            write_file(file, to_json(own))
         theirs = read_json(file, shlex.join(["rm", "-r", str(self.folder)]))
-        self.threads = int(theirs.pop(THREADS, threads))
         differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
         if differing:
             problem = f"{self.folder} was begun with other {' and '.join(differing)}"
@@ -105,8 +98,8 @@ class Parts:
 class Kept:
     """The parts of what is wanted in memory alone, with the same questions."""
 
-    def __init__(self, threads: int) -> None:
-        self.threads, self._parts = threads, dict[int, Part]()
+    def __init__(self) -> None:
+        self._parts = dict[int, Part]()
 
     def read(self, number: int) -> Part | None:
         """A part; None where it is not there."""

@@ -15,16 +15,18 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.data.batches import Batches
+from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError
 from vitrail.features.head import features, heads_of
 from vitrail.features.neighbours import nearest
-from vitrail.features.passes import BATCH
+from vitrail.features.passes import described, in_batches
 from vitrail.nn import ViT
 from vitrail.nn.twin import evaluating
 
@@ -221,17 +223,19 @@ class Added:
         return {**vars(self), "difference": self.difference, "interval": list(self.interval)}
 
 
-@torch.no_grad()
 def is_right(network: nn.Module, data: Batches) -> Bool[Tensor, "n"]:
     """Whether each image that can be read is told right, in order."""
+    assert isinstance(data.input, Preprocessing)
+
+    def describe(images: Tensor) -> dict[str, Tensor]:
+        return {"logits": network(images)}
+
+    right, wanted = [], in_batches(np.arange(len(data), dtype=np.int64), data.device)
     with evaluating(network):
-        return torch.cat(
-            [
-                (network(batch.inputs).float().argmax(dim=1) == batch.labels).cpu()
-                for batch in data.in_order(BATCH)
-                if len(batch)
-            ]
-        )
+        for ids, found in described(describe, data.loader, data.input, data.device, wanted):
+            if len(ids):
+                right.append(found["logits"].argmax(dim=1) == data.codec.targets(data.column.take(ids, 0)))
+    return torch.cat(right)
 
 
 def compared(before: Bool[Tensor, "n"], after: Bool[Tensor, "n"]) -> Added:
