@@ -4,8 +4,9 @@
 
 Every network of timm's ViT and DeiT files is made with two of its blocks, for a small image, every parameter drawn, and
 converted: one that `vitrail.weights.convert` refuses, because a part is unknown or the answers differ, is left out. A
-row holds what no tensor says, and for each published set of weights its repository, licence, preprocessing and number
-of classes. Those behind a norm before the blocks (CLIP) for which timm has no list of names are no classes.
+row holds what no tensor says, what the network is made of where a plain ViT is not, and for each published set of
+weights its repository, licence, preprocessing and number of classes. Those behind a norm before the blocks (CLIP) for
+which timm has no list of names are no classes.
 """
 
 import json
@@ -19,6 +20,9 @@ from timm.models import get_pretrained_cfg
 
 from vitrail.errors import VitrailError
 from vitrail.weights.convert import convert
+from vitrail.weights.family import renamed
+from vitrail.weights.probe import shown_by
+from vitrail.weights.structure import PLAIN, STRUCTURE
 from vitrail.weights.timm import TIMM, preprocessing_of
 
 OUT = Path(__file__).parents[1] / "src" / "vitrail" / "weights" / "timm_table.json"
@@ -57,7 +61,9 @@ def row(name: str) -> dict[str, Any] | None:
     ordered = {tag: tags[tag] for tag in sorted(tags, key=lambda tag: (tag != first, tag))}
     count = sum(parameter.numel() for parameter in network.parameters())
     asked = [*ASKED, "distillation_token"] if facts["distillation_token"] else ASKED
-    return {"facts": {key: facts[key] for key in asked}, "parameters": count, "tags": ordered}
+    shown = shown_by(renamed(TIMM, network.state_dict(), name).tensors, {})
+    made = {key: value for key, value in shown.items() if key != "classes" and value != PLAIN.get(key)}
+    return {"facts": {key: facts[key] for key in asked}, STRUCTURE: made, "parameters": count, "tags": ordered}
 
 
 def _has_unnamed_outputs(published: dict[str, Any]) -> bool:

@@ -21,6 +21,7 @@ from vitrail.weights.names import Found
 DIGITS = tuple("0123456789")
 ARCHITECTURE = "vit_tiny_patch16_224"
 SMALL = ViTConfig(image_size=16, patch_size=8, classes=10, width=24, depth=1, heads=3)
+SIZES = {"embed_dim": 24, "depth": 1, "num_heads": 3}
 STATISTICS = {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}
 REVISION = "0123456789abcdef"
 FACTS = ("origin", "licence", "vouched")
@@ -39,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
     config = {
         "architecture": ARCHITECTURE,
         "label_names": DIGITS,
-        "model_args": {"img_size": [16, 16], "patch_size": [8, 8], "num_heads": 3},
+        "model_args": {**SIZES, "img_size": [16, 16], "patch_size": [8, 8]},
         "pretrained_cfg": {"input_size": [3, 16, 16], "crop_pct": 0.9, "interpolation": "bicubic", **STATISTICS},
     }
     (place / "config.json").write_text(json.dumps(config))

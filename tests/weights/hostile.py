@@ -42,10 +42,11 @@ KEPT = "what was there before"
 PUBLISHED = {"input_size": [3, 8, 8], "mean": [0.5] * 3, "std": [0.5] * 3, "crop_pct": 1.0, "interpolation": "bicubic"}
 TIMM = {
     "architecture": "vit_tiny_patch16_224",
-    "model_args": {"num_heads": 2, "img_size": 8, "patch_size": 4},
+    "model_args": {"num_heads": 2, "img_size": 8, "patch_size": 4, "embed_dim": 8, "depth": 2},
     "pretrained_cfg": PUBLISHED,
 }
 HF = {"model_type": "vit", "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
+HF |= {"hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 32}
 PROCESSOR = {"size": {"height": 8, "width": 8}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
 

@@ -66,7 +66,8 @@ def look_at(name: str | Path, told: Mapping[str, Any] | None = None) -> Origin:
     rule = {"position_resize": "dinov2"} if weights.average == TAUGHT else {}  # DINO's own, which DINOv2 kept
     with of_a_stranger(found):
         try:
-            converted = conversion.from_tensors(weights.tensors, {**rule, **rest}, str(name), found.config)
+            told, any_head = {**rule, **rest}, "classes" in said
+            converted = conversion.from_tensors(weights.tensors, told, str(name), found.config, any_head)
         except Contradiction as error:
             if error.name in rest:  # a person's word, and not the file
                 raise UsageError(error.problem, error.hint) from error

@@ -25,6 +25,7 @@ from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import WRAPPERS, Facts, Family, is_of, renamed, sources
 from vitrail.weights.others import ELSE, why_not
 from vitrail.weights.probe import network_of, probe
+from vitrail.weights.structure import STRUCTURE
 from vitrail.weights.told import telling
 
 GAP = 1e-5  # the largest difference of two answers, relative to the largest number in them, in fp32: 40 blocks of
@@ -76,7 +77,11 @@ def family_of(names: Sequence[str], where: str) -> Family:
 
 
 def from_tensors(
-    tensors: Mapping[str, Tensor], told: Facts, where: str, config: Mapping[str, Any] | None = None
+    tensors: Mapping[str, Tensor],
+    told: Facts,
+    where: str,
+    config: Mapping[str, Any] | None = None,
+    any_head: bool = False,
 ) -> Converted:
     """A network with these tensors.
 
@@ -84,10 +89,11 @@ def from_tensors(
         tensors: Under the names of one of the families; they are not changed.
         told: Fields of `ViTConfig` that tensors do not say, and `pooling`: above what the family and `config` say.
         where: The file, for messages.
-        config: A `config.json` that lies beside it.
+        config: A `config.json` that lies beside it: what it says the network is made of has to be there.
+        any_head: Whether the head may be another than that says, or none.
 
     Raises:
-        DataError: If the tensors are of no family, do not fit each other or are not finite.
+        DataError: If the tensors are of no family, do not fit each other or the configuration, or are not finite.
         UsageError: If something has to be told; names it.
     """
     stated = config and (config.get("model_type") or config.get("architecture"))
@@ -102,6 +108,8 @@ def from_tensors(
     if config is not None and said is None:
         problem = f"{where}{kind}: the tensors bear names of {family.name}, which that is not"
         raise DataError(problem, f"weights and config.json of one plain ViT; {ELSE}")
+    if said is not None and any_head:
+        said = {**said, STRUCTURE: {name: value for name, value in said[STRUCTURE].items() if name != "classes"}}
     return _converted(family, tensors, {**(said or {}), **told}, where)
 
 
@@ -110,6 +118,7 @@ def _converted(family: Family, tensors: Mapping[str, Tensor], told: Facts, where
     names = renamed(family, tensors, where)
     known = {**family.of_tensors(tensors), **told}
     facts = {**family.assumed, **known}
+    known.pop(STRUCTURE, None)
     granted = [name for name in GRANTED if name in family.assumed and name not in known]
     if "norm_pre.weight" in names.tensors or _is_gated(names.tensors):  # CLIP's and SwiGLU's are of several kinds
         for name in granted:

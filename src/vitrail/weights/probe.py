@@ -26,6 +26,7 @@ from vitrail.nn.embedding import sides_of
 from vitrail.nn.networks import without_numbers
 from vitrail.weights.family import Tensors
 from vitrail.weights.kinds import another_copy
+from vitrail.weights.structure import STRUCTURE, hold, structure_of
 from vitrail.weights.told import EXAMPLES, HEADS, UNKNOWN, UNKNOWN_SIZE, Contradiction, contradiction, telling
 
 PATCHES = "patch_embed.proj.weight"
@@ -61,8 +62,10 @@ def probe(tensors: Mapping[str, Tensor], told: Mapping[str, Any], where: str) ->
         UsageError: If something has to be told that is not; names it.
     """
     found, told, assumed = dict(tensors), dict(told), list[str]()
+    said = told.pop(STRUCTURE, {})
     seen = _seen(found, told, where)
     parts = _parts(found, told.pop("pooling", ""), where, assumed)
+    hold(said, structure_of(seen, parts), where)
     _hold_told(told, seen, where, assumed)
     found = _with_positions(found, seen, told, where, assumed)
     pooling = "class" if parts["pooling"] in OF_CLASS_TOKEN and seen["class_token"] else "mean"
@@ -145,6 +148,13 @@ def _hold_told(told: dict[str, Any], seen: dict[str, Any], where: str, assumed: 
 def _contrary(where: str, name: str, seen: object, told: object) -> Contradiction:
     problem = f"{where}: the tensors say {name} {seen}, and {told} is what is told, or what comes with them says"
     return contradiction(name, problem, telling(**{name: seen}))
+
+
+def shown_by(tensors: Mapping[str, Tensor], told: Mapping[str, Any]) -> dict[str, Any]:
+    """What tensors under our names show of the network that they make: `structure_of`; their numbers are not read."""
+    found, told = dict(tensors), dict(told)
+    seen = _seen(found, told, "the network")
+    return structure_of(seen, _parts(found, told.pop("pooling", ""), "the network", []))
 
 
 def network_of(probed: Probed) -> ViT:

@@ -17,6 +17,7 @@ from vitrail.weights.activation import activation_of
 from vitrail.weights.family import Facts, Family, Form, Rule, same
 from vitrail.weights.others import ELSE
 from vitrail.weights.published import timm_architectures
+from vitrail.weights.structure import PLAIN, STRUCTURE
 
 TOGETHER = Form(  # queries; then keys and values
     lambda theirs: torch.cat(list(theirs)), lambda ours, heads: ours.split((len(ours) // 3, len(ours) - len(ours) // 3))
@@ -38,6 +39,15 @@ ARGUMENTS = {  # of a network: which field of ours each is; what tensors say, to
     "class_token": "class_token",
     "reg_tokens": "registers",
     "qkv_bias": "qkv_bias",
+}
+MAKES = {  # which of `PLAIN` an argument is
+    "embed_dim": ("width",),
+    "depth": ("depth",),
+    "in_chans": ("channels",),
+    "class_token": ("class_token",),
+    "reg_tokens": ("other_tokens",),
+    "qkv_bias": ("qkv_bias",),
+    "proj_bias": ("out_bias", "mlp_bias"),
 }
 SEEN = {"mlp_ratio", "init_values", "no_embed_class", "pre_norm", "final_norm", "fc_norm", "proj_bias", "pos_embed"}
 IDLE = {"weight_init", "fix_init", "dynamic_img_size", "dynamic_img_pad", "pretrained_strict", "cache_dir"}
@@ -114,7 +124,33 @@ def of_config(config: Mapping[str, Any]) -> Facts | None:
             raise DataError(f"config.json says {name}={value!r}, which makes timm's network no plain ViT", ELSE)
     names = config.get("label_names") or published.get("label_names")
     count = config.get("num_classes", published.get("num_classes"))
+    pooled_otherwise = facts["pooling"] != timm_architectures()[architecture]["facts"]["pooling"]
+    facts[STRUCTURE] = _structure(architecture, config.get("model_args") or {}, pooled_otherwise)
+    if type(count) is int and count > 0:
+        facts[STRUCTURE]["classes"] = arguments.get("num_classes", count)
     return {**facts, "names": names} if names else {**facts, "projection": _projects(architecture, published, count)}
+
+
+def _structure(architecture: str, arguments: Mapping[str, Any], pooled_otherwise: bool) -> dict[str, Any]:
+    """What a network of this architecture is made of, with these arguments; what they leave open is left out."""
+    found = {**PLAIN, **timm_architectures()[architecture][STRUCTURE]}
+    ratio = arguments.get("mlp_ratio") or found["mlp_dim"] / found["width"]
+    for name, ours in MAKES.items():
+        if arguments.get(name) is not None:
+            found |= dict.fromkeys(ours, arguments[name])
+    if "init_values" in arguments:
+        found["layer_scale"] = bool(arguments["init_values"])
+    if arguments.get("pre_norm") is not None:
+        found |= {"embed_norm": bool(arguments["pre_norm"]), "embed_bias": not arguments["pre_norm"]}
+    if arguments.get("pos_embed") is not None:
+        found["positions"] = arguments["pos_embed"] not in ("", "none")
+    if {"mlp_ratio", "embed_dim"} & arguments.keys():
+        numbers = isinstance(found["width"], int) and isinstance(ratio, int | float)
+        found["mlp_dim"] = int(found["width"] * ratio) if numbers else ratio
+    unsure = ["last_norm"] if pooled_otherwise or {"fc_norm", "final_norm"} & arguments.keys() else []
+    if found["gated_mlp"] and {"mlp_ratio", "embed_dim"} & arguments.keys():
+        unsure.append("mlp_dim")
+    return {name: value for name, value in found.items() if name not in unsure}
 
 
 def _known(argument: str, value: Any, known: Mapping[str, str]) -> str:

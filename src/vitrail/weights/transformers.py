@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vitrail.errors import DataError
 from vitrail.nn.embedding import sides_of
 from vitrail.weights.family import STACKED, TABLE, TOKEN, Facts, Family, Form, Rule
+from vitrail.weights.structure import PLAIN, STRUCTURE
 
 ACTIVATIONS = {  # theirs, ours
     "gelu": "gelu",
@@ -31,6 +32,7 @@ MODEL_TYPES = {  # model_type of a config.json
     **dict.fromkeys(("dinov2", "dinov2_with_registers"), "DINOv2"),
     **dict.fromkeys(("clip", "clip_vision_model", "siglip", "siglip_vision_model"), "CLIP"),
 }
+CLASSIFIER = "ForImageClassification"  # in the name of what was saved
 UNSAID: dict[str, tuple[int, float, str]] = {  # patch, epsilon and activation where a configuration leaves them out
     **dict.fromkeys(("vit", "deit", "vit_mae"), (16, 1e-12, "gelu")),
     "dinov2": (14, 1e-6, "gelu"),
@@ -66,7 +68,36 @@ def facts_of(config: Mapping[str, Any], kind: str) -> Facts | None:
         facts["distillation_token"] = "DeiTForImageClassificationWithTeacher" in (config.get("architectures") or ())
     if kind != "CLIP":  # whose tensors say it
         facts["pooling"] = "class"
+    facts[STRUCTURE] = _structure(config, vision, kind)
     return {**facts, "names": _ordered(config.get("id2label") or {})}
+
+
+def _structure(config: Mapping[str, Any], vision: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """What a network of this configuration is made of; what it leaves out is as in a ViT-B."""
+    model, made = config["model_type"], "".join(config.get("architectures") or ())
+    width, gated = vision.get("hidden_size", 768), bool(vision.get("use_swiglu_ffn"))
+    inner = int(width * vision.get("mlp_ratio", 4)) if kind == "DINOv2" else vision.get("intermediate_size", 3072)
+    labels, siglip = config.get("id2label") or config.get("num_labels"), model.startswith("siglip")
+    classifies = CLASSIFIER in made
+    found = {
+        **PLAIN,
+        "width": width,
+        "depth": vision.get("num_hidden_layers", 12),
+        "mlp_dim": (int(inner * 2 / 3) + 7) // 8 * 8 if gated else inner,
+        "channels": vision.get("num_channels", 3),
+        "class_token": not siglip,
+        "other_tokens": {"deit": 1, "dinov2_with_registers": vision.get("num_register_tokens", 4)}.get(model, 0),
+        "qkv_bias": bool(vision.get("qkv_bias", True)),
+        "embed_bias": kind != "CLIP" or siglip,
+        "layer_scale": kind == "DINOv2",
+        "embed_norm": kind == "CLIP" and not siglip,
+        "gated_mlp": gated,
+    }
+    if classifies and labels:
+        found["classes"] = len(labels) if isinstance(labels, Mapping) else labels
+    if classifies and kind == "CLIP":  # its head reads what no last norm has seen
+        del found["last_norm"]
+    return found
 
 
 def _ordered(names: Mapping[Any, str]) -> tuple[str, ...]:
@@ -80,7 +111,8 @@ def _of_module(kind: str) -> Any:
         config: Any = getattr(module, "config", None)
         if not type(module).__module__.startswith("transformers.") or not hasattr(config, "to_dict"):
             return None
-        return facts_of({**config.to_dict(), "architectures": [type(module).__name__]}, kind)
+        facts = facts_of({**config.to_dict(), "architectures": [type(module).__name__]}, kind)
+        return {name: value for name, value in (facts or {}).items() if name != STRUCTURE} if facts else None
 
     return of_module
 

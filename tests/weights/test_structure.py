@@ -1,0 +1,96 @@
+"""A file that lacks a part of the network of its config.json, or is of another one, is refused and does not answer."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import vitrail
+from tests.errors import must_raise
+from tests.weights.families import ROWS
+from vitrail.errors import DataError, UsageError, VitrailError
+from vitrail.model import Model
+
+OFTEN = ("timm Ti/16", "timm DINOv2 with registers", "timm CLIP", "transformers ViT", "transformers DINOv2 classifier")
+NUMBERS = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_channels", "num_register_tokens", "mlp_ratio")
+
+
+def opened(folder: Path, size: tuple[int, int]) -> Model:
+    reads = vitrail.Preprocessing(size, mean=(0.5,) * 3, std=(0.5,) * 3)
+    return vitrail.load(folder, preprocessing=reads)
+
+
+def answered(model: Model) -> torch.Tensor:
+    images = torch.randn(2, 3, *model.preprocessing.size, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        return model.network(images)
+
+
+def groups(names: list[str]) -> dict[str, list[str]]:
+    """The last block; and each part of a network, in all blocks that have it."""
+    number = re.compile(r"(?<=\.)\d+(?=\.)")
+    blocks = sorted({int(match[0]) for name in names if (match := number.search(name))})
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(number.sub("#", name, count=1), []).append(name)
+        if (match := number.search(name)) and int(match[0]) == blocks[-1]:
+            found.setdefault("the last block", []).append(name)
+    return found
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(name, marks=() if name in OFTEN else pytest.mark.soak)
+        for name in ROWS
+        if name.startswith(("timm", "transformers"))
+    ],
+)
+def test_a_part_that_is_missing_is_noticed_or_answers_nothing(row: str, tmp_path: Path) -> None:
+    """Whatever is taken out of the file: it does not open, or its answers are what they were."""
+    ROWS[row].make(tmp_path)
+    file, size = tmp_path / "model.safetensors", ROWS[row].size
+    state, whole = load_file(file), answered(opened(tmp_path, size))
+    refused = 0
+    for part, names in groups(list(state)).items():
+        save_file({name: tensor for name, tensor in state.items() if name not in names}, file, {"format": "pt"})
+        try:
+            model = opened(tmp_path, size)
+        except VitrailError as error:
+            assert isinstance(error, DataError | UsageError), part
+            refused += 1
+        else:
+            assert torch.equal(answered(model), whole), f"without {part} it opens and answers otherwise"
+    assert refused > 10
+
+
+@pytest.mark.parametrize("row", [name for name in OFTEN if name.startswith("transformers")])
+def test_a_configuration_of_another_network_is_refused(row: str, tmp_path: Path) -> None:
+    ROWS[row].make(tmp_path)
+    file = tmp_path / "config.json"
+    config = json.loads(file.read_text())
+    held = [name for name in NUMBERS if name in config]
+    assert len(held) >= 4
+    changes: list[dict[str, Any]] = [{name: 2 * config[name]} for name in held]
+    changes += [{"qkv_bias": False}, {"id2label": {str(number): str(number) for number in range(7)}}]
+    for change in changes:
+        file.write_text(json.dumps({**config, **change}))
+        with must_raise(DataError):
+            opened(tmp_path, ROWS[row].size)
+
+
+def test_a_head_that_is_not_there_can_be_left_out_when_told(tmp_path: Path) -> None:
+    row = ROWS["timm Ti/16"]
+    row.make(tmp_path)
+    file = tmp_path / "model.safetensors"
+    state = load_file(file)
+    save_file({name: tensor for name, tensor in state.items() if not name.startswith("head.")}, file)
+    with must_raise(DataError) as caught:
+        vitrail.load(tmp_path)
+    assert "--told classes=0" in caught.value.hint
+    assert vitrail.load(tmp_path, told={"classes": 0}).network.config.classes == 0
+    assert vitrail.load(tmp_path, told={"classes": 3}).network.config.classes == 3
