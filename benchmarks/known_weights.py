@@ -3,9 +3,8 @@
     python benchmarks/known_weights.py timm vit_tiny_patch16_224.augreg_in21k_ft_in1k FILE.safetensors imagenet
 
 The library named builds the network, reads the file and answers two images drawn from a seed, a loud and a faint one;
-the row holds these answers,
-a fingerprint of the tensors, the preprocessing and the licence that the library states. It is written only where
-vitrail's network answers alike.
+the row holds these answers, a fingerprint and a hash of the tensors, the preprocessing and the licence that the library
+states. It is written only where vitrail's network answers alike.
 """
 
 import json
@@ -16,6 +15,7 @@ import timm
 import torch
 from timm.models import get_pretrained_cfg, load_checkpoint
 
+from vitrail.data.tensor_files import digest_of
 from vitrail.weights.convert import convert
 from vitrail.weights.known import drawn_images, fingerprint, shown
 from vitrail.weights.timm import preprocessing_of
@@ -39,6 +39,7 @@ def main(library: str, name: str, file: str, classes: str) -> None:
         "classes": classes,
         "licence": published.get("license", ""),
         "preprocessing": preprocessing.to_dict(),
+        "digest": digest_of(converted.network.state_dict()),
         "answers": [[round(float(value), 6) for value in one] for one in answers],
     }
     rows = json.loads(OUT.read_text())

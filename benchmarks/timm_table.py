@@ -22,7 +22,7 @@ from vitrail.errors import VitrailError
 from vitrail.weights.convert import convert
 from vitrail.weights.family import renamed
 from vitrail.weights.probe import shown_by
-from vitrail.weights.structure import PLAIN, STRUCTURE
+from vitrail.weights.structure import STRUCTURE, USUAL
 from vitrail.weights.timm import TIMM, preprocessing_of
 
 OUT = Path(__file__).parents[1] / "src" / "vitrail" / "weights" / "timm_table.json"
@@ -62,7 +62,7 @@ def row(name: str) -> dict[str, Any] | None:
     count = sum(parameter.numel() for parameter in network.parameters())
     asked = [*ASKED, "distillation_token"] if facts["distillation_token"] else ASKED
     shown = shown_by(renamed(TIMM, network.state_dict(), name).tensors, {})
-    made = {key: value for key, value in shown.items() if key != "classes" and value != PLAIN.get(key)}
+    made = {key: value for key, value in shown.items() if key != "classes" and value != USUAL.get(key)}
     return {"facts": {key: facts[key] for key in asked}, STRUCTURE: made, "parameters": count, "tags": ordered}
 
 

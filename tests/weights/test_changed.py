@@ -24,7 +24,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.tensor_files import digest_of
 from vitrail.errors import COMMAND_LINE, UsageError
 from vitrail.model.origin import look_at
-from vitrail.model.vouch import NOBODY_HEAD
+from vitrail.model.vouch import NOBODY, NOBODY_HEAD
 from vitrail.tasks.features import Numbers
 from vitrail.weights import adapt, known as knowing
 from vitrail.weights.known import drawn_images, fingerprint, shown
@@ -243,9 +243,20 @@ def vouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     row = {"name": "a row", "by": "a test", "classes": "", "licence": "mit", "preprocessing": READS.to_dict()}
     with torch.no_grad():
         row["answers"] = shown(old.network(drawn_images(READS))).tolist()
+    row["digest"] = digest_of(old.network.state_dict())
     monkeypatch.setattr(knowing, "known_table", lambda: {fingerprint(old.network.state_dict()): row})
     save_file(network(0).state_dict(), tmp_path / "weights.safetensors")
     return tmp_path / "weights.safetensors"
+
+
+def test_weights_that_differ_in_one_number_are_not_known(vouched: Path) -> None:
+    """In any tensor, though all that the row compares and answers is as it was."""
+    whole = network(0).state_dict()
+    for name in ("head.weight", "blocks.0.norm2.bias", "pos_embed"):
+        other = {each: tensor.clone() for each, tensor in whole.items()}
+        other[name].view(-1)[7] += 1e-6
+        save_file(other, vouched)
+        assert vitrail.load(vouched, told={"heads": 3}, preprocessing=READS).facts["vouched"] == NOBODY, name
 
 
 def test_a_head_of_known_weights(vouched: Path) -> None:

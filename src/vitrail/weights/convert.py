@@ -25,12 +25,13 @@ from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import WRAPPERS, Facts, Family, is_of, renamed, sources
 from vitrail.weights.others import ELSE, why_not
 from vitrail.weights.probe import network_of, probe
-from vitrail.weights.structure import STRUCTURE
+from vitrail.weights.structure import HEAD, STRUCTURE
 from vitrail.weights.told import telling
 
 GAP = 1e-5  # the largest difference of two answers, relative to the largest number in them, in fp32: 40 blocks of
 # another implementation of attention differ by 1e-6, the two forms of GELU in two blocks by 1e-4
 LOUDNESS = 1.0, 0.003  # deviations of the images that both answer: a wrong epsilon shows on a faint one
+QUIET = 0.01  # two answers that lie closer, relative to the largest number, say little of what makes them
 SEED = 0
 HEADS = "head.", "head_dist."
 GRANTED = ("norm_eps", "activation")  # what no tensor says, and a family may have alike in all members
@@ -109,7 +110,8 @@ def from_tensors(
         problem = f"{where}{kind}: the tensors bear names of {family.name}, which that is not"
         raise DataError(problem, f"weights and config.json of one plain ViT; {ELSE}")
     if said is not None and any_head:
-        said = {**said, STRUCTURE: {name: value for name, value in said[STRUCTURE].items() if name != "classes"}}
+        made = {name: value for name, value in said[STRUCTURE].items() if name not in HEAD}
+        said = {**{name: value for name, value in said.items() if name not in HEAD}, STRUCTURE: made}
     return _converted(family, tensors, {**(said or {}), **told}, where)
 
 
@@ -166,9 +168,28 @@ def convert(module: nn.Module, told: Facts | None = None) -> Converted:
     else:
         known = ", ".join(family.name for family in FAMILIES)
         raise UsageError(f"{name} is no plain ViT of {known}", f"one of these, as a live module; {ELSE}")
-    own = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-    converted = _converted(family, own, {**facts, **(told or {})}, where)
-    return prove(converted, family.answer, module)
+
+    def taken_over(live: nn.Module) -> Converted:
+        own = {name: tensor.detach().cpu().clone() for name, tensor in live.state_dict().items()}
+        return _converted(family, own, {**facts, **(told or {})}, where)
+
+    converted, spread = prove(taken_over(module), family.answer, module)
+    if spread < QUIET:  # a head of zeros, or blocks that are scaled to nothing, would hide whatever is wrong
+        loud = _redrawn(module)
+        if prove(taken_over(loud), family.answer, loud)[1] < QUIET:
+            problem = f"{where} answers all images alike, whatever its numbers: nothing can be proved of it"
+            raise DataError(problem, "a plain ViT; docs/weights.md lists what opens")
+    return converted
+
+
+@torch.no_grad()
+def _redrawn(module: nn.Module) -> nn.Module:
+    """A copy with other numbers, so large that all of them matter."""
+    other, drawn = copy.deepcopy(module).float(), torch.Generator().manual_seed(SEED)
+    for parameter in other.parameters():
+        std = 1.2 * parameter[0].numel() ** -0.5 if parameter.ndim > 1 else 0.3
+        parameter.copy_(torch.randn(parameter.shape, generator=drawn) * std)
+    return other
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -244,10 +265,15 @@ def apart(found: Float[Tensor, "b v"], wanted: Float[Tensor, "b v"]) -> float:
 
 
 @torch.no_grad()
-def prove(converted: Converted, theirs: Callable[[nn.Module, Tensor], Tensor], module: nn.Module) -> Converted:
+def prove(
+    converted: Converted, theirs: Callable[[nn.Module, Tensor], Tensor], module: nn.Module
+) -> tuple[Converted, float]:
     """The same, with the gap between its answers and those of the live network, the larger of two images.
 
     A network of another precision answers as a copy in fp32, which its tensors have here.
+
+    Returns:
+        And how far the answers to the two images lie apart: where that is nothing, a small gap proves nothing.
 
     Raises:
         DataError: If the gap is above `GAP`, or either answer is not finite.
@@ -279,4 +305,4 @@ def prove(converted: Converted, theirs: Callable[[nn.Module, Tensor], Tensor], m
     if not gap <= GAP:
         problem = f"the converted network answers otherwise: the gap is {gap:.1e}, at most {GAP:.0e} is allowed"
         raise DataError(f"{type(module).__name__}: {problem}", "a plain ViT; docs/weights.md lists what opens")
-    return replace(converted, gap=gap)
+    return replace(converted, gap=gap), apart(wanted[:1], wanted[1:])

@@ -1,8 +1,8 @@
 """Weights that somebody vouches for: what they are, how images go into them, and what they answer.
 
 Names and shapes tell an architecture and no more: ViT-Ti and DeiT-Ti are alike, and their normalisation is not. So
-a row of the table counts only where names, shapes and 4 KB of the values are those of the file that was really run;
-then the network is asked about two images drawn from a seed, and has to answer as the original did.
+a row of the table, found by names, shapes and 4 KB of the values, counts only where all numbers are those of the file
+that was really run; then the network is asked about two images drawn from a seed, and has to answer as that did.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.tensor_files import digest_of
 from vitrail.errors import COMMAND_LINE, UsageError
 from vitrail.nn import ViT
 from vitrail.weights.convert import GAP, LOUDNESS, apart
@@ -82,14 +83,16 @@ def known(network: ViT, told: bool = False) -> Known | None:
 
     Args:
         network: Whose weights are looked up.
-        told: Whether a person said what no tensor says. Else a network that answers otherwise than the original did has
-            other numbers between those that are compared, such as a tuned head, and nobody vouches for it.
+        told: Whether a person said what no tensor says. Else nobody vouches for a network that answers otherwise.
 
     Raises:
         UsageError: The weights are known, and the network answers otherwise by what was told.
     """
-    row: dict[str, Any] | None = known_table().get(fingerprint(network.state_dict()))
-    if row is None:
+    tensors = network.state_dict()
+    row: dict[str, Any] | None = known_table().get(fingerprint(tensors))
+    if row is None or row["digest"] != digest_of(
+        tensors
+    ):  # such as a tuned head, between the numbers that are compared
         return None
     preprocessing = Preprocessing.from_dict(row["preprocessing"])
     wanted = torch.tensor(row["answers"])

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitrail.errors import DataError, counted, some_of
+from vitrail.weights.told import telling
 
 STRUCTURE = "structure"  # under which a family's facts have it
-PLAIN: Mapping[str, Any] = {  # of a ViT of which nothing else is said; width, depth and mlp_dim every one says
+USUAL: Mapping[str, Any] = {  # of a ViT of which nothing else is said; width, depth and mlp_dim every one says
     "channels": 3,
     "class_token": True,
     "other_tokens": 0,  # registers, and a distillation token
@@ -24,16 +25,17 @@ PLAIN: Mapping[str, Any] = {  # of a ViT of which nothing else is said; width, d
     "last_norm": True,
     "gated_mlp": False,
 }
+HEAD = ("classes", "head_bias")  # which are held where a configuration is that of a classifier
 
 
 def structure_of(seen: Mapping[str, Any], parts: Mapping[str, str]) -> dict[str, Any]:
-    """What tensors show, under the names of `PLAIN` and of `width`, `depth`, `mlp_dim` and `classes`.
+    """What tensors show, under the names of `USUAL` and of `width`, `depth`, `mlp_dim` and `classes`.
 
     Args:
         seen: Fields of `ViTConfig`.
         parts: Names of the parts that are none of the paper's.
     """
-    taken = ("width", "depth", "mlp_dim", "channels", "classes", "class_token")
+    taken = ("width", "depth", "mlp_dim", "channels", "class_token", *HEAD)
     return {
         **{name: seen[name] for name in taken},
         **{name: seen[name] for name in ("embed_bias", "qkv_bias", "out_bias", "mlp_bias")},
@@ -51,7 +53,7 @@ def hold(said: Mapping[str, Any], shown: Mapping[str, Any], where: str) -> None:
 
     Args:
         said: By a configuration; a name that is left out is not held.
-        shown: By tensors: `structure_of`.
+        shown: By tensors, see `structure_of`.
         where: The file, for messages.
 
     Raises:
@@ -63,8 +65,8 @@ def hold(said: Mapping[str, Any], shown: Mapping[str, Any], where: str) -> None:
     words = some_of([f"{name} {_word(said[name])}, not {_word(shown[name])}" for name in differing], 5)
     those = counted(len(differing), "thing", "things")
     problem = f"{where}: its tensors make another network than config.json says, by {those}: {words}"
-    headless = differing == ["classes"]
-    raise DataError(problem, f"--told classes={shown['classes']}" if headless else "the whole file of that config.json")
+    headless = {*differing} <= {*HEAD} and said.get("classes") != shown["classes"]
+    raise DataError(problem, telling(classes=shown["classes"]) if headless else "the whole file of that config.json")
 
 
 def _word(value: Any) -> str:

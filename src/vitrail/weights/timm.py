@@ -17,7 +17,7 @@ from vitrail.weights.activation import activation_of
 from vitrail.weights.family import Facts, Family, Form, Rule, same
 from vitrail.weights.others import ELSE
 from vitrail.weights.published import timm_architectures
-from vitrail.weights.structure import PLAIN, STRUCTURE
+from vitrail.weights.structure import STRUCTURE, USUAL
 
 TOGETHER = Form(  # queries; then keys and values
     lambda theirs: torch.cat(list(theirs)), lambda ours, heads: ours.split((len(ours) // 3, len(ours) - len(ours) // 3))
@@ -40,7 +40,7 @@ ARGUMENTS = {  # of a network: which field of ours each is; what tensors say, to
     "reg_tokens": "registers",
     "qkv_bias": "qkv_bias",
 }
-MAKES = {  # which of `PLAIN` an argument is
+MAKES = {  # which of `USUAL` an argument is
     "embed_dim": ("width",),
     "depth": ("depth",),
     "in_chans": ("channels",),
@@ -127,13 +127,13 @@ def of_config(config: Mapping[str, Any]) -> Facts | None:
     pooled_otherwise = facts["pooling"] != timm_architectures()[architecture]["facts"]["pooling"]
     facts[STRUCTURE] = _structure(architecture, config.get("model_args") or {}, pooled_otherwise)
     if type(count) is int and count > 0:
-        facts[STRUCTURE]["classes"] = arguments.get("num_classes", count)
+        facts[STRUCTURE] |= {"classes": arguments.get("num_classes", count), "head_bias": True}
     return {**facts, "names": names} if names else {**facts, "projection": _projects(architecture, published, count)}
 
 
 def _structure(architecture: str, arguments: Mapping[str, Any], pooled_otherwise: bool) -> dict[str, Any]:
     """What a network of this architecture is made of, with these arguments; what they leave open is left out."""
-    found = {**PLAIN, **timm_architectures()[architecture][STRUCTURE]}
+    found = {**USUAL, **timm_architectures()[architecture][STRUCTURE]}
     ratio = arguments.get("mlp_ratio") or found["mlp_dim"] / found["width"]
     for name, ours in MAKES.items():
         if arguments.get(name) is not None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitrail.errors import DataError
 from vitrail.nn.embedding import sides_of
 from vitrail.weights.family import STACKED, TABLE, TOKEN, Facts, Family, Form, Rule
-from vitrail.weights.structure import PLAIN, STRUCTURE
+from vitrail.weights.structure import STRUCTURE, USUAL
 
 ACTIVATIONS = {  # theirs, ours
     "gelu": "gelu",
@@ -33,6 +33,7 @@ MODEL_TYPES = {  # model_type of a config.json
     **dict.fromkeys(("clip", "clip_vision_model", "siglip", "siglip_vision_model"), "CLIP"),
 }
 CLASSIFIER = "ForImageClassification"  # in the name of what was saved
+PROJECTED = "CLIPModel", "CLIPVisionModelWithProjection"
 UNSAID: dict[str, tuple[int, float, str]] = {  # patch, epsilon and activation where a configuration leaves them out
     **dict.fromkeys(("vit", "deit", "vit_mae"), (16, 1e-12, "gelu")),
     "dinov2": (14, 1e-6, "gelu"),
@@ -77,10 +78,10 @@ def _structure(config: Mapping[str, Any], vision: Mapping[str, Any], kind: str) 
     model, made = config["model_type"], "".join(config.get("architectures") or ())
     width, gated = vision.get("hidden_size", 768), bool(vision.get("use_swiglu_ffn"))
     inner = int(width * vision.get("mlp_ratio", 4)) if kind == "DINOv2" else vision.get("intermediate_size", 3072)
-    labels, siglip = config.get("id2label") or config.get("num_labels"), model.startswith("siglip")
+    labels, siglip = config.get("id2label") or config.get("num_labels", 2), model.startswith("siglip")
     classifies = CLASSIFIER in made
     found = {
-        **PLAIN,
+        **USUAL,
         "width": width,
         "depth": vision.get("num_hidden_layers", 12),
         "mlp_dim": (int(inner * 2 / 3) + 7) // 8 * 8 if gated else inner,
@@ -93,8 +94,10 @@ def _structure(config: Mapping[str, Any], vision: Mapping[str, Any], kind: str) 
         "embed_norm": kind == "CLIP" and not siglip,
         "gated_mlp": gated,
     }
-    if classifies and labels:
-        found["classes"] = len(labels) if isinstance(labels, Mapping) else labels
+    if classifies:
+        found |= {"classes": len(labels) if isinstance(labels, Mapping) else labels, "head_bias": True}
+    if made in PROJECTED:
+        found |= {"classes": config.get("projection_dim", 512), "head_bias": False}
     if classifies and kind == "CLIP":  # its head reads what no last norm has seen
         del found["last_norm"]
     return found
