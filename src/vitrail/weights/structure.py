@@ -7,7 +7,7 @@ Who reads the configuration alone can tell: the library that wrote it would not 
 from collections.abc import Mapping
 from typing import Any
 
-from vitrail.errors import DataError, counted, some_of
+from vitrail.errors import DataError, some_of
 from vitrail.weights.told import telling
 
 STRUCTURE = "structure"  # under which a family's facts have it
@@ -62,12 +62,11 @@ def hold(said: Mapping[str, Any], shown: Mapping[str, Any], where: str) -> None:
     differing = [name for name, value in said.items() if name in shown and value != shown[name]]
     if not differing:
         return
-    words = some_of([f"{name} {_word(said[name])}, not {_word(shown[name])}" for name in differing], 5)
-    those = counted(len(differing), "thing", "things")
-    problem = f"{where}: its tensors make another network than config.json says, by {those}: {words}"
+    stated, there = (some_of([f"{name} {_word(each[name])}" for name in differing], 5) for each in (said, shown))
+    problem = f"{where}: config.json says {stated}, and the tensors show {there}"
     headless = {*differing} <= {*HEAD} and said.get("classes") != shown["classes"]
     raise DataError(problem, telling(classes=shown["classes"]) if headless else "the whole file of that config.json")
 
 
 def _word(value: Any) -> str:
-    return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
