@@ -20,18 +20,16 @@ from tests.cli.command import USAGE, call, must_refuse, retyped
 from tests.errors import must_raise
 from tests.weights.families import DINOV2, NETWORK, SMALL
 from tests.weights.redraw import redrawn
-from vitrail.data.preprocessing import Preprocessing
+from tests.weights.small import PLAIN, READS, network
 from vitrail.data.tensor_files import digest_of
 from vitrail.errors import COMMAND_LINE, UsageError
 from vitrail.model.origin import look_at
 from vitrail.model.vouch import NOBODY, NOBODY_HEAD
 from vitrail.tasks.features import Numbers
-from vitrail.weights import adapt, known as knowing
-from vitrail.weights.known import drawn_images, fingerprint, shown
+from vitrail.weights import adapt
 from vitrail.weights.unpickle import tensors_of
 
 PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 70, 3), dtype=np.uint8)).resize((280, 360), 3)
-PLAIN = "vit_tiny_patch16_224"
 
 
 def of_transformers(folder: Path, kind: str, config: Any, **size: Any) -> tuple[Any, Any]:
@@ -110,13 +108,6 @@ def test_a_size_that_memory_has_no_room_for_is_refused_before_any_is_taken(
 
 
 # ---- checkpoints of training
-
-
-def network(seed: int, **more: Any) -> nn.Module:
-    return redrawn(timm.create_model(PLAIN, **NETWORK, img_size=32, **{"num_classes": 7, **more}), seed)
-
-
-READS = Preprocessing((32, 32), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 
 
 @torch.no_grad()
@@ -236,19 +227,6 @@ def test_two_heads_and_none(tmp_path: Path) -> None:
     assert vitrail.convert(redrawn(clip), told={"classes": 3}).task.name == "classify"
 
 
-@pytest.fixture
-def vouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file whose weights a row of the table knows."""
-    old = vitrail.convert(network(0), preprocessing=READS)
-    row = {"name": "a row", "by": "a test", "classes": "", "licence": "mit", "preprocessing": READS.to_dict()}
-    with torch.no_grad():
-        row["answers"] = shown(old.network(drawn_images(READS))).tolist()
-    row["digest"] = digest_of(old.network.state_dict())
-    monkeypatch.setattr(knowing, "known_table", lambda: {fingerprint(old.network.state_dict()): row})
-    save_file(network(0).state_dict(), tmp_path / "weights.safetensors")
-    return tmp_path / "weights.safetensors"
-
-
 def test_weights_that_differ_in_one_number_are_not_known(vouched: Path) -> None:
     """In any tensor, though all that the row compares and answers is as it was."""
     whole = network(0).state_dict()
@@ -293,7 +271,10 @@ def test_a_vouch_is_for_the_network_before_it_was_adapted(asked: dict[str, int],
     assert vitrail.load(vitrail.save(plain, vouched.parent / "plain"), **asked).facts == other.facts
     with torch.no_grad():
         other.network.head.bias += 1
-    assert not {"name", "vouched", "changed_weights"} & vitrail.load(vitrail.save(other, saved)).facts.keys()
+    facts = vitrail.load(vitrail.save(other, saved)).facts
+    assert not {"name", "changed_weights"} & facts.keys()
+    assert facts["vouched"] == NOBODY
+    assert "weights" in facts
 
 
 def test_every_change_is_said_at_the_terminal(vouched: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from vitrail.cli.output import print_json, print_table, say
 from vitrail.cli.weights import said, size_of, typed_hints
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
-from vitrail.model import load
+from vitrail.model import Model, load
 from vitrail.model.foreign import Unstated, model_of
 from vitrail.model.origin import look_at
 from vitrail.model.vouch import CHANGES
@@ -23,7 +23,8 @@ from vitrail.nn.parts import names_of
 from vitrail.weights.kinds import is_foreign
 
 SIZES_HAVE = ("image_size", "channels")  # what may be said of a size, too
-ABOUT = ("trained_with", *CHANGES, "class_names", "licence", "vouched")  # facts
+GRANTED = ("left_out", "assumed")  # facts, and
+ABOUT = ("trained_with", *CHANGES, "class_names", "licence", "vouched")
 
 
 def run(typed: Models, command: str) -> int:
@@ -40,7 +41,10 @@ def run(typed: Models, command: str) -> int:
         if given:
             flag = f"--{next(iter(given)).replace('_', '-')}"
             raise UsageError(f"the model in {typed.size} has its own {flag}", f"vitrail models {typed.size}")
-        return _print(typed, load(typed.size).network)
+        model = load(typed.size)
+        vouched = "vouched" in model.facts  # a network of others that vitrail saved
+        origin = {"origin": model.facts.get("origin", "")} | {name: model.facts.get(name, "") for name in GRANTED}
+        return _print(typed, model.network, {**origin, **_known(model)} if vouched else None)
     if typed.size and ("/" not in typed.size or Path(typed.size).exists()):
         what = "is no file of weights by its name" if Path(typed.size).exists() else "is no size, folder or file"
         raise UsageError(f"{typed.size} {what}", "vitrail models B/16")
@@ -82,11 +86,17 @@ def _of_others(typed: Models) -> int:
         "tensors": len(origin.converted.used),
         "left_out": ", ".join(f"{name} ({why})" for name, why in origin.converted.skipped.items()),
         "assumed": assumed,
-        **{fact: model.facts[fact] for fact in ABOUT if fact in model.facts},
+        **_known(model),
         "reads": reads,
-        model.output.describe()[0]: model.output.describe()[1],
     }
     return _print(typed, model.network, known)
+
+
+def _known(model: Model) -> dict[str, Any]:
+    """What is known of other people's weights, as a model of them has it."""
+    facts = {fact: model.facts[fact] for fact in ABOUT if fact in model.facts}
+    holds, classes = model.output.describe()
+    return {**facts, "reads": _words(model.preprocessing), holds: classes}
 
 
 def _words(reads: Preprocessing) -> str:

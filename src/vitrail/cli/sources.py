@@ -76,9 +76,14 @@ def load_on(
     if is_foreign(run) or typed_of(typed):
         from vitrail.cli.weights import load_weights  # with all families of weights, which a model of ours needs not
 
-        model = load_weights(run, where, typed, images)
+        model, doubt = load_weights(run, where, typed, images)
     else:
-        model = load(run, device=where)
+        model, doubt = load(run, device=where), ""
+    if "vouched" in model.facts or typed_of(typed):  # also of a folder that vitrail saved
+        from vitrail.model.vouch import origin_words
+
+        for words in filter(None, (*origin_words(model.facts), doubt)):
+            warn(words)
     config = model.network.config
     tokens = config.tokens if isinstance(config, ViTConfig) else WRITTEN
     work = 2.0 * tokens * batch_size * sum(parameter.numel() for parameter in model.network.parameters())  # about

@@ -13,14 +13,14 @@ import torch
 from PIL import Image
 
 from vitrail.cli.args import Told, Weights
-from vitrail.cli.output import warn
 from vitrail.data import readers
 from vitrail.data.decode import open_picture
 from vitrail.errors import MODEL, DataError, UsageError, VitrailError
 from vitrail.model import Model, load
 from vitrail.model.foreign import Unstated
 from vitrail.model.sureness import HALF, MOST, Sureness, likeliest, spread, sureness
-from vitrail.model.vouch import NOBODY, origin_words
+from vitrail.model.vouch import NOBODY
+from vitrail.weights.kinds import is_foreign
 from vitrail.weights.told import TYPES
 
 
@@ -41,8 +41,8 @@ def typed_hints(typed: Told) -> Iterator[None]:
         raise type(error)(error.problem, hint) from error
 
 
-def load_weights(run: str, device: torch.device, typed: Weights, images: Sequence[str] = ()) -> Model:
-    """The model of weights, of which something may have been typed; says who vouches for it, and what is not as it was.
+def load_weights(run: str, device: torch.device, typed: Weights, images: Sequence[str] = ()) -> tuple[Model, str]:
+    """The model of weights, of which something may have been typed; and which way in it is surer of, or nothing.
 
     Args:
         run: What names them.
@@ -57,12 +57,10 @@ def load_weights(run: str, device: torch.device, typed: Weights, images: Sequenc
     """
     with typed_hints(typed):
         model = _loaded(run, device, said(typed), images)
-    for words in origin_words(model.facts):
-        warn(words)
-    unsure = "trained_with" not in model.facts and model.facts.get("vouched") == NOBODY
+    unsure = "trained_with" not in model.facts and model.facts.get("vouched") == NOBODY and is_foreign(run)
     if unsure and (found := _surely(model, images)) and found.surer:
-        warn(f"{found.sentence()}: clearly surer with {found.surer}, {found.options()}")
-    return model
+        return model, f"{found.sentence()}: clearly surer with {found.surer}, {found.options()}"
+    return model, ""
 
 
 def _loaded(run: str, device: torch.device, given: dict[str, Any], images: Sequence[str]) -> Model:

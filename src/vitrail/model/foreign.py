@@ -142,7 +142,7 @@ def _model(
         **({"class_names": named} if named else {}),
         **({"assumed": "; ".join(assumed)} if assumed and not (row or origin.below) else {}),
         **({"left_out": ", ".join(converted.skipped)} if converted.skipped else {}),
-        **({"unpickled": found.facts["unpickled"]} if "unpickled" in found.facts else {}),
+        **{name: found.facts[name] for name in ("unpickled", "configuration") if name in found.facts},
         **({BORROWS: True} if origin.below and origin.below.classes else {}),
         **converted.changed,
         "vouched_weights": digest_of(network.state_dict()),

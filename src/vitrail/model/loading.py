@@ -28,16 +28,24 @@ from vitrail.nn.embedding import Size
 from vitrail.nn.networks import build, config_from_dict, without_numbers
 from vitrail.own import OWN as OWN_PART, check_given, check_kind
 from vitrail.tasks import TASKS, Task
-from vitrail.weights.kinds import CONFIG, PREPROCESSOR, WEIGHTS as FILES, is_foreign, is_ours
+from vitrail.weights.kinds import CONFIG, KEY, PREPROCESSOR, WEIGHTS as FILES, contradiction, is_foreign, is_ours
 
 OLD, FORMAT = (1, 2), 3  # the old ones are read, by `weights/format1.py`, and never written
-KEY = "vitrail"  # under which all that is ours stands in `config.json`, beside the keys of other libraries
 BROKEN = (LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError, MemoryError)
 DEPTHS = "depth", "encoder_depth", "decoder_depth"
 SLACK = 2**20  # numbers that a network may have above twice those of its file
 OWN = "own"  # the kind of a network that a person made
 WEIGHTS = "model.safetensors"
 SAVED_AGAIN = "the folder of another run, or train again"
+KINDS: dict[str, tuple[Any, str]] = {  # of our keys: as JSON has them
+    "task": (str, "a name"),
+    "network": (dict, "values by name"),
+    "parts": (dict | str | None, "names by slot"),  # one name in format 1
+    "input": (dict | None, "values by name, or none"),
+    "output": (dict, "values by name"),
+    "facts": (dict, "values by name"),
+}
+NUMBERS = "label_smoothing", "longest_source"  # facts that the library's tasks count with
 SAID = {"told": "--told, --mean and --std", "preprocessing": "--mean and --std", "classes": "--class-names"}
 FIRST_RUN = "vitrail train digits; for a model that writes: vitrail train sort-digits; or a name of a hub, timm:NAME"
 
@@ -84,8 +92,9 @@ def load(
         raise UsageError(f"a run, a file or a name of weights is loaded, got {type(path).__name__}", hint)
     check_kind("task", task, Task, "task=MyTask()")
     check_kind("preprocessing", preprocessing, Preprocessing, "preprocessing=vitrail.data.Preprocessing((224, 224))")
-    if Path(path).name == WEIGHTS and is_ours(Path(path).parent):  # the tensors of a model that says the rest itself
-        path = Path(path).parent
+    folder = Path(path).parent
+    if Path(path).name == WEIGHTS and is_ours(folder) and not contradiction(folder):  # which says the rest itself
+        path = folder
     foreign = {"told": told, "preprocessing": preprocessing, "classes": classes}
     if is_foreign(path):
         from vitrail.model.foreign import open_foreign  # with all families, which a model of ours does not need
@@ -115,7 +124,14 @@ def load(
         model = Model(network, reads, learnt.codec_from_dict(config["output"]), learnt, facts=dict(config["facts"]))
     except BROKEN as error:
         raise _damaged(folder, error) from error
+    if words := contradiction(folder):
+        hint = f"{folder / WEIGHTS}, which is opened by what {CONFIG} says to others"
+        raise DataError(f"{folder / CONFIG} contradicts itself: {words}", hint)
     _fill(network, tensors, folder / WEIGHTS, config.get("timm", False))
+    if "vouched" in model.facts:
+        from vitrail.model.vouch import holding  # for other people's weights only, as above
+
+        model = replace(model, facts=holding(model.facts, network))
     network.to(device)
     file = background_in(folder)
     model = model if file is None else replace(model, background=read_background(file, model.preprocessing))
@@ -136,20 +152,40 @@ def open_model(path: str | Path) -> tuple[Path, dict[str, Any]]:
     if not (folder / CONFIG).is_file():
         raise _not_a_model(Path(path))
     config = read_json(folder / CONFIG, SAVED_AGAIN)
-    own, old = config.get(KEY), config.get("model_type") == "vitrail" and config.get("format") in OLD
-    if isinstance(own, dict) and own.get("format") == FORMAT:
-        return folder, {**own, "timm": "architecture" in config}
+    own, old = config.get(KEY), config.get("model_type") == KEY and config.get("format") in OLD
     if not is_ours(folder) and config.keys() & {"model_type", "architecture"}:
         kind = config.get("model_type") or config.get("architecture")
-        problem = f"{folder} holds the {CONFIG} of another library ({kind}), and no weights"
-        raise DataError(problem, f"{' or '.join(FILES[:2])} beside it")
+        theirs = is_foreign(folder)  # inside a run
+        problem = f"{folder} holds the {CONFIG} of another library ({kind}){'' if theirs else ', and no weights'}"
+        raise DataError(problem, str(folder) if theirs else f"{' or '.join(FILES[:2])} beside it")
+    if isinstance(own, dict) and own.get("format") == FORMAT:
+        _check_kinds(folder, own)
+        return folder, {**own, "timm": "architecture" in config}
     if not old:
         problem = f"{folder / CONFIG} is not of a vitrail model of format {', '.join(map(str, (*OLD, FORMAT)))}"
         raise DataError(problem, "a folder written by `vitrail train`, or a newer vitrail")
     try:
-        return folder, weights.model_config(config)
+        old_config = weights.model_config(config)
+        _check_kinds(folder, old_config)
+        return folder, old_config
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(folder, error) from error
+
+
+def _check_kinds(folder: Path, own: Mapping[str, Any]) -> None:
+    """Hold the kinds of what is ours in a configuration against those that `save` writes; raises DataError."""
+    for name, (kind, wanted) in KINDS.items():
+        if not isinstance(own.get(name), kind):
+            raise _damaged(folder, TypeError(f"{name} is to be {wanted}, and is {type(own.get(name)).__name__}"))
+    texts = dict(own["parts"]) if isinstance(own.get("parts"), dict) else {}
+    if "vouched" in own["facts"]:
+        from vitrail.model.vouch import WORDS
+
+        texts |= {name: own["facts"][name] for name in WORDS if name in own["facts"]}
+    numbers = {name: own["facts"].get(name, 0) for name in NUMBERS if own["task"] in TASKS}
+    for some, kind, wanted in ((texts, str, "a text"), (numbers, int | float | None, "a number")):
+        for name in (name for name, value in some.items() if not isinstance(value, kind)):
+            raise _damaged(folder, TypeError(f"{name} is to be {wanted}, and is {type(some[name]).__name__}"))
 
 
 def _damaged(folder: Path, error: Exception) -> DataError:

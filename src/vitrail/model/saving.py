@@ -19,7 +19,7 @@ from vitrail.data.background_file import card_words, write_background
 from vitrail.data.columns import Classes
 from vitrail.data.hugging_face import to_hugging_face
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.tensor_files import digest_of, with_checksum
+from vitrail.data.tensor_files import with_checksum
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import UsageError
 from vitrail.io import to_json, write_file
@@ -83,10 +83,10 @@ def save(
         lacks = weights.misfit(model.network.config, named["parts"])
         facts = {name: fact for name, fact in model.facts.items() if name not in (TIMM, UNPICKLED)}
         model = replace(model, facts={**facts, **({TIMM: f"{CANNOT} {lacks}"} if lacks else {})})
+    model = replace(model, facts=holding(model.facts, model.network))
     state = model.network.state_dict()  # what stands in two places of a network stands twice in the file
     if keys:
         state = weights.to_timm(state, model.network.config)
-    model = replace(model, facts=holding(model.facts, digest_of(state)))
     tensors = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()
     }

@@ -20,7 +20,18 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError, VitrailError, nearest
 from vitrail.io import read_json
 from vitrail.weights.files import unpickled
-from vitrail.weights.kinds import CONFIG, HUBS, INDEX, LIVE, PREPROCESSOR, WEIGHTS, is_pickle, meant
+from vitrail.weights.kinds import (
+    CONFIG,
+    HUBS,
+    INDEX,
+    LIVE,
+    PREPROCESSOR,
+    WEIGHTS,
+    contradiction,
+    is_pickle,
+    meant,
+    rewritten,
+)
 from vitrail.weights.others import ELSE, why_not
 from vitrail.weights.published import timm_table
 
@@ -39,7 +50,8 @@ class Found:
         origin: What was asked for and where it was found, with the revision of a hub.
         config: The content of `config.json`; None where there is none.
         preprocessor: The same of `preprocessor_config.json`, or what `processor_config.json` says of images.
-        facts: What a library's own table says of it: `licence`, `classes`, `preprocessing`, by name.
+        facts: What a library's own table says of it: `licence`, `classes`, `preprocessing`, by name; and as
+            `configuration` why what vitrail wrote beside it is passed over.
     """
 
     weights: Path
@@ -102,7 +114,12 @@ def _of_folder(folder: Path, origin: str, file: Path | None = None) -> Found:
     nested = (both or {}).get("image_processor")
     if preprocessor is None and isinstance(nested, Mapping):
         preprocessor = nested
-    return Found(file or files[0], origin, config, preprocessor, {"licence": _licence(folder / CARD)})
+    facts = {"licence": _licence(folder / CARD)}
+    if passed_over := rewritten(folder) or contradiction(folder):
+        facts["configuration"] = passed_over
+        if config and "pretrained_cfg" in config:  # which says how images go in; the other file is of before
+            preprocessor = None
+    return Found(file or files[0], origin, config, preprocessor, facts)
 
 
 def _licence(card: Path) -> str:

@@ -15,6 +15,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError, UsageError
 from vitrail.weights.activation import activation_of
 from vitrail.weights.family import Facts, Family, Form, Rule, same
+from vitrail.weights.kinds import ARGUMENTS
 from vitrail.weights.others import ELSE
 from vitrail.weights.published import timm_architectures
 from vitrail.weights.structure import STRUCTURE, USUAL
@@ -28,18 +29,6 @@ PLAIN = ("VisionTransformer", "VisionTransformerDistilled")
 POOLS = {"token": "class", "avg": "mean", "map": "attention"}
 NORMS = "layernorm", "layernormfp32"  # by name, without the underscores that timm ignores
 ACTIVATIONS = {name: name for name in ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")} | {"swish": "silu"}
-ARGUMENTS = {  # of a network: which field of ours each is; what tensors say, too, is held against them
-    "num_heads": "heads",
-    "img_size": "image_size",
-    "patch_size": "patch_size",
-    "embed_dim": "width",
-    "depth": "depth",
-    "in_chans": "channels",
-    "num_classes": "classes",
-    "class_token": "class_token",
-    "reg_tokens": "registers",
-    "qkv_bias": "qkv_bias",
-}
 MAKES = {  # which of `USUAL` an argument is
     "embed_dim": ("width",),
     "depth": ("depth",),
@@ -138,6 +127,8 @@ def _structure(architecture: str, arguments: Mapping[str, Any], pooled_otherwise
     for name, ours in MAKES.items():
         if arguments.get(name) is not None:
             found |= dict.fromkeys(ours, arguments[name])
+    if isinstance(arguments.get("reg_tokens"), int):  # beside the distillation token, which no argument says
+        found["other_tokens"] += timm_architectures()[architecture]["facts"].get("distillation_token", False)
     if "init_values" in arguments:
         found["layer_scale"] = bool(arguments["init_values"])
     if arguments.get("pre_norm") is not None:

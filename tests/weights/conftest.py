@@ -1,0 +1,26 @@
+"""A file that a row of the table knows, for the tests of who vouches."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import vitrail
+from tests.weights.small import READS, network
+from vitrail.data.tensor_files import digest_of
+from vitrail.weights import known as knowing
+from vitrail.weights.known import drawn_images, fingerprint, shown
+
+
+@pytest.fixture
+def vouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file whose weights a row of the table knows."""
+    old = vitrail.convert(network(0), preprocessing=READS)
+    row = {"name": "a row", "by": "a test", "classes": "", "licence": "mit", "preprocessing": READS.to_dict()}
+    with torch.no_grad():
+        row["answers"] = shown(old.network(drawn_images(READS))).tolist()
+    row["digest"] = digest_of(old.network.state_dict())
+    monkeypatch.setattr(knowing, "known_table", lambda: {fingerprint(old.network.state_dict()): row})
+    save_file(network(0).state_dict(), tmp_path / "weights.safetensors")
+    return tmp_path / "weights.safetensors"
