@@ -7,8 +7,8 @@ torch's threads as they are, and equal answers first:
     loop     for each batch of 64: each file is decoded and preprocessed, then the network reads them
     embed    `vitrail.embed`, where each thread takes a batch of its own from files to features
 
-The goal is 1.3 times the images per second. Were a network's threads to scale, and nothing else to run, it would gain on
-two cores the share of decoding D of all work, D + N: 1 + D / (D + N). So the processor seconds of both are measured, too.
+The goal is 1.3 times the images per second. Were a network's threads to scale, and nothing else to run, two cores would
+gain the share of decoding D of all work, D + N: 1 + D / (D + N). So the processor seconds of both are measured, too.
 More than that comes from threads that need not wait for each other behind every operation.
 """
 
