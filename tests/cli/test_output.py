@@ -21,7 +21,7 @@ from tests.runs import configuration
 from vitrail.cli.main import main
 from vitrail.cli.output import duration, one_line, print_json, print_table, warn
 from vitrail.cli.train import TrainingProgress
-from vitrail.training.events import EpochScored, Started
+from vitrail.training.events import EpochScored, Rescheduled, Started
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # neither is asked of a busy machine
@@ -212,3 +212,16 @@ def test_a_training_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "left" in text
     assert "4/4" in text
     assert " vitrail " in text.rstrip().splitlines()[-1]
+
+
+def test_a_training_that_is_given_more_steps_counts_their_epochs(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    shown = TrainingProgress(console)
+    shown(Started(tmp_path, images=64, steps_per_epoch=8, epochs=3, steps=22, step=0, seconds=9.0))
+    shown(Rescheduled(35, "more time"))
+    row = dict.fromkeys(("training_loss", "validation_loss", "validation_accuracy", "images_per_second"), 0.5)
+    for epoch in range(1, 6):
+        shown(EpochScored({**row, "epoch": epoch, "waiting_fraction": 0.0}))
+    assert isinstance(console.file, io.StringIO)
+    told = re.findall(r"^ *(\d+)/(\d+)", console.file.getvalue(), flags=re.MULTILINE)
+    assert told == [(str(epoch), "5") for epoch in range(1, 6)]
