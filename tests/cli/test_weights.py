@@ -18,9 +18,10 @@ import vitrail
 from tests.cli.command import DATA, USAGE, Answer, call, must_be_understood, must_refuse, retyped
 from tests.weights.families import ROWS
 from tests.weights.redraw import redrawn
-from vitrail.cli import weights as opening
 from vitrail.cli.args import Weights
+from vitrail.data import images
 from vitrail.data.decode import open_picture
+from vitrail.model import sureness as asking
 from vitrail.model.sureness import MOST, Sureness
 from vitrail.nn.cost import flops, parameters
 from vitrail.training.settings import read_yaml
@@ -136,7 +137,7 @@ def test_the_doctor_is_told_as_the_others(file: Path) -> None:
 def test_a_teacher_is_told_as_the_others(file: Path, photographs: Path, tmp_path: Path) -> None:
     run, short = tmp_path / "run", ("--epochs", 1, "--threads", 1, "--image-size", 32)
     words = ("distill", photographs / "abc", "--teacher", file, *short, "--out", run)
-    must_lead_on(*words, "--told", "activation=gelu")
+    must_lead_on(*words, "--told", "activation=gelu", "--mean", 0.5, "--std", 0.5)
     how = read_yaml(run / "config.yaml")["distillation"]
     assert how["teacher_told"] == {"activation": "gelu", "heads": 1, "mean": [0.5], "std": [0.5]}
     assert how["fit_head"], "its classes have no names"
@@ -210,11 +211,47 @@ def test_a_pair_is_named_only_where_it_is_clearly_surer(
     }
     for wanted, (half, imagenet, clip) in others.items():
         means = {"as it is": half, "ImageNet's": imagenet, "CLIP's": clip}
-        monkeypatch.setattr(opening, "sureness", lambda model, sources, means=means: Sureness(24, means, None))
+        monkeypatch.setattr(asking, "sureness", lambda model, sources, means=means: Sureness(24, means, None))
         found = call("predict", file, folder, "--told", "heads=3")
         assert found.code == USAGE
         offered = retyped(["predict"], found)
         assert offered == (["predict", *wanted.split()] if wanted else None)
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "train", "distill"])
+def test_every_verb_that_has_images_asks_them(
+    verb: str, file: Path, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing says how images go in, the likeliest pair is offered; a pair that was told is doubted in words."""
+    asked, data = list[tuple[Any, ...]](), photographs / "abc"
+    (tmp_path / "names.txt").write_text("\n".join(["none", *sorted(each.name for each in (data / "val").iterdir())]))
+    (tmp_path / "all.csv").write_text(
+        "path,label\n" + "".join(f"{each},{each.parent.name}\n" for each in sorted(data.rglob("*.*")))
+    )
+    words: dict[str, list[object]] = {
+        "evaluate": ["evaluate", file, data, "--class-names", tmp_path / "names.txt"],
+        "train": ["train", data, "--init", file, "--probe", "--dry-run"],
+        "distill": ["distill", data, "--teacher", file, "--image-size", 32, "--epochs", 1, "--dry-run"],
+    }
+
+    def surest(model: vitrail.Model, sources: Any) -> Sureness | None:
+        if not sources:  # a teacher that is opened once more, without its head
+            return None
+        asked.append((len(sources), model.preprocessing.mean))
+        return Sureness(len(sources), {"as it is": 0.31, "ImageNet's": 0.87, "CLIP's": 0.62}, "CLIP's")
+
+    monkeypatch.setattr(asking, "sureness", surest)
+    for typed in (words[verb], [tmp_path / "all.csv" if word == data else word for word in words[verb]]):
+        found = call(*typed, "--told", "heads=3")
+        must_refuse(found, USAGE, "0.31 0.87 0.62")
+        offered = retyped(list(map(str, typed)), found)
+        assert offered is not None
+        assert offered[-4:] == ["--mean", "0.485,0.456,0.406", "--std", "0.229,0.224,0.225"]
+        led = call(*offered, "--told", "heads=3")
+        assert led.code == 0, led.err
+        assert "0.48145466,0.4578275,0.40821073" in (led.out + led.err).replace("\n", "")
+    assert {count for count, _ in asked} <= set(range(8, MOST + 1))
+    assert [mean for _, mean in asked] == [(0.5,) * 3, (0.485, 0.456, 0.406)] * 2
 
 
 def test_images_from_everywhere_in_a_folder_are_asked(
@@ -227,7 +264,7 @@ def test_images_from_everywhere_in_a_folder_are_asked(
         read.append(int(path.stem))
         return image
 
-    monkeypatch.setattr(opening, "open_picture", recorded)
+    monkeypatch.setattr(images, "open_picture", recorded)
     assert call("predict", file, folder, "--told", "heads=3").code == USAGE
     assert len(set(read)) == len(read) == MOST
     assert [sum(first <= number < first + 10 for number in read) for first in range(0, 50, 10)] == pytest.approx(

@@ -353,8 +353,8 @@ def test_one_place_decides_what_is_converted(what: str, weights: str, by: str, m
 
         return call
 
-    for name in ("load", "open_classifier"):
-        monkeypatch.setattr(f"vitrail.training.distill.teacher.{name}", opened(name))
+    for place in ("vitrail.model.sureness.load", "vitrail.training.distill.teacher.open_classifier"):
+        monkeypatch.setattr(place, opened(place.rpartition(".")[2]))
     with pytest.raises(DataError):
         open_teacher(what, weights)
     library, _, rest = what.partition(":")

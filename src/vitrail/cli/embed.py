@@ -22,9 +22,7 @@ def run(typed: Embed, command: str) -> int:
     """Write the file, and say what is in it."""
     assert typed.out is not None
     check_ending(typed.out)
-    model = load_on(
-        typed.model, typed.device, typed.threads, LARGE_BATCH, typed, [typed.data] * Path(typed.data).exists()
-    )
+    model = load_on(typed.model, typed.device, typed.threads, LARGE_BATCH, typed, [typed.data], typed.data_root)
     began = time.perf_counter()
     with shown_progress() as progress, typed_hints(typed):
         found = embed(

@@ -19,7 +19,8 @@ SHOWN = 40  # classes in the table; --json has all
 def run(typed: Evaluate, command: str) -> int:
     """Evaluate, and print the counts."""
     check_objects(typed.run, typed.data or None, {})
-    model = load_on(typed.run, typed.device, typed.threads, 256, typed)
+    asked = [typed.data] if typed.data else []
+    model = load_on(typed.run, typed.device, typed.threads, 256, typed, asked, typed.data_root)
     result = evaluate(
         model,
         typed.data or None,

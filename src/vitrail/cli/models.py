@@ -13,8 +13,9 @@ from vitrail.cli.weights import said, size_of, typed_hints
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
 from vitrail.model import Model, load
-from vitrail.model.foreign import Unstated, model_of
+from vitrail.model.foreign import model_of
 from vitrail.model.origin import look_at
+from vitrail.model.sureness import Unstated
 from vitrail.model.vouch import CHANGES
 from vitrail.nn import SIZES, ImageToSequenceConfig, TransformerConfig, ViTConfig
 from vitrail.nn.cost import Config, Layer, layers

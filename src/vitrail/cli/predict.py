@@ -29,9 +29,8 @@ def run(typed: Predict, command: str) -> int:
             if value is not None:
                 raise UsageError(f"{name} is for planted images", f"leave {name} out")
     many = any(Path(name).is_dir() for name in typed.inputs)
-    model = load_on(
-        typed.run, typed.device, typed.threads, BATCH if many else min(BATCH, len(typed.inputs)), typed, typed.inputs
-    )
+    together = BATCH if many else min(BATCH, len(typed.inputs))
+    model = load_on(typed.run, typed.device, typed.threads, together, typed, typed.inputs, typed.data_root)
     search = _search(typed)
     if search is not None and not model.task.searches:
         option = "--sample" if typed.sample else "--beam"

@@ -54,6 +54,7 @@ def load_on(
     batch_size: int = 64,
     typed: Weights = Weights(),  # noqa: B008  # a frozen value
     images: Sequence[str] = (),
+    data_root: Path | None = None,
 ) -> Model:
     """The model of a run on a device; sets torch's threads by the size of the work, as training does.
 
@@ -63,8 +64,9 @@ def load_on(
         threads: Of torch.
         batch_size: How many samples go through it at a time.
         typed: What was said of other people's weights, and the size of images.
-        images: What it will be asked about: where nobody vouches for how images go in, some are answered in each of the
-            usual ways, and one that is clearly surer is named.
+        images: What it will be asked about, files, folders or a set: where nobody vouches for how images go in, some
+            are answered in each of the usual ways, and one that is clearly surer is named.
+        data_root: Where named sets lie.
 
     Raises:
         UsageError: If the device is not there, `threads` is below 1, or weights of others leave something open.
@@ -76,7 +78,7 @@ def load_on(
     if is_foreign(run) or typed_of(typed):
         from vitrail.cli.weights import load_weights  # with all families of weights, which a model of ours needs not
 
-        model, doubt = load_weights(run, where, typed, images)
+        model, doubt = load_weights(run, where, typed, images, data_root)
     else:
         model, doubt = load(run, device=where), ""
     if "vouched" in model.facts or typed_of(typed):  # also of a folder that vitrail saved

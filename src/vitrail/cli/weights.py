@@ -5,22 +5,18 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 
 from vitrail.cli.args import Told, Weights
 from vitrail.data import readers
-from vitrail.data.decode import open_picture
+from vitrail.data.images import FileImages, Images
 from vitrail.errors import MODEL, DataError, UsageError, VitrailError
-from vitrail.model import Model, load
-from vitrail.model.foreign import Unstated
-from vitrail.model.sureness import HALF, MOST, Sureness, likeliest, spread, sureness
-from vitrail.model.vouch import NOBODY
-from vitrail.weights.kinds import is_foreign
+from vitrail.model import Model
+from vitrail.model.sureness import load_surely
 from vitrail.weights.told import TYPES
 
 
@@ -41,54 +37,37 @@ def typed_hints(typed: Told) -> Iterator[None]:
         raise type(error)(error.problem, hint) from error
 
 
-def load_weights(run: str, device: torch.device, typed: Weights, images: Sequence[str] = ()) -> tuple[Model, str]:
+def load_weights(
+    run: str, device: torch.device, typed: Weights, images: Sequence[str] = (), data_root: Path | None = None
+) -> tuple[Model, str]:
     """The model of weights, of which something may have been typed; and which way in it is surer of, or nothing.
 
     Args:
         run: What names them.
         device: Where the network goes.
         typed: What was said of them, and the size of images.
-        images: What it will be asked about: where nobody vouches for how images go in, some are answered in each of the
-            usual ways, and one that is clearly surer is named.
+        images: What it will be asked about, files, folders or a set: where nobody vouches for how images go in, some
+            are answered in each of the usual ways, and one that is clearly surer is named.
+        data_root: Where named sets lie.
 
     Raises:
         UsageError: If something is left open.
         DataError: If they cannot be read.
     """
     with typed_hints(typed):
-        model = _loaded(run, device, said(typed), images)
-    unsure = "trained_with" not in model.facts and model.facts.get("vouched") == NOBODY and is_foreign(run)
-    if unsure and (found := _surely(model, images)) and found.surer:
-        return model, f"{found.sentence()}: clearly surer with {found.surer}, {found.options()}"
-    return model, ""
+        return load_surely(run, partial(_at_hand, images, data_root), device, **said(typed))
 
 
-def _loaded(run: str, device: torch.device, given: dict[str, Any], images: Sequence[str]) -> Model:
-    """The model; where nothing says how images go in, an error that says what it is surest of."""
-    try:
-        return load(run, device=device, **given)
-    except Unstated as error:
-        given["told"] = {**given.get("told", {}), "mean": 0.5, "std": 0.5}
-        found = _surely(load(run, **given), images)
-        if found is None:
-            raise
-        means = {(HALF if name == "as it is" else name): value for name, value in found.means.items()}
-        found = replace(found, means=means, surer=likeliest(means))
-        hint = found.options() if found.surer else "--mean and --std of its training; none of these is clearly surer"
-        raise UsageError(f"{error.problem}; {found.sentence()}", hint) from error
-
-
-def _surely(model: Model, images: Sequence[str]) -> Sureness | None:
-    """How sure the model is of the images that can be read; None where that says nothing."""
-    paths = [Path(name).expanduser() for name in images]
-    files = [file for path in paths for file in (readers.image_files(path) if path.is_dir() else [path])]
-    readable: list[Image.Image] = []
-    for index in spread(len(files)):
-        with contextlib.suppress(DataError):
-            readable.append(open_picture(files[index]))
-        if len(readable) == MOST:
-            break
-    return sureness(model, readable)
+def _at_hand(names: Sequence[str], data_root: Path | None) -> Images | None:
+    """The images that files, folders or the name of a set mean; what cannot be read is told of where it is read."""
+    paths = [Path(name).expanduser() for name in names]
+    with contextlib.suppress(VitrailError):
+        if len(names) == 1 and not paths[0].is_dir() and readers.format_of(names[0]) is not None:
+            splits = readers.read(names[0], data_root).splits
+            inputs = splits.get("test", next(iter(splits.values()))).inputs
+            return inputs if isinstance(inputs, Images) else None
+        return FileImages([file for path in paths for file in (readers.image_files(path) if path.is_dir() else [path])])
+    return None
 
 
 def said(typed: Weights) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from vitrail.data.tensor_files import check_size, digest_of
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError
 from vitrail.model.model import BORROWS, CLASSIFY, Model, resized
 from vitrail.model.origin import Origin, look_at, look_at_live, of_a_stranger
+from vitrail.model.sureness import Unstated
 from vitrail.nn.embedding import Size
 from vitrail.nn.networks import outputs_of
 from vitrail.tasks.features import Features, Numbers
@@ -47,10 +48,6 @@ def open_foreign(
 ) -> Model:
     """A model of the weights that a name means; see `vitrail.load`."""
     return model_of(look_at(name, told), preprocessing, classes, image_size, channels, device)
-
-
-class Unstated(UsageError):
-    """Nothing says how images go into a network."""
 
 
 def convert(

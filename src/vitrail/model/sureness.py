@@ -9,15 +9,25 @@ two: 0.5 is named in 96 %, and ImageNet's or CLIP's where one is right in 71 % a
 fourth time the other of the two. 0.5 was never named for them, nor they for 0.5.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
+from PIL import Image
 from torch import Tensor
 
+from vitrail.data.columns import Texts
+from vitrail.data.images import Images
+from vitrail.errors import COMMAND_LINE, DataError, UsageError
+from vitrail.model.loading import load
 from vitrail.model.model import Model, Source, opened
+from vitrail.model.vouch import NOBODY
 from vitrail.nn.twin import evaluating
+from vitrail.weights.kinds import is_foreign
 
 LEAST, MOST = 8, 24  # images that are answered under each pair; with fewer nothing is claimed
 CLEARLY = 2.0  # standard errors of the difference
@@ -31,6 +41,10 @@ USUAL: dict[str, Statistics] = {
     "ImageNet's": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "CLIP's": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
 }
+
+
+class Unstated(UsageError):
+    """Nothing says how images go into a network."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +70,63 @@ class Sureness:
         """The pair that is surer as one types it."""
         mean, std = USUAL[self.surer or HALF]
         return f"--mean {_typed(mean)} --std {_typed(std)}"
+
+
+def load_surely(
+    name: str | Path, images: Callable[[], Images | Texts | None], device: str | torch.device = "cpu", **given: Any
+) -> tuple[Model, str]:
+    """The model that a name means; and, where nobody vouches for how images go in, which way it is clearly surer of.
+
+    Args:
+        name: As for `load`.
+        images: Those at hand, where there are any; asked for only where they are needed.
+        device: Where the network goes.
+        given: To `load`.
+
+    Raises:
+        Unstated: Nothing says how images go in; it names the pair that is clearly surer than the other usual ones.
+        VitrailError: As `load`.
+    """
+    try:
+        model = load(name, device=device, **given)
+    except Unstated as error:
+        raise _with_sureness(error, name, images, given) from error
+    doubtful = "trained_with" not in model.facts and model.facts.get("vouched") == NOBODY and is_foreign(name)
+    if doubtful and (found := sureness(model, _readable(images()))) and found.surer:
+        return model, f"{found.sentence()}: clearly surer with {found.surer}, {found.options()}"
+    return model, ""
+
+
+def _with_sureness(
+    error: Unstated, name: str | Path, images: Callable[[], Images | Texts | None], given: Mapping[str, Any]
+) -> Unstated:
+    """The error with what the model is surest of, where there are images enough; else as it is."""
+    told = dict(given.get("told") or {})
+    half: dict[str, Any] = {**given, "told": {**told, "mean": 0.5, "std": 0.5}}
+    found = sureness(load(name, **half), _readable(images()))
+    if found is None:
+        return error
+    means = {(HALF if pair == "as it is" else pair): value for pair, value in found.means.items()}
+    found = replace(found, means=means, surer=likeliest(means))
+    problem = f"{error.problem}; {found.sentence()}"
+    if found.surer is None:
+        none = "of its training; none of these is clearly surer"
+        return Unstated(problem, f"told= with the mean and the std {none}{COMMAND_LINE}--mean and --std {none}")
+    mean, std = USUAL[found.surer]
+    return Unstated(problem, f"told={ {**told, 'mean': mean, 'std': std} }{COMMAND_LINE}{found.options()}")
+
+
+def _readable(images: Images | Texts | None) -> list[Image.Image]:
+    """As many as are answered of those that can be read, from everywhere among them."""
+    found: list[Image.Image] = []
+    if not isinstance(images, Images):
+        return found
+    for index in spread(len(images)):
+        with contextlib.suppress(DataError):
+            found.append(images.open(index))
+        if len(found) == MOST:
+            break
+    return found
 
 
 def spread(count: int) -> list[int]:

@@ -113,14 +113,14 @@ def new_run(asked: Asked, listen: Listen) -> Prepared:
     refuse_idle_data(asked, dataset)
     asked = with_source(asked, dataset, learnt, listen)
     options = asked.options
-    source = open_source(asked)
+    source, doubts = open_source(asked, dataset.train.inputs)
     settings, notes = resolve(asked, dataset, learnt, source)
     how = replayed(options, settings.execution, given)
     request = None if asked.request is None else asked.request.completed(given)
     settings = settings if request is None else request.applied(settings)
     memory = free_memory(torch.device(settings.execution.device))
     settings, teacher = teacher_of(settings, request, dataset, new=True)
-    notes = (*notes, *rare_notes(dataset, learnt.column))
+    notes = (*doubts, *notes, *rare_notes(dataset, learnt.column))
     for sentence in (*dataset.notes, *notes):
         listen(sentence)
     network = None if source is None else _started(source, settings)

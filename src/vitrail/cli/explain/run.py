@@ -33,7 +33,7 @@ def run(typed: Explain, command: str) -> int:
     """Explain, write the page and the pictures, and say where they are."""
     page = page_at(typed.out)
     check_writable(page)
-    model = load_on(typed.run, typed.device, typed.threads, BATCH, typed, typed.images)
+    model = load_on(typed.run, typed.device, typed.threads, BATCH, typed, typed.images, typed.data_root)
     no_class = typed.target is None and typed.rather_than is None
     answering = None
     if typed.similar_to is not None and no_class and isinstance(model.output, Classes):

@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitrail.data.columns import Classes
+from vitrail.data.columns import Classes, Texts
 from vitrail.data.dataset import Dataset
+from vitrail.data.images import Images
 from vitrail.errors import COMMAND_LINE, DataError, UsageError
 from vitrail.nn import ViTConfig
 from vitrail.training.distill.teacher import FOREIGN, Teacher, open_teacher
@@ -150,7 +151,8 @@ def teacher_of(
         raise UsageError(f"a teacher of classes cannot teach the column {dataset.column}", "vitrail train DATA, alone")
     classes = dataset.codec.names
     fit = request.options.fit_head if request is not None and new else ("always" if how.fit_head else "never")
-    teacher, fit_head = _opened(how, None if request is None else request.handed, fit, classes)
+    images = dataset.train.inputs if new else None
+    teacher, fit_head = _opened(how, None if request is None else request.handed, fit, classes, images)
     identity = teacher.identity()
     if how.identity not in ("", identity):
         raise DataError(
@@ -163,7 +165,9 @@ def teacher_of(
     return replace(settings, distillation=replace(how, identity=identity, fit_head=fit_head)), teacher
 
 
-def _opened(how: Distillation, handed: Teacher | None, fit: str, classes: tuple[str, ...]) -> tuple[Teacher, bool]:
+def _opened(
+    how: Distillation, handed: Teacher | None, fit: str, classes: tuple[str, ...], images: Images | Texts | None
+) -> tuple[Teacher, bool]:
     """The teacher, or its features where it gets a new head, and whether it does."""
     if how.teacher.startswith(HANDED):
         if handed is None:
@@ -174,9 +178,9 @@ def _opened(how: Distillation, handed: Teacher | None, fit: str, classes: tuple[
         return handed, fit == "always" or (fit == "auto" and not handed.classes)
     said = {"told": how.teacher_told, "classes": how.teacher_classes}
     named = partial(open_teacher, how.teacher, how.teacher_weights, how.teacher_size, **said)
-    teacher = named(head=fit != "always")
+    teacher = named(head=fit != "always", images=images)
     if fit == "auto" and is_foreign(how.teacher) and not teacher.knows(classes):
-        return named(head=False), True
+        return replace(named(head=False), doubt=teacher.doubt), True
     return teacher, fit == "always"
 
 

@@ -22,11 +22,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitrail.data.columns import Classes
+from vitrail.data.columns import Classes, Texts
+from vitrail.data.images import Images
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError, some_of
-from vitrail.model import Model, load
+from vitrail.model import Model
 from vitrail.model.loading import SAID
+from vitrail.model.sureness import load_surely
 from vitrail.nn import ViT
 from vitrail.nn.networks import weights_hash
 from vitrail.nn.twin import evaluating
@@ -76,6 +78,7 @@ class Teacher:
         classes: Its class names, in the order of the logits; none where it gives features, for a new head to read.
         name: For messages.
         facts: What is to be known of its origin, by name; the student's card keeps it.
+        doubt: What speaks against how images go into it, in a sentence; empty where nothing does.
     """
 
     network: Callable[[Tensor], Tensor]
@@ -83,6 +86,7 @@ class Teacher:
     classes: tuple[str, ...]
     name: str = "teacher"
     facts: Mapping[str, Any] = field(default_factory=dict)
+    doubt: str = ""
 
     @property
     def module(self) -> nn.Module:
@@ -177,6 +181,7 @@ def open_teacher(
     head: bool = True,
     told: Mapping[str, Any] = NOTHING,
     classes: Sequence[str] = (),
+    images: Images | Texts | None = None,
 ) -> Teacher:
     """A teacher by what it is called: a plain ViT is converted, any other network of a library answers as it is.
 
@@ -189,6 +194,7 @@ def open_teacher(
         told: What other people's weights do not say of themselves, as `vitrail.load` takes it. Where that makes a new,
             untrained head, the teacher answers with features.
         classes: What their logits are called; as they say it when empty.
+        images: Those at hand, where nobody vouches for how images go into them; see `load_surely`.
 
     Raises:
         UsageError: If there is no network of that name, it is no classifier of images, or something has to be told, or
@@ -204,8 +210,9 @@ def open_teacher(
         found = open_classifier(kind, name, weights, head=head)
         teacher = Teacher(found.network, found.preprocessing, found.classes, str(what))
     else:
-        model = _loaded(what, said)
-        teacher, untrained = of_model(model, str(what)), "classes" in told and "head" in model.facts
+        model, doubt = _loaded(what, said, images)
+        teacher = replace(of_model(model, str(what)), doubt=doubt)
+        untrained = "classes" in told and "head" in model.facts
         if (untrained or not head) and teacher.classes:
             teacher = replace(teacher, network=headless(model.network), classes=())
     return replace(teacher, preprocessing=replace(teacher.preprocessing, size=(size, size))) if size else teacher
@@ -285,9 +292,9 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
                 yield from _tensors(value)
 
 
-def _loaded(what: str | Path, said: Mapping[str, Any]) -> Model:
+def _loaded(what: str | Path, said: Mapping[str, Any], images: Images | Texts | None) -> tuple[Model, str]:
     try:
-        model = load(what, **said)
+        model, doubt = load_surely(what, lambda: images, **said)
     except UsageError as error:  # its hint is the call that loads it, what that call lacks, or another name
         call, command_line, typed = error.hint.partition(COMMAND_LINE)
         if typed.startswith("--image-size "):  # which is the student's there
@@ -308,7 +315,7 @@ def _loaded(what: str | Path, said: Mapping[str, Any]) -> Model:
     if model.output.outputs == 1:
         hint = f"told={{'classes': 0}} for the features that its head reads{COMMAND_LINE}--told classes=0"
         raise UsageError(f"{what} gives one number for an image, which teaches no classes", hint)
-    return model
+    return model, doubt
 
 
 def _column(values: Sequence[float], like: Tensor) -> Tensor:

@@ -14,11 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from vitrail.data.columns import Texts
+from vitrail.data.images import Images
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import UsageError
 from vitrail.features.head import HEADS
 from vitrail.io import other_out
-from vitrail.model import Model, load, save
+from vitrail.model import Model, save
+from vitrail.model.sureness import load_surely
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
 from vitrail.text import percent
@@ -33,8 +36,12 @@ from vitrail.weights.told import checked, words_of
 KNOWN_WELL, STRONGER = 0.9, 10.0  # of the images told right by cross-validation; below it the rate is so much higher
 
 
-def open_source(asked: Asked) -> Model | None:
-    """The model that a training is to start from; None where it starts from nothing.
+def open_source(asked: Asked, images: Images | Texts | None = None) -> tuple[Model | None, tuple[str, ...]]:
+    """The model that a training is to start from, None where it starts from nothing; and what is doubtful of it.
+
+    Args:
+        asked: What was asked for.
+        images: Those that are trained on, where nobody vouches for how images go in.
 
     Raises:
         UsageError: It is no ViT, a student is to start from it, `--probe` or `--lora` is asked for without one, or
@@ -54,7 +61,7 @@ def open_source(asked: Asked) -> Model | None:
             raise UsageError("--probe trains a head on a network that is there, and none is named", "--init auto")
         if rank:
             raise UsageError("--lora adapts a network that is there, and none is named", "--init auto")
-        return None
+        return None, ()
     if rank and (options.probe or stored.get("probe")):
         raise UsageError("--probe trains the head alone, and --lora adapters beside it", "leave --lora out")
     if asked.request is not None:
@@ -63,12 +70,13 @@ def open_source(asked: Asked) -> Model | None:
     if options.size is not None:
         problem = f"--size {options.size} is for a network that is built, and {source} brings one"
         raise UsageError(problem, "leave --size out")
-    model = load(source, told=(told or stored.get("told")) or None, image_size=options.image_size)
+    said = {"told": (told or stored.get("told")) or None, "image_size": options.image_size}
+    model, doubt = load_surely(source, lambda: images, **said)
     if not isinstance(model.network, ViT):
         raise UsageError(f"{source} holds a {type(model.network).__name__}, which reads no images alone", "--init auto")
     if rank:
         check_rank(model.network, rank)
-    return model
+    return model, (f"{source}: {doubt}",) if doubt else ()
 
 
 def check_fits(source: str | None, kinds: Sequence[str], task: str, others: bool) -> None:
