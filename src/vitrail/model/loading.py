@@ -18,7 +18,7 @@ from vitrail import weights
 from vitrail.data.background_file import background_in, read_background
 from vitrail.data.hugging_face import from_hugging_face
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.tensor_files import is_finite, read_tensors
+from vitrail.data.tensor_files import is_finite, read_tensors, seal_of
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, VitrailError, counted, nearest
 from vitrail.io import read_json
@@ -36,6 +36,7 @@ DEPTHS = "depth", "encoder_depth", "decoder_depth"
 SLACK = 2**20  # numbers that a network may have above twice those of its file
 OWN = "own"  # the kind of a network that a person made
 WEIGHTS = "model.safetensors"
+SEAL = "tensors"  # our key for that of the file: with it nothing need be hashed once more
 SAVED_AGAIN = "the folder of another run, or train again"
 KINDS: dict[str, tuple[Any, str]] = {  # of our keys: as JSON has them
     "task": (str, "a name"),
@@ -128,7 +129,7 @@ def load(
         hint = f"{folder / WEIGHTS}, which is opened by what {CONFIG} says to others"
         raise DataError(f"{folder / CONFIG} contradicts itself: {words}", hint)
     _fill(network, tensors, folder / WEIGHTS, config.get("timm", False))
-    if "vouched" in model.facts:
+    if "vouched" in model.facts and config.get(SEAL) != seal_of(folder / WEIGHTS):  # else it was held when it was saved
         from vitrail.model.vouch import holding  # for other people's weights only, as above
 
         model = replace(model, facts=holding(model.facts, network))

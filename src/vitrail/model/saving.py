@@ -19,11 +19,11 @@ from vitrail.data.background_file import card_words, write_background
 from vitrail.data.columns import Classes
 from vitrail.data.hugging_face import to_hugging_face
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.tensor_files import with_checksum
+from vitrail.data.tensor_files import seal_of, with_checksum
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import UsageError
 from vitrail.io import to_json, write_file
-from vitrail.model.loading import CONFIG, FORMAT, KEY, OWN, PREPROCESSOR, WEIGHTS, own_of
+from vitrail.model.loading import CONFIG, FORMAT, KEY, OWN, PREPROCESSOR, SEAL, WEIGHTS, own_of
 from vitrail.model.model import Model
 from vitrail.model.vouch import holding
 from vitrail.nn import STANDARD, ImageToSequence, ViT, names_of
@@ -98,6 +98,7 @@ def save(
         "input": model.input.to_dict() if isinstance(model.input, Vocabulary) else None,
         "output": model.output.to_dict(),
         "facts": dict(model.facts),
+        **({SEAL: seal_of(folder / WEIGHTS)} if "vouched" in model.facts else {}),
     }
     if isinstance(model.input, Preprocessing):
         write_file(folder / PREPROCESSOR, to_json(to_hugging_face(model.input)))
