@@ -93,8 +93,10 @@ def test_a_size_that_memory_has_no_room_for_is_refused_before_any_is_taken(
                     vitrail.load(path, **said, image_size=size)
         typed = ["predict", str(file), str(tmp_path / "photo.png"), *map(str, words), "--image-size", "160000"]
         must_refuse(call(*typed), USAGE, "160000x160000")
-        run = call("train", "digits", "--init", ours, "--image-size", 160_000, "--out", tmp_path / "run")
-        must_refuse(run, USAGE, "160000x160000")
+        for start in ((), ("--init", ours)):
+            run = call("train", "digits", *start, "--image-size", 160_000, "--out", tmp_path / "run")
+            must_refuse(run, USAGE, "160000x160000")
+        assert not (tmp_path / "run").exists()
     assert eval(caught.value.hint.partition(COMMAND_LINE)[0].removeprefix("image_size=")) == (32, 32)
     again = retyped(typed, call(*typed))
     assert again is not None

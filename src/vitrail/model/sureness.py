@@ -35,7 +35,7 @@ LARGELY = 0.03  # of probability
 APART = 0.05  # of probability, between 0.5 and the better of the other two, where a model has no pair of its own
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
-HALF = "0.5"
+OWN, HALF = "as it is", "0.5"
 USUAL: dict[str, Statistics] = {
     HALF: ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "ImageNet's": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -63,7 +63,8 @@ class Sureness:
 
     def sentence(self) -> str:
         """What was found, in words."""
-        each = ", ".join(f"{value:.2f} with {name}" for name, value in self.means.items())
+        names = {name: name if name == OWN else f"with {name}" for name in self.means}
+        each = ", ".join(f"{value:.2f} {names[name]}" for name, value in self.means.items())
         return f"{self.images} images are answered with a mean top probability of {each}"
 
     def options(self) -> str:
@@ -106,7 +107,7 @@ def _with_sureness(
     found = sureness(load(name, **half), _readable(images()))
     if found is None:
         return error
-    means = {(HALF if pair == "as it is" else pair): value for pair, value in found.means.items()}
+    means = {(HALF if pair == OWN else pair): value for pair, value in found.means.items()}
     found = replace(found, means=means, surer=likeliest(means))
     problem = f"{error.problem}; {found.sentence()}"
     if found.surer is None:
@@ -158,10 +159,10 @@ def sureness(model: Model, sources: Sequence[Source]) -> Sureness | None:
     some = [sources[index] for index in spread(len(sources))[:MOST]]
     pixels = torch.stack([model.preprocessing.to_uint8(opened(source)) for source in some])
     own = model.preprocessing.mean, model.preprocessing.std
-    found = {"as it is": _tops(model, pixels, own)}
+    found = {OWN: _tops(model, pixels, own)}
     found |= {name: _tops(model, pixels, pair) for name, pair in USUAL.items() if pair != own}
     best = max(found, key=lambda name: float(found[name].mean()))
-    more = found[best] - found["as it is"]
+    more = found[best] - found[OWN]
     clear = float(more.mean()) > max(LARGELY, CLEARLY * float(more.std()) / len(some) ** 0.5)
     return Sureness(len(some), {name: float(tops.mean()) for name, tops in found.items()}, best if clear else None)
 

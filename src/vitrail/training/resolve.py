@@ -28,8 +28,17 @@ from vitrail.training.execution import pick_execution
 from vitrail.training.loop import steps_per_epoch
 from vitrail.training.options import TrainOptions
 from vitrail.training.recipes import OWN_SETS, Recipe, announced, choose
-from vitrail.training.settings import Execution, Settings, changes, laid_over, settings_from_dict, settings_to_dict
+from vitrail.training.settings import (
+    Execution,
+    Settings,
+    changes,
+    image_config,
+    laid_over,
+    settings_from_dict,
+    settings_to_dict,
+)
 from vitrail.training.tuning.initial import check_fits, check_keeps, fetch_size, initial_of, network_values
+from vitrail.weights.adapt import check_memory
 
 SAMPLED = 64  # images opened to see their size and channels
 LINE_HEIGHT, LEAST_WIDTH, MOST_WIDTH = 32, 32, 512  # pixels of a line of text in images of one's own
@@ -96,6 +105,8 @@ def resolve(asked: Asked, dataset: Dataset, task: Task, source: Model | None = N
     if options.data_root is not None:
         values["data_root"] = str(options.data_root.resolve())
     settings = settings_from_dict(values, str(options.config or "the options"))
+    if (reader := image_config(settings.network)) is not None:
+        check_memory(reader, reader.image, reader.channels, "leave --image-size out")
     check_keeps(options, settings)
     _refuse_mixing(settings, task)
     _refuse_idle_keys(asked, recipe, dataset)

@@ -41,7 +41,9 @@ def adapted(
     if image_size is None:
         return network, preprocessing
     size = sides_of(image_size)
-    _check_memory(network.config, size, preprocessing.channels)
+    own = network.config.image
+    hint = f"image_size={own}{COMMAND_LINE}--image-size {'x'.join(map(str, own))}, that of the network"
+    check_memory(network.config, size, preprocessing.channels, hint)
     try:
         network = network if size == network.config.image else resized(network, size)
     except UsageError as error:
@@ -51,20 +53,22 @@ def adapted(
     return network, preprocessing if size == preprocessing.size else replace(preprocessing, size=size)
 
 
-def _check_memory(config: ViTConfig, size: Size, channels: int) -> None:
+def check_memory(config: ViTConfig, size: Size, channels: int, hint: str) -> None:
     """Refuse a size of images that memory has no room for, before any of it is taken.
 
     Counted is what one image takes at least in fp32: its numbers, and of each patch the position, the token, what
     attention makes of it (queries, keys, values, output), and what the MLP does.
+
+    Raises:
+        UsageError: Says the size, what it takes and what is free.
     """
     patches = math.prod(size) / math.prod(config.patch)
     inner = config.heads * config.head_width
     needed = 4 * (channels * math.prod(size) + patches * (2 * config.width + 4 * inner + config.mlp_width))
     free = free_memory(torch.device("cpu"))
     if needed > PART_OF_MEMORY * free:
-        image, own = ("x".join(map(str, each)) for each in (size, config.image))
+        image = "x".join(map(str, size))
         takes = f"takes {needed / 2**30:,.1f} GiB of memory at least, and {free / 2**30:,.1f} GiB are free"
-        hint = f"image_size={config.image}{COMMAND_LINE}--image-size {own}, that of the network"
         raise UsageError(f"an image of {image} pixels (height x width) {takes}", hint)
 
 
