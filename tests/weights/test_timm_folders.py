@@ -58,10 +58,13 @@ def test_an_architecture_opens(name: str, tmp_path: Path) -> None:
 def test_every_architecture_opens(name: str, tmp_path: Path) -> None:
     assert gap(tmp_path, folder_of(name, tmp_path)) < 1e-4
     config = json.loads((tmp_path / "config.json").read_text())
-    del config["model_args"]  # as older exports are
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    sizes = {name: config["model_args"][name] for name in ("depth", "embed_dim")}  # all else is the architecture's
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_args": sizes}))
     if config["pretrained_cfg"]["fixed_input_size"]:  # else nothing says the size of this one
         assert vitrail.load(tmp_path).network.config.depth == 2
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_args": {}}))  # as older exports are
+    with must_raise(DataError, "depth 2"):
+        vitrail.load(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["test_vit3", "beit3_base_patch16_224", "test_vit2x"])
