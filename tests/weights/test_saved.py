@@ -98,6 +98,15 @@ def test_what_was_vouched_for_by_an_older_folder_cannot_be_held(saved: Path) -> 
     assert "weights" not in facts, "nothing shows a change"
 
 
+def test_a_training_that_starts_from_it_says_who_vouches(saved: Path, photo_folder: Path) -> None:
+    words = ("train", photo_folder, "--init", saved, "--dry-run", "--out", saved.with_name("run"))
+    for now in (vitrail.load(saved).facts["vouched"], NOBODY):
+        found = call(*words)
+        assert found.code == 0, found.err
+        assert now in found.out + found.err
+        change(saved, checksum=True)
+
+
 # ---- written by others since
 
 

@@ -22,6 +22,7 @@ from vitrail.features.head import HEADS
 from vitrail.io import other_out
 from vitrail.model import Model, save
 from vitrail.model.sureness import load_surely
+from vitrail.model.vouch import origin_words
 from vitrail.nn import ViT, ViTConfig
 from vitrail.nn.networks import config_to_dict, weights_hash
 from vitrail.text import percent
@@ -37,7 +38,7 @@ KNOWN_WELL, STRONGER = 0.9, 10.0  # of the images told right by cross-validation
 
 
 def open_source(asked: Asked, images: Images | Texts | None = None) -> tuple[Model | None, tuple[str, ...]]:
-    """The model that a training is to start from, None where it starts from nothing; and what is doubtful of it.
+    """The model that a training is to start from, None where it starts from nothing; and what is known of its origin.
 
     Args:
         asked: What was asked for.
@@ -76,7 +77,7 @@ def open_source(asked: Asked, images: Images | Texts | None = None) -> tuple[Mod
         raise UsageError(f"{source} holds a {type(model.network).__name__}, which reads no images alone", "--init auto")
     if rank:
         check_rank(model.network, rank)
-    return model, (f"{source}: {doubt}",) if doubt else ()
+    return model, tuple(f"{source}: {words}" for words in (*origin_words(model.facts), *filter(None, [doubt])))
 
 
 def check_fits(source: str | None, kinds: Sequence[str], task: str, others: bool) -> None:
