@@ -1,11 +1,14 @@
 """Tasks beside each other: in order, each on one thread, and as many at a time as were asked for."""
 
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
+from vitrail import runtime
 from vitrail.runtime import in_order, threads_set
 
 
@@ -46,6 +49,39 @@ def test_tasks_are_answered_in_order_on_one_thread_each(threads: int) -> None:
         assert (torch.get_num_threads(), fresh) == (4, [4])  # nothing is left behind
     assert answers == [(number, 1) for number in range(12)]
     assert most == threads
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_only_what_others_do_keeps_processors_busy(counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten seconds others took three on one of two processors; this process took eight, which are no hindrance."""
+    clock = iter([runtime.Spent(100.0, 50.0, 1.0), runtime.Spent(110.0, 61.0, 9.0)])
+    monkeypatch.setattr(runtime, "_spent", lambda: next(clock) if counted else None)
+    monkeypatch.setattr(runtime, "_last", runtime._spent())
+    monkeypatch.setattr(runtime.os, "getloadavg", lambda: (1.9, 5.0, 5.0))
+    assert runtime.busy_processors() == pytest.approx(0.3 if counted else 1.9)
+
+
+def test_long_ago_says_nothing_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    clock = iter([runtime.Spent(5000.0, 900.0, 9.0), runtime.Spent(5000.2, 900.4, 9.2)])
+    monkeypatch.setattr(runtime, "_last", runtime.Spent(100.0, 50.0, 1.0))
+    monkeypatch.setattr(runtime, "_spent", lambda: next(clock))
+    monkeypatch.setattr(runtime.time, "sleep", slept.append)
+    assert runtime.busy_processors() == pytest.approx(1.0)
+    assert slept == [runtime.MOMENT]
+
+
+def test_the_system_counts_what_this_process_takes() -> None:
+    before = runtime._spent()
+    assert (before is None) == (sys.platform != "linux")
+    if before is not None:
+        end = time.process_time() + 0.3
+        while time.process_time() < end:
+            pass
+        after = runtime._spent()
+        assert after is not None
+        assert after.own - before.own >= 0.3
+        assert after.busy - before.busy >= 0.2  # counted in hundredths, and some late
 
 
 def test_what_a_task_raises_arrives_in_its_place() -> None:

@@ -7,12 +7,13 @@ change the last bits of weights, so a training stores it and uses it again.
 
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -21,6 +22,7 @@ from vitrail.errors import UsageError
 Answer = TypeVar("Answer")
 
 STEP_FLOPS_PER_THREAD = 10e9  # training work that keeps one thread busy
+MOMENT, MINUTE = 0.2, 60.0  # seconds
 SMALL_THREADS = 2  # for anything smaller; half of the processors at most (2 gained 1.1 to 1.5, 4 up to 1.6 or 0.1)
 
 
@@ -33,6 +35,54 @@ def processors() -> int:
 def cores() -> int:
     """Processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else (os.cpu_count() or 1)
+
+
+class Spent(NamedTuple):
+    """Seconds that were spent until a moment.
+
+    Attributes:
+        at: The moment, on `time.monotonic`.
+        busy: Of the processors that this process may use, by anybody.
+        own: By this process.
+    """
+
+    at: float
+    busy: float
+    own: float
+
+
+def _spent() -> Spent | None:
+    """As Linux counts it; None elsewhere."""
+    if sys.platform != "linux":
+        return None
+    mine, ticks = {f"cpu{number}" for number in os.sched_getaffinity(0)}, os.sysconf("SC_CLK_TCK")
+    try:
+        rows = [line.split() for line in Path("/proc/stat").read_text().splitlines() if line.startswith("cpu")]
+        counts = [[int(number) for number in row[1:9]] for row in rows if row[0] in mine]
+    except (OSError, ValueError):
+        return None
+    busy = sum(sum(row) - row[3] - row[4] for row in counts) / ticks  # but idle, and waiting for disks
+    return Spent(time.monotonic(), busy, time.process_time())
+
+
+_last = _spent()
+
+
+def busy_processors() -> float:
+    """How many processors others keep busy: since this was asked, or this file read, a moment ago; else for a moment.
+
+    Where the system does not count that, the load of the last minute, of which this process is a part.
+    """
+    global _last
+    before, now = _last, _spent()
+    if before is None or now is None:
+        return 0.0 if sys.platform == "win32" else os.getloadavg()[0]
+    if not MOMENT <= now.at - before.at <= MINUTE:
+        time.sleep(MOMENT)
+        before, now = now, _spent() or now
+    _last = now
+    others = now.busy - before.busy - (now.own - before.own)
+    return max(0.0, others / max(MOMENT, now.at - before.at))
 
 
 def pick_device(asked: str) -> torch.device:
@@ -58,11 +108,10 @@ def pick_threads(work: float, busy: float | None = None) -> tuple[int, str]:
 
     Args:
         work: FLOPs of a step.
-        busy: Processors that others keep busy; the load of the last minute when None.
+        busy: Processors that others keep busy; `busy_processors` when None.
     """
     cores = processors()
-    if busy is None:
-        busy = 0.0 if sys.platform == "win32" else os.getloadavg()[0]
+    busy = busy_processors() if busy is None else busy
     small = max(1, min(SMALL_THREADS, cores // 2))
     by_size = max(small, min(cores, int(work / STEP_FLOPS_PER_THREAD)))
     free = max(1, cores - round(busy))
