@@ -421,7 +421,7 @@ DAMAGES = {
     "no preprocessing": "preprocessor_config.json",
     "config is no JSON": "config.json",
     "config is a list": "config.json",
-    "another width": "tensors",
+    "another width": "config.json width",
     "another class": "{run} 4 3",
     "another channel count": "channels",
     "another kind": "{run}",

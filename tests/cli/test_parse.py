@@ -79,8 +79,8 @@ def test_what_is_missing_and_what_is_another_verb_s() -> None:
     ("verb", "words", "named", "hint"),
     [
         ("train", "", "no data", "vitrail train digits"),
-        ("train", "digits --resume auto", "--resume auto", "--out with the folder of the run"),
-        ("distill", "digits", "no teacher", "vitrail train"),
+        ("train", "digits --resume auto", "--resume auto", "--out runs/latest"),
+        ("distill", "digits", "no teacher", "--teacher runs/latest"),
         ("predict", "run", "no image or text", "vitrail predict run photo.jpg"),
         ("predict", "run a --beam 2 --sample", "--beam .* --sample", "one of the two"),
         ("predict", "run a --seed 3", "--seed", "--sample --seed 3"),

@@ -5,7 +5,6 @@ and every token gets its position added. The tokens in front of the patches are 
 """
 
 import math
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +17,7 @@ from vitrail.nn.record import Tokens
 Size = tuple[int, int]
 
 
-def sides_of(size: int | Sequence[int]) -> Size:
+def sides_of(size: int | Size | list) -> Size:
     """Height and width of a size; one number means a square."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
