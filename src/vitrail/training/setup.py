@@ -60,6 +60,7 @@ from vitrail.training.tuning.initial import (
 from vitrail.training.tuning.probe import probe
 
 FEW = 16  # images that are timed to say how long a probe takes
+MANY, LONG = 1_000, 60.0  # images, and seconds, from which on that is said
 
 
 def open_data(
@@ -127,8 +128,9 @@ def new_run(asked: Asked, listen: Listen) -> Prepared:
     prepared = build(settings, dataset, learnt, listen, own, network)
     with threads_set(settings.execution.threads):
         if network is not None:
-            _check_time(prepared, network, asked.began)
-            prepared = _probed(prepared, network, listen)
+            expected = _probe_seconds(prepared, network)
+            _check_time(prepared, expected, asked.began)
+            prepared = _probed(prepared, network, listen, expected)
             if options.lr is None and "learning_rate" not in given.get("optimization", {}):
                 prepared = _at_rate(prepared)
             freeze_or_adapt(network, settings)
@@ -229,24 +231,32 @@ def _started(source: Model, settings: Settings) -> ViT:
     return start_network(source.network, settings.network)
 
 
-def _check_time(prepared: Prepared, network: ViT, began: float) -> None:
-    """Refuse a limit that is over before the probe is there, as one batch says."""
-    limit, start = prepared.settings.optimization.max_time, time.perf_counter()
-    if not limit:
-        return
+def _probe_seconds(prepared: Prepared, network: ViT) -> float:
+    """About what a probe takes, as one small batch says; 0 where nobody wants to know."""
+    images = len(prepared.data) + len(prepared.validation)
+    if not prepared.settings.optimization.max_time and images < MANY:
+        return 0.0
+    start = time.perf_counter()
     batch = next(prepared.validation.in_order(FEW))
     with evaluating(network), torch.no_grad():
         network(batch.inputs)
-    now, images = time.perf_counter(), len(prepared.data) + len(prepared.validation)
-    need = now - began + (now - start) * images / max(1, len(batch))
-    if need > limit:
+    return (time.perf_counter() - start) * images / max(1, len(batch))
+
+
+def _check_time(prepared: Prepared, expected: float, began: float) -> None:
+    """Refuse a limit that is over before the probe is there."""
+    limit, need = prepared.settings.optimization.max_time, time.perf_counter() - began + expected
+    if limit and need > limit:
+        images = len(prepared.data) + len(prepared.validation)
         problem = f"--max-time {limit:g}s is over before a probe of {images:,} images is there, in about {need:.0f} s"
         raise UsageError(problem, f"--max-time {math.ceil(need / 20)}m")
 
 
-def _probed(prepared: Prepared, network: ViT, listen: Listen) -> Prepared:
+def _probed(prepared: Prepared, network: ViT, listen: Listen, expected: float) -> Prepared:
     """The same, whose network's head is the probe's, and what that is worth in a sentence."""
-    listen("computing features, for a linear probe")
+    images = len(prepared.data) + len(prepared.validation)
+    about = f" of {images:,} images (about {expected / 60:.0f} min)" if expected > LONG else ""
+    listen(f"computing features{about}, for a linear probe")
     train, settings = prepared.data, prepared.settings
     if settings.augmentation.crops:  # else images are read as an evaluation sees them
         train = batches_of(prepared.model, prepared.dataset.train, settings.execution.workers)
