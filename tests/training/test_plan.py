@@ -10,7 +10,9 @@ from tests.errors import must_raise
 from tests.training.test_initial import OPTIONS, source
 from tests.training.tiny import STEPS, options, whole
 from vitrail.errors import UsageError
+from vitrail.training import setup
 from vitrail.training.train import plan
+from vitrail.training.tuning.probe import probe
 
 pytestmark = pytest.mark.usefixtures("few_penalties")
 
@@ -44,3 +46,15 @@ def test_a_probe_trains_the_head_and_adapters_stand_in_the_table() -> None:
             name for name in names if not name.startswith("head")
         }
         assert (found.steps == 0) == ("probe" in changes)
+
+
+def test_it_leaves_out_a_probe_that_takes_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup, "MANY", 0)
+    probes: list[int] = []
+    monkeypatch.setattr(setup, "probe", lambda *given: probes.append(1) or probe(*given))
+    for limit, probed in ((0.0, False), (1e9, True)):
+        monkeypatch.setattr(setup, "LONG", limit)
+        found = plan("digits", None, replace(OPTIONS, init=str(source())))
+        assert bool(probes) == probed
+        assert found.steps > 0
+        assert found.seconds > 0

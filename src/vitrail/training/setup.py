@@ -99,8 +99,14 @@ def open_data(
     return make_dataset(data, raw, learnt.column, learn, seed), learnt
 
 
-def new_run(asked: Asked, listen: Listen) -> Prepared:
-    """Everything a new run needs: data, settings, model and the measured choices; says each choice to `listen`."""
+def new_run(asked: Asked, listen: Listen, dry: bool = False) -> Prepared:
+    """Everything a new run needs: data, settings, model and the measured choices; says each choice to `listen`.
+
+    Args:
+        asked: What was asked for.
+        listen: Gets every event.
+        dry: Only to say what would be trained: a probe that takes long is left out.
+    """
     data, options, given, own = asked.data, asked.options, asked.given, asked.own
     root = options.data_root or (Path(given["data_root"]) if given.get("data_root") else None)
     seed = int(given.get("split_seed", 0) if options.split_seed is None else options.split_seed)
@@ -130,7 +136,12 @@ def new_run(asked: Asked, listen: Listen) -> Prepared:
         if network is not None:
             expected = _probe_seconds(prepared, network)
             _check_time(prepared, expected, asked.began)
-            prepared = _probed(prepared, network, listen, expected)
+            if dry and expected > LONG:
+                rate = "" if options.probe else "; the learning rate may change with what it finds"
+                note = f"the probe, about {math.ceil(expected / 60)} min, is left out of a dry run{rate}"
+                prepared = replace(prepared, notes=(*prepared.notes, note))
+            else:
+                prepared = _probed(prepared, network, listen, expected)
             if options.lr is None and "learning_rate" not in given.get("optimization", {}):
                 prepared = _at_rate(prepared)
             freeze_or_adapt(network, settings)

@@ -129,8 +129,8 @@ def plan(
 ) -> Plan:
     """What `train`, or with a teacher `distill`, would do: nothing is trained, and nothing written.
 
-    The data is read, and a few steps are timed. Arguments and errors are those of the two; `options` are
-    `DistillOptions` where there is a teacher.
+    The data is read, and a few steps are timed; a probe that takes minutes is left out. Arguments and errors are those
+    of the two; `options` are `DistillOptions` where there is a teacher.
 
     Returns:
         The settings, the table of all parameters, the steps, and an estimate of their time.
@@ -144,7 +144,7 @@ def plan(
         raise UsageError("a dry run is of a training that would begin, and --resume auto goes on", "leave it out")
     if out is not None and Path(out).exists():
         open_folder(Path(out), False)
-    return plan_of(new_run(_whole(asked), listen), asked.began)
+    return plan_of(new_run(_whole(asked), listen, dry=True), asked.began)
 
 
 def _said(told: Mapping[str, Any] | None, classes: Sequence[str] | None) -> dict[str, Any]:
