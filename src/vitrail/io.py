@@ -14,6 +14,11 @@ from typing import Any
 
 from vitrail.errors import DataError, RunError
 
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None
+
 WRITING = ".writing"  # behind the name of a file that is not whole yet
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk has no room, or none for this user
 
@@ -61,6 +66,25 @@ def write_file(file: Path, content: bytes | str) -> None:
             raise
 
 
+def flush(path: Path) -> None:
+    """Have what is written of a file, or the entries of a folder, on the disk; what is missing is passed over.
+
+    Raises:
+        OSError: It cannot be written; names it.
+    """
+    if path.is_dir() and os.name != "posix":  # where folders cannot be opened
+        return
+    with written(path):
+        try:
+            handle = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
 def append_line(file: Path, line: str) -> None:
     """One more line of a text.
 
@@ -72,39 +96,76 @@ def append_line(file: Path, line: str) -> None:
 
 
 @contextmanager
-def locked(place: Path, lock: Path) -> Iterator[None]:
+def locked(place: Path, lock: Path, say: Callable[[str], object] = lambda sentence: None) -> Iterator[None]:
     """Hold a place: a second process that wants it is refused, a dead one's lock is taken over.
 
     Args:
         place: A folder or a file, as it is named to people.
         lock: The file that says who holds it.
+        say: Told of a lock that is taken over.
 
     Raises:
         RunError: If a living process of this machine holds it, or one of another machine.
     """
     mine = {"pid": os.getpid(), "host": socket.gethostname()}
+    handle = _claimed(lock)
+    held = _held_by(lock) if handle is None else _said_by(os.read(handle, 4096))
+    elsewhere = held.get("host", mine["host"]) != mine["host"]
+    if handle is None or (held and (elsewhere or _alive(held.get("pid", 0)))):
+        if handle is not None:
+            os.close(handle)
+        who = f"process {held['pid']} on {held.get('host')}" if "pid" in held else "a process that begins just now"
+        other = f"{other_out(place)}  # or, if that process is gone: {shlex.join(['rm', str(lock)])}"
+        raise RunError(f"{place} is in use by {who}", other)
     try:
-        handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-    except FileExistsError:
-        held = _held_by(lock)
-        if held and (held.get("host") != mine["host"] or _alive(held.get("pid", 0))):
-            problem = f"{place} is in use by process {held.get('pid')} on {held.get('host')}"
-            raise RunError(
-                problem, f"{other_out(place)}  # or, if that process is gone: {shlex.join(['rm', str(lock)])}"
-            ) from None
-        handle = os.open(lock, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
-    try:
-        with written(lock, len(str(mine))), os.fdopen(handle, "w") as file:
-            json.dump(mine, file)
+        with written(lock, len(str(mine))):
+            os.ftruncate(handle, 0)
+            os.lseek(handle, 0, os.SEEK_SET)
+            os.write(handle, json.dumps(mine).encode())
+        if held:
+            say(f"{place} was held by process {held.get('pid')}, which is gone: taken over")
         yield
     finally:
         lock.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _claimed(lock: Path) -> int | None:
+    """A handle of the lock file that the system gives to one process at a time; None where another one has it.
+
+    The system takes it back when a process ends, or closes any other handle of that file, so the lock is read by this
+    one. So of many that find the lock of a dead process only one takes it over.
+    """
+    while True:
+        handle = os.open(lock, os.O_CREAT | os.O_RDWR)
+        try:
+            if fcntl is not None:
+                fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(handle), os.stat(lock)):
+                return handle
+        except FileNotFoundError:  # whoever had it has just let it go
+            pass
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                return handle  # a file system without locks: what the file says must do
+            os.close(handle)
+            return None
+        os.close(handle)
 
 
 def _held_by(lock: Path) -> dict[str, Any]:
+    """What another's lock says; nothing where it has just gone."""
     try:
-        return dict(json.loads(lock.read_text()))
-    except (OSError, ValueError, TypeError):
+        return _said_by(lock.read_bytes())
+    except OSError:
+        return {}
+
+
+def _said_by(content: bytes) -> dict[str, Any]:
+    """Who wrote a lock; nothing where that was not finished."""
+    try:
+        return dict(json.loads(content))
+    except (ValueError, TypeError):
         return {}
 
 

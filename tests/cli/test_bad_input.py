@@ -35,7 +35,7 @@ CASES: list[Case] = [
     ("train digits --epochs", USAGE, "--epochs"),
     ("train digits --epochs many", USAGE, "--epochs many"),
     ("train digits --lr fast", USAGE, "--lr fast"),
-    ("train digits --resume yes", USAGE, "--resume yes auto never"),
+    ("train digits --resume yes", USAGE, "--resume yes auto never anyway"),
     ("train digits --precision fp8", USAGE, "--precision fp8 bf16"),
     ("train digits --resume auto", USAGE, "--resume"),
     ("evaluate", USAGE, "evaluate RUN"),

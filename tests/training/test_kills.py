@@ -1,12 +1,18 @@
-"""A kill between any two writes at the end of a training leaves a run that is unfinished, or one that is whole.
+"""Trainings that are killed, and go on: the same bits, no epoch left out, no sample twice.
+
+First with SIGKILL, at the places around the end of an epoch and at random moments (`killed.py`). Then between any two
+writes at the end of a training, which leaves a run that is unfinished, or one that is whole.
 
 Python says of each change to the file system that it is about to be made (an audit event), wherever the code stands
 that makes it. Here the k-th one and all behind it are refused: what lies on the disk is what a kill would leave.
 """
 
+import json
+import os
 import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,14 +21,60 @@ import pytest
 
 import vitrail
 from tests.runs import once, stored
+from tests.training.killed import IMAGES, PLACES
 from tests.training.tiny import AGAIN, STEPS, Killed, must_equal, steps_of, stopped, whole
 from vitrail.errors import DataError
 from vitrail.training.events import Finished
 
+ROOT = Path(__file__).parents[2]
+UNBROKEN = [{"place": "", "accumulate": accumulate} for accumulate in (1, 3)]
+ALL = [
+    {"place": place, "accumulate": accumulate, "workers": workers}
+    for place in PLACES
+    for accumulate in (1, 3)
+    for workers in (0, 2)
+]
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink", "shutil.rmtree"}
 SOME = (0.0, 0.35, 0.6, 0.8, 0.9, 1.0)  # of the way to the last write, for make test
 
 Write = tuple[str, str]  # what is done, and to which file inside the run
+
+
+def must_go_on(cases: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Trainings that are killed as these cases say end as those that were never broken."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.training.killed", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"},
+        input="".join(json.dumps(case) + "\n" for case in (*UNBROKEN, *cases)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["case"] for one in found] == [*UNBROKEN, *cases]
+    whole = {one["case"]["accumulate"]: one for one in found[: len(UNBROKEN)]}
+    for one in found:
+        case = one["case"]
+        assert one["killed"] == (case["kills"] if "kills" in case else bool(case["place"])), case
+        assert one["weights"] == whole[case.get("accumulate", 1)]["weights"], case
+        assert one["rows"] == whole[case.get("accumulate", 1)]["rows"], case
+        assert [row["samples"] for row in one["rows"]] == [IMAGES, IMAGES], case
+
+
+def test_kills_around_the_end_of_an_epoch_and_at_random(tmp_path: Path) -> None:
+    must_go_on([*(ALL[4 * number + number % 4] for number in range(6)), {"kills": 4, "seed": 0}], tmp_path)
+
+
+@pytest.mark.soak
+def test_every_kill_around_the_end_of_an_epoch(tmp_path: Path) -> None:
+    must_go_on(ALL, tmp_path)
+
+
+@pytest.mark.soak
+def test_two_hundred_kills_at_random(tmp_path: Path) -> None:
+    must_go_on([{"kills": 200, "seed": 1}], tmp_path)
 
 
 class Watch:

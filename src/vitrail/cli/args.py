@@ -109,8 +109,8 @@ class Distill(Told, DistillOptions):
 
 
 def _check_resume(resume: str, out: Path | None) -> None:
-    if resume == "auto" and out is None:
-        raise UsageError("--resume auto needs the run to go on with", "--out runs/latest")
+    if resume != "never" and out is None:
+        raise UsageError(f"--resume {resume} needs the run to go on with", "--out runs/latest")
 
 
 RUN = (

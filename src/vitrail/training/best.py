@@ -17,8 +17,9 @@ from torch import nn
 from vitrail.errors import DataError
 from vitrail.io import other_out, write_file
 from vitrail.tasks import Metric
-from vitrail.training.checkpoint import MANIFEST, states
+from vitrail.training.checkpoint import MANIFEST, copy_of, states
 from vitrail.training.run import RunFolder
+from vitrail.training.saver import Saver
 
 Row = Mapping[str, Any]
 
@@ -59,13 +60,16 @@ def spent(history: Sequence[Row], metric: Metric, patience: int, since: int = 0)
     return len(waited) >= patience
 
 
-def keep_if_best(folder: RunFolder, network: nn.Module, row: Row, metric: Metric) -> None:
-    """Write the network behind an epoch, whose row is not in the metrics yet, where none before was as good."""
+def keep_if_best(folder: RunFolder, network: nn.Module, row: Row, metric: Metric, saver: Saver) -> None:
+    """Have the network behind an epoch written, whose row is not in the metrics yet, where none before was as good.
+
+    The row may be in the metrics before the file is there: a run that is killed between the two goes on from a state
+    that was saved before, which knows neither.
+    """
     if best_of([*folder.history(), row], metric) is not row:
         return
-    folder.best.mkdir(exist_ok=True)
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.state_dict().items()}
-    write_file(folder.best / f"{row['epoch']}.safetensors", safetensors.torch.save(tensors))
+    tensors, file = copy_of(network.state_dict()), folder.best / f"{row['epoch']}.safetensors"
+    saver.later(lambda: write_file(file, safetensors.torch.save(tensors)))
 
 
 def tidy(folder: RunFolder, metric: Metric) -> None:

@@ -5,6 +5,8 @@
 
 A state is written into a folder of its own, flushed to disk and renamed into place; nothing is thrown away before that,
 and the one before it is kept. Reading verifies every byte and falls back to the state before. No pickle anywhere.
+
+What is written is a copy, so that the training goes on meanwhile (`saver.py`): it waits for the copy alone.
 """
 
 import hashlib
@@ -12,6 +14,8 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,7 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import DataError
-from vitrail.io import WRITING, other_out, write_file, written
+from vitrail.io import WRITING, flush, other_out, write_file, written
 from vitrail.training.loop import State
 
 MANIFEST = "state.json"
@@ -28,8 +32,29 @@ KEEP = 2
 _NAME = re.compile(r"\d{9,}(-\d+)?")
 
 
-def save_state(state: State, folder: Path, extra: dict[str, Any]) -> Path:
-    """Write the state; an interruption at any moment leaves the former states whole.
+@dataclass(frozen=True)
+class Copied:
+    """A state as it was at one moment.
+
+    Attributes:
+        step: Optimizer steps done.
+        files: The tensors of each file, on the CPU.
+        facts: What `state.json` says of it.
+    """
+
+    step: int
+    files: Mapping[str, Mapping[str, Tensor]]
+    facts: Mapping[str, Any]
+
+
+def copied(state: State) -> Copied:
+    """The state as it is now; what is trained on afterwards does not change it."""
+    facts = {"step": state.step, "epoch": state.epoch, "batch": state.batch}
+    return Copied(state.step, _tensors(state), {**facts, "gradient_norm": float(state.gradient_norm)})
+
+
+def save_state(state: Copied, folder: Path, extra: dict[str, Any]) -> Path:
+    """Write a state; an interruption at any moment leaves the former states whole.
 
     Args:
         state: What to save.
@@ -45,18 +70,17 @@ def save_state(state: State, folder: Path, extra: dict[str, Any]) -> Path:
     shutil.rmtree(writing, ignore_errors=True)
     writing.mkdir()
     files = {}
-    for name, tensors in _tensors(state).items():
-        content = safetensors.torch.save(tensors)
+    for name, tensors in state.files.items():
+        content = safetensors.torch.save(dict(tensors))
         write_file(writing / name, content)
         files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    manifest = {"step": state.step, "epoch": state.epoch, "batch": state.batch, "files": files, **extra}
-    manifest["gradient_norm"] = float(state.gradient_norm)
+    manifest = {**state.facts, "files": files, **extra}
     manifest["sha256"] = _manifest_hash(manifest)
     write_file(writing / MANIFEST, json.dumps(manifest, indent=1))
     with written(place):
-        _sync(writing)
+        flush(writing)
         os.rename(writing, place)
-        _sync(folder)
+        flush(folder)
     _tidy(folder, place)
     return place
 
@@ -118,10 +142,12 @@ def load_state(state: State, folder: Path) -> tuple[dict[str, Any], list[str]]:
     )
 
 
-def _tensors(state: State) -> dict[str, dict[str, Tensor]]:
-    def plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+def copy_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors as they are now, on the CPU; none shares memory with another, nor with what is trained."""
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
 
+
+def _tensors(state: State) -> dict[str, dict[str, Tensor]]:
     moments = {
         f"{index}.{name}": value
         for index, values in state.optimizer.state_dict()["state"].items()
@@ -130,7 +156,7 @@ def _tensors(state: State) -> dict[str, dict[str, Tensor]]:
     files = {"network": state.network.state_dict(), "optimizer": moments, "totals": state.totals}
     if state.average is not None:
         files["average"] = state.average.network.state_dict()
-    return {f"{name}.safetensors": plain(tensors) for name, tensors in files.items()}
+    return {f"{name}.safetensors": copy_of(tensors) for name, tensors in files.items()}
 
 
 def _fill(state: State, files: dict[str, dict[str, Tensor]], manifest: dict[str, Any]) -> None:
@@ -162,13 +188,3 @@ def _verified(file: Path, facts: dict[str, Any]) -> bytes:
     if len(content) != facts["bytes"] or hashlib.sha256(content).hexdigest() != facts["sha256"]:
         raise ValueError(f"{file.name} is not what was written")
     return content
-
-
-def _sync(folder: Path) -> None:
-    """Flush a folder's entries to disk, where the system can."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

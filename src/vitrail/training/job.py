@@ -5,20 +5,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
 from vitrail.data.batches import Batches
 from vitrail.data.dataset import Split
 from vitrail.data.loader import check_readable
 from vitrail.errors import RunError, UsageError, VitrailError
-from vitrail.io import other_out, read_json, write_file
+from vitrail.io import flush, other_out, read_json, write_file
 from vitrail.model import CARD, Model, card_of, save
 from vitrail.nn.networks import NETWORKS, weights_hash
 from vitrail.pages.views import SidesView
 from vitrail.tasks import Result
 from vitrail.training.best import keep_if_best, load_best, spent, tidy
 from vitrail.training.budget import Budget
-from vitrail.training.checkpoint import load_state, save_state, states
+from vitrail.training.checkpoint import copied, load_state, save_state, states
 from vitrail.training.contracts import guarded
 from vitrail.training.evaluate import evaluate_split, judged_by
 from vitrail.training.events import (
@@ -37,7 +35,8 @@ from vitrail.training.inputs import LEFT_OUT, shortened, unreadable_notes
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck, train_loop
 from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import document_figure
-from vitrail.training.run import RunFolder, environment, point_latest
+from vitrail.training.run import RunFolder, check_versions, environment, point_latest, versions
+from vitrail.training.saver import Saver
 from vitrail.training.schedule import Phase, Schedule, extension
 from vitrail.training.settings import Settings, settings_to_yaml
 from vitrail.training.tuning.initial import write_start
@@ -74,15 +73,22 @@ class Job:
     began: float
     spent: float = 0.0
     verdicts: int | None = None
+    saver: Saver = field(default_factory=Saver)
     saved: float = field(default_factory=time.perf_counter)
     warned: bool = False
 
-    def run(self, going_on: bool) -> Finished:
-        """Train to the end, from where the run stands."""
+    def run(self, going_on: bool, anyway: bool = False) -> Finished:
+        """Train to the end, from where the run stands.
+
+        Args:
+            going_on: Whether it stands anywhere.
+            anyway: Go on, too, where other versions may change the last bits.
+        """
         prepared, settings = self.prepared, self.prepared.settings
         state = start(prepared.network, settings.optimization)
         if going_on and states(self.folder.resume):
             manifest, notes = load_state(state, self.folder.resume)
+            notes += check_versions(self.folder, manifest.get("versions", {}), self.again, anyway)
             self.folder.cut_metrics(manifest["metrics_bytes"])
             self.spent = manifest.get("seconds", 0.0)
             for sentence in notes:
@@ -98,14 +104,14 @@ class Job:
             self.folder.cut_metrics(0)
             self._write_beginning(schedule)
         point_latest(self.folder.path)
-        if _probes(settings):  # the head is fitted, and nothing else moves
+        if settings.fits_head:  # the head is fitted, and nothing else moves
             return self._finish(state)
         self._announce(state, schedule)
         with stop_signals() as asked:
             how = settings.optimization, settings.execution
             loop = train_loop(state, prepared.data, prepared.objective, *how, schedule)
             try:
-                with guarded(settings.own, RunError):
+                with guarded(settings.own, RunError), self.saver:
                     if not self._spent(schedule):
                         self._follow(loop, state, schedule, budget, asked)
             except VitrailError:
@@ -213,6 +219,7 @@ class Job:
     ) -> None:
         seconds, waiting, images = 0.0, 0.0, 0
         for event in loop:
+            self.saver.look()
             if isinstance(event, StepDone):
                 seconds, waiting = seconds + event.seconds, waiting + event.waiting
                 images += event.images
@@ -235,16 +242,16 @@ class Job:
                 self._name_unreadable(self.prepared.data, self.prepared.validation)
                 seconds, waiting, images = 0.0, 0.0, 0
                 if self.prepared.halves is not None:
-                    keep_if_best(self.folder, state.kept, row, self.prepared.model.task.metric)
+                    keep_if_best(self.folder, state.kept, row, self.prepared.model.task.metric, self.saver)
                 self.folder.append_metrics(row)
                 self.listen(EpochScored(row))
                 self._watch(event, schedule)
                 over = state.step >= schedule.end or self._spent(schedule)
                 if over or time.perf_counter() - self.saved > SAVE_SECONDS:
-                    self._save(state)
+                    self._save(state, over)
                     write_page(self.folder, self.prepared, "running")
             if asked.stop:
-                self._save(state)
+                self._save(state, True)
                 write_page(self.folder, self.prepared, "stopped")
                 problem = f"stopped at step {state.step}; everything is saved in {self.folder.path}"
                 raise Stopped(problem, self.again)
@@ -300,16 +307,25 @@ class Job:
         self.folder.append_log(sentence)
         self.listen(sentence)
 
-    def _save(self, state: State) -> None:
+    def _save(self, state: State, wait: bool = False) -> None:
+        """Have the state saved as it is now; the loop waits for what is still being written, and for this if wanted."""
         extra = {
             "metrics_bytes": self.folder.metrics_bytes(),
-            "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
+            "versions": versions(),
             "seconds": self.spent + time.perf_counter() - self.began,
         }
-        save_state(state, self.folder.resume, extra)
-        if self.prepared.halves is not None:
-            tidy(self.folder, self.prepared.model.task.metric)
+        self.saver.wait()  # one copy at a time
+        copy = copied(state)
+
+        def write() -> None:
+            flush(self.folder.metrics)  # the state says how long they are
+            save_state(copy, self.folder.resume, extra)
+            if self.prepared.halves is not None:
+                tidy(self.folder, self.prepared.model.task.metric)
+
+        self.saver.later(write)
+        if wait:
+            self.saver.wait()
         self.saved = time.perf_counter()
 
     def _finish(self, state: State) -> Finished:
@@ -336,8 +352,7 @@ class Job:
         write_file(self.folder.model / CARD, card_of(model, result))
         about, sides = kept.words(result.split), sides_of(kept, results, prepared)
         write_page(self.folder, self.prepared, "finished", result, sides, about)
-        name, value = result.headline
-        self.folder.append_log(f"finished: {name} {value:.4f}, weights {weights}")
+        self.folder.append_log("finished: {} {:.4f}, weights {}".format(*result.headline, weights))
         evaluated = {**result.to_dict(), "weights": weights, **kept.found}
         self.folder.write_json("evaluation.json", evaluated)
         if sides is not None:
@@ -360,8 +375,3 @@ class Job:
             write_page(self.folder, self.prepared, "finished", result, shown, kept.words(result.split))
             plain = {name: one.to_dict() for name, one in found.items()}
             self.folder.write_json("evaluation.json", {**evaluated, "verdicts": plain})
-
-
-def _probes(settings: Settings) -> bool:
-    """Whether the head alone is trained."""
-    return settings.initial is not None and settings.initial.probe

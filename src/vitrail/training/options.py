@@ -89,8 +89,9 @@ class TrainOptions:
         "With --init: how many held-out images are explained at the end by the probe and by the tuned network, each "
         "map with its test; 24 where that is quick, 0 for none."
     )
-    resume: Literal["auto", "never"] = option(
-        "auto starts the run or goes on with it; never refuses a folder that exists.",
+    resume: Literal["auto", "never", "anyway"] = option(
+        "auto starts the run or goes on with it, to the same bits; anyway does so, too, where another version of torch "
+        "or its like may change them; never refuses a folder that exists.",
         "never",
     )
 

@@ -52,8 +52,7 @@ class Plan:
 def plan_of(prepared: Prepared, began: float) -> Plan:
     """What a prepared training that was asked for at this time would do."""
     settings, choices = prepared.settings, prepared.settings.optimization
-    fitted = settings.initial is not None and settings.initial.probe
-    steps = 0 if fitted else choices.epochs * steps_per_epoch(len(prepared.data), choices)
+    steps = 0 if settings.fits_head else choices.epochs * steps_per_epoch(len(prepared.data), choices)
     notes = prepared.notes
     if budget := prepared.budget(began, 0.0):
         phase = budget.plan(choices, least=0 if settings.initial is not None else 1)

@@ -95,14 +95,15 @@ class Prepared:
             spent: Seconds that it took before.
         """
         choices, initial = self.settings.optimization, self.settings.initial
-        if not choices.max_time or (initial is not None and initial.probe):
+        if not choices.max_time or self.settings.fits_head:
             return None
         held_out, test = len(self.scored[1]), self.dataset.test
         each = self.step_seconds / choices.batch_size / 2  # a forward pass is a third of a step; decoding comes on top
         if self.probed is not None:
             each = self.probed.seconds / (self.probed.images + self.probed.trained)
         judged = len(self.validation) - held_out or held_out if test is None else len(test)
-        last = judged if initial is None else 2 * (held_out + judged)  # the probe and the tuned are compared, twice
+        chosen = held_out if self.settings.kept == "best" else 0
+        last = judged if initial is None else 2 * (chosen + judged)  # the probe and the tuned are compared, maybe twice
         last += 3 * (0 if self.model.background is None else len(self.model.background))  # its images are explained
         per_epoch = steps_per_epoch(len(self.data), choices)
         passes = last / held_out

@@ -19,7 +19,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -34,7 +34,8 @@ BEGINNING = {"lock", "log.txt", "command.txt", "env.json", "data.json", "config.
 BEGINNING |= {"probe", "probe.json", "schedule.json"}
 REMEMBERED = ("name", "root", "images", "split_seed", "fingerprint")  # what data.json holds at least
 FORMER_KEYS = {"waiting_share": "waiting_fraction"}  # of metrics.jsonl, as runs of before have them: read, not written
-PACKAGES = ("vitrail", "torch", "torchvision", "numpy", "pillow", "safetensors")
+COMPUTING = ("vitrail", "torch", "torchvision", "numpy", "pillow")
+PACKAGES = (*COMPUTING, "safetensors")
 
 
 @dataclass(frozen=True)
@@ -249,19 +250,47 @@ def point_latest(folder: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
+def versions(names: Sequence[str] = COMPUTING) -> dict[str, str]:
+    """Of packages; of those that the bits of a training may depend on."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def check_versions(folder: RunFolder, saved: Mapping[str, str], again: str, anyway: bool) -> list[str]:
+    """Refuse to go on, unless that is asked for, where versions changed, and with them maybe the last bits.
+
+    Args:
+        folder: Of the run.
+        saved: The versions by which its state was made.
+        again: What is typed to go on.
+        anyway: Whether it is asked for.
+
+    Returns:
+        A sentence on what changed, if anything did.
+
+    Raises:
+        UsageError: Lists what changed.
+    """
+    now = versions()
+    changed = ", ".join(f"{name} {old} -> {now.get(name)}" for name, old in saved.items() if old != now.get(name))
+    if changed and not anyway:
+        hint = again.replace("--resume auto", "--resume anyway").replace("resume='auto'", "resume='anyway'")
+        raise UsageError(f"{folder.path} was saved with other versions, which may change its bits: {changed}", hint)
+    return [f"going on with {changed}: the bits may not be those of an unbroken run"] if changed else []
+
+
 def environment() -> dict[str, Any]:
     """Versions and machine."""
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = "not installed"
     return {
         "python": sys.version.split()[0],
         "system": platform.platform(),
         "machine": platform.machine(),
         "processors": os.cpu_count(),
         "host": socket.gethostname(),
-        **versions,
+        **versions(PACKAGES),
     }

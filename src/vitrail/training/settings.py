@@ -240,10 +240,15 @@ class Settings:
     @property
     def kept(self) -> Literal["best", "tuned", "probe"]:
         """Which network becomes the model, where that was left open, too."""
-        if self.initial is not None and self.initial.probe:
+        if self.fits_head:
             return "probe"
         chooses = self.initial is not None or self.optimization.patience > 0
         return ("best" if chooses else "tuned") if self.keep == "auto" else self.keep
+
+    @property
+    def fits_head(self) -> bool:
+        """Whether the head alone is trained, on features that are computed once: `--probe`."""
+        return self.initial is not None and self.initial.probe
 
     @property
     def chooses(self) -> bool:

@@ -8,11 +8,13 @@ Both go through `build`, which makes the same start weights from the same settin
 
 import copy
 import math
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,7 +24,7 @@ from vitrail.data.columns import Codec
 from vitrail.data.dataset import TRAIN, VALIDATION, Counts, Dataset, RawDataset, Samples, make_dataset, read_vocabulary
 from vitrail.data.loader import open_loader
 from vitrail.data.readers import is_named, read
-from vitrail.errors import DataError, UsageError, counted
+from vitrail.errors import DataError, UsageError, counted, some_of
 from vitrail.features.neighbours import NEIGHBOURS
 from vitrail.io import other_out
 from vitrail.model import Model, load
@@ -149,7 +151,7 @@ def new_run(asked: Asked, listen: Listen, dry: bool = False) -> Prepared:
         more: list[str] = []
         if options.accumulate is None and "accumulate" not in given.get("optimization", {}):
             prepared, more = _in_micro_batches(prepared, memory)
-        if settings.initial is not None and settings.initial.probe:
+        if settings.fits_head:
             execution, whole, seconds = prepared.settings.execution, 1.0, 0.0
         else:
             listen("timing a few steps")
@@ -196,7 +198,9 @@ def resume_run(folder: RunFolder, asked: Asked, listen: Listen) -> Prepared:
     refuse_idle_data(replace(asked, data=settings.data, options=replace(options, split_seed=None)), dataset)
     dataset = replace(dataset, name=settings.data)
     if stored.get("fingerprint") != dataset.fingerprint:
-        raise DataError(f"{settings.data} has changed since {folder.path} was started", other_out(folder.path))
+        starts = isinstance(settings.network, ViTConfig) and request is None and folder.model.is_dir()
+        hint = f"{other_out(folder.path)}{f' --init {shlex.quote(str(folder.path))}' if starts else ''}"
+        raise DataError(_changed(stored, dataset, folder), hint)
     settings, teacher = teacher_of(settings, request, dataset, new=False)
     network = None if settings.initial is None else load(folder.probe).network
     prepared = build(settings, dataset, learnt, listen, own, network)
@@ -208,6 +212,23 @@ def resume_run(folder: RunFolder, asked: Asked, listen: Listen) -> Prepared:
         seconds = step_seconds(network, batch, prepared.objective, precision)
     notes = tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())]))
     return replace(prepared, notes=notes, micro_batch_seconds=seconds * whole, former=former)
+
+
+def _changed(stored: Mapping[str, Any], dataset: Dataset, folder: RunFolder) -> str:
+    """What is other in the data than when a run was started, old -> new."""
+    was, now = stored["images"], {name: len(samples) for name, samples in dataset.splits.items()}
+    found = [
+        f"{name} {was.get(name, 0):,} -> {now.get(name, 0):,}"
+        for name in {**was, **now}
+        if was.get(name) != now.get(name)
+    ]
+    for name, new in dataset.codec.to_dict().items():
+        old = stored.get(name)
+        if isinstance(old, list) and isinstance(new, list) and old != new:
+            other = [f"-{each}" for each in old if each not in new] + [f"+{each}" for each in new if each not in old]
+            found.append(f"{name} {len(old):,} -> {len(new):,} ({some_of(other) if other else 'in another order'})")
+    what = "; ".join(found) or "as many samples, with other names, contents or labels"
+    return f"{dataset.name} has changed since {folder.path} was started: {what}"
 
 
 def raised(folder: RunFolder, settings: Settings, options: TrainOptions) -> Settings:
@@ -274,14 +295,14 @@ def _probed(prepared: Prepared, network: ViT, listen: Listen, expected: float) -
     found = probe(network, train, prepared.validation)
     words = [percent(share) for share in (found.neighbours, found.accuracy)]
     said = f"{NEIGHBOURS}-NN {words[0]}, linear probe {words[1]} of {counted(found.images, 'validation image')}"
-    goal = "" if settings.initial is None or settings.initial.probe else ": tuning has to beat that"
+    goal = "" if settings.fits_head else ": tuning has to beat that"
     return replace(prepared, probed=found, notes=(*prepared.notes, f"{said}{goal}"))
 
 
 def _at_rate(prepared: Prepared) -> Prepared:
     """The same with the learning rate that its probe asks for."""
     settings, probed = prepared.settings, prepared.probed
-    if probed is None or (settings.initial is not None and settings.initial.probe):
+    if probed is None or settings.fits_head:
         return prepared
     optimization, said = rate_for(settings.optimization, probed)
     settings = replace(settings, optimization=optimization)

@@ -140,8 +140,9 @@ def plan(
     else:
         assert isinstance(options, DistillOptions)
         asked = Asked(data=data, options=options, request=_request(teacher, options, _said(told, classes)))
-    if options.resume == "auto":
-        raise UsageError("a dry run is of a training that would begin, and --resume auto goes on", "leave it out")
+    if options.resume != "never":
+        problem = f"a dry run is of a training that would begin, and --resume {options.resume} goes on"
+        raise UsageError(problem, "leave it out")
     if out is not None and Path(out).exists():
         open_folder(Path(out), False)
     return plan_of(new_run(_whole(asked), listen, dry=True), asked.began)
@@ -187,7 +188,7 @@ def _run(asked: Asked, out: str | Path | None, listen: Listen, command: str) -> 
     data, options = asked.data, asked.options
     path = Path(out) if out is not None else default_folder(data)
     if path.exists():
-        folder, going_on = open_folder(path, options.resume == "auto")
+        folder, going_on = open_folder(path, options.resume != "never")
     else:
         folder, going_on = RunFolder(path), False
     prepared = resume_run(folder, asked, listen) if going_on else new_run(asked, listen)
@@ -197,9 +198,10 @@ def _run(asked: Asked, out: str | Path | None, listen: Listen, command: str) -> 
         again = _call(asked, path, replace(options, resume="auto"))
     command = command or _call(asked, path, options)
     with saving(path, command, again), threads_set(prepared.settings.execution.threads):
-        folder, _ = open_folder(path, options.resume == "auto")
-        with locked(folder.path, folder.path / "lock"), beginning(folder):
-            return Job(folder, prepared, listen, command, again, asked.began, verdicts=options.verdicts).run(going_on)
+        folder, _ = open_folder(path, options.resume != "never")
+        with locked(folder.path, folder.path / "lock", listen), beginning(folder):
+            job = Job(folder, prepared, listen, command, again, asked.began, verdicts=options.verdicts)
+            return job.run(going_on, options.resume == "anyway")
 
 
 def _call(asked: Asked, path: Path, options: TrainOptions) -> str:

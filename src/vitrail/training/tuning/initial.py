@@ -160,7 +160,7 @@ def check_begun(path: Path, settings: Settings, asked: Asked) -> None:
         UsageError: Says both.
     """
     told = asked.told
-    if asked.options.probe and not (settings.initial is not None and settings.initial.probe):
+    if asked.options.probe and not settings.fits_head:
         problem = f"{path} was started with other options: probe: False -> True; without --probe it goes on"
         raise UsageError(problem, other_out(path))
     before = {} if settings.initial is None else settings.initial.told
@@ -180,7 +180,7 @@ def freeze_or_adapt(network: nn.Module, settings: Settings) -> None:
     if settings.initial is None:
         return
     assert isinstance(network, ViT)
-    if settings.initial.probe:
+    if settings.fits_head:
         freeze(network)
     elif settings.optimization.lora:
         adapt(network, settings.optimization.lora, settings.seed)

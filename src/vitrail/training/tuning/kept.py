@@ -126,10 +126,10 @@ def keep(
     found["probe"] = read_json(folder.path / "probe.json", other_out(folder.path))
     networks = {PROBE: load(folder.probe, device=trained.device).network, TUNED: trained.network}
     chosen = settings.kept
-    if settings.initial.probe or not steps:
+    if settings.fits_head or not steps:
         del networks[TUNED]
         chosen = PROBE
-        if not settings.initial.probe:
+        if not settings.fits_head:
             say("the time was over before a step of tuning: the probe is kept, with which nothing is to be compared")
     elif chosen == "best":
         split, held_out = prepared.scored

@@ -66,7 +66,7 @@ def wanted(prepared: Prepared, asked: int | None) -> tuple[int, str]:
         asked: By a person; None leaves it to the time that it takes.
     """
     settings, model = prepared.settings, prepared.model
-    if settings.initial is None or settings.initial.probe or model.background is None:
+    if settings.initial is None or settings.fits_head or model.background is None:
         return 0, ""
     if asked is not None:
         return asked, ""

@@ -1,0 +1,130 @@
+"""What is written behind the loop's back: in order, one at a time, and nothing on top of what failed."""
+
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import vitrail
+from tests.errors import must_raise
+from tests.training.tiny import AGAIN, STEPS, must_equal, options, photographs, saved, states, stopped
+from vitrail.errors import DataError, RunError, UsageError
+from vitrail.training import checkpoint, job, run
+from vitrail.training.events import Event
+from vitrail.training.loop import StepDone
+from vitrail.training.saver import Saver
+
+
+def test_it_writes_in_order_while_others_go_on() -> None:
+    begin, done, threads = threading.Event(), list[int](), set[int]()
+
+    def write(number: int) -> Callable[[], None]:
+        def work() -> None:
+            begin.wait(60)
+            done.append(number)
+            threads.add(threading.get_ident())
+
+        return work
+
+    with Saver() as saver:
+        for number in range(20):
+            saver.later(write(number))
+        saver.look()
+        assert done == [], "asking and looking wait for nothing"
+        begin.set()
+        saver.wait()
+        assert done == list(range(20))
+        assert threads.isdisjoint({threading.get_ident()})
+        assert len(threads) == 1, "never two writers"
+        saver.later(write(20))
+    assert done[-1] == 20, "at its end all is written"
+
+
+def test_what_failed_is_raised_once_and_nothing_is_written_on_top() -> None:
+    done = list[str]()
+    with Saver() as saver:
+        saver.later(lambda: done.append("before"))
+        saver.later(lambda: 1 / 0)
+        saver.later(lambda: done.append("behind"))
+        with pytest.raises(ZeroDivisionError):
+            saver.wait()
+        saver.wait()
+        saver.later(lambda: done.append("later"))
+        saver.wait()
+    assert done == ["before"]
+
+
+def test_the_training_goes_on_while_a_state_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first state is written when three more steps are made, and holds the numbers of its own step."""
+    saved(monkeypatch, often=False)
+    release, steps, save = threading.Event(), list[int](), checkpoint.save_state
+
+    def slow(state: checkpoint.Copied, *rest: object) -> Path:
+        if state.step == 1:
+            assert release.wait(60)
+        return save(state, *rest)
+
+    def listen(event: Event) -> None:
+        if isinstance(event, StepDone):
+            steps.append(event.step)
+            monkeypatch.setattr(job, "SAVE_WITHIN_EPOCH_SECONDS", -1.0 if event.step == 1 else 1e9)
+            if event.step == 4:
+                assert not states(tmp_path / "run")
+                release.set()
+
+    monkeypatch.setattr(job, "save_state", slow)
+    must_equal(vitrail.train("digits", tmp_path / "run", options("digits"), listen), "digits")
+    assert steps == list(range(1, STEPS["digits"] + 1))
+
+
+def test_a_save_that_fails_behind_its_back_ends_the_run_at_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(monkeypatch, often=True)
+    save, steps = checkpoint.save_state, list[int]()
+
+    def full(state: checkpoint.Copied, *rest: object) -> Path:
+        if state.step == 3:
+            raise OSError(28, "No space left on device", str(tmp_path / "run" / "resume"))
+        return save(state, *rest)
+
+    def listen(event: Event) -> None:
+        steps.extend([event.step] if isinstance(event, StepDone) else [])
+
+    monkeypatch.setattr(job, "save_state", full)
+    with must_raise(RunError):
+        vitrail.train("digits", tmp_path / "run", options("digits"), listen)
+    assert steps[-1] in (3, 4), "one step at most is told before it is known"
+    assert [place.name for place in states(tmp_path / "run")] == ["000000001", "000000002"]
+    monkeypatch.setattr(job, "save_state", save)
+    must_equal(vitrail.train("digits", tmp_path / "run", AGAIN), "digits")
+
+
+def test_other_versions_are_listed_and_go_on_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stopped("digits", tmp_path / "run", 4)
+    now = run.versions()
+    monkeypatch.setattr(run, "versions", lambda: {**now, "torch": "3.0"})
+    with must_raise(UsageError, re.escape(f"{now['torch']} -> 3.0")) as caught:
+        vitrail.train("digits", folder, AGAIN)
+    assert "anyway" in caught.value.hint
+    said = list[Event]()
+    must_equal(vitrail.train("digits", folder, vitrail.TrainOptions(resume="anyway"), said.append), "digits")
+    assert any(isinstance(each, str) and "-> 3.0" in each for each in said)
+
+
+def test_other_data_is_listed(tmp_path: Path) -> None:
+    root = photographs(tmp_path)
+    folder = stopped("photos", tmp_path / "run", 2, data=str(root))
+    gone = sorted((root / "a").iterdir())[:3]
+    for file in gone:
+        file.rename(tmp_path / file.name)
+    with must_raise(DataError, " -> "):
+        vitrail.train(str(root), folder, AGAIN)
+    for file in gone:
+        (tmp_path / file.name).rename(file)
+    (root / "c").mkdir()
+    gone[0].rename(root / "c" / "x.png")
+    with must_raise(DataError, r"\+c"):
+        vitrail.train(str(root), folder, AGAIN)
