@@ -14,6 +14,7 @@ from vitrail.training.recipes import RECIPES
 
 TOLD = {"--mean", "--std", "--class-names", "--told"}
 WEIGHTS = {*TOLD, "--image-size", "--channels"}
+JOB = {"--ray", "--workers", "--deadline"}
 FLAGS = {
     "train": {
         "--task",
@@ -90,6 +91,7 @@ FLAGS = {
     "evaluate": {*WEIGHTS, "--neighbours", "--split", "--data-root", "--strict", "--device", "--threads", "--json"},
     "predict": {
         *WEIGHTS,
+        *JOB,
         "--count",
         "--data-root",
         "--beam",
@@ -124,13 +126,13 @@ FLAGS = {
     },
     "embed": {
         *WEIGHTS,
+        *JOB,
         "--model",
         "--out",
         "--patches",
         "--split",
         "--strict",
         "--data-root",
-        "--workers",
         "--device",
         "--threads",
         "--json",

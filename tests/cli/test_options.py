@@ -25,6 +25,11 @@ FOREIGN: dict[str, Typed] = {  # of other people's weights, and refused for a mo
     "told": ("", "--told heads=2"),
 }
 SIZE: dict[str, Typed] = {"image_size": ("", "--image-size {size}"), "channels": ("", "--channels {channels}")}
+JOB: dict[str, Typed] = {  # refused without a file: tests/jobs
+    "ray": ("", "--ray local"),
+    "workers": ("", "--workers 1"),
+    "deadline": ("", "--deadline 5"),
+}
 OPTIONS: dict[str, dict[str, Typed]] = {
     "evaluate": {
         **OF_ALL,
@@ -39,6 +44,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         **OF_ALL,
         **FOREIGN,
         **SIZE,
+        **JOB,
         "count": ("", "--count 1"),
         "data_root": ("", "--data-root {empty}"),
         "beam": ("--json", "--json --beam 7"),
@@ -161,4 +167,6 @@ def test_every_option_changes_the_answer_or_is_refused(verb: str, name: str, cli
             continue
         assert found[0] in (0, DATA), found
         assert found != usual or (option in IDLE and name != "photos"), f"{option} is swallowed"
-    assert refused == ({"device", "data_root", *FOREIGN} | REFUSED.get((verb, name), set())) & OPTIONS[verb].keys()
+    assert (
+        refused == ({"device", "data_root", *FOREIGN, *JOB} | REFUSED.get((verb, name), set())) & OPTIONS[verb].keys()
+    )

@@ -20,10 +20,11 @@ from tests.errors import must_raise
 from tests.photographs import make_photographs
 from vitrail.data.decode import open_picture
 from vitrail.errors import DataError, RunError, UsageError
-from vitrail.features import embed as home, file as files, parts, passes
+from vitrail.features import embed as home, file as files
 from vitrail.features.file import read_features
-from vitrail.features.parts import folder_of
 from vitrail.features.poolings import check_pooling, poolings_of, read_by_head
+from vitrail.jobs import parts, passes
+from vitrail.jobs.parts import folder_of
 from vitrail.nn import ViT, ViTConfig, parts_of
 from vitrail.runtime import threads_set
 
@@ -316,7 +317,8 @@ def test_a_killed_process_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     make_photographs(tmp_path / "photos", CLASSES, per_class=40, seed=0)
     vitrail.save(model_of(), tmp_path / "model")
     words = ("embed", tmp_path / "photos", "--model", tmp_path / "model", "--threads", 1, "--workers", 1, "--out")
-    small = "from vitrail.features import embed, parts; embed.ROWS, embed.BATCH = 32, 8\n"
+    small = "from vitrail.features import embed as home\nfrom vitrail.jobs import parts, passes\n"
+    small += "home.ROWS, passes.BATCH = 32, 8\n"
     killed = (
         "import os, signal; write = parts.Parts.write\n"
         "def kill(self, *given): write(self, *given); os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -128,6 +128,35 @@ class Weights(Told):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Job:
+    """Who computes: of every verb whose work over many images can be divided."""
+
+    ray: str | None = option(
+        "Compute by workers of Ray: the address of a cluster, or local, which starts one here for the time."
+    )
+    workers: int | None = option(
+        "With --ray, its workers, one for each processor when left out. Else processes that decode images ahead."
+    )
+    deadline: float | None = option(
+        "With --ray: seconds after which a worker that has not done its range stands still and is started again; 10 "
+        "times the slowest so far when left out."
+    )
+
+    def _check_job(self, out: Path | None, example: str) -> None:
+        """Refuse what speaks of a job where there is none."""
+        if self.ray is not None and out is None:
+            raise UsageError(f"--ray {self.ray} keeps parts beside a file, and none is named", f"--out {example}")
+        if self.deadline is not None and self.ray is None:
+            problem = f"--deadline {self.deadline:g} is for workers of Ray, and --ray is not given"
+            raise UsageError(problem, f"--ray local --deadline {self.deadline:g}")
+        if self.deadline is not None and not 0 < self.deadline < math.inf:
+            raise UsageError(f"--deadline must be above 0 and finite, got {self.deadline}", "--deadline 600")
+        least = 0 if self.ray is None else 1
+        if self.workers is not None and self.workers < least:
+            raise UsageError(f"--workers must be at least {least}, got {self.workers}", "--workers 1")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluate(Weights):
     """Count how often a model is right; each sample counts once.
 
@@ -154,7 +183,7 @@ class Evaluate(Weights):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(Weights):
+class Predict(Weights, Job):
     """Say what is on images, or write a text for each.
 
     Example: vitrail predict runs/latest photo.jpg
@@ -172,7 +201,9 @@ class Predict(Weights):
     sample: bool = option("Of a model that writes: draw from its probabilities instead of searching.", False)
     temperature: float | None = option("Of --sample: below 1 bolder, above 1 more varied; 1 when left out.")
     seed: int | None = option("Of --sample; 0 when left out.")
-    out: Path | None = option("Write one line for each input to this CSV file.")
+    out: Path | None = option(
+        "Write one row for each input to this file, .csv or .parquet; killed at any point, the same command goes on."
+    )
     device: str = option("cpu, cuda, cuda:1, mps.", "auto")
     threads: int | None = option("Processor threads; chosen by the size of the work when left out.")
     json: bool = option(
@@ -185,6 +216,10 @@ class Predict(Weights):
         """Refuse to predict nothing, options that speak of two searches at once, and values that no search has."""
         if not self.inputs:
             raise UsageError("no image or text given", f"vitrail predict {self.run} photo.jpg")
+        self._check_job(self.out, "predictions.csv")
+        if self.workers is not None and self.out is None:
+            problem = f"--workers {self.workers} is for many images, whose answers go to a file, and none is named"
+            raise UsageError(problem, "--out predictions.csv")
         if self.count is not None and self.count < 1:
             raise UsageError(f"--count must be at least 1, got {self.count}", "--count 4")
         if self.sample and self.beam is not None:
@@ -204,7 +239,7 @@ class Predict(Weights):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embed(Weights):
+class Embed(Weights, Job):
     """Write what a network says of each image before its head. Killed at any point, the same command goes on.
 
     Example: vitrail embed ./photos --model runs/latest --out photos.npz
@@ -217,7 +252,6 @@ class Embed(Weights):
     split: str | None = option("Only this split; all when left out.")
     strict: bool = option("Exit with 3 when an image cannot be read; else it is left out and named.", False)
     data_root: Path | None = option("Where named sets lie.")
-    workers: int | None = option("Processes that decode images ahead; as many as there are processors when left out.")
     device: str = option("cpu, cuda, cuda:1, mps.", "auto")
     threads: int | None = option("Processor threads; chosen by the size of the work when left out.")
     json: bool = option("Print one JSON object: what was written, of which images, by which model.", False)
@@ -229,8 +263,7 @@ class Embed(Weights):
         if self.out is None:
             problem = f"no file given for the features of {self.data}"
             raise UsageError(problem, "--out features.npz, or features.parquet")
-        if self.workers is not None and self.workers < 0:
-            raise UsageError(f"--workers must be at least 0, got {self.workers}", "--workers 1")
+        self._check_job(self.out, "features.npz")
 
 
 @dataclass(frozen=True, kw_only=True)

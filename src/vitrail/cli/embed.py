@@ -1,19 +1,17 @@
 """`vitrail embed DATA --model M --out FILE`: what a network says of images before its head, in a file."""
 
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from vitrail.cli.args import Embed
-from vitrail.cli.output import console, duration, print_json, print_table, say, warn
+from vitrail.cli.jobs import cluster_of, opening_of, shown_progress
+from vitrail.cli.output import duration, print_json, print_table, say, warn
 from vitrail.cli.sources import load_on
 from vitrail.cli.weights import typed_hints
 from vitrail.errors import DataError, counted
-from vitrail.features.embed import Progress, embed
+from vitrail.features.embed import embed
 from vitrail.features.file import FeatureSet, check_ending
-from vitrail.features.passes import LARGE_BATCH
+from vitrail.jobs.passes import LARGE_BATCH
 
 NAMED_PROBLEMS = 5
 
@@ -22,6 +20,7 @@ def run(typed: Embed, command: str) -> int:
     """Write the file, and say what is in it."""
     assert typed.out is not None
     check_ending(typed.out)
+    cluster = cluster_of(typed, typed.threads)
     model = load_on(typed.model, typed.device, typed.threads, LARGE_BATCH, typed, [typed.data], typed.data_root)
     began = time.perf_counter()
     with shown_progress() as progress, typed_hints(typed):
@@ -32,8 +31,10 @@ def run(typed: Embed, command: str) -> int:
             patches=typed.patches,
             split=typed.split,
             data_root=typed.data_root,
-            workers=typed.workers,
+            workers=None if cluster is not None else typed.workers,
             progress=progress,
+            cluster=cluster,
+            opening=opening_of(typed.model, typed, model) if cluster is not None else None,
         )
     seconds = time.perf_counter() - began
     if typed.json:
@@ -67,16 +68,3 @@ def name_unreadable(found: FeatureSet, strict: bool) -> int:
         problem = f"{counted(len(found.unreadable), 'image')} left out, and --strict allows none"
         raise DataError(problem, "mend the data, or leave --strict out to take the others only")
     return 0
-
-
-@contextmanager
-def shown_progress() -> Iterator[Progress]:
-    """A bar on a terminal, and nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TimeRemainingColumn
-
-    with Bar(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console(True), transient=True) as bar:
-        line = bar.add_task("images", total=None)
-        yield lambda done, total: bar.update(line, completed=done, total=total)

@@ -1,27 +1,35 @@
 """`vitrail predict RUN INPUTS`: what a model answers to each image or text."""
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
 
 from vitrail.cli.args import Predict
 from vitrail.cli.output import print_json, print_table, say, warn
 from vitrail.cli.sources import check_sources, files_of, leave_out, load_on, show_planted
 from vitrail.data.readers import check_root, format_of
 from vitrail.errors import DataError, UsageError, counted
-from vitrail.io import write_file
 from vitrail.model import Model
 from vitrail.nn import Beam, Sampling, Search
 from vitrail.tasks import Prediction
+
+if TYPE_CHECKING:
+    from vitrail.jobs.on_ray import Cluster
 
 BATCH = 64
 
 
 def run(typed: Predict, command: str) -> int:
     """Predict, and print a line for each input."""
+    cluster = None
     if typed.out is not None:
-        _check_out(typed.out)
+        from vitrail.cli.jobs import cluster_of  # with all that a job over many images needs, as below
+        from vitrail.jobs.answers import check_out
+
+        check_out(typed.out)
+        cluster = cluster_of(typed, typed.threads)
     form = format_of(typed.inputs[0])
     planted = form is not None and form.name == "planted"
     if not planted:
@@ -36,15 +44,25 @@ def run(typed: Predict, command: str) -> int:
         option = "--sample" if typed.sample else "--beam"
         problem = f"the model in {typed.run} gives {model.task.help}, and {option} says how texts are written"
         raise UsageError(problem, f"vitrail predict {typed.run} {typed.inputs[0]}")
+    if not planted:
+        check_sources(model, typed.run, typed.inputs)
+    if typed.out is not None and not (planted or model.reads_text):
+        return _to_file(model, typed, search, cluster)
+    if typed.ray is not None or typed.workers is not None:
+        option = "--workers" if typed.ray is None else f"--ray {typed.ray}"
+        raise UsageError(
+            f"{option} is for image files and folders, and {typed.inputs[0]} is none", f"leave {option} out"
+        )
     problems: list[DataError] = []
     if planted:
         found = _of_planted(model, typed)
     else:
-        check_sources(model, typed.run, typed.inputs)
         sources = typed.inputs if model.reads_text else [str(file) for file, _ in files_of(typed.inputs)]
         found = _predictions(model, sources, search, problems)
     if typed.out is not None and found:
-        write_file(typed.out, _csv([one.row() for one in found]))
+        from vitrail.jobs.answers import write_table
+
+        write_table(typed.out, lambda: [{"row": one.row(), "answer": one.to_dict()} for one in found])
     if typed.json:
         print_json([one.to_dict() for one in found])
     elif typed.out is not None:
@@ -57,6 +75,38 @@ def run(typed: Predict, command: str) -> int:
         for note in one.notes:
             warn(f"{one.name}: {note}")
     leave_out(problems, f" ({counted(len(found), 'other input')} answered)" if found else "")
+    return 0
+
+
+def _to_file(model: Model, typed: Predict, search: Search | None, cluster: "Cluster | None") -> int:
+    """Predict image files into a table, by whoever computes; what cannot be read is a row that says why."""
+    from vitrail.cli.jobs import opening_of, shown_progress
+    from vitrail.jobs.answers import answer_all
+
+    assert typed.out is not None
+    with shown_progress() as progress:
+        found = answer_all(
+            [file for file, _ in files_of(typed.inputs)],
+            model,
+            typed.out,
+            search=search,
+            threads=torch.get_num_threads() if cluster is None else cluster.threads,
+            workers=None if cluster is not None else typed.workers,
+            cluster=cluster,
+            opening=opening_of(typed.run, typed, model) if cluster is not None else None,
+            keep=typed.json,
+            progress=progress,
+        )
+    if typed.json:
+        print_json(found.answers)
+    else:
+        say(f"{counted(found.count, 'prediction')} in {typed.out}")
+    for name, note in found.notes:
+        warn(f"{name}: {note}")
+    problems = [
+        DataError(f"{name}: {why}", "remove the file or replace it by a readable one") for name, why in found.problems
+    ]
+    leave_out(problems, f" ({counted(found.count, 'other input')} answered)")
     return 0
 
 
@@ -103,30 +153,3 @@ def _of_planted(model: Model, typed: Predict) -> list[Prediction]:
     check_root(name, typed.data_root)
     shown = show_planted(typed.run, name, typed.count, typed.data_root)
     return model.predict([one.picture for one in shown], batch_size=BATCH, names=[one.name for one in shown])
-
-
-def _check_out(path: Path) -> None:
-    """Refuse to write over anything but predictions."""
-    if path.suffix.lower() != ".csv":
-        raise UsageError(f"predictions are written as CSV, not to {path}", f"--out {path.with_suffix('.csv')}")
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder", f"--out {path / 'predictions.csv'}")
-    if not path.exists():
-        return
-    with open(path, encoding="utf-8", errors="replace") as handle:
-        if not handle.readline().strip().endswith("probability"):
-            raise UsageError(f"{path} exists and holds no predictions", f"--out {path.with_stem('predictions')}")
-
-
-def _csv(rows: Sequence[dict]) -> str:
-    """Rows as CSV; a cell that a spreadsheet would take for a formula gets an apostrophe in front."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(rows[0])
-    for row in rows:
-        writer.writerow([_safe(str(cell)) for cell in row.values()])
-    return text.getvalue()
-
-
-def _safe(cell: str) -> str:
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

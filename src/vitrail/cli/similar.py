@@ -9,9 +9,9 @@ from vitrail.cli.output import print_json, print_table, say, warn
 from vitrail.cli.sources import load_on
 from vitrail.cli.weights import typed_hints
 from vitrail.errors import UsageError
-from vitrail.features.passes import LARGE_BATCH
 from vitrail.features.similar import Similar as Found, similar
 from vitrail.io import free_name, other_out
+from vitrail.jobs.passes import LARGE_BATCH
 from vitrail.pages.html import is_page
 from vitrail.pages.similar_page import KIND, write_similar_page
 

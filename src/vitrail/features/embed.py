@@ -1,48 +1,48 @@
 """All images of data as vectors: `vitrail.embed`. Killed at any point, the same call goes on."""
 
-import errno
 import json
 import math
-import shlex
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64
 from numpy.typing import NDArray
+from torch import Tensor
 
-from vitrail.data.images import FileImages, Images, look_at
-from vitrail.data.loader import Loader, StreamedLoader, open_loader
+from vitrail.data.images import FileImages, look_at
 from vitrail.errors import COMMAND_LINE, DataError, RunError, UsageError, VitrailError, counted
 from vitrail.features.file import FORMAT, WORDS, FeatureSet, check_ending, read_about, read_features, write_features
 from vitrail.features.head import HEADS
-from vitrail.features.listing import Listed, list_images, rows_of
-from vitrail.features.parts import ROWS, Kept, Part, Parts, folder_of, other_name
-from vitrail.features.passes import Describe, described, in_batches
+from vitrail.features.listing import Listed, list_images
+from vitrail.features.parts import Arrays, Kept, OnDisk, Part
 from vitrail.features.poolings import check_network, describing
-from vitrail.io import locked, to_json
+from vitrail.io import to_json
+from vitrail.jobs.on_ray import Cluster
+from vitrail.jobs.opening import Opening
+from vitrail.jobs.parts import (
+    Progress,
+    alone,
+    begun,
+    choices,
+    complete,
+    folder_of,
+    here,
+    other_name,
+    writing,
+)
+from vitrail.jobs.passes import Describe, Ids
+from vitrail.jobs.ranges import ROWS, Compute, Range, each_range, split_up
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, names_of
 from vitrail.nn.networks import config_to_dict, weights_hash
-from vitrail.runtime import processors
 
 # what of a configuration changes no features: it is of the head, or of training
 IDLE = ("classes", "head_bias", "dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
-Progress = Callable[[int, int], None]
-"""Called with the number of images done, and of all."""
-
-
-class _Piece(NamedTuple):
-    """A part that is to be computed: its number, its split, and which images."""
-
-    number: int
-    split: str
-    ids: Int64[np.ndarray, " _"]
 
 
 def embed(
@@ -55,6 +55,8 @@ def embed(
     data_root: str | Path | None = None,
     workers: int | None = None,
     progress: Progress = lambda done, total: None,
+    cluster: Cluster | None = None,
+    opening: Opening | None = None,
 ) -> FeatureSet:
     """What a network says of each image before its head: class token, mean of patches, and patches where asked for.
 
@@ -72,6 +74,8 @@ def embed(
         workers: Processes that decode images ahead. None: on a processor each thread decodes what it computes, and an
             accelerator has as many processes as there are processors.
         progress: Called with images done, and all.
+        cluster: Where else to compute: by workers of Ray, which load the model by `opening`; with `out` alone.
+        opening: What the model was loaded by; by `model` itself when None.
 
     Returns:
         The features, in the order of the data; without patches where a file holds them.
@@ -82,16 +86,22 @@ def embed(
         DataError: The data or the model cannot be read, or no image at all.
         RunError: The disk is full, what is done stays; or another process writes that file.
     """
+    if cluster is not None and opening is None:
+        opening = _opening(model, out)
     model = load(model) if isinstance(model, str | Path) else model
     target = None if out is None else Path(out).expanduser()
     check_network(model.network)
     if target is not None:
         check_ending(target)
     listed = list_images(data, data_root, split)
-    if workers is not None and not any(isinstance(listed.images(split), FileImages) for split in listed.splits):
+    if (
+        workers is not None
+        and cluster is None
+        and not any(isinstance(listed.images(split), FileImages) for split in listed.splits)
+    ):
         problem = f"workers decode files, and the images of {data} lie in memory: workers={workers} is given"
         raise UsageError(problem, f"no workers={COMMAND_LINE}the same without --workers")
-    return embed_listed(listed, model, target, patches, workers, progress)
+    return embed_listed(listed, model, target, patches, workers, progress, cluster, opening)
 
 
 def embed_listed(
@@ -101,6 +111,8 @@ def embed_listed(
     patches: bool = False,
     workers: int | None = None,
     progress: Progress = lambda done, total: None,
+    cluster: Cluster | None = None,
+    opening: Opening | None = None,
 ) -> FeatureSet:
     """What `embed` does, of images that are listed already."""
     network = check_network(model.network)
@@ -116,12 +128,30 @@ def embed_listed(
         }
         if target is not None and target.exists():
             return _there(target, about, model)
-        with _writing(target), _alone(target):
+        with writing(target), alone(target):
+            parts: Kept | OnDisk = Kept()
             if target is not None:
                 _check_space(target, len(listed), columns)
-            parts = Kept() if target is None else Parts(target, about)
-            done = _all_parts(model, listed, describe, parts, workers, progress)
-            return _together(listed, parts, done, about, target)
+                job = {"verb": "embed", **about, **choices(ROWS, model.device, torch.get_num_threads())}
+                parts = OnDisk(begun(target, Arrays(), job))
+            ranges = split_up([listed.images(split) for split in listed.splits], ROWS)
+            carry = here(partial(features_of, model, patches, workers=workers), parts)
+            if cluster is not None:
+                assert opening is not None
+                assert isinstance(parts, OnDisk)
+                carry = cluster.carry(Embedding(opening, patches), parts.parts, model.device)
+            complete(parts, ranges, carry, progress)
+            return _together(listed, parts, ranges, about, target)
+
+
+def _opening(model: object, out: object) -> Opening:
+    """What workers load a model by that was named; raises UsageError where none was."""
+    if out is None:
+        raise UsageError("workers of Ray keep parts beside a file, and none is named", "out='features.npz'")
+    if not isinstance(model, str | Path):
+        raise UsageError("workers of Ray load a model by its path, and a loaded one is given", "the path of the model")
+    path = Path(model).expanduser()
+    return Opening(str(path.resolve() if path.exists() else model), "cpu", {}, {})
 
 
 def identity(model: Model, format: int = FORMAT) -> dict[str, Any]:
@@ -185,120 +215,79 @@ def _check_space(target: Path, count: int, columns: dict[str, list[int]]) -> Non
         )
 
 
-@contextmanager
-def _writing(target: Path | None) -> Iterator[None]:
-    """Says what to do where a file cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        if target is None:
-            raise
-        problem = f"{target} cannot be written: {error.strerror or error}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            kept = f"the same command again goes on behind what is kept in {folder_of(target)}"
-            raise RunError(
-                problem, f"{shlex.join(['df', '-h', str(target.parent)])}  # with room there, {kept}"
-            ) from error
-        raise UsageError(problem, f"--out {shlex.quote(str(Path.home() / target.name))}") from error
-
-
-@contextmanager
-def _alone(target: Path | None) -> Iterator[None]:
-    """Two processes that write the same file would each remove what the other has done."""
-    if target is None:
-        yield
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with locked(target, target.with_name(f"{target.name}.lock")):
-        yield
-
-
 # ---- the work
 
-Done = dict[int, tuple[Int64[np.ndarray, " _"], tuple[str, ...]]]
-"""By the number of a part: which images it has, and why others could not be read."""
+
+@dataclass(frozen=True)
+class Embedding:
+    """What a worker does.
+
+    Args:
+        opening: What it loads the model by.
+        patches: Whether every patch token is kept.
+        kind: How parts lie on disk.
+    """
+
+    opening: Opening
+    patches: bool
+    kind: Arrays = field(default_factory=Arrays)
+
+    def open(self) -> Compute:
+        """Load the model."""
+        return partial(features_of, self.opening.load(), self.patches)
 
 
-def _all_parts(
-    model: Model, listed: Listed, describe: Describe, parts: Kept | Parts, workers: int | None, progress: Progress
-) -> Done:
-    """Every part: those that are there are read, the others computed and kept."""
-    done: Done = {}
-    pieces = [_Piece(number, split, ids) for number, (split, ids) in enumerate(rows_of(listed, ROWS))]
-    for piece in pieces:
-        if (part := parts.read(piece.number)) is not None:
-            done[piece.number] = part.ids, part.unreadable
-    ready = sum(len(piece.ids) for piece in pieces if piece.number in done)
-    progress(ready, len(listed))
-    left = [piece for piece in pieces if piece.number not in done]
-    for piece, part in zip(left, _computed(model, listed, describe, left, workers), strict=True):
-        parts.write(piece.number, part)
-        done[piece.number] = part.ids, part.unreadable
-        ready += len(piece.ids)
-        progress(ready, len(listed))
-    return done
+def features_of(model: Model, patches: bool, ranges: Sequence[Range], workers: int | None = None) -> Iterator[Part]:
+    """The features of each range, in turn."""
+    describe = describing(check_network(model.network), patches)
 
+    def answer(each: Range, places: Ids, images: Tensor) -> dict[str, Tensor]:
+        return {name: value.float().cpu() for name, value in describe(images).items()}
 
-def _computed(
-    model: Model, listed: Listed, describe: Describe, pieces: Sequence[_Piece], workers: int | None
-) -> Iterator[Part]:
-    """The parts that are wanted, in order; images of the next ones are decoded meanwhile."""
-    for split, together in groupby(pieces, key=lambda piece: piece.split):
-        wanted = [in_batches(piece.ids, model.device) for piece in together]
-        loader = _loader(listed.images(split), model, workers)
-        all_ids = [ids for batches in wanted for ids in batches]
-        stream = described(describe, loader, model.preprocessing, model.device, all_ids, workers is not None)
-        for batches in wanted:
-            found = [next(stream) for _ in batches]
-            read = [one.values for one in found if one.values]
-            values = {name: torch.cat([one[name] for one in read]).numpy() for name in (read[0] if read else ())}
-            bad = tuple(loader.unreadable[row] for ids in batches for row in ids.tolist() if row in loader.unreadable)
-            yield Part(np.concatenate([one.ids for one in found]), values, bad)
-
-
-def _loader(images: Images, model: Model, workers: int | None) -> Loader:
-    """Files are decoded while others are computed; what lies in memory or is made is taken from there."""
-    if not isinstance(images, FileImages):
-        return open_loader(images, model.preprocessing, workers=1)
-    if workers is None:  # a processor's threads decode what they compute
-        workers = 0 if model.device.type == "cpu" else processors()
-    return StreamedLoader(images, model.preprocessing, workers)
+    with evaluating(model.network):
+        for found in each_range(ranges, answer, model.preprocessing, model.device, workers):
+            places = [ids for ids, _ in found.batches]
+            first = found.batches[0][1] if places else {}
+            values = {name: torch.cat([one[name] for _, one in found.batches]).numpy() for name in first}
+            bad = tuple(found.unreadable[place] for place in sorted(found.unreadable))
+            yield Part(np.concatenate(places) if places else np.zeros(0, np.int64), values, bad)
 
 
 def _together(
-    listed: Listed, parts: Kept | Parts, done: Done, about: dict[str, Any], target: Path | None
+    listed: Listed, parts: Kept | OnDisk, ranges: Sequence[Range], about: dict[str, Any], target: Path | None
 ) -> FeatureSet:
     """All parts as one, in a file or in memory; the parts are removed.
 
     Raises:
         DataError: No image could be read.
     """
-    splits = dict(enumerate(split for split, _ in rows_of(listed, ROWS)))
-    full = [number for number in splits if len(done[number][0])]
-    unreadable = [line for number in splits for line in done[number][1]]
+    rows = [parts.rows(each.number) for each in ranges]
+    full = [each for each, (ids, _) in zip(ranges, rows, strict=True) if len(ids)]
+    unreadable = [line for _, lines in rows for line in lines]
     if not full:
         parts.remove()
         first = look_at(listed.images(next(iter(listed.splits))))
         raise DataError(f"none of {counted(len(listed), 'image')} can be read: {unreadable[0]}", first)
     labels = {split: listed.labels(split) for split in listed.splits}
     labelled = all(named is not None for named in labels.values())
+    split_of = {id(listed.images(split)): split for split in listed.splits}
 
     def pieces(name: str) -> Iterator[NDArray[Any]]:
-        for number in full:
-            split, ids = splits[number], done[number][0]
+        for each in full:
             if name not in WORDS:
-                yield parts.column(number, name)
+                yield parts.column(each.number, name)
                 continue
-            name_of, label_of = listed.images(split).name, labels[split] or ()
+            split, ids = split_of[id(each.images)], each.ids[rows[each.number][0]]
+            name_of, label_of = each.images.name, labels[split] or ()
             words = {"id": name_of, "split": lambda row: split, "label": lambda row: label_of[row]}  # noqa: B023
             yield np.array([words[name](row) for row in ids.tolist()], dtype=str)
 
     about = {**about, "unreadable": unreadable}
     names = [*(name for name in WORDS if labelled or name != "label"), *about["columns"]]
     if target is not None:
-        write_features(target, names, pieces, sum(len(done[number][0]) for number in full), about)
+        write_features(target, names, pieces, sum(len(rows[each.number][0]) for each in full), about)
         parts.remove()
         return read_features(target)
     columns = {name: np.concatenate(list(pieces(name))) for name in names}
-    ids, split_of, *label_of = (tuple(columns.pop(name).tolist()) for name in WORDS if name in columns)
-    return FeatureSet(ids, split_of, label_of[0] if label_of else None, columns, about)
+    ids, splits, *label_of = (tuple(columns.pop(name).tolist()) for name in WORDS if name in columns)
+    return FeatureSet(ids, splits, label_of[0] if label_of else None, columns, about)

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.errors import MODEL as MADE_BY, DataError, UsageError
-from vitrail.features.parts import other_name
 from vitrail.features.poolings import PATCHES
 from vitrail.io import WRITING, to_json
+from vitrail.jobs.parts import other_name
 
 NPZ, PARQUET = ".npz", ".parquet"
 FORMAT = 2  # in format 1 a model was known by all of its weights, those of its head among them

@@ -129,15 +129,6 @@ def _unsorted(path: Path) -> bool:
         return not any(entry.is_dir() and not entry.name.startswith(".") for entry in entries)
 
 
-def rows_of(listed: Listed, size: int) -> list[tuple[str, np.ndarray]]:
-    """All rows, so many at a time, none of which reaches from one split into the next: (split, ids)."""
-    return [
-        (split, np.arange(first, min(first + size, len(samples)), dtype=np.int64))
-        for split, samples in listed.splits.items()
-        for first in range(0, len(samples), size)
-    ]
-
-
 def spread_over(count: int, most: int) -> list[int]:
     """At most so many of the first `count` numbers, evenly spread."""
     return [number * count // most for number in range(most)] if count > most else list(range(count))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import UsageError, nearest
-from vitrail.features.passes import Describe
+from vitrail.jobs.passes import Describe
 from vitrail.nn import ViT, features
 
 CLASS, MEAN, POOLED, PATCHES = "class", "mean", "pooled", "patches"

@@ -69,7 +69,7 @@ def save(
             f"{type(model.network).__name__} is none of the library's networks ({', '.join(NETWORKS)})",
             f"save(model, folder, network='{type(model.network).__name__}'), and load(folder, network=...) later",
         )
-    named = _named(model, network)
+    named = named_of(model, network)
     if isinstance(model.network, ImageToSequence) and model.network.decoder_parts != STANDARD:
         raise UsageError(
             f"this decoder has parts of its own, which files do not hold: {names_of(model.network.decoder_parts)}",
@@ -107,7 +107,7 @@ def save(
     return folder
 
 
-def _named(model: Model, network: str = "") -> dict[str, Any]:
+def named_of(model: Model, network: str = "") -> dict[str, Any]:
     """Task, network and parts of a model, as its configuration names them; a network of one's own by `network`."""
     if type(model.network) not in [known for _, known in NETWORKS.values()]:
         network = network or type(model.network).__name__
@@ -152,7 +152,7 @@ def card_of(model: Model, result: Result | None = None) -> str:
     if model.background is not None:
         background = f"{card_words(model.background)}\n\n"
     about = f"{model.about}\n\n" if model.about else ""
-    opens = python_call("load", ['"."'], own_of(_named(model)))
+    opens = python_call("load", ['"."'], own_of(named_of(model)))
     return (
         f"{_front_matter(model)}{title}\n\nIt reads {reads} and gives {model.task.help}.{_result(result)}\n\n"
         f"| fact | value |\n|---|---|\n{rows}\n\n"

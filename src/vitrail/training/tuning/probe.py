@@ -26,7 +26,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import DataError
 from vitrail.features.head import features, heads_of
 from vitrail.features.neighbours import nearest
-from vitrail.features.passes import described, in_batches
+from vitrail.jobs.passes import described, in_batches
 from vitrail.nn import ViT
 from vitrail.nn.twin import evaluating
 

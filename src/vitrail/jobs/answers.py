@@ -1,0 +1,286 @@
+"""What a model answers to many images, as a table: a row for each, in order; one that cannot be read says why.
+
+    .csv        text; a cell that a spreadsheet would take for a formula gets an apostrophe in front
+    .parquet    numbers as numbers; it needs pyarrow
+
+Killed at any point, the same call goes on behind the parts that are there.
+"""
+
+import csv
+import importlib.util
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from vitrail.data.images import FileImages
+from vitrail.errors import DataError, UsageError, counted
+from vitrail.io import WRITING, plain
+from vitrail.jobs.lines import Lines, read_lines
+from vitrail.jobs.on_ray import Cluster
+from vitrail.jobs.opening import Opening, identity_of
+from vitrail.jobs.parts import Progress, alone, begun, choices, complete, here, writing
+from vitrail.jobs.passes import Ids
+from vitrail.jobs.ranges import ROWS, Compute, Range, each_range, split_up
+from vitrail.model import Model
+from vitrail.nn import Search
+from vitrail.nn.twin import evaluating
+from vitrail.tasks import Prediction
+
+CSV, PARQUET = ".csv", ".parquet"
+PROBLEM = "problem"  # the last column: why an image has no answer
+KEY = b"vitrail"  # of Parquet's metadata
+TOGETHER = 4096  # rows of a group of Parquet
+
+Line = dict[str, Any]
+"""Of an image that was answered `row` and `answer`, as `Prediction` has them; else `file` and `problem`."""
+
+
+class Answered(NamedTuple):
+    """What was written.
+
+    Attributes:
+        count: Images that were answered.
+        problems: (file, why) of the others.
+        notes: (file, note) of answers that are doubtful.
+        answers: As `Prediction.to_dict` has them; none where they were not asked for.
+    """
+
+    count: int
+    problems: list[tuple[str, str]]
+    notes: list[tuple[str, str]]
+    answers: list[dict[str, Any]]
+
+
+def answer_all(
+    files: Sequence[Path],
+    model: Model,
+    out: Path,
+    *,
+    search: Search | None = None,
+    threads: int = 1,
+    workers: int | None = None,
+    cluster: Cluster | None = None,
+    opening: Opening | None = None,
+    keep: bool = False,
+    progress: Progress = lambda done, total: None,
+) -> Answered:
+    """Write what a model answers to each file.
+
+    Args:
+        files: Images.
+        model: It reads images.
+        out: A .csv or .parquet file; predictions that are there are written over.
+        search: How the next token is chosen, of a model that writes.
+        threads: Of torch, as they are set.
+        workers: Processes that decode images ahead; see `loader_of`.
+        cluster: Where else to compute: by workers of Ray, which load the model by `opening`.
+        opening: What the model was loaded by.
+        keep: Whether to give the answers back, too.
+        progress: Called with images done, and all.
+
+    Raises:
+        UsageError: The file cannot be written as it is called, or parts of another job are there.
+        DataError: No image can be read.
+        RunError: The disk is full, what is done stays; or another process writes that file.
+    """
+    check_out(out)
+    images = FileImages(files)
+    job = {
+        "verb": "predict",
+        **identity_of(model),
+        "search": None if search is None else repr(search),
+        "images": images.digest().hex(),
+        "count": len(images),
+        **choices(ROWS, model.device, threads),
+    }
+    ranges = split_up([images], ROWS)
+    with writing(out), alone(out):
+        parts = begun(out, Lines(), job)
+        carry = here(partial(answers, model, search, workers=workers), parts)
+        if cluster is not None:
+            assert opening is not None
+            carry = cluster.carry(Answering(opening, search), parts, model.device)
+        complete(parts, ranges, carry, progress)
+
+        def lines() -> Iterator[Line]:
+            for each in ranges:
+                yield from read_lines(parts.file(each.number))
+
+        try:
+            found = write_table(out, lines, keep)
+        except DataError:  # nothing is worth keeping
+            parts.remove()
+            raise
+        parts.remove()
+        return found
+
+
+@dataclass(frozen=True)
+class Answering:
+    """What a worker does.
+
+    Args:
+        opening: What it loads the model by.
+        search: How the next token is chosen.
+        kind: How parts lie on disk.
+    """
+
+    opening: Opening
+    search: Search | None
+    kind: Lines = field(default_factory=Lines)
+
+    def open(self) -> Compute:
+        """Load the model."""
+        return partial(answers, self.opening.load(), self.search)
+
+
+def answers(
+    model: Model, search: Search | None, ranges: Sequence[Range], workers: int | None = None
+) -> Iterator[list[Line]]:
+    """A line for each image of each range, in turn."""
+
+    def answer(each: Range, places: Ids, images: Tensor) -> Sequence[Prediction]:
+        names = [each.images.name(row) for row in each.ids[places].tolist()]
+        if search is None or int(places[-1]) - int(places[0]) + 1 == len(places):
+            here = None if search is None else search.from_row(each.first + int(places[0]))
+            return model.task.predict(model.network, model.output, images, names, here, model.facts)
+        return [  # what is drawn goes by an image's place, whether those before it can be read or not
+            one
+            for row, place in enumerate(places.tolist())
+            for one in model.task.predict(
+                model.network,
+                model.output,
+                images[row : row + 1],
+                names[row : row + 1],
+                search.from_row(each.first + place),
+                model.facts,
+            )
+        ]
+
+    with evaluating(model.network):
+        for each, found in zip(
+            ranges, each_range(ranges, answer, model.preprocessing, model.device, workers), strict=True
+        ):
+            told = dict[int, Line]()
+            for places, some in found.batches:
+                for place, one in zip(places.tolist(), some, strict=True):
+                    told[place] = {"row": one.row(), "answer": plain(one.to_dict())}
+            for place, problem in found.unreadable.items():
+                name = each.images.name(int(each.ids[place]))
+                told[place] = {"file": name, PROBLEM: problem.removeprefix(f"{name}: ")}
+            yield [told[place] for place in range(len(each.ids))]
+
+
+# ---- the table
+
+
+def check_out(out: Path) -> None:
+    """Refuse to write over anything but predictions, and what could not be written in the end.
+
+    Raises:
+        UsageError: Its ending is of no kind that is written, what writes it is missing, or something else is there.
+    """
+    if out.suffix.lower() not in (CSV, PARQUET):
+        raise UsageError(f"predictions are written as CSV or Parquet, not to {out}", f"--out {out.with_suffix(CSV)}")
+    if out.suffix.lower() == PARQUET and importlib.util.find_spec("pyarrow") is None:
+        raise UsageError(f"{out} needs pyarrow, which is missing", 'pip install "vitrail[parquet]"')
+    if out.is_dir():
+        raise UsageError(f"{out} is a folder", f"--out {out / 'predictions.csv'}")
+    if out.exists() and not _holds_predictions(out):
+        raise UsageError(f"{out} exists and holds no predictions", f"--out {out.with_stem('predictions')}")
+
+
+def _holds_predictions(file: Path) -> bool:
+    if file.suffix.lower() == CSV:
+        with open(file, encoding="utf-8", errors="replace") as handle:
+            return (
+                handle.readline().strip().endswith((PROBLEM, "probability"))
+            )  # the second: before there were problems
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return KEY in (pq.read_schema(file).metadata or {})
+    except (pa.ArrowInvalid, OSError):
+        return False
+
+
+def write_table(out: Path, lines: Callable[[], Iterable[Line]], keep: bool = False) -> Answered:
+    """Write a table whole, or leave the former one.
+
+    Args:
+        out: Where to, with an ending that `check_out` let pass.
+        lines: All lines in order; asked for twice.
+        keep: Whether to give the answers back, too.
+
+    Raises:
+        DataError: No line has an answer.
+        OSError: It cannot be written.
+    """
+    count, problems, notes, answers = 0, list[tuple[str, str]](), list[tuple[str, str]](), list[dict[str, Any]]()
+    first: Line | None = None
+    for line in lines():
+        if "answer" not in line:
+            problems.append((line["file"], line[PROBLEM]))
+            continue
+        first, count = first or line, count + 1
+        name = next(iter(line["row"].values()))
+        notes += [(name, note) for note in line["answer"].get("notes", ())]
+        if keep:
+            answers.append(line["answer"])
+    if first is None:
+        name, problem = problems[0]
+        raise DataError(f"none of {counted(len(problems), 'image')} can be read: {name}: {problem}", "other images")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    beside = out.with_name(out.name + WRITING)
+    (_write_csv if out.suffix.lower() == CSV else _write_parquet)(beside, first, lines())
+    with open(beside, "rb") as handle:
+        os.fsync(handle.fileno())
+    os.replace(beside, out)
+    return Answered(count, problems, notes, answers)
+
+
+def _row(line: Line, columns: Sequence[str]) -> Line:
+    """A line by column; what cannot be read has its name and why."""
+    return line["row"] if "row" in line else {columns[0]: line["file"], PROBLEM: line[PROBLEM]}
+
+
+def _write_csv(file: Path, first: Line, lines: Iterable[Line]) -> None:
+    columns = [*first["row"], PROBLEM]
+    with open(file, "w", encoding="utf-8", errors="surrogateescape", newline="") as handle:
+        writer = csv.writer(handle)
+        writer.writerow(columns)
+        for line in lines:
+            row = _row(line, columns)
+            writer.writerow([_safe(str(row.get(name, ""))) for name in columns])
+
+
+def _safe(cell: str) -> str:
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+
+
+def _write_parquet(file: Path, first: Line, lines: Iterable[Line]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns, answer = [*first["row"], PROBLEM], first["answer"]
+    words = {name for name in columns if name == PROBLEM or isinstance(answer.get(name), str)}
+    schema = pa.schema([(name, pa.string() if name in words else pa.float64()) for name in columns], {KEY: b"predict"})
+
+    def cell(line: Line, name: str) -> Any:
+        value = line.get("answer", {}).get(name, _row(line, columns).get(name))
+        if value is None:
+            return None
+        return str(value).encode("utf-8", "backslashreplace").decode() if name in words else float(value)
+
+    with pq.ParquetWriter(file, schema, compression="NONE") as writer:
+        left = iter(lines)
+        while some := list(islice(left, TOGETHER)):
+            cells = [pa.array([cell(line, name) for line in some], schema.field(name).type) for name in columns]
+            writer.write_table(pa.Table.from_arrays(cells, schema=schema))

@@ -1,0 +1,323 @@
+"""Ranges as tasks of Ray: the one file that knows it, imported only where it is asked for.
+
+Ray places workers, starts them again and carries tasks to them. What makes that safe is ours: a range is a task, its
+part is written by the worker under a name that it gets when it is whole, and the driver alone decides what is missing.
+
+    a worker ends         its range goes to whoever is free; Ray starts another worker in its place
+    a worker stands still Ray waits for ever; the driver does not: behind its deadline the worker is ended
+    the driver ends       the parts stay; the same command computes what is missing
+
+Every worker is an actor that loads the model by its path, once, and holds it.
+"""
+
+import contextlib
+import importlib.util
+import io
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from vitrail.errors import RunError, UsageError, VitrailError, counted
+from vitrail.jobs.parts import Carry, Parts, check_seen, digest_of, versions
+from vitrail.jobs.ranges import Compute, Range, Work
+from vitrail.runtime import cores
+
+LOCAL, MAJOR = "local", "2"
+LISTENER = "ray_listen_error_messages"
+INSTALL = 'pip install "vitrail[ray]"'
+FIRST = 3600.0  # seconds for a range as long as none is done
+LEAST, SLACK = 60.0, 10.0  # then: seconds, and times the slowest so far
+STARTING = 600.0  # seconds for a worker to start and load the model
+TRIES = 5  # times that a range may end its worker
+STARTS = -1  # in the place of a range: a worker that starts
+LOOK = 0.5  # seconds between two looks at the clock
+STORE = 80 * 2**20  # bytes of Ray's object store, which holds names of files alone
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DISABLE_IMPORT_WARNING": "1",
+    "RAY_DEDUP_LOGS": "0",
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where workers run, and how many.
+
+    Args:
+        address: Of a Ray cluster, or "local": one is started, and stopped in the end.
+        workers: How many; one for each processor, divided by threads, when None.
+        threads: Of torch in each.
+        deadline: Seconds behind which a worker that is at a range is taken to stand still; 10 times the slowest range
+            so far when None, at least a minute, and an hour as long as none is done.
+        tell: Called with a sentence when a worker is lost.
+    """
+
+    address: str
+    workers: int | None = None
+    threads: int = 1
+    deadline: float | None = None
+    tell: Callable[[str], None] = lambda sentence: None
+
+    def carry(self, work: Work, parts: Parts, device: torch.device) -> Carry:
+        """What computes ranges by these workers; see `vitrail.jobs.parts.complete`."""
+
+        def carried(ranges: Sequence[Range]) -> Iterator[Range]:
+            with _joined(self, device) as ray:
+                yield from _Driver(ray, self, work, parts, device).run(ranges)
+
+        return carried
+
+
+def check_ray() -> None:
+    """Refuse to begin without Ray, and with one that is not known.
+
+    Raises:
+        UsageError: What is to be installed.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise UsageError("--ray needs Ray, which is missing", INSTALL)
+    if (there := version("ray")).partition(".")[0] != MAJOR:
+        raise UsageError(f"Ray {there} is here, and {MAJOR}.x is wanted", INSTALL)
+
+
+@contextlib.contextmanager
+def _joined(cluster: Cluster, device: torch.device) -> Iterator[Any]:
+    """Ray, with a cluster; one that was started for this is stopped."""
+    check_ray()
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    if ray.is_initialized():  # by whoever calls
+        yield ray
+        return
+    own: dict[str, Any] = {}
+    if cluster.address == LOCAL:
+        threads = cluster.threads * (cluster.workers or max(1, cores() // cluster.threads))
+        own = {"num_cpus": threads, "object_store_memory": STORE, "include_dashboard": False}
+    try:
+        ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR, **own)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        problem = f"no Ray cluster answers at {cluster.address} ({' '.join(str(error).split())[:300]})"
+        raise RunError(problem, "ray status --address, or --ray local") from error
+    try:
+        with contextlib.redirect_stdout(_WithoutRay(sys.stdout)):
+            yield ray
+    finally:
+        ray.shutdown()
+
+
+class _WithoutRay(io.TextIOBase):
+    """A stream to which Ray's own thread, which speaks of workers that it lost, writes nothing: we say that ourselves.
+
+    Args:
+        stream: For all others.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """To the stream, but for that thread."""
+        return len(text) if threading.current_thread().name == LISTENER else self.stream.write(text)
+
+    def flush(self) -> None:
+        """As it is."""
+        self.stream.flush()
+
+    @property
+    def encoding(self) -> str:  # pyrefly: ignore[bad-override]
+        """That of the stream."""
+        return self.stream.encoding
+
+    def isatty(self) -> bool:
+        """Whether the stream is one."""
+        return self.stream.isatty()
+
+
+class _Worker:
+    """What runs in a process of a cluster. It loads the model when it is first asked, and holds it.
+
+    Args:
+        work: What is done with every range.
+        parts: Where parts go.
+        digest: Of the job.
+        wanted: The versions that the job was begun with.
+        threads: Of torch.
+    """
+
+    def __init__(self, work: Work, parts: Parts, digest: str, wanted: Mapping[str, str], threads: int) -> None:
+        self.work, self.parts, self.digest, self.wanted, self.threads = work, parts, digest, wanted, threads
+        self.compute: Compute | None = None
+
+    def ready(self) -> int:
+        """The model is loaded, and this machine sees what it must."""
+        torch.set_num_threads(self.threads)
+        check_seen(self.parts.folder, self.digest)
+        if differing := [f"{name} {there}" for name, there in versions().items() if self.wanted[name] != there]:
+            host, asked = os.uname().nodename, ", ".join(f"{name} {value}" for name, value in self.wanted.items())
+            raise UsageError(f"{host} has {', '.join(differing)}, and the job was begun with {asked}", INSTALL)
+        self.compute = self.work.open()
+        return os.getpid()
+
+    def do(self, some: Range) -> float:
+        """Compute a range, and keep its part; gives the seconds that took."""
+        began = time.monotonic()
+        assert self.compute is not None
+        self.parts.write(some.number, next(iter(self.compute([some]))))
+        return time.monotonic() - began
+
+
+@dataclass
+class _Seat:
+    """A worker as the driver sees it.
+
+    Attributes:
+        actor: Ray's handle, which stays when the worker is started again.
+        asked: What it was asked: a reference of Ray.
+        range: What it is at; None while it starts.
+        since: When it was asked, on `time.monotonic`.
+    """
+
+    actor: Any
+    asked: Any = None
+    range: Range | None = None
+    since: float = 0.0
+
+
+@dataclass
+class _Driver:
+    """Hands ranges out, and sees to it that each is done.
+
+    Args:
+        ray: The module.
+        cluster: Where workers run.
+        work: What is done with every range.
+        parts: Where parts go.
+        device: Where the network is.
+    """
+
+    ray: Any
+    cluster: Cluster
+    work: Work
+    parts: Parts
+    device: torch.device
+    slowest: float = 0.0
+    tries: dict[int, int] = field(default_factory=dict)
+
+    def run(self, ranges: Sequence[Range]) -> Iterator[Range]:
+        """Every range, when its part is there."""
+        left, seats = deque(ranges), self._seats(len(ranges))
+        try:
+            while left or any(seat.range for seat in seats):
+                answered, _ = self.ray.wait([seat.asked for seat in seats if seat.asked is not None], timeout=LOOK)
+                for seat in [seat for seat in seats if seat.asked in answered]:
+                    done = self._answer(seat, left)
+                    if done is not None:
+                        yield done
+                    if seat.asked is None and left:
+                        self._ask(seat, left.popleft())
+                for seat in seats:
+                    if seat.asked is None and left:
+                        self._ask(seat, left.popleft())
+                    elif seat.asked is not None and time.monotonic() - seat.since > self._deadline(seat):
+                        self._end(seat)
+        finally:
+            for seat in seats:
+                with contextlib.suppress(Exception):  # the cluster may be gone
+                    self.ray.kill(seat.actor)
+
+    def _seats(self, count: int) -> list[_Seat]:
+        """The workers, which start."""
+        there, threads = self.ray.cluster_resources(), self.cluster.threads
+        each = {"num_cpus": threads, "num_gpus": int(self.device.type == "cuda")}
+        room = int(there.get("CPU", 0) // threads)
+        if each["num_gpus"]:
+            room = min(room, int(there.get("GPU", 0)))
+        if not room:
+            has = f"{there.get('CPU', 0):g} processors and {there.get('GPU', 0):g} GPUs"
+            raise UsageError(f"a worker takes {threads} processors, and the cluster has {has}", "--threads 1")
+        actor = self.ray.remote(_Worker).options(**each, max_restarts=-1, max_task_retries=0)
+        known = self.work, self.parts, digest_of(self.parts.folder), versions(), threads
+        workers = min(count, self.cluster.workers or room)
+        seats = [_Seat(actor.remote(*known)) for _ in range(workers)]
+        for seat in seats:
+            self._start(seat)
+        return seats
+
+    def _start(self, seat: _Seat) -> None:
+        asked = seat.actor.ready.options(max_task_retries=TRIES).remote()  # else it fails while a worker starts again
+        seat.asked, seat.range, seat.since = asked, None, time.monotonic()
+
+    def _ask(self, seat: _Seat, some: Range) -> None:
+        seat.asked, seat.range, seat.since = seat.actor.do.remote(some.alone()), some, time.monotonic()
+
+    def _answer(self, seat: _Seat, left: deque[Range]) -> Range | None:
+        """The range that a worker has done; one that it has not done is the next again, and the worker starts again.
+
+        Raises:
+            VitrailError: What the worker says of the model or the disk; another would say the same.
+            RunError: The range has ended its worker too often, or something failed where it should not.
+        """
+        asked, some = seat.asked, seat.range
+        seat.asked = seat.range = None
+        try:
+            seconds = self.ray.get(asked)
+        except self.ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, VitrailError | OSError):
+                raise error.cause from error
+            raise RunError(
+                f"a worker failed: {' '.join(str(error.cause).split())}", "the same without --ray"
+            ) from error
+        except self.ray.exceptions.RayError as error:
+            self._again(some, left, error)
+            self._start(seat)
+            return None
+        if some is None:
+            self.tries.pop(STARTS, None)
+        else:
+            self.slowest = max(self.slowest, seconds)
+        return some
+
+    def _again(self, some: Range | None, left: deque[Range], error: Exception) -> None:
+        """A range whose worker has ended comes next, but not for ever."""
+        number = STARTS if some is None else some.number
+        self.tries[number] = self.tries.get(number, 0) + 1
+        if self.tries[number] >= TRIES:
+            problem = f"workers ended {counted(TRIES, 'time')} at {_said(some)}: {' '.join(str(error).split())[:300]}"
+            raise RunError(problem, "the same without --ray; what is done stays")
+        if some is not None:
+            self.cluster.tell(f"A worker ended at {_said(some)}: they are computed again.")
+            left.appendleft(some)
+
+    def _deadline(self, seat: _Seat) -> float:
+        """Seconds behind which a worker is taken to stand still: twice as many each time that it was."""
+        if seat.range is None:
+            return STARTING
+        if self.cluster.deadline is not None:
+            usual = self.cluster.deadline
+        else:
+            usual = max(LEAST, SLACK * self.slowest) if self.slowest else FIRST
+        return usual * 2.0 ** self.tries.get(seat.range.number, 0)
+
+    def _end(self, seat: _Seat) -> None:
+        """End a worker that stands still; Ray starts another, and what it was asked comes back as an error."""
+        seconds = self._deadline(seat)
+        self.cluster.tell(f"A worker has stood still for {seconds:.3g} s at {_said(seat.range)}: it is ended.")
+        self.ray.kill(seat.actor, no_restart=False)
+        seat.since = time.monotonic()
+
+
+def _said(some: Range | None) -> str:
+    """What a worker is at, in words."""
+    return "its start" if some is None else f"images {some.first + 1:,} to {some.first + len(some.ids):,}"

@@ -1,0 +1,221 @@
+"""What lies beside a file until it is whole: its parts, each written once, and the job that they are of.
+
+    x.csv.parts/job.json         inputs, model, ranges, batch, precision, versions: another job is refused
+    x.csv.parts/000012.jsonl     the 13th part, which has this name only when all of it was written
+
+Whatever ends the work, the same command goes on behind the parts that are whole. A part is decided by its range alone,
+whoever computes it and however often: so the file that is put together in the end has the same bytes.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import PIL
+import torch
+
+from vitrail.errors import DataError, RunError, UsageError
+from vitrail.io import free_name, locked, read_json, to_json, write_file
+from vitrail.jobs.passes import batch_of
+from vitrail.jobs.ranges import Compute, Kind, Range
+
+SUFFIX, JOB = ".parts", "job.json"
+NOTED = ("threads",)  # of a job: what changes no byte of its parts
+
+Progress = Callable[[int, int], None]
+"""Called with the number of images done, and of all."""
+Carry = Callable[[Sequence[Range]], Iterator[Range]]
+"""Computes ranges and keeps their parts; gives each back when its part is there, in any order."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a file on disk; plain values, which are sent to other processes.
+
+    Args:
+        folder: Where they lie.
+        kind: How.
+    """
+
+    folder: Path
+    kind: Kind
+
+    def file(self, number: int) -> Path:
+        """Where a part is, or is to be."""
+        return self.folder / f"{number:06d}{self.kind.ending}"
+
+    def is_whole(self, number: int) -> bool:
+        """Whether a part is there, every byte of it."""
+        try:
+            self.kind.check(self.file(number).read_bytes())
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def write(self, number: int, part: Any) -> None:
+        """Keep a part, under another name until it is whole; whoever else writes the same one writes the same bytes."""
+        file = self.file(number)
+        own = file.with_name(f"{file.name}.{socket.gethostname()}-{os.getpid()}")
+        write_file(own, self.kind.to_bytes(part))
+        os.replace(own, file)
+
+    def remove(self) -> None:
+        """Remove all of them."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def begun(out: Path, kind: Kind, job: Mapping[str, Any]) -> Parts:
+    """The parts of a file, of which some may be there.
+
+    Args:
+        out: The file.
+        kind: How its parts lie on disk.
+        job: What decides their bytes.
+
+    Raises:
+        UsageError: There are parts of another job.
+        OSError: Nothing can be written there.
+    """
+    folder, own = folder_of(out), json.loads(to_json(job))
+    file = folder / JOB
+    if not file.is_file():
+        if folder.is_dir() and any(folder.iterdir()):
+            raise UsageError(f"{folder}, where parts would go, exists", _elsewhere(out))
+        write_file(file, to_json(own))
+    theirs = read_json(file, shlex.join(["rm", "-r", str(folder)]))
+    differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name) and name not in NOTED]
+    if differing:
+        raise UsageError(f"{folder} was begun with other {' and '.join(differing)}", _elsewhere(out))
+    return Parts(folder, kind)
+
+
+def noted(out: Path, name: str) -> Any:
+    """What the job of a file was begun with, of that name; None where none was begun."""
+    file = folder_of(out) / JOB
+    return read_json(file, shlex.join(["rm", "-r", str(file.parent)])).get(name) if file.is_file() else None
+
+
+def choices(rows: int, device: torch.device, threads: int) -> dict[str, Any]:
+    """What decides the bytes of parts besides inputs and model: the same in every worker, and in one process.
+
+    Args:
+        rows: Images of a range.
+        device: Where the network is.
+        threads: Of each process, which change no byte: a batch is one thread's.
+    """
+    return {
+        "rows": rows,
+        "batch": batch_of(device),
+        "device": device.type,
+        "precision": "fp32",
+        "versions": versions(),
+        "threads": threads,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of what decodes and computes."""
+    return {"vitrail": version("vitrail"), "torch": torch.__version__, "pillow": PIL.__version__}
+
+
+def digest_of(folder: Path) -> str:
+    """A hash of the job that parts are of; empty where the folder has none."""
+    try:
+        return hashlib.blake2b((folder / JOB).read_bytes(), digest_size=16).hexdigest()
+    except OSError:
+        return ""
+
+
+def complete(parts: Any, ranges: Sequence[Range], carry: Carry, progress: Progress) -> None:
+    """Every part that is not there yet.
+
+    Args:
+        parts: `Parts`, or what answers `is_whole`.
+        ranges: All of the job.
+        carry: Who computes; see `here` and `vitrail.jobs.on_ray`.
+        progress: Called with images done, and all.
+    """
+    left = [each for each in ranges if not parts.is_whole(each.number)]
+    total = sum(len(each.ids) for each in ranges)
+    done = total - sum(len(each.ids) for each in left)
+    progress(done, total)
+    for each in carry(left) if left else ():
+        done += len(each.ids)
+        progress(done, total)
+
+
+def here(compute: Compute, parts: Any) -> Carry:
+    """By this process, in order."""
+
+    def carry(ranges: Sequence[Range]) -> Iterator[Range]:
+        for each, part in zip(ranges, compute(ranges), strict=True):
+            parts.write(each.number, part)
+            yield each
+
+    return carry
+
+
+# ---- the file
+
+
+def folder_of(out: Path) -> Path:
+    """Where the parts of a file lie."""
+    return out.with_name(out.name + SUFFIX)
+
+
+def other_name(out: Path) -> Path:
+    """A file of another name, which is not there yet, nor its parts."""
+    return free_name(out, lambda file: file.exists() or folder_of(file).exists())
+
+
+def _elsewhere(out: Path) -> str:
+    return shlex.join(["--out", str(other_name(out))])
+
+
+@contextmanager
+def writing(out: Path | None) -> Iterator[None]:
+    """Says what to do where a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        if out is None:
+            raise
+        problem = f"{out} cannot be written: {error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            kept = f"the same command again goes on behind what is kept in {folder_of(out)}"
+            raise RunError(
+                problem, f"{shlex.join(['df', '-h', str(out.parent)])}  # with room there, {kept}"
+            ) from error
+        raise UsageError(problem, f"--out {shlex.quote(str(Path.home() / out.name))}") from error
+
+
+@contextmanager
+def alone(out: Path | None) -> Iterator[None]:
+    """Two processes that write the same file would each remove what the other has done."""
+    if out is None:
+        yield
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with locked(out, out.with_name(f"{out.name}.lock")):
+        yield
+
+
+def check_seen(folder: Path, digest: str) -> None:
+    """Refuse to work for a folder that this machine does not see, or sees another one of.
+
+    Raises:
+        DataError: Names the machine.
+    """
+    if digest_of(folder) != digest:
+        problem = f"{socket.gethostname()} does not see the parts in {folder}"
+        raise DataError(problem, "--out in a folder that all machines of the cluster share")

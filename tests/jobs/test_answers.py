@@ -1,0 +1,213 @@
+"""Predictions as a table: a row for each image in order, the same bytes after any interruption, by whoever computes."""
+
+import csv
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import vitrail
+from tests.cli.command import DATA, USAGE, Cli, must_refuse
+from tests.errors import must_raise
+from tests.features.test_embed import model_of
+from tests.photographs import make_photographs
+from tests.sequence_models import picture_model
+from vitrail.errors import DataError, UsageError
+from vitrail.jobs import answers as home, on_ray, parts, passes
+from vitrail.jobs.answers import Answered, answer_all
+from vitrail.jobs.parts import JOB, folder_of
+from vitrail.nn import Sampling
+from vitrail.runtime import threads_set
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """21 images, of which two cannot be read."""
+    found = make_photographs(tmp_path_factory.mktemp("photos"), ("a", "b", "c"), per_class=7, seed=0)
+    found[3].write_text("no picture")
+    found[20].write_bytes(b"")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges of 5 images, which go through the network 3 and 2 at a time."""
+    monkeypatch.setattr(home, "ROWS", 5)
+    monkeypatch.setattr(passes, "BATCH", 3)
+
+
+class Killed(Exception):
+    """The end, wherever it comes."""
+
+
+def dying_behind(number: int) -> Callable[[int, int], None]:
+    """Progress that ends the work when so many images are done."""
+
+    def progress(done: int, total: int) -> None:
+        if done >= number:
+            raise Killed
+
+    return progress
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with open(file, newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+def test_a_row_for_each_image_in_order(photos: list[Path], tmp_path: Path) -> None:
+    model = model_of()
+    found = answer_all(photos, model, tmp_path / "x.csv", keep=True)
+    rows = rows_of(tmp_path / "x.csv")
+    assert [row["file"] for row in rows] == [str(path) for path in photos]
+    bad = [number for number, row in enumerate(rows) if row["problem"]]
+    assert bad == [3, 20]
+    assert all(not rows[number]["label"] and not rows[number]["probability"] for number in bad)
+    wanted = model.predict([path for number, path in enumerate(photos) if number not in bad])
+    read = [row for row in rows if not row["problem"]]
+    for row, one, answer in zip(read, wanted, found.answers, strict=True):
+        assert (row["file"], row["label"]) == (one.name, one.label) == (answer["file"], answer["label"])
+        assert float(row["probability"]) == pytest.approx(one.probability, abs=1e-6)
+    assert (found.count, [name for name, _ in found.problems]) == (19, [str(photos[3]), str(photos[20])])
+    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
+
+
+def test_parquet_holds_the_same(photos: list[Path], tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    for name in ("x.csv", "x.parquet", "x.parquet"):  # the last over the one before
+        answer_all(photos, model_of(), tmp_path / name)
+    table = pq.read_table(tmp_path / "x.parquet").to_pylist()
+    for ours, row in zip(table, rows_of(tmp_path / "x.csv"), strict=True):
+        assert (ours["file"], ours["label"] or "", ours["problem"] or "") == tuple(
+            row[name] for name in ("file", "label", "problem")
+        )
+        assert row["probability"] == ("" if ours["probability"] is None else f"{ours['probability']:.6f}")
+    pq.write_table(pq.read_table(tmp_path / "x.parquet").replace_schema_metadata(None), tmp_path / "theirs.parquet")
+    with must_raise(UsageError, named="theirs.parquet"):
+        answer_all(photos, model_of(), tmp_path / "theirs.parquet")
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
+def test_interrupted_anywhere_the_bytes_are_the_same(name: str, photos: list[Path], tmp_path: Path) -> None:
+    whole, out, seen = tmp_path / "whole" / name, tmp_path / name, []
+    with threads_set(3):
+        answer_all(photos, model_of(), whole, threads=3, workers=1)
+    for done in (0, 10, 15):
+        with pytest.raises(Killed):
+            answer_all(photos, model_of(), out, progress=dying_behind(done))
+        assert not out.exists()
+    half = (folder_of(out) / "000001.jsonl").read_bytes()
+    (folder_of(out) / "000001.jsonl").write_bytes(half[: len(half) // 2])  # a disk that lost something: made again
+    (folder_of(out) / "000003.jsonl.writing").write_bytes(b"half a part")
+    answer_all(photos, model_of(), out, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(10, 21), (15, 21), (20, 21), (21, 21)]
+    assert out.read_bytes() == whole.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["whole", name])
+
+
+def test_every_byte_of_a_part_is_looked_at(photos: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "x.csv"
+    with pytest.raises(Killed):
+        answer_all(photos, model_of(), out, progress=dying_behind(5))
+    part = folder_of(out) / "000000.jsonl"
+    content = part.read_bytes()
+    found = parts.Parts(folder_of(out), home.Lines())
+    assert found.is_whole(0)
+    for place in range(0, len(content), 7):
+        part.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        assert not found.is_whole(0), place
+        part.write_bytes(content[:place])
+        assert not found.is_whole(0), place
+
+
+def test_another_job_is_refused_and_left(photos: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "x.csv"
+    with pytest.raises(Killed):
+        answer_all(photos, model_of(), out, progress=dying_behind(10))
+    before = {file.name: file.read_bytes() for file in folder_of(out).iterdir()}
+    job = json.loads(before[JOB])
+    assert {"weights", "images", "rows", "batch", "precision", "versions", "threads"} <= job.keys()
+    named = replace(model_of(), output=vitrail.Classes(("a", "b", "d")))
+    for files, model in (
+        (photos, model_of(seed=1)),
+        (photos, named),
+        (photos[:-1], model_of()),
+        (photos[::-1], model_of()),
+    ):
+        with must_raise(UsageError, named="x.csv.parts"):
+            answer_all(files, model, out)
+    with monkeypatch.context() as patch:
+        patch.setattr(home, "ROWS", 6)
+        with must_raise(UsageError, named="rows"):
+            answer_all(photos, model_of(), out)
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "versions", lambda: {**job["versions"], "torch": "1.0"})
+        with must_raise(UsageError, named="versions"):
+            answer_all(photos, model_of(), out)
+    assert {file.name: file.read_bytes() for file in folder_of(out).iterdir()} == before
+
+
+def test_what_is_drawn_goes_by_the_place_of_an_image(tmp_path: Path) -> None:
+    """Whether those before it can be read, and however images are divided."""
+    model = picture_model()
+    files = [tmp_path / f"{number}.png" for number in range(12)]
+    for number, file in enumerate(files):
+        Image.new("L", (16, 16), 20 * number).save(file)
+
+    def texts(name: str) -> list[str]:
+        found = answer_all(files, model, tmp_path / name, search=Sampling(seed=3), keep=True)
+        return [answer["text"] for answer in found.answers]
+
+    wanted = texts("all.csv")
+    assert len(set(wanted)) > 6
+    files[4].write_bytes(b"")
+    assert texts("some.csv") == wanted[:4] + wanted[5:]
+
+
+def test_what_cannot_be_written(cli: Cli, photos: list[Path], tmp_path: Path) -> None:
+    vitrail.save(model_of(), tmp_path / "model")
+    words = ("predict", tmp_path / "model", photos[0])
+    must_refuse(cli(*words, "--workers", 1), USAGE, "--workers")
+    must_refuse(cli(*words, "--ray", "local"), USAGE, "--ray local")
+    must_refuse(cli(*words, "--out", tmp_path / "x.csv", "--deadline", 5), USAGE, "--deadline 5")
+    must_refuse(cli(*words, "--out", tmp_path / "x.csv", "--ray", "local", "--workers", 0), USAGE, "--workers 0")
+    must_refuse(cli(*words, "--out", tmp_path / "x.csv", "--ray", "local", "--deadline", 0), USAGE, "--deadline")
+    must_refuse(cli(*words, "--out", tmp_path / "x.txt"), USAGE, "x.txt")
+    must_refuse(cli("predict", tmp_path / "model", photos[3], "--out", tmp_path / "x.csv"), DATA, str(photos[3]))
+    answer = cli("predict", tmp_path / "model", photos[2], photos[3], "--out", tmp_path / "x.csv", "--json")
+    must_refuse(answer, DATA, str(photos[3]))
+    assert [row["file"] for row in json.loads(answer.out)] == [str(photos[2])]
+    assert len(rows_of(tmp_path / "x.csv")) == 2
+    with must_raise(DataError, named=photos[20].name):
+        answer_all([photos[20]], model_of(), tmp_path / "y.csv")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "x.csv"]
+
+
+def test_ray_is_missing_or_another(
+    cli: Cli, photos: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vitrail.save(model_of(), tmp_path / "model")
+    words = ("predict", tmp_path / "model", photos[0], "--out", tmp_path / "x.csv", "--ray", "local")
+    with monkeypatch.context() as patch:
+        found = importlib.util.find_spec
+        patch.setattr(on_ray.importlib.util, "find_spec", lambda name: None if name == "ray" else found(name))
+        answer = cli(*words)
+        must_refuse(answer, USAGE, "--ray")
+        assert answer.hint == 'pip install "vitrail[ray]"'
+    with monkeypatch.context() as patch:
+        patch.setattr(on_ray.importlib.util, "find_spec", lambda name: name)
+        patch.setattr(on_ray, "version", lambda name: "3.0.1")
+        must_refuse(cli(*words), USAGE, "3.0.1")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_nothing_but_one_file_knows_ray() -> None:
+    source = Path(vitrail.__file__).parent
+    naming = [file for file in source.rglob("*.py") if "import ray" in file.read_text()]
+    assert naming == [Path(on_ray.__file__)]
+    assert Answered(0, [], [], []).count == 0

@@ -1,0 +1,185 @@
+"""Jobs by workers of Ray: whoever is killed or stands still, the bytes are those of one process, each image once.
+
+One Ray for the whole file, in this process; nothing looks at the clock but the driver's own deadline.
+"""
+
+import importlib.util
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vitrail
+from tests.cli.command import call_outside, environment
+from tests.errors import must_raise
+from tests.features.test_embed import model_of
+from tests.photographs import make_photographs
+from vitrail.errors import DataError, UsageError
+from vitrail.features import embed as features
+from vitrail.jobs import answers as home, on_ray
+from vitrail.jobs.answers import answer_all
+from vitrail.jobs.lines import Lines
+from vitrail.jobs.on_ray import Cluster
+from vitrail.jobs.opening import Opening, identity_of
+from vitrail.jobs.parts import begun, digest_of, folder_of, versions
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is missing: the extra `ray`"),
+    pytest.mark.skipif(sys.platform != "linux", reason="workers are found in /proc"),
+]
+MARK = "VITRAIL_TEST_OF_RAY"  # in the environment of our own workers
+ROWS = 8
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`photos`, 60 images of which one cannot be read, and `model`."""
+    root = tmp_path_factory.mktemp("ray")
+    make_photographs(root / "photos", ("a", "b"), per_class=30, seed=0)
+    (root / "photos" / "a" / "a_004.jpg").write_text("no picture")
+    vitrail.save(model_of(), root / "model")
+    return root
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A Ray of two processors, whose workers can be told from others."""
+    import ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**environment(), MARK: str(os.getpid()), "RAY_USAGE_STATS_ENABLED": "0"}.items():
+            patch.setenv(name, value)
+        patch.setenv("RAY_kill_worker_timeout_milliseconds", "200")  # until a worker that does not answer is killed
+        ray.init("local", num_cpus=2, object_store_memory=80 * 2**20, include_dashboard=False, log_to_driver=False)
+        yield
+        ray.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(home, "ROWS", ROWS)
+    monkeypatch.setattr(features, "ROWS", ROWS)
+
+
+def workers_of(mark: str) -> list[int]:
+    """The processes of workers that were started by a process with this number."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and (folder / "cmdline").read_bytes().startswith(b"ray::_Worker"):
+                ours = f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0")
+                found += [int(folder.name)] if ours else []
+        except OSError:  # it has ended
+            continue
+    return sorted(found)
+
+
+def files_in(place: Path) -> list[Path]:
+    return sorted((place / "photos").rglob("*.*"))
+
+
+def opening_in(place: Path) -> Opening:
+    return Opening(str(place / "model"), "cpu", {}, identity_of(vitrail.load(place / "model")))
+
+
+def striking(strikes: dict[int, signal.Signals], seen: list[int]) -> Callable[[int, int], None]:
+    """Progress that sends signals: behind so many ranges one of the workers gets one, which must have met it."""
+
+    def progress(done: int, total: int) -> None:
+        seen.append(done)
+        if (number := strikes.get(len(seen))) is not None:
+            os.kill(workers_of(str(os.getpid()))[0], number)
+
+    return progress
+
+
+@pytest.mark.usefixtures("started")
+def test_a_killed_and_a_frozen_worker_change_no_byte(place: Path, tmp_path: Path) -> None:
+    model, told, seen = vitrail.load(place / "model"), list[str](), list[int]()
+    answer_all(files_in(place), model, tmp_path / "one.csv")
+    found = answer_all(
+        files_in(place),
+        model,
+        tmp_path / "ray.csv",
+        cluster=Cluster("local", 2, deadline=2.0, tell=told.append),
+        opening=opening_in(place),
+        progress=striking({2: signal.SIGKILL, 4: signal.SIGSTOP}, seen),
+    )
+    assert (tmp_path / "ray.csv").read_bytes() == (tmp_path / "one.csv").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.csv", "ray.csv"]
+    assert [name for name, _ in found.problems] == [str(place / "photos" / "a" / "a_004.jpg")]
+    assert (found.count, seen[0], seen[-1]) == (59, 0, 60)
+    assert len(told) >= 2  # of one that ended, and of one that stood still
+
+
+@pytest.mark.usefixtures("started")
+def test_features_are_those_of_one_process(place: Path, tmp_path: Path) -> None:
+    photos, model, cluster = place / "photos", place / "model", Cluster("local", 1)
+    vitrail.embed(photos, model, out=tmp_path / "one.npz", patches=True)
+    vitrail.embed(photos, model, out=tmp_path / "ray.npz", patches=True, cluster=cluster)
+    assert (tmp_path / "ray.npz").read_bytes() == (tmp_path / "one.npz").read_bytes()
+    with must_raise(UsageError, named="out"):
+        vitrail.embed(photos, model, cluster=cluster)
+    with must_raise(UsageError, named="path"):
+        vitrail.embed(photos, vitrail.load(model), out=tmp_path / "x.npz", cluster=cluster)
+    while workers_of(str(os.getpid())):  # nothing is left behind
+        time.sleep(0.1)
+
+
+def test_a_worker_knows_its_job(place: Path, tmp_path: Path) -> None:
+    """By the job's hash, by versions and by the model: each is looked at before anything is computed."""
+    parts = begun(tmp_path / "x.csv", Lines(), {"verb": "predict"})
+    known, opening = digest_of(parts.folder), opening_in(place)
+
+    def worker(digest: str = known, opening: Opening = opening, **other: str) -> on_ray._Worker:
+        return on_ray._Worker(home.Answering(opening, None), parts, digest, {**versions(), **other}, 1)
+
+    assert worker().ready() == os.getpid()
+    with must_raise(DataError, named="x.csv.parts"):
+        worker(digest="another").ready()
+    with must_raise(UsageError, named="1.0"):
+        worker(torch="1.0").ready()
+    with must_raise(DataError, named=str(place / "model")):
+        worker(opening=replace(opening, known={"weights": "others"})).ready()
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("started")
+def test_what_a_worker_refuses_is_said_as_here(place: Path, tmp_path: Path) -> None:
+    other = replace(opening_in(place), known={"weights": "others"})
+    with must_raise(DataError, named=str(place / "model")):
+        vitrail.embed(
+            place / "photos", place / "model", out=tmp_path / "x.npz", cluster=Cluster("local", 1), opening=other
+        )
+    assert not (tmp_path / "x.npz").exists()
+
+
+def test_a_killed_driver_goes_on_behind_its_parts(place: Path, tmp_path: Path) -> None:
+    """As it is typed, with a Ray of its own; then in this process alone."""
+    words = ("embed", place / "photos", "--model", place / "model", "--ray", "local", "--workers", 1)
+    small = f"from vitrail.features import embed as home\nhome.ROWS = {ROWS}\n"
+    killing = (
+        "import os, signal\nfrom vitrail.jobs import on_ray\nanswer, done = on_ray._Driver._answer, []\n"
+        "def dying(self, seat, left):\n"
+        "    found = answer(self, seat, left)\n"
+        "    done.extend([found] if found else [])\n"
+        "    return os.kill(os.getpid(), signal.SIGKILL) if len(done) == 3 else found\n"
+        "on_ray._Driver._answer = dying\n"
+    )
+    assert call_outside(*words, "--out", tmp_path / "x.npz", before=small + killing).code == -signal.SIGKILL
+    assert not (tmp_path / "x.npz").exists()
+    kept = {file.name: file.stat().st_mtime_ns for file in folder_of(tmp_path / "x.npz").glob("*.npz")}
+    assert len(kept) >= 3
+    seen: list[int] = []
+    vitrail.embed(place / "photos", place / "model", out=tmp_path / "x.npz", progress=lambda done, _: seen.append(done))
+    assert len(seen) <= 1 + len(files_in(place)) / ROWS + 1 - len(kept)
+    vitrail.embed(place / "photos", place / "model", out=tmp_path / "one.npz")
+    assert (tmp_path / "x.npz").read_bytes() == (tmp_path / "one.npz").read_bytes()
+    with np.load(tmp_path / "x.npz") as arrays:
+        assert len(set(arrays["id"].tolist())) == 59
