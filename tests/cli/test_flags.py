@@ -105,6 +105,7 @@ FLAGS = {
     },
     "explain": {
         *WEIGHTS,
+        *JOB,
         "--similar-to",
         "--method",
         "--layer",

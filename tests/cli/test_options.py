@@ -57,6 +57,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         **OF_ALL,
         **FOREIGN,
         **SIZE,
+        **JOB,
         "method": ("", "--method rollout"),
         "layer": ("--method raw_attention", "--method raw_attention --layer 0"),
         "head": ("--method raw_attention", "--method raw_attention --head 0"),

@@ -1,5 +1,6 @@
 """Features of images: against a plain loop, as files, and after any interruption the same bytes."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -20,7 +21,7 @@ from tests.errors import must_raise
 from tests.photographs import make_photographs
 from vitrail.data.decode import open_picture
 from vitrail.errors import DataError, RunError, UsageError
-from vitrail.features import embed as home, file as files
+from vitrail.features import embed as home
 from vitrail.features.file import read_features
 from vitrail.features.poolings import check_pooling, poolings_of, read_by_head
 from vitrail.jobs import parts, passes
@@ -211,9 +212,9 @@ def test_where_nothing_can_be_written(photos: Path, tmp_path: Path, monkeypatch:
     (tmp_path / "file").write_text("")
     with must_raise(UsageError, named="file/x.npz"):
         vitrail.embed(photos, model_of(), out=tmp_path / "file" / "x.npz")
-    find_spec = files.importlib.util.find_spec
+    find_spec = importlib.util.find_spec
     with monkeypatch.context() as patch:
-        patch.setattr(files.importlib.util, "find_spec", lambda name: None if name == "pyarrow" else find_spec(name))
+        patch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else find_spec(name))
         with must_raise(UsageError, named="pyarrow"):
             vitrail.embed(photos, model_of(), out=tmp_path / "x.parquet")
     with monkeypatch.context() as patch:
@@ -244,7 +245,7 @@ def test_a_disk_that_fills_up_loses_nothing(photos: Path, tmp_path: Path, monkey
             handle.write("x")
 
     with monkeypatch.context() as patch:
-        patch.setattr(files.os, "replace", lambda source, to: (full if Path(to) == out else rename)(source, to))
+        patch.setattr(os, "replace", lambda source, to: (full if Path(to) == out else rename)(source, to))
         with must_raise(RunError, named="x.npz"):
             vitrail.embed(photos, model_of(), out=out)
     assert not out.exists()

@@ -11,23 +11,28 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import vitrail
-from tests.cli.command import call_outside, environment
+from tests.cli.command import DATA, Cli, call_outside, environment
 from tests.errors import must_raise
 from tests.features.test_embed import model_of
 from tests.photographs import make_photographs
+from tests.runs import hashes
+from vitrail.cli.explain import job
+from vitrail.data.images import FileImages
 from vitrail.errors import DataError, UsageError
 from vitrail.features import embed as features
-from vitrail.jobs import answers as home, on_ray
+from vitrail.jobs import answers as home
 from vitrail.jobs.answers import answer_all
 from vitrail.jobs.lines import Lines
-from vitrail.jobs.on_ray import Cluster
+from vitrail.jobs.on_ray import Cluster, Wanted, Worker
 from vitrail.jobs.opening import Opening, identity_of
-from vitrail.jobs.parts import begun, digest_of, folder_of, versions
+from vitrail.jobs.parts import begun, folder_of, versions
+from vitrail.jobs.ranges import split_up
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is missing: the extra `ray`"),
@@ -72,7 +77,7 @@ def workers_of(mark: str) -> list[int]:
     found = []
     for folder in Path("/proc").iterdir():
         try:
-            if folder.name.isdigit() and (folder / "cmdline").read_bytes().startswith(b"ray::_Worker"):
+            if folder.name.isdigit() and (folder / "cmdline").read_bytes().startswith(b"ray::Worker"):
                 ours = f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0")
                 found += [int(folder.name)] if ours else []
         except OSError:  # it has ended
@@ -135,18 +140,21 @@ def test_features_are_those_of_one_process(place: Path, tmp_path: Path) -> None:
 def test_a_worker_knows_its_job(place: Path, tmp_path: Path) -> None:
     """By the job's hash, by versions and by the model: each is looked at before anything is computed."""
     parts = begun(tmp_path / "x.csv", Lines(), {"verb": "predict"})
-    known, opening = digest_of(parts.folder), opening_in(place)
+    opening, ranges = opening_in(place), split_up([FileImages(files_in(place))], ROWS)
+    wanted = Wanted.here(parts, 1, ranges)
 
-    def worker(digest: str = known, opening: Opening = opening, **other: str) -> on_ray._Worker:
-        return on_ray._Worker(home.Answering(opening, None), parts, digest, {**versions(), **other}, 1)
+    def worker(known: Opening = opening, **other: Any) -> Worker:
+        return Worker(home.Answering(known, None), parts, replace(wanted, **other))
 
     assert worker().ready() == os.getpid()
     with must_raise(DataError, named="x.csv.parts"):
         worker(digest="another").ready()
+    with must_raise(DataError, named="y.jpg"):
+        worker(image=str(tmp_path / "y.jpg")).ready()
     with must_raise(UsageError, named="1.0"):
-        worker(torch="1.0").ready()
+        worker(versions={**versions(), "torch": "1.0"}).ready()
     with must_raise(DataError, named=str(place / "model")):
-        worker(opening=replace(opening, known={"weights": "others"})).ready()
+        worker(replace(opening, known={"weights": "others"})).ready()
 
 
 @pytest.mark.soak
@@ -183,3 +191,19 @@ def test_a_killed_driver_goes_on_behind_its_parts(place: Path, tmp_path: Path) -
     assert (tmp_path / "x.npz").read_bytes() == (tmp_path / "one.npz").read_bytes()
     with np.load(tmp_path / "x.npz") as arrays:
         assert len(set(arrays["id"].tolist())) == 59
+
+
+@pytest.mark.usefixtures("started")
+def test_explanations_are_those_of_one_process(
+    place: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines and pictures, of files that are named from where one is."""
+    monkeypatch.chdir(place / "photos")
+    monkeypatch.setattr(job, "ROWS", 3)
+    words = ("explain", place / "model", "a", "--count", 7, "--no-trust", "--method", "rollout", "--threads", 1)
+    folders = {"one": (), "ray": ("--ray", "local", "--workers", 1)}
+    for name, more in folders.items():
+        assert cli(*words, "--out", tmp_path / name / "x.jsonl", *more).code == DATA  # one cannot be read
+    found = {name: hashes(tmp_path / name) for name in folders}
+    assert found["one"] == found["ray"]
+    assert len(found["one"]) == 1 + 2 * 6

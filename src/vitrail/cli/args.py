@@ -295,7 +295,7 @@ class Similar(Weights):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explain(Weights):
+class Explain(Weights, Job):
     """Show where on an image a prediction comes from.
 
     Example: vitrail explain runs/latest photo.jpg
@@ -343,10 +343,12 @@ class Explain(Weights):
         "Of the passes that test maps; auto times bf16 against fp32 once, on a wide network, and takes the faster.",
         "auto",
     )
-    count: int | None = option("How many images of a set or folder, evenly spread over it; 8 when left out.")
+    count: int | None = option(
+        "How many images of a set or folder, evenly spread over it; 8 when left out, and all with --out maps.jsonl."
+    )
     out: Path | None = option(
-        "The page (.html), or a folder for it; explanation.html here when left out. Images go into a folder of the "
-        "same name beside the page."
+        "The page (.html), or a folder for it; explanation.html here when left out. Of many images .jsonl, a line for "
+        "each; killed at any point, the same command goes on. Pictures go into a folder of the same name beside it."
     )
     data_root: Path | None = option("Where named sets lie.")
     device: str = option("cpu, cuda, cuda:1, mps.", "auto")
@@ -357,6 +359,11 @@ class Explain(Weights):
         """Refuse to explain nothing."""
         if not self.images:
             raise UsageError("no image given", f"vitrail explain {self.run} photo.jpg")
+        lines = self.out if self.out is not None and self.out.suffix.lower() == ".jsonl" else None
+        self._check_job(lines, "maps.jsonl")
+        if self.workers is not None and self.ray is None:
+            problem = f"--workers {self.workers} is for workers of Ray, and --ray is not given"
+            raise UsageError(problem, f"--ray local --workers {self.workers}")
         if self.count is not None and self.count < 1:
             raise UsageError(f"--count must be at least 1, got {self.count}", "--count 4")
 

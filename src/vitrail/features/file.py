@@ -11,7 +11,6 @@ A file is written row by row from its parts, so that it may be larger than memor
 import importlib.util
 import json
 import math
-import os
 import shlex
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 from vitrail.errors import MODEL as MADE_BY, DataError, UsageError
 from vitrail.features.poolings import PATCHES
-from vitrail.io import WRITING, to_json
+from vitrail.io import to_json, whole
 from vitrail.jobs.parts import other_name
 
 NPZ, PARQUET = ".npz", ".parquet"
@@ -123,11 +122,8 @@ def write_features(out: Path, names: Sequence[str], pieces: Pieces, count: int, 
     Raises:
         OSError: It cannot be written.
     """
-    beside = out.with_name(out.name + WRITING)
-    (_write_npz if out.suffix == NPZ else _write_parquet)(beside, names, pieces, count, to_json(about, indent=None))
-    with open(beside, "rb") as handle:
-        os.fsync(handle.fileno())
-    os.replace(beside, out)
+    with whole(out) as beside:
+        (_write_npz if out.suffix == NPZ else _write_parquet)(beside, names, pieces, count, to_json(about, indent=None))
 
 
 def _write_npz(file: Path, names: Sequence[str], pieces: Pieces, count: int, about: str) -> None:

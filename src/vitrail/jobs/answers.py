@@ -8,7 +8,6 @@ Killed at any point, the same call goes on behind the parts that are there.
 
 import csv
 import importlib.util
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from vitrail.data.images import FileImages
 from vitrail.errors import DataError, UsageError, counted
-from vitrail.io import WRITING, plain
+from vitrail.io import plain, whole
 from vitrail.jobs.lines import Lines, read_lines
 from vitrail.jobs.on_ray import Cluster
 from vitrail.jobs.opening import Opening, identity_of
@@ -237,12 +236,8 @@ def write_table(out: Path, lines: Callable[[], Iterable[Line]], keep: bool = Fal
     if first is None:
         name, problem = problems[0]
         raise DataError(f"none of {counted(len(problems), 'image')} can be read: {name}: {problem}", "other images")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    beside = out.with_name(out.name + WRITING)
-    (_write_csv if out.suffix.lower() == CSV else _write_parquet)(beside, first, lines())
-    with open(beside, "rb") as handle:
-        os.fsync(handle.fileno())
-    os.replace(beside, out)
+    with whole(out) as beside:
+        (_write_csv if out.suffix.lower() == CSV else _write_parquet)(beside, first, lines())
     return Answered(count, problems, notes, answers)
 
 

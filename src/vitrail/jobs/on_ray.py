@@ -15,6 +15,7 @@ import importlib.util
 import io
 import logging
 import os
+import socket
 import sys
 import threading
 import time
@@ -22,12 +23,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from vitrail.errors import RunError, UsageError, VitrailError, counted
-from vitrail.jobs.parts import Carry, Parts, check_seen, digest_of, versions
+from vitrail.data.images import FileImages
+from vitrail.errors import DataError, RunError, UsageError, VitrailError, counted
+from vitrail.jobs.parts import Carry, Parts, digest_of, versions
 from vitrail.jobs.ranges import Compute, Range, Work
 from vitrail.runtime import cores
 
@@ -145,27 +148,65 @@ class _WithoutRay(io.TextIOBase):
         return self.stream.isatty()
 
 
-class _Worker:
+@dataclass(frozen=True)
+class Wanted:
+    """What a worker must have, so that its parts are those of any other.
+
+    Args:
+        digest: Of the job, which it sees beside the parts.
+        versions: Of what decodes and computes.
+        threads: Of torch.
+        folder: Where paths begin that have no root.
+        image: A file that it must see, where there is one.
+    """
+
+    digest: str
+    versions: Mapping[str, str]
+    threads: int
+    folder: str
+    image: str | None
+
+    @classmethod
+    def here(cls, parts: Parts, threads: int, ranges: Sequence[Range]) -> "Wanted":
+        """What this process has."""
+        paths = [path for each in ranges[:1] if isinstance(each.images, FileImages) for path in each.images.paths]
+        image = next((str(path) for path in paths if path.exists()), None)
+        return cls(digest_of(parts.folder), versions(), threads, os.getcwd(), image)
+
+
+class Worker:
     """What runs in a process of a cluster. It loads the model when it is first asked, and holds it.
 
     Args:
         work: What is done with every range.
         parts: Where parts go.
-        digest: Of the job.
-        wanted: The versions that the job was begun with.
-        threads: Of torch.
+        wanted: What it must have.
     """
 
-    def __init__(self, work: Work, parts: Parts, digest: str, wanted: Mapping[str, str], threads: int) -> None:
-        self.work, self.parts, self.digest, self.wanted, self.threads = work, parts, digest, wanted, threads
+    def __init__(self, work: Work, parts: Parts, wanted: Wanted) -> None:
+        self.work, self.parts, self.wanted = work, parts, wanted
         self.compute: Compute | None = None
 
     def ready(self) -> int:
-        """The model is loaded, and this machine sees what it must."""
-        torch.set_num_threads(self.threads)
-        check_seen(self.parts.folder, self.digest)
-        if differing := [f"{name} {there}" for name, there in versions().items() if self.wanted[name] != there]:
-            host, asked = os.uname().nodename, ", ".join(f"{name} {value}" for name, value in self.wanted.items())
+        """The model is loaded, and this machine sees what it must.
+
+        Raises:
+            DataError: It does not.
+            UsageError: It has other versions.
+            VitrailError: What the model is opened by is not there.
+        """
+        wanted, host = self.wanted, socket.gethostname()
+        torch.set_num_threads(wanted.threads)
+        with contextlib.suppress(OSError):  # then what has no root is not seen
+            os.chdir(wanted.folder)
+        if digest_of(self.parts.folder) != wanted.digest:
+            problem = f"{host} does not see the parts in {self.parts.folder}"
+            raise DataError(problem, "--out in a folder that all machines of the cluster share")
+        if wanted.image is not None and not Path(wanted.image).exists():
+            problem = f"{host} does not see the image {wanted.image}"
+            raise DataError(problem, "images in a folder that all machines of the cluster share")
+        if differing := [f"{name} {there}" for name, there in versions().items() if wanted.versions[name] != there]:
+            asked = ", ".join(f"{name} {value}" for name, value in wanted.versions.items())
             raise UsageError(f"{host} has {', '.join(differing)}, and the job was begun with {asked}", INSTALL)
         self.compute = self.work.open()
         return os.getpid()
@@ -217,7 +258,7 @@ class _Driver:
 
     def run(self, ranges: Sequence[Range]) -> Iterator[Range]:
         """Every range, when its part is there."""
-        left, seats = deque(ranges), self._seats(len(ranges))
+        left, seats = deque(ranges), self._seats(ranges)
         try:
             while left or any(seat.range for seat in seats):
                 answered, _ = self.ray.wait([seat.asked for seat in seats if seat.asked is not None], timeout=LOOK)
@@ -237,7 +278,7 @@ class _Driver:
                 with contextlib.suppress(Exception):  # the cluster may be gone
                     self.ray.kill(seat.actor)
 
-    def _seats(self, count: int) -> list[_Seat]:
+    def _seats(self, ranges: Sequence[Range]) -> list[_Seat]:
         """The workers, which start."""
         there, threads = self.ray.cluster_resources(), self.cluster.threads
         each = {"num_cpus": threads, "num_gpus": int(self.device.type == "cuda")}
@@ -247,10 +288,10 @@ class _Driver:
         if not room:
             has = f"{there.get('CPU', 0):g} processors and {there.get('GPU', 0):g} GPUs"
             raise UsageError(f"a worker takes {threads} processors, and the cluster has {has}", "--threads 1")
-        actor = self.ray.remote(_Worker).options(**each, max_restarts=-1, max_task_retries=0)
-        known = self.work, self.parts, digest_of(self.parts.folder), versions(), threads
-        workers = min(count, self.cluster.workers or room)
-        seats = [_Seat(actor.remote(*known)) for _ in range(workers)]
+        actor = self.ray.remote(Worker).options(**each, max_restarts=-1, max_task_retries=0)
+        wanted = Wanted.here(self.parts, threads, ranges)
+        workers = min(len(ranges), self.cluster.workers or room)
+        seats = [_Seat(actor.remote(self.work, self.parts, wanted)) for _ in range(workers)]
         for seat in seats:
             self._start(seat)
         return seats

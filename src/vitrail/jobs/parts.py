@@ -24,7 +24,7 @@ from typing import Any
 import PIL
 import torch
 
-from vitrail.errors import DataError, RunError, UsageError
+from vitrail.errors import RunError, UsageError
 from vitrail.io import free_name, locked, read_json, to_json, write_file
 from vitrail.jobs.passes import batch_of
 from vitrail.jobs.ranges import Compute, Kind, Range
@@ -208,14 +208,3 @@ def alone(out: Path | None) -> Iterator[None]:
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out, out.with_name(f"{out.name}.lock")):
         yield
-
-
-def check_seen(folder: Path, digest: str) -> None:
-    """Refuse to work for a folder that this machine does not see, or sees another one of.
-
-    Raises:
-        DataError: Names the machine.
-    """
-    if digest_of(folder) != digest:
-        problem = f"{socket.gethostname()} does not see the parts in {folder}"
-        raise DataError(problem, "--out in a folder that all machines of the cluster share")

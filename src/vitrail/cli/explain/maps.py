@@ -34,6 +34,7 @@ BATCH_OF_WIDE = 4  # images, so that one sees how far a wide network is, and an 
 WIDE = 192
 SUMMED = "conservative"  # the method whose parts add up to what is explained
 TIMED = 4  # pictures of a pass that is timed
+NOTHING_AGAINST = "which has nothing to be held against"
 PAYS = 0.8  # bf16 is taken where it needs less than this share of the time
 
 Result = tuple[ClassPrediction | FeaturePrediction | TextPrediction, ExplainedPicture]
@@ -50,6 +51,7 @@ def explain(
     asked: Asked | None,
     lenders: Lenders | None = None,
     answering: Model | None = None,
+    aloud: bool = True,
 ) -> Iterator[Result]:
     """What the model says of each picture, and the picture with its maps as values of a page, some at a time.
 
@@ -61,6 +63,7 @@ def explain(
         asked: Of a model of classes; None of one that writes.
         lenders: What lends patches where neither the model nor `asked` has images for that.
         answering: The same model with its head, where what is explained lies before that.
+        aloud: Whether to say how far it is, and what is left out.
 
     Raises:
         UsageError: If a method refuses its options.
@@ -71,26 +74,27 @@ def explain(
         return
     masks = mask_patches(shown, model) if asked.scored else None
     together = at_a_time(model, len(asked.methods))
-    with _waiting(asked.scored) as say:
+    with _waiting(asked.scored) if aloud else contextlib.nullcontext(lambda done, of: None) as say:
         precision = choose_precision(model, shown[0].picture, asked.precision) if asked.scored else "fp32"
         for first in range(0, len(shown), together):
             say(first, len(shown))
             some = slice(first, first + together)
             lent = None if lenders is None else lenders.besides(shown[some])
             here = asked if lent is None else dataclasses.replace(asked, references=lent)
-            found = _explain(model, shown[some], None if masks is None else masks[some], here, precision)
+            found = _explain(model, shown[some], None if masks is None else masks[some], here, precision, aloud)
             yield from found if answering is None else _answered(answering, shown[some], found)
 
 
 def _explain(
-    model: Model, shown: Sequence[Shown], masks: Tensor | None, asked: Asked, precision: Precision
+    model: Model, shown: Sequence[Shown], masks: Tensor | None, asked: Asked, precision: Precision, aloud: bool
 ) -> list[Result]:
     against = None if asked.rather_than is None else model.classes[asked.rather_than]
     kept, predictions = [], []
     for row, said in enumerate(model.predict([one.picture for one in shown])):
         assert isinstance(said, ClassPrediction | FeaturePrediction)
         if against is not None and asked.target is None and getattr(said, "label", "") == against:
-            warn(f"left out: the model takes {shown[row].name} for '{against}', which has nothing to be held against")
+            if aloud:
+                warn(f"left out: the model takes {shown[row].name} for '{against}', {NOTHING_AGAINST}")
         else:
             kept.append(row)
             predictions.append(said)

@@ -119,11 +119,10 @@ def write_pictures(folder: Path, page: ExplanationPage) -> list[Files]:
     before, sums, written = _listed(folder), {}, []
     for number, one in enumerate(page.pictures, start=1):
         files = []
-        for name, drawn in _drawn(number, one, page):
-            content = io.BytesIO()
-            drawn.save(content, "PNG", compress_level=4, compress_type=zlib.Z_DEFAULT_STRATEGY)  # half the usual time
-            write_file(folder / name, content.getvalue())
-            sums[name] = hashlib.sha256(content.getvalue()).hexdigest()
+        for name, drawn in drawn_files(number, one, page):
+            content = as_png(drawn)
+            write_file(folder / name, content)
+            sums[name] = hashlib.sha256(content).hexdigest()
             files.append(str(folder / name))
         written.append(Files(files[0], files[1:]))
     _remove(folder, {name: known for name, known in before.items() if name not in sums}, set(sums))
@@ -131,7 +130,14 @@ def write_pictures(folder: Path, page: ExplanationPage) -> list[Files]:
     return written
 
 
-def _drawn(number: int, one: ExplainedPicture, page: ExplanationPage) -> Iterator[tuple[str, Image.Image]]:
+def as_png(drawn: Image.Image) -> bytes:
+    """A picture as a file."""
+    content = io.BytesIO()
+    drawn.save(content, "PNG", compress_level=4, compress_type=zlib.Z_DEFAULT_STRATEGY)  # half the usual time
+    return content.getvalue()
+
+
+def drawn_files(number: int, one: ExplainedPicture, page: ExplanationPage) -> Iterator[tuple[str, Image.Image]]:
     """The sheet of a picture, then each map, with the names of their files."""
     stem = f"{number:03d}-{FORBIDDEN.sub('_', Path(one.name).stem)}"
     yield f"{stem}-sheet.png", draw_sheet(one, page)

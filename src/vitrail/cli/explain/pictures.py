@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +28,10 @@ from vitrail.training.evaluate import is_own_data, open_for, own_reader
 
 SHOWN = 8  # images of a set or folder, where no number is asked for
 
+Thing = TypeVar("Thing")
+Opener = tuple[str, Callable[[], Image.Image]]
+"""The name of an image, and what opens it."""
+
 
 def read_pictures(
     model: Model, run: str, given: Sequence[str], asked: int | None, data_root: Path | None, problems: list[DataError]
@@ -38,7 +43,7 @@ def read_pictures(
         DataError: If there is no picture at all.
     """
     first, count = given[0], SHOWN if asked is None else asked
-    is_set = _is_set(run, first)
+    is_set = is_a_set(run, first)
     check_root(first, data_root)
     if is_own_data(run, first) and (reader := own_reader(run)):
         raise UsageError(
@@ -71,7 +76,7 @@ def read_pictures(
     return with_planted_masks(shown, model, first, Path(found.root)) if planted is not None and shown else shown
 
 
-def _is_set(run: str, name: str) -> bool:
+def is_a_set(run: str, name: str) -> bool:
     """Whether a name means a whole set of samples, rather than an image or a folder of images."""
     return is_named(name) or is_own_data(run, name) or Path(name).suffix.lower() in MANIFESTS
 
@@ -87,13 +92,19 @@ def _tell_scaled(chosen: PlantedSet, model: Model) -> None:
 
 def read_files(given: Sequence[str], count: int, problems: list[DataError]) -> Iterator[Shown]:
     """Images that were named, and so many of those in the folders that were; see `read_pictures`."""
-    files = files_of(given)
-    found = set(spread([file for file, named in files if not named], count))
-    for file in [file for file, named in files if named or file in found]:
+    for file in some_files(given, count):
         try:
             yield Shown(str(file), open_picture(file), None)
         except DataError as error:
             problems.append(error)
+
+
+def some_files(given: Sequence[str], count: int | None) -> list[Path]:
+    """The images that were named, and so many of those in the folders that were, evenly spread; all when None."""
+    files = files_of(given)
+    loose = [file for file, named in files if not named]
+    found = set(loose if count is None else spread(loose, count))
+    return [file for file, named in files if named or file in found]
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,16 +138,26 @@ def find_lenders(model: Model, run: str, given: Sequence[str], data_root: Path |
     """
     if is_planted(given[0]):
         return None
-    openers: list[tuple[str, Callable[[], Image.Image]]] = []
-    if _is_set(run, given[0]):
+    openers: list[Opener] = []
+    if is_a_set(run, given[0]):
         samples = open_for(model, run, given[0], data_root).samples
         assert isinstance(samples.inputs, Images)
         openers = [(samples.name(i), partial(samples.inputs.open, i)) for i in range(len(samples))]
     else:
         openers = [(str(file), partial(open_picture, file)) for file, _ in files_of(given)]
-    most = min(len(openers), MOST + together)
+    return read_lenders(model, lending(openers, together))
+
+
+def lending(things: Sequence[Thing], together: int) -> list[Thing]:
+    """Those that lend patches to the images of a call, evenly spread; see `find_lenders`."""
+    most = min(len(things), MOST + together)
+    return [things[place * len(things) // most] for place in range(most)]
+
+
+def read_lenders(model: Model, openers: Sequence[Opener]) -> Lenders | None:
+    """Images that lend patches; None where too few can be read."""
     found = []
-    for name, opener in (openers[place * len(openers) // most] for place in range(most)):
+    for name, opener in openers:
         with contextlib.suppress(DataError):  # it is told where it is shown, and missed nowhere else
             found.append((name, model.preprocessing.to_uint8(opener())))
     if len(found) <= FEW:

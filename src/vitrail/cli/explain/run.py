@@ -4,47 +4,45 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from vitrail.cli.args import Explain
-from vitrail.cli.explain.asked import Asked, check_asked
+from vitrail.cli.explain.job import ENDING, run_job
 from vitrail.cli.explain.maps import BATCH, Result, at_a_time, explain
 from vitrail.cli.explain.page import check_writable, explained_json, page_at, write_pictures
-from vitrail.cli.explain.pictures import Lenders, find_lenders, read_pictures, with_masks
+from vitrail.cli.explain.pictures import find_lenders, read_pictures, with_masks
+from vitrail.cli.explain.prepare import answer_of, borrows, lent_by, prepared, tell_lent
 from vitrail.cli.output import print_json, print_table, say, warn
 from vitrail.cli.sources import leave_out, load_on
 from vitrail.data.background import FEW
-from vitrail.data.columns import Classes
 from vitrail.errors import INTERRUPTED, DataError, UsageError, counted
-from vitrail.features.headless import headless
 from vitrail.model import Model
 from vitrail.model.vouch import changes_of
 from vitrail.pages.explanation_page import write_explanation_page
 from vitrail.pages.views import ExplainedPicture, ExplanationPage
 from vitrail.pages.words import fall_words, parts_words, reach_of, several_words, shared_words, tests_of
-from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
+from vitrail.tasks import FeaturePrediction, TextPrediction
 from vitrail.text import percent
-
-OTHERS = "the other images of this call"
-SHIPPED = "ten photographs that come with vitrail, since its classes are ImageNet's"
 
 
 def run(typed: Explain, command: str) -> int:
     """Explain, write the page and the pictures, and say where they are."""
+    if typed.out is not None and typed.out.suffix.lower() == ENDING:
+        return run_job(typed)
     page = page_at(typed.out)
     check_writable(page)
     model = load_on(typed.run, typed.device, typed.threads, BATCH, typed, typed.images, typed.data_root)
-    no_class = typed.target is None and typed.rather_than is None
-    answering = None
-    if typed.similar_to is not None and no_class and isinstance(model.output, Classes):
-        model, answering = headless(model), model
-    asked = check_asked(model, typed)
+    model, asked, answering = prepared(model, typed)
     problems: list[DataError] = []
     shown = read_pictures(model, typed.run, typed.images, typed.count, typed.data_root, problems)
     if not shown:
         raise DataError(problems[0].problem, "another picture")
     shown = with_masks(shown, typed.masks) if typed.masks is not None else shown
-    lenders, results = _lenders(model, typed, asked), list[Result]()
+    lenders, results = None, list[Result]()
+    if asked is not None and borrows(model, asked):
+        if not model.borrows_background:
+            together = at_a_time(model, len(asked.methods))
+            lenders = find_lenders(model, typed.run, typed.images, typed.data_root, together)
+        tell_lent(model, typed, lenders is not None)
     try:
         for result in explain(model, shown, asked, lenders, answering):
             results.append(result)  # so that an interruption leaves what is there
@@ -65,24 +63,6 @@ def run(typed: Explain, command: str) -> int:
     return 0
 
 
-def _lenders(model: Model, typed: Explain, asked: Asked | None) -> Lenders | None:
-    """The images of this call, where nothing else lends patches to the test of its maps. Says what lends them."""
-    if asked is None or not asked.scored or asked.references is not None or model.background is not None:
-        return None
-    found = None
-    if not model.borrows_background:
-        together = at_a_time(model, len(asked.methods))
-        found = find_lenders(model, typed.run, typed.images, typed.data_root, together)
-    if found is not None or model.borrows_background:
-        warn(f"{typed.run} carries no background: maps are tested with {_lent(model)}; --background DIR names others")
-    return found
-
-
-def _lent(model: Model) -> str:
-    """What lends patches where a model carries no background, in words."""
-    return f"patches of {SHIPPED if model.borrows_background else OTHERS}"
-
-
 def _write(model: Model, typed: Explain, page: Path, command: str, results: Sequence[Result]) -> None:
     """The page, the pictures beside it, and on stdout JSON or sentences for people."""
     about = model.about
@@ -94,7 +74,7 @@ def _write(model: Model, typed: Explain, page: Path, command: str, results: Sequ
         run = Path(typed.run).resolve().name or typed.run  # the name of its folder, also where a link leads there
     fills = {view.trust.fill for _, one in results for view in one.heats if view.trust is not None}
     if model.background is None and typed.background is None and "donor" in fills:
-        about = " ".join(filter(None, (about, f"Maps are tested with {_lent(model)}.")))
+        about = " ".join(filter(None, (about, f"Maps are tested with {lent_by(model)}.")))
     title = f"Where {run} looked" if model.task.searches else f"What {run} looked at"
     explained = [one for _, one in results]
     shown = ExplanationPage(title, typed.run, command, explained, about, one_scale=typed.compare)
@@ -102,7 +82,7 @@ def _write(model: Model, typed: Explain, page: Path, command: str, results: Sequ
     written = write_pictures(page.with_suffix(""), shown)
     if typed.json:
         each = zip(results, written, strict=True)
-        print_json([explained_json(_answer(said, one), one, page, files) for (said, one), files in each])
+        print_json([explained_json(answer_of(said, one), one, page, files) for (said, one), files in each])
         return
     _tell(model, typed, results)
     if model.about:
@@ -110,16 +90,6 @@ def _write(model: Model, typed: Explain, page: Path, command: str, results: Sequ
     say("")
     say(f"the page      {page}")
     say(f"the pictures  {page.with_suffix('')}")
-
-
-def _answer(said: ClassPrediction | FeaturePrediction | TextPrediction, one: ExplainedPicture) -> dict[str, Any]:
-    """What the model says and what is true, under the names that JSON has for it."""
-    if isinstance(said, FeaturePrediction):
-        label = {"label": one.top[0][0], "probability": one.top[0][1], "true_label": one.true_label} if one.top else {}
-        return {**label, "features": said.features.tolist()}
-    if isinstance(said, TextPrediction):
-        return {"text": said.text, "probability": said.probability, "true_text": one.true_label}
-    return {"label": said.label, "probability": said.probability, "true_label": one.true_label}
 
 
 def _tell(model: Model, typed: Explain, results: Sequence[Result]) -> None:

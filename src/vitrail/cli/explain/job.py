@@ -1,0 +1,245 @@
+"""`vitrail explain RUN FOLDER --out maps.jsonl`: many images, a line of JSON for each, and pictures without a page.
+
+    maps.jsonl       what `--json` has of an image, in order; of one that cannot be read `file` and `problem`, of one
+                     that is taken for what it would be held against `file` and `left_out`
+    maps/000012/     sheets and maps of the 13th range, which the lines name
+
+Neither has times in it, so that the bytes are the same whoever computes them: this process or workers of Ray. Killed at
+any point, the same command goes on. Sets, masks and pages are not offered: a page is for images that somebody looks at.
+"""
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.cli.args import Explain
+from vitrail.cli.explain.asked import Asked
+from vitrail.cli.explain.maps import BATCH, NOTHING_AGAINST, at_a_time, choose_precision, explain
+from vitrail.cli.explain.page import Files, as_png, check_writable, drawn_files, explained_json
+from vitrail.cli.explain.pictures import Lenders, is_a_set, lending, read_lenders, some_files
+from vitrail.cli.explain.prepare import answer_of, borrows, prepared, tell_lent
+from vitrail.cli.jobs import cluster_of, opening_of, shown_progress
+from vitrail.cli.output import print_json, say
+from vitrail.cli.sources import Shown, leave_out, load_on
+from vitrail.data.decode import open_picture
+from vitrail.data.images import FileImages
+from vitrail.data.vocabulary import Vocabulary
+from vitrail.errors import DataError, UsageError, counted
+from vitrail.io import free_name, to_json, whole, write_file
+from vitrail.jobs.lines import Lines, read_lines
+from vitrail.jobs.opening import Opening, identity_of
+from vitrail.jobs.parts import alone, begun, choices, complete, folder_of, here, noted, writing
+from vitrail.jobs.ranges import Compute, Range, split_up
+from vitrail.model import Model
+from vitrail.pages.views import ExplainedPicture, ExplanationPage
+
+ROWS = 16  # images of a range
+ENDING = ".jsonl"
+ASKED = (
+    "method",
+    "layer",
+    "head",
+    "compare",
+    "methods",
+    "target",
+    "similar_to",
+    "rather_than",
+    "no_trust",
+    "background",
+    "precision",
+)
+
+
+def run_job(typed: Explain) -> int:
+    """Explain every image, and say where the lines and the pictures are."""
+    assert typed.out is not None
+    out = typed.out
+    _check(typed, out)
+    cluster = cluster_of(typed, typed.threads)
+    files = some_files(typed.images, typed.count)
+    images = FileImages(files)
+    threads = (
+        typed.threads or noted(out, "torch_threads") or (None if cluster is None else 1)
+    )  # they change the last bits
+    loaded = load_on(typed.run, typed.device, threads, BATCH, typed, typed.images)
+    typed = _for_workers(typed, noted(out, "asked") or {}, loaded, files)
+    model, asked, answering = prepared(loaded, typed)
+    lent: list[str] = []
+    if asked is not None and borrows(model, asked):
+        if not model.borrows_background:
+            lent = [str(file) for file in lending(files, at_a_time(model, len(asked.methods)))]
+        tell_lent(model, typed, bool(lent))
+    threads = torch.get_num_threads()
+    job = {
+        "verb": "explain",
+        **identity_of(loaded),
+        "asked": {name: _plain(getattr(typed, name)) for name in ASKED},
+        "images": images.digest().hex(),
+        "count": len(images),
+        **choices(ROWS, model.device, threads),
+        "torch_threads": threads,
+        "batch": BATCH if asked is None else at_a_time(model, len(asked.methods)),
+    }
+    ranges = split_up([images], ROWS)
+    with writing(out), alone(out):
+        parts = begun(out, Lines(), job)
+        to = out.with_suffix("").absolute()
+        work = partial(lines_of, model, typed, asked, answering, _lenders(model, lent), to)
+        carry = here(work, parts)
+        if cluster is not None:
+            cluster = dataclasses.replace(cluster, threads=threads)
+            opening = opening_of(typed.run, typed, loaded)
+            carry = cluster.carry(Explaining(opening, typed, tuple(lent), to), parts, model.device)
+        with shown_progress() as progress:
+            complete(parts, ranges, carry, progress)
+        count, problems = 0, list[DataError]()
+        with whole(out) as beside, open(beside, "wb") as handle:
+            for each in ranges:
+                for line in read_lines(parts.file(each.number)):
+                    handle.write(to_json(line, indent=None).encode("utf-8", "surrogateescape"))
+                    count += "heats" in line
+                    if "problem" in line:
+                        problems.append(DataError(f"{line['file']}: {line['problem']}", "other images"))
+        parts.remove()
+    if typed.json:
+        print_json([json.loads(line) for line in out.read_text("utf-8", "surrogateescape").split("\n")[:-1]])
+    else:
+        say(f"{counted(count, 'explanation')} in {out}")
+        say(f"the pictures  {out.with_suffix('')}")
+    leave_out(problems, f" ({counted(count, 'other image')} explained)")
+    return 0
+
+
+def _check(typed: Explain, out: Path) -> None:
+    """Refuse what pages have alone, and to write over anything.
+
+    Raises:
+        UsageError: Names it.
+    """
+    check_writable(out)
+    first = typed.images[0]
+    if is_a_set(typed.run, first):
+        problem = f"{out.name} is for image files and folders of them, and {first} is a set"
+        raise UsageError(problem, "--out explanation.html")
+    if typed.masks is not None:
+        raise UsageError(f"--masks is for pages, and {out.name} is none", "--out explanation.html")
+    for place in (out, out.with_suffix("")):
+        if place.exists() and not folder_of(out).exists():
+            free = free_name(out, lambda name: name.exists() or name.with_suffix("").exists())
+            raise UsageError(f"{place} exists", shlex.join(["--out", str(free)]))
+
+
+def _for_workers(typed: Explain, before: dict[str, Any], model: Model, files: Sequence[Path]) -> Explain:
+    """What was typed, with paths that are found from any folder, and with the precision that was chosen once."""
+
+    def absolute(path: Path | None) -> Path | None:
+        return None if path is None else path.expanduser().absolute()
+
+    background, similar = absolute(typed.background), absolute(typed.similar_to)
+    precision = typed.precision
+    if precision == "auto" and not typed.no_trust and not isinstance(model.output, Vocabulary):
+        precision = before.get("precision") or choose_precision(model, _first(files), "auto")
+    return dataclasses.replace(typed, background=background, similar_to=similar, precision=precision)
+
+
+def _first(files: Sequence[Path]) -> Any:
+    """The first image that can be read.
+
+    Raises:
+        DataError: There is none.
+    """
+    problem = None
+    for file in files:
+        try:
+            return open_picture(file)
+        except DataError as error:
+            problem = problem or error
+    assert problem is not None
+    raise problem
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _lenders(model: Model, lent: Sequence[str]) -> Lenders | None:
+    return read_lenders(model, [(name, partial(open_picture, Path(name))) for name in lent]) if lent else None
+
+
+# ---- the work
+
+
+@dataclass(frozen=True)
+class Explaining:
+    """What a worker does.
+
+    Args:
+        opening: What it loads the model by.
+        typed: What was asked for.
+        lent: The images that lend patches to the test of maps, where nothing else does.
+        folder: Where pictures go.
+        kind: How parts lie on disk.
+    """
+
+    opening: Opening
+    typed: Explain
+    lent: tuple[str, ...]
+    folder: Path
+    kind: Lines = field(default_factory=Lines)
+
+    def open(self) -> Compute:
+        """Load the model."""
+        model, asked, answering = prepared(self.opening.load(), self.typed)
+        return partial(lines_of, model, self.typed, asked, answering, _lenders(model, self.lent), self.folder)
+
+
+def lines_of(
+    model: Model,
+    typed: Explain,
+    asked: Asked | None,
+    answering: Model | None,
+    lenders: Lenders | None,
+    folder: Path,
+    ranges: Sequence[Range],
+) -> Iterator[list[dict[str, Any]]]:
+    """A line for each image of each range, in turn, when its pictures are written."""
+    for each in ranges:
+        assert isinstance(each.images, FileImages)
+        names = [str(each.images.paths[row]) for row in each.ids.tolist()]
+        shown, problems = [], dict[str, str]()
+        for name in names:
+            try:
+                shown.append(Shown(name, open_picture(Path(name)), None))
+            except DataError as error:
+                problems[name] = error.problem.removeprefix(f"{name}: ")
+        results = explain(model, shown, asked, lenders, answering, aloud=False) if shown else ()
+        found = {one.name: (said, one) for said, one in results}
+        lines = []
+        for number, name in enumerate(names, start=each.first + 1):
+            if name not in found:
+                against = {"left_out": f"the model takes it for '{typed.rather_than}', {NOTHING_AGAINST}"}
+                lines.append({"file": name, **({"problem": problems[name]} if name in problems else against)})
+                continue
+            said, one = found[name]
+            told = explained_json(answer_of(said, one), one, folder, _written(typed, folder, each.number, number, one))
+            del told["page"]
+            for heat in told["heats"]:
+                del heat["seconds"]  # which differ from one time to the next
+            lines.append(told)
+        yield lines
+
+
+def _written(typed: Explain, folder: Path, number: int, place: int, one: ExplainedPicture) -> Files:
+    """Write the sheet and the maps of an image; their names beside the lines."""
+    names, page = list[str](), ExplanationPage("", typed.run, "", [one], one_scale=typed.compare)
+    for name, drawn in drawn_files(place, one, page):
+        names.append(f"{folder.name}/{number:06d}/{name}")
+        write_file(folder.parent / names[-1], as_png(drawn))
+    return Files(names[0], names[1:])
