@@ -363,7 +363,8 @@ def counted(losses: Tensor, batch: int = 128) -> float:
     for part in losses.split(batch):
         right = (-part).exp().clamp(1e-7, 1 - 1e-7)
         logits = torch.stack([right.log(), (1 - right).log()], dim=1)
-        metrics.count(logits, torch.zeros(len(part), dtype=torch.long), torch.arange(start, start + len(part)))
+        labels, ids = torch.zeros(len(part), dtype=torch.long), torch.arange(start, start + len(part)).numpy()
+        metrics.update(metrics.read(logits, labels, ids))
         start += len(part)
     return metrics.result(str).loss
 

@@ -86,9 +86,12 @@ class Errors(Metrics):
     output: Number
     found: list[tuple[int, float, float]] = field(default_factory=list)
 
-    def update(self, network: nn.Module, batch: Batch) -> None:
+    def answers(self, network: nn.Module, batch: Batch) -> dict[str, Any]:
         values = network(batch.inputs)[:, 0]
-        self.found += zip(batch.ids.tolist(), batch.labels.tolist(), values.tolist(), strict=True)
+        return {"found": list(zip(batch.ids.tolist(), batch.labels.tolist(), values.tolist(), strict=True))}
+
+    def update(self, answers: Mapping[str, Any]) -> None:
+        self.found += answers["found"]
 
     def result(self, name: Callable[[int], str]) -> Result:
         errors = np.array([answer - truth for _, truth, answer in self.found])

@@ -492,7 +492,7 @@ def test_the_founding_document_takes_a_step(kind: Kind, token: bool) -> None:
         def __len__(self) -> int:
             return 2
 
-        def batches(self, epoch: int, batch_size: int, start: int = 0, part_size: int | None = None):
+        def batches(self, *wanted: object):
             yield some
 
     objective = distillation(lambda asked: teacher.answer(asked.inputs, student_sees), kind, 3.0, 0.5, token)

@@ -50,7 +50,7 @@ def counted(logits: Tensor, labels: Tensor, batch: int) -> Result:
     rows = torch.arange(len(labels), dtype=torch.float32)[:, None, None, None]
     for first in range(0, len(labels), batch):
         part = slice(first, first + batch)
-        metrics.update(Stored(logits), batch_of_images(rows[part], labels[part], first))
+        metrics.update(metrics.answers(Stored(logits), batch_of_images(rows[part], labels[part], first)))
     return metrics.result(str)
 
 

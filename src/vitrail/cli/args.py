@@ -45,6 +45,11 @@ DRY = (
     "data is read, and a few steps are timed."
 )
 
+DEVICES = (
+    "Processes of this machine that train together, each on a GPU of its own, or on processor cores where there are "
+    "none; on more machines, start the same command by torchrun. The result is that of one process, up to rounding."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Told, TrainOptions):
@@ -56,6 +61,7 @@ class Train(Told, TrainOptions):
     data: str = positional(overview(), "")
     class_names: Path | None = hidden("the data, which names its classes")
     out: Path | None = option("The run folder; a new one below runs/ when left out.")
+    devices: int | None = option(DEVICES)
     dry_run: bool = option(DRY, False)
     json: bool = option("Print the result as one JSON object.", False)
 
@@ -96,6 +102,7 @@ class Distill(Told, DistillOptions):
     verdicts: int | None = hidden("vitrail train --init")
     keep: Literal["auto"] = hidden("--patience, which keeps the best", "auto")
     out: Path | None = option("The run folder; a new one below runs/ when left out.")
+    devices: int | None = option(DEVICES)
     dry_run: bool = option(DRY, False)
     json: bool = option("Print the result as one JSON object.", False)
 

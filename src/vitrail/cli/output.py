@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def console(to_stderr: bool = False) -> "Console":
-    """Where sentences for people go; wraps lines on a terminal only."""
+def console(to_stderr: bool = False, silent: bool = False) -> "Console":
+    """Where sentences for people go, or none of them; wraps lines on a terminal only."""
     from rich.console import Console
 
     stream = sys.stderr if to_stderr else sys.stdout
-    return Console(stderr=to_stderr, highlight=False, markup=False, emoji=False, soft_wrap=not stream.isatty())
+    wrap = not stream.isatty()
+    return Console(stderr=to_stderr, quiet=silent, highlight=False, markup=False, emoji=False, soft_wrap=wrap)
 
 
 def one_line(text: str) -> str:

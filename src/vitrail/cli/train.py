@@ -1,5 +1,6 @@
 """`vitrail train DATA` and `vitrail distill DATA --teacher T`: from data to a run folder, and how that is shown."""
 
+import os
 import shlex
 import time
 from dataclasses import fields, replace
@@ -10,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from vitrail.cli.args import Distill, Train
+from vitrail.cli.launch import is_launched, launch
 from vitrail.cli.output import console, duration, one_line, print_json, print_table, say
 from vitrail.errors import counted
 from vitrail.tasks import Metric
@@ -30,8 +32,11 @@ WIDTHS = {"train loss": 10, "{scored}: loss": 16, "{metric}": 11, RATE: 10, "wai
 
 
 def run(typed: Train | Distill, command: str) -> int:
-    """Train, and print how well it went and where the result is."""
-    screen = console(to_stderr=typed.json)
+    """Train, and print how well it went and where the result is; the first process does, where many train together."""
+    if typed.devices is not None and not typed.dry_run and not is_launched(typed.devices):
+        return launch(typed.devices, typed.device, command)
+    first = int(os.environ.get("RANK", "0")) == 0
+    screen = console(to_stderr=typed.json, silent=not first)
     progress = TrainingProgress(screen)
     if typed.dry_run:
         return _dry_run(typed, progress)
@@ -48,6 +53,8 @@ def run(typed: Train | Distill, command: str) -> int:
                     finished = distill(typed.data, typed.teacher, typed.out, options, progress, command, **said)
                 else:
                     finished = train(typed.data, typed.out, _options(typed, TrainOptions), progress, command, **said)
+    if not first:
+        return 0
     evaluated = finished.evaluated
     if typed.json:
         result = {"seconds": finished.seconds, "weights": finished.weights}

@@ -16,7 +16,7 @@ from torch import Tensor
 from vitrail.data.augmentation import Augmentation, apply, draw, mix
 from vitrail.data.columns import Codec, Column
 from vitrail.data.loader import Loaded, Loader, PartLoader
-from vitrail.data.plan import Slots, plan
+from vitrail.data.plan import WHOLE, Share, Slots, plan
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import Vocabulary
 
@@ -38,6 +38,8 @@ class Batch:
         epoch: Counted from 0.
         number: Which batch (or micro-batch) of its epoch, from 0.
         unreadable: How many samples were left out because they could not be read.
+        spare: Whether it holds one sample that does not count: of a process whose share of a batch has none, and which
+            exchanges gradients with the others all the same.
     """
 
     inputs: Float[Tensor, "b c h w"] | Int[Tensor, "b s"]
@@ -47,6 +49,7 @@ class Batch:
     epoch: int
     number: int
     unreadable: int = 0
+    spare: bool = False
 
     def __len__(self) -> int:
         """How many samples it holds."""
@@ -90,7 +93,9 @@ class Batches:
         """Some of the samples, which are not read again."""
         return replace(self, loader=PartLoader(self.loader, ids), column=self.column.select(ids))
 
-    def batches(self, epoch: int, batch_size: int, start: int = 0, part_size: int | None = None) -> Iterator[Batch]:
+    def batches(
+        self, epoch: int, batch_size: int, start: int = 0, part_size: int | None = None, share: Share = WHOLE
+    ) -> Iterator[Batch]:
         """The batches of one epoch, from batch `start` on; the last one may be smaller.
 
         Args:
@@ -99,31 +104,52 @@ class Batches:
             start: The first batch that is wanted.
             part_size: Each batch comes in micro-batches of at most so many samples, and `start` and `Batch.number`
                 count these; None for whole batches.
+            share: What is wanted of each of them, where several processes compute a batch together. Where that is
+                nothing, or nothing that can be read, it is a `spare`; alone, an empty batch.
         """
         a = self.augmentation
         mixes = bool(a.mixup or a.cutmix)
         slots = plan(self.seed, epoch, len(self), mixup=a.mixup, cutmix=a.cutmix)
-        places = places_of(len(slots), batch_size, part_size or batch_size)[start:]
+        whole = places_of(len(slots), batch_size, part_size or batch_size)[start:]
+        wanted = [share.part(place) for place in whole]
+        places = [
+            mine if mine.start < mine.stop else slice(place.start, place.start + 1)
+            for place, mine in zip(whole, wanted, strict=True)
+        ]
         rows = [slots.ids[place] for place in places]
         if mixes:
             rows = [np.unique(np.concatenate([slots.ids[place], slots.partners[place]])) for place in places]
         fetched = self.loader.fetch(rows, epoch)
-        for number, (place, ids, got) in enumerate(zip(places, rows, fetched, strict=True), start=start):
-            yield self._batch(slots[place], ids, got, mixes, epoch, number)
+        numbers = range(start, start + len(places))
+        for number, place, mine, ids, got in zip(numbers, places, wanted, rows, fetched, strict=True):
+            batch, readable = self._batch(slots[place], ids, got, mixes, epoch, number)
+            yield self._on_device(batch, readable, share, counts=mine == place)
 
-    def in_order(self, batch_size: int) -> Iterator[Batch]:
-        """Every sample once, in order, unchanged, as it is in epoch 0: for an evaluation."""
+    def in_order(self, batch_size: int, share: Share = WHOLE) -> Iterator[Batch]:
+        """Every sample once, in order, unchanged, as it is in epoch 0: for an evaluation.
+
+        Args:
+            batch_size: Samples in a batch; the last one may be smaller.
+            share: Of the batches, where several processes answer: each takes whole ones in turn, so that what is
+                computed is what one process computes.
+        """
         everyone = np.arange(len(self), dtype=np.int64)
-        rows = [everyone[first : first + batch_size] for first in range(0, len(everyone), batch_size)]
-        for number, (ids, got) in enumerate(zip(rows, self.loader.fetch(rows, 0), strict=True)):
+        numbers = range(-(-len(everyone) // batch_size))[share.index :: share.of]
+        rows = [everyone[number * batch_size : (number + 1) * batch_size] for number in numbers]
+        for number, ids, got in zip(numbers, rows, self.loader.fetch(rows, 0), strict=True):
             inputs = got.pixels.to(self.device)
             if isinstance(self.input, Preprocessing):
                 inputs = self.input.normalise(inputs)
             labels = self.codec.targets(self.column.take(ids, 0))
             yield self._on_device(Batch(inputs, labels, labels, ids, 0, number), got.readable)
 
-    def _batch(self, slots: Slots, ids: NDArray[np.int64], got: Loaded, mixes: bool, epoch: int, number: int) -> Batch:
-        """One batch, from the inputs with `ids`; where samples are mixed these are of both partners."""
+    def _batch(
+        self, slots: Slots, ids: NDArray[np.int64], got: Loaded, mixes: bool, epoch: int, number: int
+    ) -> tuple[Batch, Bool[Tensor, " b"]]:
+        """One batch, from the inputs with `ids`, and what of it could be read.
+
+        Where samples are mixed the inputs are of both partners.
+        """
         a, readable = self.augmentation, got.readable
         inputs = got.pixels.to(self.device, non_blocking=True)
         labels = self.codec.targets(self.column.take(slots.ids, epoch))
@@ -141,15 +167,27 @@ class Batches:
         targets = labels
         if self.blend is not None:
             targets = self.blend(labels, partners, weights, a.label_smoothing, self.codec.outputs)
-        return self._on_device(Batch(inputs, targets, labels, slots.ids, epoch, number), readable)
+        return Batch(inputs, targets, labels, slots.ids, epoch, number), readable
 
-    def _on_device(self, batch: Batch, readable: Bool[Tensor, " b"]) -> Batch:
-        """What could be read of a batch, on its device."""
-        left_out = int((~readable).sum())
-        if left_out:
-            kept = {"targets": batch.targets[readable], "labels": batch.labels[readable]}
-            inputs, ids = batch.inputs[readable.to(batch.inputs.device)], batch.ids[readable.numpy()]
-            batch = replace(batch, inputs=inputs, ids=ids, unreadable=left_out, **kept)
+    def _on_device(
+        self, batch: Batch, readable: Bool[Tensor, " b"], share: Share = WHOLE, counts: bool = True
+    ) -> Batch:
+        """What could be read of a batch, on its device.
+
+        Args:
+            batch: All of it.
+            readable: What could be read.
+            share: Of the process.
+            counts: False where its share is empty, and the batch holds a sample of another process.
+        """
+        left_out, kept = int((~readable).sum()), readable
+        spare = share.of > 1 and (not counts or left_out == len(batch))
+        if spare:
+            left_out, kept = left_out if counts else 0, torch.arange(len(batch)) == 0
+        if left_out or spare:
+            those = {"targets": batch.targets[kept], "labels": batch.labels[kept]}
+            inputs, ids = batch.inputs[kept.to(batch.inputs.device)], batch.ids[kept.numpy()]
+            batch = replace(batch, inputs=inputs, ids=ids, unreadable=left_out, spare=spare, **those)
         return replace(batch, targets=batch.targets.to(self.device), labels=batch.labels.to(self.device))
 
 

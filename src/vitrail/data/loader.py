@@ -10,7 +10,7 @@ its extent (height, width) comes with it. `vitrail.data.augmentation` crops it.
 """
 
 import abc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -62,6 +62,10 @@ class Loader(abc.ABC):
     @abc.abstractmethod
     def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
         """Inputs of these ids, by the thread that asks; only what is made anew in every epoch looks at that."""
+
+    def tell_unreadable(self, problems: Mapping[int, str]) -> None:
+        """Take note of ids that another process could not read."""
+        self.unreadable |= problems
 
     def fetch(self, wanted: Iterable[NDArray[np.int64]], epoch: int = 0) -> Iterator[Loaded]:
         """Inputs of each array of ids, in turn."""
@@ -273,6 +277,10 @@ class PartLoader(Loader):
         """Those of its own."""
         found = self.whole.unreadable
         return {place: found[id] for place, id in enumerate(self.ids.tolist()) if id in found}
+
+    def tell_unreadable(self, problems: Mapping[int, str]) -> None:
+        """To the other loader."""
+        self.whole.tell_unreadable({int(self.ids[place]): problem for place, problem in problems.items()})
 
     def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
         """From the other loader."""

@@ -5,6 +5,7 @@ a hash of (seed, epoch, 17). So the count of workers, of processes and of resume
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +66,26 @@ class Slots:
 
     def __getitem__(self, places: slice) -> "Slots":
         return Slots(self.ids[places], self.partners[places], self.weights[places], self.cut[places])
+
+
+class Share(NamedTuple):
+    """Which part of each batch one of several processes computes; what a batch holds does not depend on it.
+
+    Attributes:
+        index: Of the process, from 0.
+        of: How many processes there are.
+    """
+
+    index: int = 0
+    of: int = 1
+
+    def part(self, place: slice) -> slice:
+        """Its part of some places: those of all processes cover each place once, and are alike in length within one."""
+        first, count = place.start, place.stop - place.start
+        return slice(first + self.index * count // self.of, first + (self.index + 1) * count // self.of)
+
+
+WHOLE = Share()
 
 
 def plan(seed: int, epoch: int, count: int, *, mixup: float = 0.0, cutmix: float = 0.0) -> Slots:

@@ -129,16 +129,24 @@ class ClassMetrics(Metrics):
     _loss: float = 0.0
     _rows: list[tuple[NDArray, ...]] = field(default_factory=list)
 
-    def update(self, network: nn.Module, batch: "Batch") -> None:
-        """Count one batch."""
-        self.count(network(batch.inputs).float(), batch.labels, batch.ids)
+    def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
+        """What is counted of the logits."""
+        return self.read(network(batch.inputs).float(), batch.labels, batch.ids)
 
-    def count(self, logits: Float[Tensor, "b v"], labels: Int[Tensor, " b"], ids: NDArray[np.int64]) -> None:
-        """Count the answers to some images."""
+    def read(
+        self, logits: Float[Tensor, "b v"], labels: Int[Tensor, " b"], ids: NDArray[np.int64]
+    ) -> Mapping[str, Any]:
+        """Of some images: the summed loss; class, top class, its probability, and that of the class."""
         logs, labels = logits.detach().to("cpu", torch.float64).log_softmax(dim=1), labels.cpu()
         best, own = logs.max(dim=1), logs.gather(1, labels[:, None])[:, 0]
-        self._loss -= float(own.sum())
-        self._rows.append((ids, labels.numpy(), best.indices.numpy(), best.values.exp().numpy(), own.exp().numpy()))
+        columns = torch.from_numpy(ids), labels, best.indices, best.values.exp(), own.exp()
+        return {"loss": -float(own.sum()), "columns": [column.tolist() for column in columns]}
+
+    def update(self, answers: Mapping[str, Any]) -> None:
+        """Count some images."""
+        self._loss += answers["loss"]
+        kinds = (np.int64,) * 3 + (np.float64,) * 2
+        self._rows.append(tuple(np.array(one, kind) for one, kind in zip(answers["columns"], kinds, strict=True)))
 
     def result(self, name: Callable[[int], str]) -> Result:
         """Accuracy, a row for each class, the confusion, and the images to look at."""

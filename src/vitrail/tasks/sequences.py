@@ -142,6 +142,17 @@ class Written:
         """Whether every token is right."""
         return self.wanted == self.answer.text
 
+    def to_json(self) -> list[Any]:
+        """All of it, as JSON holds it."""
+        found = self.answer
+        return [self.id, self.wanted, self.edits, found.text, found.probability, list(found.ids), found.ended]
+
+    @classmethod
+    def from_json(cls, values: Sequence[Any]) -> "Written":
+        """The way back."""
+        index, wanted, wrong, text, probability, ids, ended = values
+        return cls(index, wanted, TextPrediction("", text, probability, tuple(ids), ended), wrong)
+
     def to_dict(self, source: str) -> dict[str, Any]:
         """Plain values; `source` is what the sample is called."""
         found = self.answer
@@ -164,17 +175,24 @@ class SequenceMetrics(Metrics):
     tokens: int = 0
     written: list[Written] = field(default_factory=list)
 
-    def update(self, network: nn.Module, batch: "Batch") -> None:
-        """Count one batch."""
+    def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
+        """The loss by teacher forcing, and what is written."""
         loss, count, _ = teacher_forcing()(network, batch)
-        self.loss, self.asked = self.loss + float(loss), self.asked + count
-        self.tokens += int((batch.targets != PADDING).sum()) - 2 * len(batch)
+        tokens, written = int((batch.targets != PADDING).sum()) - 2 * len(batch), list[Written]()
         found = write(network, self.vocabulary, batch.inputs, [""] * len(batch), self.search)
         split = self.vocabulary.split
         for index, one, row in zip(batch.ids.tolist(), found, batch.targets[:, 1:].tolist(), strict=True):
             wanted = self.vocabulary.decode(row)
             wrong = 0 if one.text == wanted else edits(split(one.text) if one.text else [], split(wanted))
-            self.written.append(Written(index, wanted, one, wrong))
+            written.append(Written(index, wanted, one, wrong))
+        rows = [one.to_json() for one in written]
+        return {"loss": float(loss), "asked": count, "tokens": tokens, "written": rows}
+
+    def update(self, answers: Mapping[str, Any]) -> None:
+        """Count one batch."""
+        self.loss, self.asked = self.loss + answers["loss"], self.asked + answers["asked"]
+        self.tokens += answers["tokens"]
+        self.written += map(Written.from_json, answers["written"])
 
     def result(self, name: Callable[[int], str]) -> Result:
         """The fraction of texts that are exactly right, the token error rate, both by length."""

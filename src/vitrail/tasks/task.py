@@ -7,7 +7,7 @@ row in `vitrail.tasks.TASKS`. A task is given network, input and output, never a
     codec       from the column of the training split to classes, a vocabulary, numbers: what is stored with the model
     network     what the data decides of the network's configuration
     objective   (network, batch) -> summed loss, count, measures: see `Objective` below
-    metrics     counts batch by batch, and ends in a `Result`
+    metrics     asks batch by batch, counts what was answered, and ends in a `Result`
     predict     from inputs to answers
 """
 
@@ -181,11 +181,22 @@ class Result:
 
 
 class Metrics(ABC):
-    """Counts an evaluation batch by batch; in whole numbers and float64, each sample exactly once."""
+    """Counts an evaluation batch by batch; in whole numbers and float64, each sample exactly once.
+
+    Several processes may ask, each about some of the batches; each then counts the answers to all, in their order.
+    """
 
     @abstractmethod
-    def update(self, network: nn.Module, batch: "Batch") -> None:
-        """Ask the network, which is in eval mode, about a batch that is not augmented, and count."""
+    def answers(self, network: nn.Module, batch: "Batch") -> Mapping[str, Any]:
+        """Ask the network, which is in eval mode, about a batch that is not augmented.
+
+        Returns:
+            All that is counted of it, as JSON holds it: numbers, texts, lists and mappings by text.
+        """
+
+    @abstractmethod
+    def update(self, answers: Mapping[str, Any]) -> None:
+        """Count the answers to one batch."""
 
     @abstractmethod
     def result(self, name: Callable[[int], str]) -> Result:

@@ -63,7 +63,10 @@ READER = (
 CODEC = "a Codec with outputs, match, targets, describe and to_dict, which task.codec_from_dict makes again"
 NETWORK = "network(inputs) -> a row of logits for each sample, as many as the codec has outputs"
 OBJECTIVE = "objective(network, batch) -> (summed loss as a tensor (), count as an int, {name: sum as a tensor ()})"
-METRICS = "update(network, batch), then result(name) -> Result with the task's metric, a value and a loss"
+METRICS = (
+    "answers(network, batch) -> values by name, as JSON has them; update(answers); then result(name) -> Result with "
+    "the task's metric, a value and a loss"
+)
 PREDICT = "task.predict(network, output, inputs, names, search, facts) -> a vitrail.tasks.Prediction for each input"
 TASK = "as the docstrings of vitrail.tasks.Task say"
 
@@ -276,7 +279,9 @@ def _check_metrics(model: Model, batch: Batch) -> None:
     task = model.task
     metrics = task.metrics(model.input, model.output)
     with evaluating(model.network), torch.no_grad():
-        metrics.update(model.network, batch)
+        answers = metrics.answers(model.network, batch)
+    demand(isinstance(answers, Mapping), f"answers() gave {type(answers).__name__}, and no values by name")
+    metrics.update(json.loads(json.dumps(answers)))  # as another process may send them
     result = metrics.result(str)
     demand(isinstance(result, Result), f"result() gave {type(result).__name__}, and no Result")
     demand(result.metric == task.metric, f"result() is of the metric {result.metric.key}, not {task.metric.key}")

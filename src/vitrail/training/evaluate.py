@@ -26,6 +26,7 @@ from vitrail.tasks import Result, Task, check_column
 from vitrail.tasks.task import unit_of
 from vitrail.text import percent
 from vitrail.training.contracts import read_own
+from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.halves import CALIBRATE, HALVES, Halves, chosen_words, half_of, own_split
 from vitrail.training.run import RunFolder
 from vitrail.training.settings import read_yaml, settings_from_dict
@@ -125,7 +126,11 @@ def own_reader(run: str | Path | None) -> str:
 
 
 def evaluate_split(
-    model: Model, split: Split, batches: Batches | None = None, progress: Callable[[int], None] = lambda done: None
+    model: Model,
+    split: Split,
+    batches: Batches | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+    processes: Group = ALONE,
 ) -> Result:
     """Evaluate a model on samples whose column is matched to its codec.
 
@@ -134,6 +139,7 @@ def evaluate_split(
         split: The samples.
         batches: The same, opened; they are opened here when None.
         progress: Called with the number of samples done.
+        processes: Those that evaluate together, with the same model; each has the result.
 
     Raises:
         DataError: If no sample at all can be read.
@@ -141,13 +147,18 @@ def evaluate_split(
     samples = split.samples
     data = batches_of(model, samples) if batches is None else batches
     metrics = model.task.metrics(model.input, model.output)
-    read = 0
+    read, together = False, BATCH * processes.world
     with evaluating(model.network), torch.no_grad():
-        for batch in data.in_order(BATCH):
-            if len(batch):
-                metrics.update(model.network, batch)
-            read += len(batch)
-            progress(min((batch.number + 1) * BATCH, len(data)))
+        mine = data.in_order(BATCH, processes.share)
+        for done in range(0, len(data), together):  # each process answers one batch, or has none left
+            batch = next(mine, None)
+            answers = metrics.answers(model.network, batch) if batch is not None and len(batch) else None
+            for each in processes.gathered(answers):
+                if each is not None:
+                    metrics.update(each)
+                    read = True
+            progress(min(done + together, len(data)))
+    share_unreadable(data, processes)
     if not read:
         first = next(iter(data.loader.unreadable.values()), "it is empty")
         raise DataError(f"none of the {len(data)} samples of the {split.split} split can be read: {first}", "others")
@@ -158,8 +169,14 @@ def evaluate_split(
         split=split.split,
         unit=unit_of(model.input),
         unknown=unknown,
-        unreadable=tuple(data.loader.unreadable.values()),
+        unreadable=tuple(problem for _, problem in sorted(data.unreadable.items())),
     )
+
+
+def share_unreadable(data: Batches, processes: Group) -> None:
+    """Let each process know of all samples that any could not read so far."""
+    for found in processes.gathered(list(data.unreadable.items())):
+        data.loader.tell_unreadable({int(index): problem for index, problem in found})
 
 
 def batches_of(model: Model, samples: Samples, workers: int | None = None) -> Batches:

@@ -18,7 +18,8 @@ from vitrail.training.best import keep_if_best, load_best, spent, tidy
 from vitrail.training.budget import Budget
 from vitrail.training.checkpoint import copied, load_state, save_state, states
 from vitrail.training.contracts import guarded
-from vitrail.training.evaluate import evaluate_split, judged_by
+from vitrail.training.distributed.follow import Lead
+from vitrail.training.evaluate import judged_by
 from vitrail.training.events import (
     EpochScored,
     Finished,
@@ -63,6 +64,7 @@ class Job:
         began: When it was asked for, on `time.perf_counter`.
         spent: Seconds that the run took before, where it goes on.
         verdicts: Images whose explanations are tested at the end; None leaves it to the time that it takes.
+        lead: Of the processes that train together.
     """
 
     folder: RunFolder
@@ -73,6 +75,7 @@ class Job:
     began: float
     spent: float = 0.0
     verdicts: int | None = None
+    lead: Lead = Lead()  # noqa: RUF009  # a frozen value
     saver: Saver = field(default_factory=Saver)
     saved: float = field(default_factory=time.perf_counter)
     warned: bool = False
@@ -104,12 +107,14 @@ class Job:
             self.folder.cut_metrics(0)
             self._write_beginning(schedule)
         point_latest(self.folder.path)
+        self.lead.begin(self.folder, state, self.again)
         if settings.fits_head:  # the head is fitted, and nothing else moves
             return self._finish(state)
         self._announce(state, schedule)
         with stop_signals() as asked:
             how = settings.optimization, settings.execution
-            loop = train_loop(state, prepared.data, prepared.objective, *how, schedule)
+            loop = train_loop(state, prepared.data, prepared.objective, *how, schedule, self.lead.group)
+            loop = self.lead.steps(loop, state, schedule, prepared.data, asked)
             try:
                 with guarded(settings.own, RunError), self.saver:
                     if not self._spent(schedule):
@@ -267,7 +272,7 @@ class Job:
     def _score(self, done: EpochDone, state: State, seconds: float, waiting: float, images: int) -> dict[str, Any]:
         prepared, task = self.prepared, self.prepared.model.task
         model = replace(prepared.model, network=state.best_network)
-        result = evaluate_split(model, *prepared.scored)
+        result = self.lead.evaluate(model, *prepared.scored)
         return {
             "kind": "epoch",
             "epoch": done.epoch + 1,
@@ -345,7 +350,7 @@ class Job:
         # the model is saved: an evaluation that fails loses no training
         workers = prepared.settings.execution.workers
         split, batches = judged_by(prepared.dataset, model, prepared.validation, workers, prepared.halves)
-        results = kept.judged(model, split, batches, self._say)
+        results = kept.judged(model, split, batches, self._say, self.lead.evaluate)
         result = marked(next(iter(results.values())), kept.halves)
         self._name_unreadable(batches)
         seconds, weights = time.perf_counter() - self.began, weights_hash(model.network)

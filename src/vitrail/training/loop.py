@@ -6,22 +6,27 @@ learns nothing.
 It knows nothing of labels, teachers, logs or pages; whoever iterates over it evaluates, saves and prints between
 two events. Every step is a pure function of the state before it: order and augmentation come from (seed, epoch, id),
 dropout is seeded by the step. So a loop that starts from a saved state goes on with the same bits.
+
+Where several processes train together each computes its share of every batch; gradients, losses and counts are summed
+over all of them before anything is made of them, so each moves the same weights in the same way.
 """
 
 import math
 import time
-from collections.abc import Iterator, Sequence, Sized
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.plan import uniforms
+from vitrail.data.plan import WHOLE, Share, uniforms
 from vitrail.errors import RunError
 from vitrail.tasks.task import Network, Objective
+from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.execution import compiled
 from vitrail.training.optimizer import Average, make_optimizer
 from vitrail.training.schedule import Schedule
@@ -46,10 +51,13 @@ class TrainingData(Sized, Protocol):
         """Where the batches go."""
         ...
 
-    def batches(self, epoch: int, batch_size: int, start: int = 0, part_size: int | None = None) -> Iterator[Any]:
-        """The batches of an epoch, from batch (or micro-batch) `start` on, as the objective wants them.
+    def batches(
+        self, epoch: int, batch_size: int, start: int = 0, part_size: int | None = None, share: Share = WHOLE
+    ) -> Iterator[Any]:
+        """The share of the batches of an epoch, from batch (or micro-batch) `start` on, as the objective wants them.
 
-        The length of a batch is the number of its samples, its `unreadable` that of those that were left out.
+        The length of a batch is the number of its samples, its `unreadable` that of those that were left out; a `spare`
+        holds samples that do not count.
         """
         ...
 
@@ -187,7 +195,7 @@ class StepDone:
     loss: Tensor  # mean of the step
     gradient_norm: Tensor  # before clipping
     learning_rate: float
-    images: int
+    images: int  # of all processes
     unreadable: int
     seconds: float  # of the whole step
     waiting: float  # of these, for data
@@ -230,6 +238,7 @@ def train_loop(
     choices: Optimization,
     execution: Execution,
     schedule: Schedule | None = None,
+    processes: Group = ALONE,
 ) -> Iterator[StepDone | EpochDone]:
     """Train from `state` to the end of the schedule.
 
@@ -241,6 +250,7 @@ def train_loop(
         execution: Precision and compilation.
         schedule: The rate of each step, and the last one; that of `choices` when None. Between two events it may be
             changed.
+        processes: Those that train together; each runs this loop, from the same state.
 
     Yields:
         `StepDone` after each step and `EpochDone` after each epoch, also one that the schedule cuts short. Between two
@@ -252,22 +262,28 @@ def train_loop(
     parameters = [p for p in state.network.parameters() if p.requires_grad]
     names = [name for name, p in state.network.named_parameters() if p.requires_grad]
     guard = FiniteGuard(names, data.device)
-    network = compiled(state.network, execution)
+    wrapped = processes.wrap(state.network)
+    network, exchange = compiled(wrapped, execution), partial(processes.exchanging, wrapped)
     per_epoch = steps_per_epoch(len(data), choices)
     part = part_size(choices)
     parts = -(-choices.batch_size // part)
     schedule = schedule or Schedule.of(choices, per_epoch)
     while (more := state.step < schedule.end) or state.totals:  # an epoch that was not yet told of
         state.network.train()
-        batches = data.batches(state.epoch, choices.batch_size, state.batch, part) if more else iter(())
+        wanted = state.epoch, choices.batch_size, state.batch, part, processes.share
+        batches = data.batches(*wanted) if more else iter(())
         for group, waited, began in _grouped(batches, parts):
             rate = schedule.rate(state.step)
-            torch.manual_seed(dropout_seed(data.seed, state.step))
+            torch.manual_seed(dropout_seed(data.seed, state.step) + processes.rank)
             for parameter in parameters:
                 parameter.grad = None
-            loss, count = _gradients(network, group, objective, execution, data.device.type, state.totals)
+            sums, count = _gradients(network, group, objective, execution, data.device.type, exchange)
+            seen = (0 if b.spare else len(b) for b in group), (b.unreadable for b in group)
+            count, images, unreadable = processes.counts(count, *map(sum, seen))
+            sums = processes.totals(sums)
+            loss = _added(state.totals, sums, count, images)
             if count:
-                torch._foreach_div_([p.grad for p in parameters if p.grad is not None], float(count))
+                torch._foreach_div_([p.grad for p in parameters if p.grad is not None], count / processes.world)
                 norms = gradient_norms(parameters)
                 skip = guard.judge(state.step, loss, norms)
                 guard.check(state.step)
@@ -275,7 +291,6 @@ def train_loop(
                 _move(state, parameters, skip, rate, choices.clip)
             state.step += 1
             state.batch += len(group)
-            images, unreadable = sum(len(b) for b in group), sum(b.unreadable for b in group)
             seconds = time.perf_counter() - began
             norm = state.gradient_norm
             yield StepDone(state.step, state.epoch, state.batch, loss, norm, rate, images, unreadable, seconds, waited)
@@ -314,29 +329,53 @@ def _gradients(
     objective: Objective,
     execution: Execution,
     device: str,
-    totals: dict[str, Tensor],
-) -> tuple[Tensor, int]:
-    """Summed gradients of all micro-batches of one batch, their mean loss, and the objective's count of them."""
-    losses, counted = [], 0
-    for batch in group:
+    exchange: Callable[[bool], AbstractContextManager[None]],
+) -> tuple[dict[str, Tensor], int]:
+    """Gradients of all micro-batches of one batch; float64 sums of their loss and measures, and the objective's count.
+
+    Behind the last one gradients are exchanged, so that it is computed by every process, if only with a spare sample.
+    """
+    totals, counted = dict[str, Tensor](), 0
+    for number, batch in enumerate(group, start=1):
         if not len(batch):
             continue
         half = torch.autocast(device, torch.bfloat16) if execution.precision == "bf16" else nullcontext()
-        with half:
-            loss, count, measures = objective(network, batch)
-        loss.backward()
-        losses.append(loss.detach())
+        with exchange(number == len(group)):
+            with half:
+                loss, count, measures = objective(network, batch)
+            if batch.spare:
+                loss, count, measures = 0 * loss, 0, {name: 0 * value for name, value in measures.items()}
+            loss.backward()
         counted += count
-        sums = {"loss": loss.detach(), "count": torch.tensor(count), "samples": torch.tensor(len(batch)), **measures}
-        if totals and totals.keys() != sums.keys():
-            changed = ", ".join(sorted(totals.keys() ^ sums.keys()))
-            raise RunError(
-                f"the objective names {changed} in some batches only, and a mean needs all", "the same names in each"
-            )
-        for name, value in sums.items():
+        for name, value in _same_names(totals, {"loss": loss, **measures}).items():
             value = value.detach().to(torch.float32 if device == "mps" else torch.float64)  # MPS has no float64
             totals[name] = totals[name] + value if name in totals else value
-    return (torch.stack(losses).sum() / counted if counted else torch.zeros(())), counted
+    return totals, counted
+
+
+def _same_names(totals: dict[str, Tensor], sums: dict[str, Tensor]) -> dict[str, Tensor]:
+    """These sums, which must be those of the batches before.
+
+    Raises:
+        RunError: They are not.
+    """
+    if totals and totals.keys() != sums.keys():
+        changed = ", ".join(sorted(totals.keys() ^ sums.keys()))
+        raise RunError(
+            f"the objective names {changed} in some batches only, and a mean needs all", "the same names in each"
+        )
+    return sums
+
+
+def _added(totals: dict[str, Tensor], sums: dict[str, Tensor], count: int, samples: int) -> Tensor:
+    """Add a step to the totals of its epoch; gives its mean loss."""
+    if not sums:  # nothing could be read
+        return torch.zeros(())
+    loss = sums["loss"]
+    numbers = {name: torch.tensor(value, dtype=loss.dtype) for name, value in (("count", count), ("samples", samples))}
+    for name, value in _same_names(totals, {**sums, **numbers}).items():
+        totals[name] = totals[name] + value if name in totals else value
+    return (loss / max(1, count)).float()
 
 
 @torch.no_grad()

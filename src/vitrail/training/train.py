@@ -24,6 +24,8 @@ from vitrail.training.asked import Asked, Own, check_own
 from vitrail.training.contracts import check_kinds
 from vitrail.training.distill.request import HANDED, Request
 from vitrail.training.distill.teacher import Teacher, of_model
+from vitrail.training.distributed.follow import Lead, follow
+from vitrail.training.distributed.meeting import together
 from vitrail.training.events import Finished, Listen
 from vitrail.training.job import Job
 from vitrail.training.options import DistillOptions, TrainOptions
@@ -183,8 +185,19 @@ def _whole(asked: Asked) -> Asked:
 
 
 def _run(asked: Asked, out: str | Path | None, listen: Listen, command: str) -> Finished:
+    """One training by all processes that train together; only the first writes, and tells what it does."""
+    with together(asked.options.device) as group:
+        asked = _whole(asked)
+        if group.rank:
+            return follow(group, asked)
+        lead = Lead(group)
+        finished = _led(asked, out, listen, command, lead)
+        lead.end(finished)
+        return finished
+
+
+def _led(asked: Asked, out: str | Path | None, listen: Listen, command: str, lead: Lead) -> Finished:
     """One training, in a new folder or in one that goes on."""
-    asked = _whole(asked)
     data, options = asked.data, asked.options
     path = Path(out) if out is not None else default_folder(data)
     if path.exists():
@@ -200,7 +213,7 @@ def _run(asked: Asked, out: str | Path | None, listen: Listen, command: str) -> 
     with saving(path, command, again), threads_set(prepared.settings.execution.threads):
         folder, _ = open_folder(path, options.resume != "never")
         with locked(folder.path, folder.path / "lock", listen), beginning(folder):
-            job = Job(folder, prepared, listen, command, again, asked.began, verdicts=options.verdicts)
+            job = Job(folder, prepared, listen, command, again, asked.began, verdicts=options.verdicts, lead=lead)
             return job.run(going_on, options.resume == "anyway")
 
 

@@ -56,7 +56,14 @@ class Kept:
     found: dict[str, Any]
     halves: Any
 
-    def judged(self, model: Model, split: Split, batches: Batches, say: Callable[[str], None]) -> dict[str, Result]:
+    def judged(
+        self,
+        model: Model,
+        split: Split,
+        batches: Batches,
+        say: Callable[[str], None],
+        evaluate: Callable[[Model, Split, Batches], Result] = evaluate_split,
+    ) -> dict[str, Result]:
         """What the model is worth, and beside it the network that was not kept, by name; the model's stands first.
 
         Args:
@@ -64,12 +71,13 @@ class Kept:
             split: The samples.
             batches: The same, opened.
             say: Told what tuning added.
+            evaluate: How a model is evaluated.
         """
         kept = self.found.get("kept", TUNED)
-        results = {kept: evaluate_split(model, split, batches)}
+        results = {kept: evaluate(model, split, batches)}
         for name, network in self.networks.items():
             if name != kept:
-                results[name] = evaluate_split(replace(model, network=network), split, batches)
+                results[name] = evaluate(replace(model, network=network), split, batches)
         if len(results) == 2:
             gain = compared(results[PROBE], results[TUNED])
             self.found[TUNED] = {"split": split.split, **gain.to_dict()}

@@ -1,0 +1,73 @@
+"""`--devices N`: the same command, started N times on this machine by torchrun's launcher."""
+
+import logging
+import os
+import shlex
+import sys
+import uuid
+
+from vitrail.errors import INTERRUPTED, UsageError, counted
+
+
+def is_launched(devices: int) -> bool:
+    """Whether this process is one of those that were started.
+
+    Raises:
+        UsageError: It is, of another number of them.
+    """
+    if "RANK" not in os.environ:
+        return False
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world != devices:
+        problem = f"--devices {devices}, and {counted(world, 'process', 'processes')} of this training were started"
+        raise UsageError(problem, "leave --devices out where torchrun starts the processes")
+    return True
+
+
+def launch(devices: int, device: str, command: str) -> int:
+    """Start the processes, and wait for them; they print.
+
+    Args:
+        devices: How many.
+        device: That was asked for.
+        command: What was typed.
+
+    Returns:
+        The exit code of the process that ended first in an error, or 0.
+
+    Raises:
+        UsageError: There are fewer GPUs, or processor cores.
+    """
+    import torch
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    from vitrail.runtime import cores, processors
+
+    gpus = torch.cuda.device_count() if device == "auto" or device.startswith("cuda") else 0
+    there, what = (gpus, "GPU") if gpus else (cores(), "processor core")
+    if not 1 <= devices <= there:
+        raise UsageError(f"--devices {devices}, and this machine has {counted(there, what)}", f"--devices {there}")
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // devices)))
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what torch's sockets say when one of them is gone
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes say what happened
+    how = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=devices,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=0,
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
+    )
+    try:
+        elastic_launch(how, sys.executable)("-m", *shlex.split(command))
+    except ChildFailedError as error:
+        _, failed = error.get_first_failure()
+        return failed.exitcode if failed.exitcode > 0 else 1
+    except SignalException:
+        return INTERRUPTED
+    return 0

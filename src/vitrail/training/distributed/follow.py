@@ -1,0 +1,154 @@
+"""Who leads and who follows: the first process has the run folder and decides; the others do as they are told.
+
+    begin      open the run that the first process has just written, or goes on with
+    step       one more event of the loop, by the schedule that holds now
+    evaluate   the share of an evaluation, by the first process's network
+    end        the model is saved
+
+So that all of them make the same steps nothing needs to be agreed on: a limit on time, patience, a signal and a failed
+write are the first one's affair. An order costs as much as reading a number over the network.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import nn
+
+from vitrail.data.batches import Batches
+from vitrail.data.dataset import Split
+from vitrail.model import Model, load
+from vitrail.runtime import threads_set
+from vitrail.tasks import Result
+from vitrail.training.asked import Asked
+from vitrail.training.checkpoint import load_state
+from vitrail.training.distributed.group import ALONE, Group
+from vitrail.training.evaluate import evaluate_split, judged_by, share_unreadable
+from vitrail.training.events import Finished, StopRequest, stop_signals
+from vitrail.training.halves import marked
+from vitrail.training.loop import EpochDone, State, StepDone, start, train_loop
+from vitrail.training.prepared import Prepared
+from vitrail.training.run import RunFolder
+from vitrail.training.schedule import Schedule
+from vitrail.training.setup import resume_run
+
+Loop = Iterator[StepDone | EpochDone]
+
+
+@dataclass(frozen=True)
+class Lead:
+    """What the first process has the others do; with nobody else there it does the same alone.
+
+    Attributes:
+        group: All processes.
+    """
+
+    group: Group = ALONE
+
+    def begin(self, folder: RunFolder, state: State, again: str) -> None:
+        """Have them open the run, whose settings are written, and wait until they have.
+
+        Args:
+            folder: The run.
+            state: Where it begins, or goes on: as its last saved state is.
+            again: What is typed to go on with it.
+        """
+        self.group.at(state.step, False, again)
+        self.group.tell({"do": "begin", "run": str(folder.path.resolve()), "step": state.step})
+        self.group.meet()
+
+    def steps(self, loop: Loop, state: State, schedule: Schedule, data: Batches, asked: StopRequest) -> Loop:
+        """The events of a loop, which the others make, too; whoever is asked to stop asks all.
+
+        Args:
+            loop: Of this process.
+            state: That it moves on.
+            schedule: As it is before each event.
+            data: That it trains on.
+            asked: Where a stop is noted.
+        """
+        said = None
+        while True:
+            phases = schedule.to_dict()
+            self.group.tell({"do": "step"} if phases == said else {"do": "step", "schedule": phases})
+            said = phases
+            event = _advanced(loop, data, self.group)
+            asked.stop = self.group.at(state.step, asked.stop)
+            if event is None:
+                return
+            yield event
+
+    def evaluate(self, model: Model, split: Split, batches: Batches) -> Result:
+        """Evaluate a model together, on samples that each process can open by the name of their split."""
+        self.group.tell({"do": "evaluate", "split": split.split})
+        self.group.meet()
+        self.group.spread(model.network.state_dict())
+        return evaluate_split(model, split, batches, processes=self.group)
+
+    def end(self, finished: Finished) -> None:
+        """Let them go."""
+        said = {name: getattr(finished, name) for name in ("seconds", "weights", "document")}
+        self.group.tell({"do": "end", "finished": said})
+
+
+def _advanced(loop: Loop, data: Batches, group: Group) -> StepDone | EpochDone | None:
+    event = next(loop, None)
+    if isinstance(event, EpochDone):
+        share_unreadable(data, group)
+    return event
+
+
+def follow(group: Group, asked: Asked) -> Finished:
+    """Do as the first process says, until it has finished.
+
+    Args:
+        group: All processes.
+        asked: What each of them was asked for.
+
+    Returns:
+        What the first process returns: the model as it was saved, and its evaluation.
+    """
+    order = group.told()
+    folder = RunFolder(Path(order["run"]))
+    prepared = resume_run(folder, asked, listen=lambda event: None)
+    settings = prepared.settings
+    with stop_signals() as stop, threads_set(settings.execution.threads):
+        state = start(prepared.network, settings.optimization)
+        if order["step"]:
+            load_state(state, folder.resume)
+        assert state.step == order["step"], "all processes go on from the same state"
+        schedule = Schedule([])
+        how = settings.optimization, settings.execution
+        loop = train_loop(state, prepared.data, prepared.objective, *how, schedule, group)
+        network: nn.Module | None = None
+        opened: dict[str, tuple[Split, Batches]] = {}
+        results: list[Result] = []  # behind the last step; that of the model stands first
+        group.meet()
+        while (order := group.told())["do"] != "end":
+            if order["do"] == "step":
+                results = []
+                if "schedule" in order:
+                    schedule.phases[:] = Schedule.from_dict(order["schedule"]).phases
+                _advanced(loop, prepared.data, group)
+                group.at(state.step, stop.stop)
+                continue
+            name = order["split"]
+            network = copy.deepcopy(state.best_network) if network is None else network
+            model = replace(prepared.model, network=network)
+            if name not in opened:
+                opened[name] = _opened(prepared, model, name)
+            group.meet()
+            group.spread(network.state_dict())
+            results.append(evaluate_split(model, *opened[name], processes=group))
+    model = load(folder.model, task=asked.own.task, network=asked.own.network, parts=asked.own.parts)
+    result = marked(results[0], None if prepared.halves is None else prepared.halves.to_dict())
+    return Finished(folder.path, model, result, recipe=settings.recipe, **order["finished"])
+
+
+def _opened(prepared: Prepared, model: Model, name: str) -> tuple[Split, Batches]:
+    """The samples of a split that is evaluated."""
+    if name == prepared.scored[0].split:
+        return prepared.scored
+    workers = prepared.settings.execution.workers
+    return judged_by(prepared.dataset, model, prepared.validation, workers, prepared.halves)

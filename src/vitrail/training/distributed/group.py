@@ -1,0 +1,228 @@
+"""The processes of one training: what the loop and an evaluation ask of them, whether there is one or there are many.
+
+    share       which part of each batch this process computes
+    wrap        the network, whose gradients are then exchanged in every backward pass (DDP)
+    totals      numbers, summed over all processes
+    gathered    what each process has, in the order of the processes
+    tell, told  what the first process has the others do: it alone decides, so all go on, and stop, at the same step
+    meet        all wait for the last one, however long that takes
+
+`ALONE` stands for a training by one process, in which nothing is exchanged; so nobody asks how many there are.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, final
+
+import torch
+from torch import Tensor, distributed as dist, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from vitrail.data.plan import Share
+from vitrail.training.distributed.watch import Watch, waiting
+
+
+@dataclass(frozen=True)
+class Group(ABC):
+    """All processes of one training, as one of them sees it.
+
+    Attributes:
+        rank: Of this process, from 0; the first one alone writes and speaks.
+        world: How many there are.
+    """
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def share(self) -> Share:
+        """What this process computes of each batch."""
+        return Share(self.rank, self.world)
+
+    @abstractmethod
+    def wrap(self, network: nn.Module) -> nn.Module:
+        """The network as it is called in training; its parameters become those of the first process.
+
+        After a backward pass each gradient is the mean over all processes.
+        """
+
+    @abstractmethod
+    def exchanging(self, wrapped: nn.Module, now: bool) -> AbstractContextManager[None]:
+        """A forward and backward pass, behind which gradients are exchanged now, or with a later one."""
+
+    @abstractmethod
+    def counts(self, *numbers: int) -> list[int]:
+        """Each number, summed over all processes."""
+
+    @abstractmethod
+    def totals(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Each value without axes, summed over all processes; they name the same ones."""
+
+    @abstractmethod
+    def gathered(self, content: Any) -> list[Any]:
+        """What each process has, plain values as JSON holds them, in the order of the processes."""
+
+    @abstractmethod
+    def spread(self, tensors: Mapping[str, Tensor]) -> None:
+        """Tensors of the same names and shapes become those of the first process, in place."""
+
+    @abstractmethod
+    def tell(self, order: Mapping[str, Any]) -> None:
+        """As the first process: have the others do something, by plain values."""
+
+    @abstractmethod
+    def told(self) -> dict[str, Any]:
+        """As another process: wait for the next order."""
+
+    @abstractmethod
+    def meet(self) -> None:
+        """Wait until every process has come here."""
+
+    @abstractmethod
+    def at(self, step: int, stop: bool, hint: str = "") -> bool:
+        """Let the others know where this process is.
+
+        Args:
+            step: Optimizer steps that are done.
+            stop: Whether this process was asked to stop.
+            hint: What is typed to go on with the run.
+
+        Returns:
+            Whether any process was asked to stop.
+        """
+
+
+@final
+@dataclass(frozen=True)
+class Alone(Group):
+    """One process."""
+
+    def wrap(self, network: nn.Module) -> nn.Module:
+        """The network itself."""
+        return network
+
+    def exchanging(self, wrapped: nn.Module, now: bool) -> AbstractContextManager[None]:
+        """Nothing is exchanged."""
+        return nullcontext()
+
+    def counts(self, *numbers: int) -> list[int]:
+        """The same numbers."""
+        return list(numbers)
+
+    def totals(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The same values."""
+        return dict(values)
+
+    def gathered(self, content: Any) -> list[Any]:
+        """What this one has."""
+        return [content]
+
+    def spread(self, tensors: Mapping[str, Tensor]) -> None:
+        """They are those of the first process already."""
+
+    def tell(self, order: Mapping[str, Any]) -> None:
+        """Nobody is there."""
+
+    def told(self) -> dict[str, Any]:
+        """Nobody is there."""
+        raise AssertionError
+
+    def meet(self) -> None:
+        """Nobody else comes."""
+
+    def at(self, step: int, stop: bool, hint: str = "") -> bool:
+        """What was asked of this one."""
+        return stop
+
+
+ALONE = Alone()
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Together(Group):
+    """The processes of torch.distributed's default group, which is open.
+
+    Attributes:
+        store: Where they met.
+        watch: Over all of them.
+    """
+
+    store: dist.Store
+    watch: Watch
+    _orders: Iterator[int] = field(default_factory=count)
+    _meetings: Iterator[int] = field(default_factory=count)
+
+    def wrap(self, network: nn.Module) -> nn.Module:
+        """In DistributedDataParallel; buffers stay each process's own."""
+        return DistributedDataParallel(network, broadcast_buffers=False)
+
+    def exchanging(self, wrapped: nn.Module, now: bool) -> AbstractContextManager[None]:
+        """Where it is not now, DDP only adds up what this process has."""
+        assert isinstance(wrapped, DistributedDataParallel)
+        return nullcontext() if now else wrapped.no_sync()
+
+    def counts(self, *numbers: int) -> list[int]:
+        """Through the processor, so that nobody waits for an accelerator."""
+        both = torch.tensor(numbers, dtype=torch.int64)
+        dist.all_reduce(both)
+        return both.tolist()
+
+    def totals(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """As one vector, on its device."""
+        names = sorted(values)
+        vector = torch.stack([values[name] for name in names])
+        dist.all_reduce(vector)
+        return dict(zip(names, vector, strict=True))
+
+    def gathered(self, content: Any) -> list[Any]:
+        """As JSON: nothing that another process sends is ever run."""
+        mine = torch.frombuffer(bytearray(json.dumps(content).encode()), dtype=torch.uint8)
+        lengths = self._all(torch.tensor([len(mine)]))
+        padded = torch.zeros(int(max(lengths)), dtype=torch.uint8)
+        padded[: len(mine)] = mine
+        pieces = zip(self._all(padded), lengths, strict=True)
+        return [json.loads(piece[: int(length)].numpy().tobytes()) for piece, length in pieces]
+
+    def _all(self, mine: Tensor) -> Sequence[Tensor]:
+        found = [torch.empty_like(mine) for _ in range(self.world)]
+        dist.all_gather(found, mine)
+        return found
+
+    def spread(self, tensors: Mapping[str, Tensor]) -> None:
+        """One by one, in the order of their names."""
+        for _, tensor in sorted(tensors.items()):
+            whole = tensor.detach().contiguous()
+            dist.broadcast(whole, 0)
+            if self.rank:
+                with torch.no_grad():
+                    tensor.copy_(whole)
+
+    def tell(self, order: Mapping[str, Any]) -> None:
+        """Through the store, where the others wait without a limit; the order before was read by all, who acted."""
+        number = next(self._orders)
+        self.store.set(f"order/{number}", json.dumps(order))
+        if number:
+            self.store.delete_key(f"order/{number - 1}")
+
+    def told(self) -> dict[str, Any]:
+        """From the store."""
+        found = waiting(self.store, f"order/{next(self._orders)}", self.watch)
+        return json.loads(found or b"")
+
+    def meet(self) -> None:
+        """The last one lets the others go on."""
+        number = next(self._meetings)
+        if self.store.add(f"came/{number}", 1) == self.world:
+            self.store.set(f"met/{number}", "all")
+        waiting(self.store, f"met/{number}", self.watch)
+
+    def at(self, step: int, stop: bool, hint: str = "") -> bool:
+        """By the beats, and with the next of them."""
+        self.watch.step, self.watch.stopping, self.watch.hint = step, stop, hint or self.watch.hint
+        self.watch.check()
+        return stop or any(one["stop"] for one in self.watch.others.values())

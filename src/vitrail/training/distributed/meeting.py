@@ -1,0 +1,208 @@
+"""How the processes of one training meet, and how they part: all of them at once, with the first cause on top.
+
+torchrun (or whatever starts them) says in the environment which process this is, how many there are, and where they
+meet: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT. Without it a training is one process.
+
+VITRAIL_TIMEOUT is the number of seconds after which a silent process is taken for frozen; 120 when it is not set.
+"""
+
+import hashlib
+import json
+import math
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+
+import torch
+from torch import distributed as dist
+
+from vitrail.errors import INTERRUPTED, DataError, RunError, UsageError, VitrailError
+from vitrail.training.distributed.group import ALONE, Group, Together
+from vitrail.training.distributed.watch import GRACE, Ended, Failure, Watch, waiting
+
+TIMEOUT = 120.0  # seconds; torch's own are 10 and 30 minutes
+STARTING = 2.5  # times that, within which all must have come
+LATER = 15.0  # seconds behind it an exchange is given up: a process that is frozen is named before
+KINDS: dict[int, type[VitrailError]] = {2: UsageError, 3: DataError}
+PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+_meetings = count()  # of this program, which may train more than once
+
+
+@contextmanager
+def together(device: str) -> Iterator[Group]:
+    """All processes of one training, for a time; `ALONE` where the environment names no others.
+
+    Whatever ends one of them ends all: the first process raises the first cause, and the others end in silence.
+
+    Args:
+        device: That was asked for.
+
+    Raises:
+        UsageError: They cannot meet, or are not alike.
+        VitrailError: What ended another one.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield ALONE
+        return
+    accelerated = torch.cuda.is_available() and not device.startswith(("cpu", "mps"))
+    if accelerated:
+        _take_gpu(device)
+    group = _met(_timeout())
+    try:
+        _check_alike(group)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if accelerated else "gloo",
+            store=dist.PrefixStore("torch", group.store),
+            rank=group.rank,
+            world_size=group.world,
+            timeout=timedelta(seconds=group.watch.timeout + LATER),
+        )
+        yield group
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        _part(group, error)
+    else:
+        group.meet()
+        _say_goodbye(group)
+        group.watch.close()
+        dist.destroy_process_group()
+
+
+def _met(timeout: float) -> Together:
+    """The group that the environment speaks of, when all have come."""
+    missing = [name for name in PLACE if name not in os.environ]
+    if missing:
+        problem = f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, and {' and '.join(missing)} is not set"
+        raise UsageError(problem, "torchrun, which sets all of them; or WORLD_SIZE=1")
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    own_place = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    prefix = f"vitrail/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_meetings)}"
+    store, beats = (dist.PrefixStore(prefix, _place(rank, timeout, hosts)) for hosts in (own_place, False))
+    store.set(f"made of/{rank}", json.dumps({"vitrail": _code(), "torch": torch.__version__}))
+    watch = Watch(beats, rank, world, timeout)
+    watch.start()
+    for other in range(world):
+        if waiting(store, f"beat/{other}", watch, STARTING * timeout) is None:
+            here = sum(store.check([f"beat/{each}"]) for each in range(world))
+            problem = f"rank {rank} has waited {STARTING * timeout:g} s for rank {other}: {here} of {world} have come"
+            raise RunError(problem, "one process for each rank; RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT of each")
+    watch.watch()
+    return Together(rank=rank, world=world, store=store, watch=watch)
+
+
+def _timeout() -> float:
+    text = os.environ.get("VITRAIL_TIMEOUT", str(TIMEOUT))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"VITRAIL_TIMEOUT must be seconds above 0, got {text!r}", f"VITRAIL_TIMEOUT={TIMEOUT:g}")
+    return seconds
+
+
+def _take_gpu(device: str) -> None:
+    """One GPU for each process of a machine: from now on "cuda" means its own."""
+    number, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if ":" in device:
+        raise UsageError(f"--device {device} is one GPU, and each process takes its own", "--device cuda")
+    if number >= there:
+        problem = f"{socket.gethostname()} has {there} GPUs, and process {number + 1} of it wants one of its own"
+        raise UsageError(problem, f"--devices {there}; or --device cpu")
+    torch.cuda.set_device(number)
+
+
+def _place(rank: int, timeout: float, hosts: bool) -> dist.Store:
+    """A connection to where the processes meet; without torchrun the first process is the place itself."""
+    place, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        found = dist.TCPStore(
+            place, port, is_master=hosts, timeout=timedelta(seconds=STARTING * timeout), wait_for_workers=False
+        )
+    except RuntimeError as error:  # torch's DistError and others
+        text = " ".join(str(error).split())
+        if hosts and "address already in use" in text.lower():
+            raise UsageError(f"port {port} of {place} is in use", f"MASTER_PORT={port + 1}") from error
+        problem = f"rank {rank} on {socket.gethostname()} does not reach {place}:{port}: {text[:200]}"
+        raise RunError(problem, "MASTER_ADDR and MASTER_PORT, which all processes must reach") from error
+    found.set_timeout(timedelta(seconds=timeout + LATER))
+    return found
+
+
+def _check_alike(group: Together) -> None:
+    """Refuse processes with other code or another torch than the first has.
+
+    Raises:
+        UsageError: Says both.
+    """
+    mine, first = (json.loads(group.store.get(f"made of/{rank}")) for rank in (group.rank, 0))
+    if changed := [f"{name} {mine[name]}, and rank 0 {first[name]}" for name in mine if mine[name] != first[name]]:
+        problem = f"it has {'; '.join(changed)}"
+        raise UsageError(problem, "the same versions on every machine: vitrail doctor")
+
+
+def _code() -> str:
+    """A hash of the library's sources."""
+    root = Path(__file__).parents[2]
+    found = hashlib.sha256()
+    for file in sorted(root.rglob("*.py")):
+        found.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return found.hexdigest()[:12]
+
+
+def _part(group: Together, error: BaseException) -> None:
+    """End all processes: the one that speaks raises the first cause, the others leave with its exit code."""
+    watch, own = group.watch, _failure_of(group, error)
+    failure = watch.cause(error) if own is None else watch.first(own)
+    speaks = watch.speaks(failure)
+    _say_goodbye(group, heard=not failure.gone)
+    watch.close()
+    if not speaks:
+        sys.stdout.flush()
+        os._exit(failure.code)
+    if own is not None and (failure.rank == group.rank or failure.problem.endswith(own.problem)):
+        raise error
+    raise KINDS.get(failure.code, RunError)(failure.problem, failure.hint) from error
+
+
+def _failure_of(group: Together, error: BaseException) -> Failure | None:
+    """What an error says to the others; None where it is only that another one is gone."""
+    match error:
+        case Ended():
+            return error.failure
+        case VitrailError():
+            problem, hint, code = error.problem, error.hint, error.exit_code
+        case KeyboardInterrupt():
+            problem, hint, code = "interrupted", group.watch.hint, INTERRUPTED
+        case SystemExit():
+            return Failure(group.rank, "it has left", group.watch.hint, error.code if type(error.code) is int else 1)
+        case dist.DistError() | RuntimeError() if _of_an_exchange(error):
+            return None
+        case _:
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            problem, hint, code = f"it failed where it should not: {text}", "--debug, and report what it prints", 1
+    step = f" at step {group.watch.step}" if group.watch.step else ""
+    return Failure(group.rank, f"{group.watch.name(group.rank)}{step}: {problem}", hint, code)
+
+
+def _of_an_exchange(error: BaseException) -> bool:
+    """Whether torch says of an exchange with other processes that it failed."""
+    text = str(error).lower()
+    known = ("gloo", "nccl", "connection", "timed out", "timeout", "peer", "socket")
+    return isinstance(error, dist.DistError) or any(word in text for word in known)
+
+
+def _say_goodbye(group: Together, heard: bool = True) -> None:
+    """The first process stays until the others need it no more; it may be the place where they met."""
+    with suppress(RuntimeError, Ended):
+        group.store.set(f"bye/{group.rank}", "bye")
+        if group.rank == 0:
+            for other in range(1, group.world) if heard else ():
+                group.store.wait([f"bye/{other}"], timedelta(seconds=GRACE))

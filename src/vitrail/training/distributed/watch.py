@@ -1,0 +1,223 @@
+"""Who is still there: each process says so every second, and watches the others by its own clock.
+
+    beat/2     what process 2 says: a number that grows, its step, its id and host, whether it was asked to stop
+    failure    the first cause for which all of them end; whoever meets it first writes it, the others read it
+    said       who tells people of it: one process, so that they read it once
+
+A process that was killed is noticed by the others' sockets at once; one that is frozen holds all of them up, and only
+its silence says so. What is written here lies in the store at which the processes met.
+"""
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import Store
+
+from vitrail.errors import RunError
+
+BEAT = 1.0  # seconds between two beats
+STILL = 4.0  # seconds without a beat after which a process whose connection broke is taken for gone
+GRACE = 5.0  # seconds in which a process may end by itself once there is a failure
+AGAIN = "the same command again; with --out and --resume auto a run goes on"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why all processes end.
+
+    Attributes:
+        rank: Of the process where it began.
+        problem: One line.
+        hint: One line: the next thing to try.
+        code: Exit code of all.
+        gone: Whether that process cannot say so itself.
+    """
+
+    rank: int
+    problem: str
+    hint: str
+    code: int = 1
+    gone: bool = False
+
+
+class Ended(RunError):
+    """Another process has failed, or is gone."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.problem, failure.hint)
+        self.failure = failure
+
+
+class Watch:
+    """The beats of all processes, in a thread of its own.
+
+    Args:
+        store: A connection of its own to where the processes met.
+        rank: Of this process.
+        world: How many there are.
+        timeout: Seconds of silence after which a process is taken for frozen.
+    """
+
+    def __init__(self, store: Store, rank: int, world: int, timeout: float) -> None:
+        self.rank, self.world, self.timeout = rank, world, timeout
+        self.failure: Failure | None = None
+        self.step, self.stopping, self.hint = 0, False, AGAIN
+        self.others: dict[int, dict[str, Any]] = {}
+        self._store, self._number = store, 0
+        self._moved = dict.fromkeys(set(range(world)) - {rank}, time.monotonic())
+        self._over, self._lock = threading.Event(), threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="vitrail-watch", daemon=True)
+
+    def start(self) -> None:
+        """Say that this process is here; to be called before the others are met."""
+        self._say()
+
+    def watch(self) -> None:
+        """Watch the others, who have all begun."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """No more beats."""
+        self._over.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=GRACE)
+
+    def check(self) -> None:
+        """Go on only while all is well.
+
+        Raises:
+            Ended: There is a failure.
+        """
+        if self.failure is not None:
+            raise Ended(self.failure)
+
+    def first(self, failure: Failure) -> Failure:
+        """Write down why this process ends, unless another was there before; gives the first cause."""
+        if self.failure is None:
+            try:
+                with self._lock:
+                    said = self._store.compare_set("failure", "", json.dumps(asdict(failure)))
+                failure = Failure(**json.loads(said))
+            except RuntimeError:  # nobody is there to be told
+                pass
+            self.failure = self.failure or failure
+        return self.failure
+
+    def cause(self, error: BaseException) -> Failure:
+        """Why an exchange with the others failed: waits until somebody says so, or is seen to be gone."""
+        since, before = time.monotonic(), {rank: one.get("number") for rank, one in self.others.items()}
+        while self.failure is None and time.monotonic() - since < STILL:
+            time.sleep(BEAT / 10)
+        if self.failure is not None:
+            return self.failure
+        gone = [rank for rank, number in before.items() if self.others[rank].get("number") == number]
+        if gone:
+            return self.first(self._gone(gone[0], "is gone"))
+        text = " ".join(str(error).split())
+        problem = f"the processes waited for each other for too long, {self.steps()}: {text}"
+        return self.first(Failure(self.rank, problem, self.hint))
+
+    def speaks(self, failure: Failure) -> bool:
+        """Whether this process tells people of a failure: the first that is still there, and only once."""
+        now = time.monotonic()
+        there = [rank for rank, moved in self._moved.items() if now - moved < STILL]
+        there = [rank for rank in (*there, self.rank) if not (failure.gone and rank == failure.rank)]
+        if self.rank != min(there):
+            return False
+        try:
+            with self._lock:
+                return self._store.compare_set("said", "", str(self.rank)) == str(self.rank).encode()
+        except RuntimeError:
+            return True
+
+    def steps(self) -> str:
+        """At which step each process stood, in words."""
+        all_of_them = {**{rank: one.get("step", 0) for rank, one in self.others.items()}, self.rank: self.step}
+        return "at step " + ", ".join(f"{all_of_them[rank]} (rank {rank})" for rank in sorted(all_of_them))
+
+    def name(self, rank: int) -> str:
+        """A process, for people."""
+        if rank == self.rank:
+            return f"rank {rank} (process {os.getpid()} on {socket.gethostname()})"
+        one = self.others.get(rank, {})
+        return f"rank {rank} (process {one.get('pid', '?')} on {one.get('host', '?')})"
+
+    def _gone(self, rank: int, what: str) -> Failure:
+        step = self.others.get(rank, {}).get("step", 0)
+        problem = f"{self.name(rank)} {what} at step {step}, and with it the training; the others {self.steps()}"
+        return Failure(rank, problem, self.hint, gone=True)
+
+    def _say(self) -> None:
+        self._number += 1
+        said = {"number": self._number, "step": self.step, "stop": self.stopping}
+        who = {"pid": os.getpid(), "host": socket.gethostname()}
+        with self._lock:
+            self._store.set(f"beat/{self.rank}", json.dumps({**said, **who}))
+
+    def _run(self) -> None:
+        last = time.monotonic()
+        while not self._over.wait(BEAT):
+            now = time.monotonic()
+            if now - last > STILL:  # this process itself stood still, and heard nobody
+                self._moved = dict.fromkeys(self._moved, now)
+            last = now
+            try:
+                self._say()
+                self._listen(now)
+            except RuntimeError as error:  # of torch's store
+                if self._over.is_set():
+                    return
+                text = " ".join(str(error).split())[:200]
+                problem = f"{self.name(0)}, or what started it, is gone, and with it the training ({text})"
+                self.failure = self.failure or Failure(0, problem, self.hint, gone=True)
+            if self.failure is not None:
+                self._end(self.failure)
+                return
+
+    def _listen(self, now: float) -> None:
+        """Take note of the others' beats, and of a failure."""
+        ranks = sorted(self._moved)
+        with self._lock:
+            beats = [json.loads(said) for said in self._store.multi_get([f"beat/{rank}" for rank in ranks])]
+            if self._store.check(["failure"]):
+                self.failure = self.failure or Failure(**json.loads(self._store.get("failure")))
+        for rank, beat in zip(ranks, beats, strict=True):
+            if beat["number"] != self.others.get(rank, {}).get("number"):
+                self._moved[rank], self.others[rank] = now, beat
+            elif now - self._moved[rank] > self.timeout and self.failure is None:
+                self.first(self._gone(rank, f"has been silent for {self.timeout:g} s"))
+
+    def _end(self, failure: Failure) -> None:
+        """Where this process does not end by itself, since it waits for another, end it."""
+        if self._over.wait(GRACE):
+            return
+        if self.speaks(failure):
+            sys.stderr.write(f"vitrail: {failure.problem}\ntry: {failure.hint}\n")
+            sys.stderr.flush()
+        os._exit(failure.code)
+
+
+def waiting(store: Store, key: str, watch: Watch, seconds: float | None = None) -> bytes | None:
+    """What stands under a key of the store, once it is there; None where it is not there in so many seconds.
+
+    Raises:
+        Ended: Meanwhile there was a failure.
+    """
+    since = time.monotonic()
+    while seconds is None or time.monotonic() - since < seconds:
+        watch.check()
+        try:
+            store.wait([key], timedelta(seconds=BEAT))
+        except RuntimeError as error:  # torch's, after that time, or where the store is gone
+            if "timeout" not in str(error).lower() and "timed out" not in str(error).lower():
+                raise
+            continue
+        return store.get(key)
+    return None
