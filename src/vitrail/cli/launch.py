@@ -50,7 +50,6 @@ def launch(devices: int, device: str, command: str) -> int:
     if not 1 <= devices <= there:
         raise UsageError(f"--devices {devices}, and this machine has {counted(there, what)}", f"--devices {there}")
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // devices)))
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what torch's sockets say when one of them is gone
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes say what happened
     how = LaunchConfig(
         min_nodes=1,

@@ -58,7 +58,7 @@ try: vitrail train digits"""
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and leave with its exit code: 0 done, 1 failed, 2 usage, 3 data or weights, 130 interrupted."""
     if arguments is None:
-        _wait_politely()
+        _before_torch()
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     try:
@@ -111,13 +111,15 @@ def run(arguments: list[str]) -> int:
     return int(module.run(typed, shlex.join(["vitrail", *arguments])))
 
 
-def _wait_politely() -> None:
-    """Let threads of torch sleep while they wait for each other, unless the environment says otherwise.
+def _before_torch() -> None:
+    """What torch reads once, when it is loaded, unless the environment says otherwise.
 
-    Otherwise they spin, and when others use the processors they spin for one that is not running: on 4 processors, 2
+    Threads sleep while they wait for each other. Otherwise they spin, and when others use the processors they spin for one that is not running: on 4 processors, 2
     of them busy, one picture through a Ti/16 took 1400 ms on 4 spinning threads and 19 ms on 4 sleeping ones.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if "RANK" in os.environ:  # one of many processes: they say themselves when one of them is gone, and its sockets
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def _complain(problem: str, hint: str, code: int, debug: bool) -> int:

@@ -55,7 +55,7 @@ class Lead:
             again: What is typed to go on with it.
         """
         self.group.at(state.step, False, again)
-        self.group.tell({"do": "begin", "run": str(folder.path.resolve()), "step": state.step})
+        self.group.tell({"do": "begin", "run": str(folder.path.resolve()), "step": state.step, "again": again})
         self.group.meet()
 
     def steps(self, loop: Loop, state: State, schedule: Schedule, data: Batches, asked: StopRequest) -> Loop:
@@ -111,6 +111,7 @@ def follow(group: Group, asked: Asked) -> Finished:
     """
     order = group.told()
     folder = RunFolder(Path(order["run"]))
+    group.at(order["step"], False, order["again"])
     prepared = resume_run(folder, asked, listen=lambda event: None)
     settings = prepared.settings
     with stop_signals() as stop, threads_set(settings.execution.threads):

@@ -10,13 +10,17 @@ import hashlib
 import json
 import math
 import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed as dist
@@ -54,6 +58,7 @@ def together(device: str) -> Iterator[Group]:
     if accelerated:
         _take_gpu(device)
     group = _met(_timeout())
+    handlers = _when_terminated(_raise)
     try:
         _check_alike(group)
         dist.init_process_group(
@@ -67,12 +72,30 @@ def together(device: str) -> Iterator[Group]:
     except GeneratorExit:
         raise
     except BaseException as error:
+        _when_terminated(signal.SIG_IGN)  # torchrun ends the others at once, and they have something to say
         _part(group, error)
     else:
         group.meet()
         _say_goodbye(group)
         group.watch.close()
         dist.destroy_process_group()
+    finally:
+        _when_terminated(handlers)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, outside of the loop, where it stops a training at once."""
+
+
+def _raise(number: int, frame: object) -> None:
+    raise Terminated
+
+
+def _when_terminated(handle: Any) -> Any:
+    """What is done on SIGTERM from now on, in the main thread; gives what was done before."""
+    if threading.current_thread() is threading.main_thread():
+        return signal.signal(signal.SIGTERM, handle)
+    return None
 
 
 def _met(timeout: float) -> Together:
@@ -161,6 +184,8 @@ def _part(group: Together, error: BaseException) -> None:
     """End all processes: the one that speaks raises the first cause, the others leave with its exit code."""
     watch, own = group.watch, _failure_of(group, error)
     failure = watch.cause(error) if own is None else watch.first(own)
+    if isinstance(error, Terminated) and failure.rank == group.rank:
+        failure = replace(failure, code=INTERRUPTED)
     speaks = watch.speaks(failure)
     _say_goodbye(group, heard=not failure.gone)
     watch.close()
@@ -177,6 +202,8 @@ def _failure_of(group: Together, error: BaseException) -> Failure | None:
     match error:
         case Ended():
             return error.failure
+        case Terminated():  # maybe since another one is gone
+            return None
         case VitrailError():
             problem, hint, code = error.problem, error.hint, error.exit_code
         case KeyboardInterrupt():

@@ -24,7 +24,7 @@ from vitrail.errors import RunError
 
 BEAT = 1.0  # seconds between two beats
 STILL = 4.0  # seconds without a beat after which a process whose connection broke is taken for gone
-GRACE = 5.0  # seconds in which a process may end by itself once there is a failure
+GRACE = 3.0  # seconds in which a process may end by itself once there is a failure
 AGAIN = "the same command again; with --out and --resume auto a run goes on"
 
 
@@ -119,9 +119,9 @@ class Watch:
             return self.failure
         gone = [rank for rank, number in before.items() if self.others[rank].get("number") == number]
         if gone:
-            return self.first(self._gone(gone[0], "is gone"))
+            return self.first(self._gone(gone[0], "has ended"))
         text = " ".join(str(error).split())
-        problem = f"the processes waited for each other for too long, {self.steps()}: {text}"
+        problem = f"the processes waited for each other for too long, {self._steps_words()}: {text}"
         return self.first(Failure(self.rank, problem, self.hint))
 
     def speaks(self, failure: Failure) -> bool:
@@ -137,10 +137,11 @@ class Watch:
         except RuntimeError:
             return True
 
-    def steps(self) -> str:
-        """At which step each process stood, in words."""
-        all_of_them = {**{rank: one.get("step", 0) for rank, one in self.others.items()}, self.rank: self.step}
-        return "at step " + ", ".join(f"{all_of_them[rank]} (rank {rank})" for rank in sorted(all_of_them))
+    @property
+    def steps(self) -> dict[int, int]:
+        """How many steps each process had done when it was last heard."""
+        found = {**{rank: one.get("step", 0) for rank, one in self.others.items()}, self.rank: self.step}
+        return dict(sorted(found.items()))
 
     def name(self, rank: int) -> str:
         """A process, for people."""
@@ -150,9 +151,12 @@ class Watch:
         return f"rank {rank} (process {one.get('pid', '?')} on {one.get('host', '?')})"
 
     def _gone(self, rank: int, what: str) -> Failure:
-        step = self.others.get(rank, {}).get("step", 0)
-        problem = f"{self.name(rank)} {what} at step {step}, and with it the training; the others {self.steps()}"
+        """All make the same steps, so it was at the furthest that any has done, or a step ahead."""
+        problem = f"{self.name(rank)} {what} at step {max(self.steps.values())}; last heard of: {self._steps_words()}"
         return Failure(rank, problem, self.hint, gone=True)
+
+    def _steps_words(self) -> str:
+        return ", ".join(f"rank {rank} at step {step}" for rank, step in self.steps.items())
 
     def _say(self) -> None:
         self._number += 1
@@ -175,7 +179,7 @@ class Watch:
                 if self._over.is_set():
                     return
                 text = " ".join(str(error).split())[:200]
-                problem = f"{self.name(0)}, or what started it, is gone, and with it the training ({text})"
+                problem = f"{self.name(0)}, or what started it, has ended ({text})"
                 self.failure = self.failure or Failure(0, problem, self.hint, gone=True)
             if self.failure is not None:
                 self._end(self.failure)
