@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -105,9 +106,9 @@ def _met(timeout: float) -> Together:
         problem = f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, and {' and '.join(missing)} is not set"
         raise UsageError(problem, "torchrun, which sets all of them; or WORLD_SIZE=1")
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    own_place = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    hosts = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     prefix = f"vitrail/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_meetings)}"
-    store, beats = (dist.PrefixStore(prefix, _place(rank, timeout, hosts)) for hosts in (own_place, False))
+    store, beats = (dist.PrefixStore(prefix, _place(rank, timeout, here)) for here in (hosts, False))
     store.set(f"made of/{rank}", json.dumps({"vitrail": _code(), "torch": torch.__version__}))
     watch = Watch(beats, rank, world, timeout)
     watch.start()
@@ -142,8 +143,9 @@ def _take_gpu(device: str) -> None:
     torch.cuda.set_device(number)
 
 
+@cache
 def _place(rank: int, timeout: float, hosts: bool) -> dist.Store:
-    """A connection to where the processes meet; without torchrun the first process is the place itself."""
+    """A connection to where the processes meet, for the life of this program; or the place itself."""
     place, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
         found = dist.TCPStore(
