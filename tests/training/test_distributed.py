@@ -5,7 +5,6 @@ The processes are real, and speak by gloo; each costs the import of torch, so th
 
 import itertools
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from tests.photographs import make_photographs
-from tests.training.lab import PLAIN, PatchyLoader, image_set, pictures, tiny_set
 from tests.training.processes import Steps, begun, ended, trained
 from tests.training.tiny import rows, whole
-from vitrail.data.plan import Share
 
 CLOCK = {"seconds", "images_per_second", "waiting_fraction"}
 ALIKE = 1e-5  # relative, of losses over 100 steps
@@ -85,8 +82,15 @@ def joined(shares: list[Steps]) -> Steps:
 
 
 def apart(ours: Path, theirs: Path) -> float:
-    """How far the weights of two runs are from each other, as a fraction of their length."""
+    """How far the weights of two runs are from each other, as a fraction of their length.
+
+    But for the biases of keys: they add the same to all logits of a softmax, so that their gradient is rounding alone,
+    which Adam makes as large as any other.
+    """
     first, second = (load_file(run / "model" / "model.safetensors") for run in (ours, theirs))
+    for each in (first, second):
+        for name in [name for name in each if name.endswith("qkv.bias")]:
+            each[name] = each[name].reshape(3, -1)[[0, 2]]
     both = [torch.cat([each[name].double().flatten() for name in sorted(first)]) for each in (first, second)]
     return float((both[0] - both[1]).norm() / both[0].norm())
 
@@ -110,8 +114,7 @@ def must_be_alike(folder: Path, name: str, shares: list[dict[str, Any]]) -> None
     found, wanted = json.loads((folder / name / "evaluation.json").read_text()), alone.evaluated.to_dict()
     assert found.keys() >= wanted.keys()
     assert found["unreadable"] == wanted["unreadable"]
-    print(name, len(losses[0]), np.abs(losses[1] / losses[0] - 1).max(), apart(folder / f"{name}-alone", folder / name))
-    assert apart(folder / f"{name}-alone", folder / name) < 100 * ALIKE
+    assert apart(folder / f"{name}-alone", folder / name) < ALIKE
 
 
 def test_two_processes_train_as_one(tmp_path: Path) -> None:

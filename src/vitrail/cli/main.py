@@ -114,8 +114,9 @@ def run(arguments: list[str]) -> int:
 def _before_torch() -> None:
     """What torch reads once, when it is loaded, unless the environment says otherwise.
 
-    Threads sleep while they wait for each other. Otherwise they spin, and when others use the processors they spin for one that is not running: on 4 processors, 2
-    of them busy, one picture through a Ti/16 took 1400 ms on 4 spinning threads and 19 ms on 4 sleeping ones.
+    Threads sleep while they wait for each other. Otherwise they spin, and when others use the processors they spin for
+    one that is not running: on 4 processors, 2 of them busy, one picture through a Ti/16 took 1400 ms on 4 spinning
+    threads and 19 ms on 4 sleeping ones.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if "RANK" in os.environ:  # one of many processes: they say themselves when one of them is gone, and its sockets
