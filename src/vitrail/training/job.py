@@ -33,7 +33,7 @@ from vitrail.training.events import (
 )
 from vitrail.training.halves import marked
 from vitrail.training.inputs import LEFT_OUT, shortened, unreadable_notes
-from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck, train_loop
+from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck
 from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import document_figure
 from vitrail.training.run import RunFolder, check_versions, environment, point_latest, versions
@@ -110,11 +110,10 @@ class Job:
         self.lead.begin(self.folder, state, self.again)
         if settings.fits_head:  # the head is fitted, and nothing else moves
             return self._finish(state)
-        self._announce(state, schedule)
+        end = state.step if self._spent(schedule) else schedule.end
+        self.listen(started_of(self.folder.path, prepared, state.step, end))  # with the time of steps that were timed
         with stop_signals() as asked:
-            how = settings.optimization, settings.execution
-            loop = train_loop(state, prepared.data, prepared.objective, *how, schedule, self.lead.group)
-            loop = self.lead.steps(loop, state, schedule, prepared.data, asked)
+            loop = self.lead.steps(state, prepared, schedule, asked)
             try:
                 with guarded(settings.own, RunError), self.saver:
                     if not self._spent(schedule):
@@ -208,11 +207,6 @@ class Job:
                 self._say(note)
         for each in sets:
             check_readable(each.loader, len(each))
-
-    def _announce(self, state: State, schedule: Schedule) -> None:
-        """Say how long the rest will take, from timed steps."""
-        end = state.step if self._spent(schedule) else schedule.end
-        self.listen(started_of(self.folder.path, self.prepared, state.step, end))
 
     def _follow(
         self,

@@ -58,22 +58,21 @@ class Lead:
         self.group.tell({"do": "begin", "run": str(folder.path.resolve()), "step": state.step, "again": again})
         self.group.meet()
 
-    def steps(self, loop: Loop, state: State, schedule: Schedule, data: Batches, asked: StopRequest) -> Loop:
-        """The events of a loop, which the others make, too; whoever is asked to stop asks all.
+    def steps(self, state: State, prepared: Prepared, schedule: Schedule, asked: StopRequest) -> Loop:
+        """The events of the loop, which the others make, too; whoever is asked to stop asks all.
 
         Args:
-            loop: Of this process.
-            state: That it moves on.
+            state: Where to start; moves on with every event.
+            prepared: What is trained, on what, and how.
             schedule: As it is before each event.
-            data: That it trains on.
             asked: Where a stop is noted.
         """
-        said = None
+        loop, said = _loop(state, prepared, schedule, self.group), None
         while True:
             phases = schedule.to_dict()
             self.group.tell({"do": "step"} if phases == said else {"do": "step", "schedule": phases})
             said = phases
-            event = _advanced(loop, data, self.group)
+            event = _advanced(loop, prepared.data, self.group)
             asked.stop = self.group.at(state.step, asked.stop)
             if event is None:
                 return
@@ -90,6 +89,11 @@ class Lead:
         """Let them go."""
         said = {name: getattr(finished, name) for name in ("seconds", "weights", "document")}
         self.group.tell({"do": "end", "finished": said})
+
+
+def _loop(state: State, prepared: Prepared, schedule: Schedule, group: Group) -> Loop:
+    how = prepared.settings.optimization, prepared.settings.execution
+    return train_loop(state, prepared.data, prepared.objective, *how, schedule, group)
 
 
 def _advanced(loop: Loop, data: Batches, group: Group) -> StepDone | EpochDone | None:
@@ -120,8 +124,7 @@ def follow(group: Group, asked: Asked) -> Finished:
             load_state(state, folder.resume)
         assert state.step == order["step"], "all processes go on from the same state"
         schedule = Schedule([])
-        how = settings.optimization, settings.execution
-        loop = train_loop(state, prepared.data, prepared.objective, *how, schedule, group)
+        loop = _loop(state, prepared, schedule, group)
         network: nn.Module | None = None
         opened: dict[str, tuple[Split, Batches]] = {}
         results: list[Result] = []  # behind the last step; that of the model stands first
