@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from vitrail.errors import DataError, RunError
 
@@ -52,12 +52,27 @@ def write_file(file: Path, content: bytes | str) -> None:
         OSError: It cannot be written; names it.
     """
     content = content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
+    with writing(file, len(content)) as handle:
+        handle.write(content)
+
+
+@contextmanager
+def writing(file: Path, wanted: int = 0) -> Iterator[IO[bytes]]:
+    """The same of a file whose content comes piece by piece: it is there when the block has ended.
+
+    Args:
+        file: That is written.
+        wanted: Bytes; 0 where nobody knows.
+
+    Raises:
+        OSError: It cannot be written; names it.
+    """
     beside = file.with_name(file.name + WRITING)
-    with written(file, len(content)):
+    with written(file, wanted):
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(beside, "wb") as handle:
-                handle.write(content)
+                yield handle
                 handle.flush()
                 os.fsync(handle.fileno())
             os.replace(beside, file)

@@ -152,6 +152,7 @@ FLAGS = {
         "--threads",
         "--json",
     },
+    "data": {"--out", "--size", "--quality", "--shard-size", "--data-root", "--json"},
     "models": {*WEIGHTS, "--classes", "--json"},
     "doctor": {*WEIGHTS, "--model", "--json"},
 }
@@ -163,6 +164,7 @@ POSITIONALS = {
     "explain": ["RUN", "[IMAGES]"],
     "embed": ["DATA"],
     "similar": ["IMAGES", "DATA"],
+    "data": ["ACTION", "DATA"],
     "models": ["[SIZE]"],
     "doctor": [],
 }

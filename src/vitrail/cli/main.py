@@ -37,6 +37,7 @@ VERBS = {
     "explain": Verb("show where on an image a prediction comes from", args.Explain, "explain"),
     "embed": Verb("write what a network says of images before its head, as vectors", args.Embed, "embed"),
     "similar": Verb("show the images that are most like one, and where they agree", args.Similar, "similar"),
+    "data": Verb("pack images into tar shards, to be read at speed", args.Data, "data"),
     "models": Verb("sizes, parameters, FLOPs, and the layers of one size", args.Models, "models"),
     "doctor": Verb("versions, devices, and whether everything works here", args.Doctor, "doctor"),
 }

@@ -62,7 +62,7 @@ def _at_hand(names: Sequence[str], data_root: Path | None) -> Images | None:
     """The images that files, folders or the name of a set mean; what cannot be read is told of where it is read."""
     paths = [Path(name).expanduser() for name in names]
     with contextlib.suppress(VitrailError):
-        if len(names) == 1 and not paths[0].is_dir() and readers.format_of(names[0]) is not None:
+        if len(names) == 1 and (readers.is_packed(names[0]) or not paths[0].is_dir()) and readers.format_of(names[0]):
             splits = readers.read(names[0], data_root).splits
             inputs = splits.get("test", next(iter(splits.values()))).inputs
             return inputs if isinstance(inputs, Images) else None

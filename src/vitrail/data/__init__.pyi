@@ -12,4 +12,5 @@ from .images import ArrayImages as ArrayImages, FileImages as FileImages, Images
 from .loader import load_resident as load_resident
 from .preprocessing import Preprocessing as Preprocessing
 from .readers import read as read
+from .shards.pack import Packed as Packed, pack as pack
 from .vocabulary import Vocabulary as Vocabulary

@@ -1,5 +1,6 @@
 """From a file to a decoded picture, and from any kind of picture to grey or colour by one written rule."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ Pillow itself warns from 89 megapixels on. The warning is left alone: to silence
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
 
 
-def open_picture(path: Path | str) -> Image.Image:
+def open_picture(path: Path | str, content: bytes | None = None) -> Image.Image:
     """Read one picture from a file; the file is never written to.
 
     Only the first frame of an animation or of a file with several pages is read. The EXIF orientation is applied; an
@@ -27,6 +28,7 @@ def open_picture(path: Path | str) -> Image.Image:
 
     Args:
         path: A JPEG, PNG, WebP, BMP, TIFF or GIF file, whatever its name ends in.
+        content: Its bytes, where they are at hand; the path is only its name then.
 
     Returns:
         The decoded picture, upright, in the mode that the file has.
@@ -37,13 +39,15 @@ def open_picture(path: Path | str) -> Image.Image:
     """
     path = Path(path)
     try:
-        with Image.open(path, formats=FORMATS) as picture:
+        with Image.open(path if content is None else io.BytesIO(content), formats=FORMATS) as picture:
             if picture.width * picture.height > PIXEL_LIMIT:
                 raise Image.DecompressionBombError
             picture.load()
             upright = _upright(picture)
     except Exception as error:  # Pillow's readers raise nearly every kind of error on damaged files
-        raise DataError(f"{path}: {_reason(path, error)}", "remove the file or replace it by a readable one") from error
+        raise DataError(
+            f"{path}: {_reason(path, content, error)}", "remove the file or replace it by a readable one"
+        ) from error
     refusal = _refusal(upright)
     if refusal is not None:
         raise DataError(f"{path}: {refusal}", "save it as an 8-bit or 16-bit PNG")
@@ -57,12 +61,12 @@ def _upright(picture: Image.Image) -> Image.Image:
         return picture.copy()
 
 
-def _reason(path: Path, error: Exception) -> str:
+def _reason(path: Path, content: bytes | None, error: Exception) -> str:
     """Say in a few words why a picture could not be read."""
     if isinstance(error, Image.DecompressionBombError):
         return f"is larger than {PIXEL_LIMIT // 1_000_000} megapixels"
     if isinstance(error, UnidentifiedImageError):
-        empty = path.stat().st_size == 0
+        empty = (path.stat().st_size if content is None else len(content)) == 0
         return "is empty (0 bytes)" if empty else "is not a JPEG, PNG, WebP, BMP, TIFF or GIF picture"
     if isinstance(error, FileNotFoundError):
         return "does not exist"

@@ -8,10 +8,11 @@ import abc
 import hashlib
 import os
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, final, runtime_checkable
+from typing import ClassVar, Protocol, final, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64, UInt8
@@ -24,7 +25,13 @@ from vitrail.errors import DataError
 
 
 class Images(abc.ABC):
-    """A row of images that can be counted, named and opened by number."""
+    """A row of images that can be counted, named and opened by number.
+
+    Attributes:
+        encoded: Whether each is decoded from the bytes of a file whenever it is opened, which `content` gives.
+    """
+
+    encoded: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __len__(self) -> int:
@@ -48,6 +55,14 @@ class Images(abc.ABC):
         Raises:
             DataError: The image cannot be read; the message names it.
         """
+
+    def content(self, index: int) -> bytes:
+        """The bytes that an image is decoded from, where it is encoded.
+
+        Raises:
+            DataError: They cannot be read; the message names the image.
+        """
+        raise NotImplementedError
 
     @abc.abstractmethod
     def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "Images":
@@ -121,6 +136,8 @@ class FileImages(Images):
         root: The folder that names are relative to; without it a name is the whole path.
     """
 
+    encoded = True
+
     def __init__(self, paths: Sequence[Path], root: Path | None = None) -> None:
         self.paths = list(paths)
         self.root = root
@@ -140,22 +157,38 @@ class FileImages(Images):
         """The decoded file; see `vitrail.data.decode.open_picture`."""
         return open_picture(self.paths[index])
 
+    def content(self, index: int) -> bytes:
+        """The file."""
+        with self._reading(index):
+            return self.paths[index].read_bytes()
+
     def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "FileImages":
         """The chosen files."""
         return FileImages([self.paths[int(index)] for index in indices], self.root)
 
     def digest(self) -> bytes:
         """A hash of the names and of the sizes of the files in bytes."""
-        state = hashlib.blake2b(digest_size=16)
-        for index, path in enumerate(self.paths):
-            try:
-                size = path.stat().st_size
-            except OSError as error:
-                raise DataError(
-                    f"{path}: cannot be read ({error.strerror})", "restore the file or remove it"
-                ) from error
-            state.update(os.fsencode(f"{self.name(index)}\0{size}\0"))
-        return state.digest()
+        return files_digest((self.name(index), self._size(index)) for index in range(len(self)))
+
+    def _size(self, index: int) -> int:
+        with self._reading(index):
+            return self.paths[index].stat().st_size
+
+    @contextmanager
+    def _reading(self, index: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            problem = f"{self.paths[index]}: cannot be read ({error.strerror})"
+            raise DataError(problem, "restore the file or remove it") from error
+
+
+def files_digest(files: Iterable[tuple[str, int]]) -> bytes:
+    """A short hash of the names of files and of their sizes in bytes, wherever these lie."""
+    state = hashlib.blake2b(digest_size=16)
+    for name, size in files:
+        state.update(os.fsencode(f"{name}\0{size}\0"))
+    return state.digest()
 
 
 @runtime_checkable

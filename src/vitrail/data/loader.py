@@ -26,7 +26,7 @@ from vitrail.data.columns import Texts
 from vitrail.data.images import ArrayImages, Images, MadeImages
 from vitrail.data.preprocessing import LONGEST, Preprocessing
 from vitrail.data.vocabulary import PADDING, Vocabulary
-from vitrail.errors import DataError
+from vitrail.errors import DataError, RunError
 from vitrail.runtime import cores
 
 RESIDENT_BYTES = 2**30  # larger sets are streamed
@@ -126,7 +126,7 @@ class StreamedLoader(Loader):
         self._wanted: list[NDArray[np.int64]] = []  # of the pass under way; torch asks at the start of each
         self._decoding = _Decoding(images, preprocessing, whole)
         self._decoded = DataLoader(
-            self._decoding,
+            _InWorker(self._decoding),
             sampler=self._wanted,
             batch_size=None,
             num_workers=self.workers,
@@ -151,7 +151,10 @@ class StreamedLoader(Loader):
         decoded = iter(self._decoded)
         for _ in range(len(self._wanted)):
             assert self._passes == mine, "one pass at a time"
-            yield self._loaded(*next(decoded))
+            found = next(decoded)
+            if isinstance(found, RunError):
+                raise RunError(found.problem, found.hint)  # a new one, or frame and error would hold each other
+            yield self._loaded(*found)
 
     def _loaded(self, pixels: Tensor, extents: Tensor | None, problems: Sequence[Any]) -> Loaded:
         """What was decoded, with each problem (row, id, why) kept."""
@@ -177,6 +180,21 @@ class _Decoding(Dataset):
                 problems.append((row, number, problem))
         pixels, extents = filled_up(decoded) if self.whole else (torch.stack(decoded), None)
         return pixels, extents, problems
+
+
+class _InWorker(Dataset):
+    """The same by a worker process, which hands over what ends a run: torch would make another error of it."""
+
+    def __init__(self, decoding: _Decoding) -> None:
+        self.decoding = decoding
+
+    def __getitem__(
+        self, index: NDArray[np.int64]
+    ) -> tuple[Tensor, Tensor | None, list[tuple[int, int, str]]] | RunError:
+        try:
+            return self.decoding[index]
+        except RunError as error:
+            return error
 
 
 def _one_thread(worker: int) -> None:

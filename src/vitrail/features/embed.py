@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.data.images import FileImages, look_at
+from vitrail.data.images import look_at
 from vitrail.errors import COMMAND_LINE, DataError, RunError, UsageError, VitrailError, counted
 from vitrail.features.file import FORMAT, WORDS, FeatureSet, check_ending, read_about, read_features, write_features
 from vitrail.features.head import HEADS
@@ -94,11 +94,7 @@ def embed(
     if target is not None:
         check_ending(target)
     listed = list_images(data, data_root, split)
-    if (
-        workers is not None
-        and cluster is None
-        and not any(isinstance(listed.images(split), FileImages) for split in listed.splits)
-    ):
+    if workers is not None and cluster is None and not any(listed.images(split).encoded for split in listed.splits):
         problem = f"workers decode files, and the images of {data} lie in memory: workers={workers} is given"
         raise UsageError(problem, f"no workers={COMMAND_LINE}the same without --workers")
     return embed_listed(listed, model, target, patches, workers, progress, cluster, opening)

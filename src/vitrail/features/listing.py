@@ -15,7 +15,7 @@ import numpy as np
 from vitrail.data.columns import LABEL, Labels, Texts
 from vitrail.data.dataset import ALL, SPLIT_NAMES, Samples
 from vitrail.data.images import FileImages, Images
-from vitrail.data.readers import EXTENSIONS, check_root, image_files, is_named, read
+from vitrail.data.readers import EXTENSIONS, check_root, image_files, is_named, is_packed, read
 from vitrail.errors import DataError, UsageError, nearest
 
 
@@ -89,7 +89,7 @@ def list_images(data: str | Path, data_root: str | Path | None = None, split: st
     """
     what, root = str(data), None if data_root is None else Path(data_root)
     path = Path(what).expanduser()
-    if not is_named(what) and (_is_image(path) or _unsorted(path)):
+    if not (is_named(what) or is_packed(what)) and (_is_image(path) or _unsorted(path)):
         folder = path if path.is_dir() else path.parent
         files = image_files(path) if path.is_dir() else [path]
         if not files:
@@ -100,7 +100,7 @@ def list_images(data: str | Path, data_root: str | Path | None = None, split: st
     else:
         check_root(what, root)
         raw = read(what, root)
-        where = what if is_named(what) else str(path.resolve())
+        where = what if is_named(what) else raw.root
         found = Listed(where, None if root is None else str(root.resolve()), raw.splits, raw.notes)
     if split is not None:
         split = SPLIT_NAMES.get(split.lower(), split)

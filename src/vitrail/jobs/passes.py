@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from vitrail.data.images import FileImages, Images
+from vitrail.data.images import Images
 from vitrail.data.loader import Loaded, Loader, StreamedLoader, open_loader
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.runtime import in_order, processors
@@ -115,7 +115,7 @@ def loader_of(images: Images, input: Preprocessing, device: torch.device, worker
         workers: Processes that decode files. None: on a processor each thread decodes what it computes, and an
             accelerator has as many processes as there are processors.
     """
-    if not isinstance(images, FileImages):
+    if not images.encoded:
         return open_loader(images, input, workers=1)
     if workers is None:
         workers = 0 if device.type == "cpu" else processors()

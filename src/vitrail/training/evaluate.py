@@ -229,7 +229,7 @@ def is_own_data(run: str | Path | None, data: str) -> bool:
     remembered = remembered_data(run)
     if not remembered or is_named(data) or own_reader(run):
         return bool(remembered) and data == remembered["name"]
-    return Path(data).expanduser().resolve() == Path(remembered["root"])
+    return data == remembered["root"] or Path(data).expanduser().resolve() == Path(remembered["root"])
 
 
 def open_for(
@@ -268,7 +268,7 @@ def open_for(
             check_objects(run, None, dict.fromkeys(("task", "network", "parts"), model))
         what, root, seed = remembered["name"], Path(remembered["root"]), remembered["split_seed"] or 0
         if reader is None and not is_named(what):
-            what = str(root)
+            what = remembered["root"]
         if data_root is None and root.exists():
             data_root = root
         if run is not None and (config := RunFolder(Path(run)).config).is_file():

@@ -20,7 +20,7 @@ from vitrail.data.background_file import MOST
 from vitrail.data.columns import Classes, Labels
 from vitrail.data.decode import open_picture
 from vitrail.data.images import Images
-from vitrail.data.readers import MANIFESTS, check_root, is_named
+from vitrail.data.readers import MANIFESTS, check_root, is_named, is_packed
 from vitrail.data.readers.planted import SIDES, PlantedSet, is_planted, parse_planted, planted_pictures
 from vitrail.errors import DataError, UsageError
 from vitrail.model import Model
@@ -78,7 +78,7 @@ def read_pictures(
 
 def is_a_set(run: str, name: str) -> bool:
     """Whether a name means a whole set of samples, rather than an image or a folder of images."""
-    return is_named(name) or is_own_data(run, name) or Path(name).suffix.lower() in MANIFESTS
+    return is_named(name) or is_packed(name) or is_own_data(run, name) or Path(name).suffix.lower() in MANIFESTS
 
 
 def _tell_scaled(chosen: PlantedSet, model: Model) -> None:

@@ -8,7 +8,9 @@ from .table import (
     Reader as Reader,
     check_root as check_root,
     format_of as format_of,
+    is_address as is_address,
     is_named as is_named,
+    is_packed as is_packed,
     overview as overview,
     read as read,
 )

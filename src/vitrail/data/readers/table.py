@@ -73,6 +73,9 @@ _PLANTED_HELP = (
     "one digit among shuffled ones; planted:mnist, planted:2x3, planted:mnist,2x3 say whose and how many cells"
 )
 
+SHARDS = "shards.json"  # in a folder that `vitrail data pack` wrote, when all of it is there
+PACKING = "packing.json"  # in one that it has begun
+
 FORMATS = (
     Format("digits", "1,797 handwritten digits of 8 x 8 pixels", _reader("digits"), is_set=True),
     Format("mnist", "70,000 handwritten digits of 28 x 28 pixels", _reader("idx"), is_set=True, rooted=True),
@@ -80,6 +83,7 @@ FORMATS = (
     Format("mnist-m", "MNIST's digits on photographs", _reader("mnist_m"), is_set=True, rooted=True),
     Format("planted", _PLANTED_HELP, _reader("planted"), is_set=True, rooted=True, options=True),
     Format("folder", "a folder of class folders", _reader("folder")),
+    Format("shards", "a folder that vitrail data pack wrote, or its http(s) address", _reader("shards")),
     Format(
         "manifest",
         "images with path,label[,split] or path,text[,split]",
@@ -127,7 +131,7 @@ def format_of(what: str) -> Format | None:
     for each in FORMATS:
         if each.is_set and each.names(what):
             return each
-    name = "folder" if path.is_dir() else ""
+    name = "shards" if is_packed(what) else "folder" if path.is_dir() else ""
     suffix = path.suffix.lower() if path.is_file() else ""
     return next((each for each in FORMATS if each.name == name or suffix in each.suffixes), None)
 
@@ -135,6 +139,17 @@ def format_of(what: str) -> Format | None:
 def is_named(what: str) -> bool:
     """Whether these words name a set, with options or without."""
     return any(each.is_set and each.names(what) for each in FORMATS)
+
+
+def is_address(what: str) -> bool:
+    """Whether these words are the http(s) address of a folder."""
+    return what.startswith(("http://", "https://"))
+
+
+def is_packed(what: str) -> bool:
+    """Whether these words mean shards, finished or not: a folder of them, or an address."""
+    path = Path(what).expanduser()
+    return is_address(what) or (path / SHARDS).is_file() or (path / PACKING).is_file()
 
 
 def check_root(what: str, data_root: Path | None) -> None:

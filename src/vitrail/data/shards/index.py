@@ -1,0 +1,276 @@
+"""What lies in a folder of shards, and the way from its index to rows that can be trusted.
+
+    shards.json           splits, columns, classes, every other file with its bytes and SHA-256; written last
+    train.safetensors     of each image of a split: where it lies, its CRC-32, its name, its columns
+    train-000000.tar      000000017.jpg, 000000017.cls, 000000017.json, ...
+
+The tar files alone are what webdataset reads. Nothing in the index is believed: names of files follow from the split
+and a number, every place lies within its shard, and every image is held against its CRC-32 when it is read.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8
+from numpy.typing import NDArray
+
+from vitrail.data.columns import Column, Labels, Texts, Values
+from vitrail.data.dataset import ALL, TEST, TRAIN, VALIDATION
+from vitrail.data.tensor_files import read_tensors, with_checksum
+from vitrail.errors import DataError, VitrailError
+from vitrail.io import to_json
+
+FORMAT, VERSION = "vitrail shards", 1
+SPLITS = (TRAIN, VALIDATION, TEST, ALL)
+PLACE = ("shard", "offset", "size", "crc")  # arrays of every split
+LABELS, TEXTS, VALUES = "labels", "texts", "values"
+
+
+class Member(NamedTuple):
+    """A file of the folder.
+
+    Attributes:
+        file: Its name, without a folder.
+        size: Its bytes.
+        sha256: Of them.
+    """
+
+    file: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """What `shards.json` says of one split.
+
+    Attributes:
+        images: How many there are.
+        index: The file that says where they are.
+        shards: Which hold them.
+        columns: Name and kind of each, of labels the classes.
+        left_out: Of images that could not be read: why, one line each.
+    """
+
+    images: int
+    index: Member
+    shards: tuple[Member, ...]
+    columns: tuple[Mapping[str, Any], ...]
+    left_out: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        members = {"index": self.index._asdict(), "shards": [each._asdict() for each in self.shards]}
+        return {"images": self.images, **members, "columns": list(self.columns), "left_out": list(self.left_out)}
+
+
+@dataclass(frozen=True, eq=False)
+class Words:
+    """Many texts in one array.
+
+    Args:
+        content: All of them in UTF-8, one behind the other.
+        ends: (n,) where each ends.
+
+    Raises:
+        ValueError: The ends do not divide the content.
+    """
+
+    content: UInt8[np.ndarray, " _"]
+    ends: Int64[np.ndarray, " n"]
+
+    def __post_init__(self) -> None:
+        """Check that one ends behind the other, and the last with all."""
+        if (np.diff(self.ends, prepend=0) < 0).any() or (int(self.ends[-1]) if len(self) else 0) != len(self.content):
+            raise ValueError("its texts do not end where they should")
+
+    @staticmethod
+    def of(texts: Iterable[str]) -> "Words":
+        """These texts."""
+        coded = [text.encode("utf-8", "surrogateescape") for text in texts]
+        ends = np.cumsum([len(text) for text in coded], dtype=np.int64)
+        return Words(np.frombuffer(b"".join(coded), np.uint8), ends)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.ends)
+
+    def __getitem__(self, index: int) -> str:
+        """One of them."""
+        start = self.ends[index - 1] if index else 0
+        return self.content[start : self.ends[index]].tobytes().decode("utf-8", "surrogateescape")
+
+    def select(self, ids: NDArray[np.int64]) -> "Words":
+        """Some of them, without the others."""
+        lengths = np.diff(self.ends, prepend=0)[ids]
+        ends = np.cumsum(lengths, dtype=np.int64)
+        moved = np.repeat(self.ends[ids] - ends, lengths)  # how far each byte lies from where it goes
+        return Words(self.content[np.arange(len(moved)) + moved], ends)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Where images lie.
+
+    Args:
+        shard: (n,) in which shard of the split.
+        offset: (n,) of the first byte within it.
+        size: (n,) bytes.
+        crc: (n,) CRC-32 of them.
+        names: Of the images.
+    """
+
+    shard: Int64[np.ndarray, " n"]
+    offset: Int64[np.ndarray, " n"]
+    size: Int64[np.ndarray, " n"]
+    crc: Int64[np.ndarray, " n"]
+    names: Words
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.shard)
+
+    def select(self, ids: NDArray[np.int64]) -> "Rows":
+        """Some of them, in this order."""
+        return Rows(self.shard[ids], self.offset[ids], self.size[ids], self.crc[ids], self.names.select(ids))
+
+
+def split_file(rows: Rows, columns: Mapping[str, Column]) -> tuple[bytes, tuple[dict[str, Any], ...]]:
+    """The index of a split as a safetensors file, and what `shards.json` says of its columns."""
+    arrays: dict[str, NDArray[Any]] = {name: getattr(rows, name) for name in PLACE}
+    arrays |= {"name": rows.names.content, "name.ends": rows.names.ends}
+    about = list[dict[str, Any]]()
+    for number, (name, column) in enumerate(columns.items()):
+        at = f"column.{number}"
+        if isinstance(column, Labels):
+            about.append({"name": name, "kind": LABELS, "classes": list(column.names)})
+            arrays[at] = column.values
+        elif isinstance(column, Texts):
+            about.append({"name": name, "kind": TEXTS})
+            words = Words.of(column.values)
+            arrays |= {at: words.content, f"{at}.ends": words.ends}
+        else:
+            assert isinstance(column, Values)
+            about.append({"name": name, "kind": VALUES})
+            arrays[at] = column.values
+    tensors = {name: torch.from_numpy(np.array(array, order="C")) for name, array in arrays.items()}
+    return with_checksum(tensors), tuple(about)
+
+
+def table_file(about: Mapping[str, Any], splits: Mapping[str, Part]) -> str:
+    """The content of `shards.json`."""
+    return to_json(
+        {"format": FORMAT, "version": VERSION, **about, "splits": {name: one.to_dict() for name, one in splits.items()}}
+    )
+
+
+def read_table(content: bytes, where: str, hint: str) -> tuple[dict[str, Any], dict[str, Part]]:
+    """What `shards.json` says: of the whole, and of each split.
+
+    Args:
+        content: The file.
+        where: What it is called.
+        hint: What to try when it cannot be used.
+
+    Raises:
+        DataError: It is damaged, or lies.
+    """
+    try:
+        table = json.loads(content)
+        _must(isinstance(table, dict) and table.get("format") == FORMAT, "it is no index of shards")
+        if table.get("version") != VERSION:
+            problem = f"{where} has version {table.get('version')!r}, and version {VERSION} is read here"
+            raise DataError(problem, "pip install -U vitrail")
+        _must(isinstance(table.get("splits"), dict) and len(table["splits"]) > 0, "it has no splits")
+        return table, {name: _part(name, one) for name, one in table["splits"].items()}
+    except DataError:
+        raise
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DataError(f"{where} is damaged ({error})", hint) from error
+
+
+def read_split(file: Path, part: Part, where: str, hint: str) -> tuple[Rows, dict[str, Column]]:
+    """Where the images of a split lie, and their columns.
+
+    Args:
+        file: The index of the split.
+        part: What `shards.json` says of it.
+        where: What the file is called.
+        hint: What to try when it cannot be used.
+
+    Raises:
+        DataError: It is damaged, or lies.
+    """
+    try:
+        arrays = {name: tensor.numpy() for name, tensor in read_tensors(file, hint).items()}
+        shard, offset, size, crc = (_whole(arrays, name, part.images) for name in PLACE)
+        _must(bool(((shard >= 0) & (shard < len(part.shards))).all()), "it names a shard that is not there")
+        room = np.array([each.size for each in part.shards], np.int64)[shard]
+        inside = (offset >= 0) & (size >= 0) & (size <= room) & (offset <= room - size)
+        _must(bool(inside.all()), "it has an image that lies beyond its shard")
+        rows = Rows(shard, offset, size, crc, _words(arrays, "name", part.images))
+        columns = {one["name"]: _column(arrays, f"column.{i}", one, part) for i, one in enumerate(part.columns)}
+    except DataError:
+        raise
+    except (VitrailError, ValueError, TypeError, KeyError) as error:
+        problem = error.problem if isinstance(error, VitrailError) else error
+        raise DataError(f"{where} is damaged ({problem})", hint) from error
+    return rows, columns
+
+
+def _must(holds: bool, words: str) -> None:
+    if not holds:
+        raise ValueError(words)
+
+
+def _number(value: object, what: str) -> int:
+    _must(type(value) is int and 0 <= value < 2**62, f"{what} is {value!r}")
+    assert isinstance(value, int)
+    return value
+
+
+def _member(value: Any, named: str) -> Member:
+    """A file whose name is known beforehand: so none lies elsewhere."""
+    _must(value["file"] == named, f"a file is called {value['file']!r} where {named} is")
+    _must(re.fullmatch("[0-9a-f]{64}", str(value["sha256"])) is not None, f"the SHA-256 of {named} is none")
+    return Member(named, _number(value["size"], f"the size of {named}"), value["sha256"])
+
+
+def _part(split: str, value: Any) -> Part:
+    _must(split in SPLITS, f"it has a split {split!r}")
+    shards = tuple(_member(one, f"{split}-{number:06d}.tar") for number, one in enumerate(value["shards"]))
+    for column in value["columns"]:
+        _must(isinstance(column["name"], str) and column["kind"] in (LABELS, TEXTS, VALUES), "a column is of no kind")
+    left_out = tuple(map(str, value.get("left_out", ())))
+    index = _member(value["index"], f"{split}.safetensors")
+    return Part(_number(value["images"], f"images of {split}"), index, shards, tuple(value["columns"]), left_out)
+
+
+def _whole(arrays: Mapping[str, NDArray[Any]], name: str, count: int) -> Int64[np.ndarray, " n"]:
+    found = arrays[name]
+    fits = found.dtype == np.int64 and found.shape == (count,)
+    _must(fits, f"{name} has {found.shape} numbers of {found.dtype} for {count:,} images")
+    return found
+
+
+def _words(arrays: Mapping[str, NDArray[Any]], name: str, count: int) -> Words:
+    content = arrays[name]
+    _must(content.dtype == np.uint8 and content.ndim == 1, f"{name} holds no text")
+    return Words(content, _whole(arrays, f"{name}.ends", count))
+
+
+def _column(arrays: Mapping[str, NDArray[Any]], at: str, about: Mapping[str, Any], part: Part) -> Column:
+    match about["kind"]:
+        case "labels":
+            return Labels(_whole(arrays, at, part.images), tuple(map(str, about["classes"])))
+        case "texts":
+            words = _words(arrays, at, part.images)
+            return Texts(tuple(words[index] for index in range(len(words))))
+    _must(arrays[at].shape[:1] == (part.images,), f"the column {about['name']} has other numbers than images")
+    return Values(arrays[at])

@@ -1,0 +1,443 @@
+"""Images and their columns into tar shards with an index: the same bytes from the same data, whatever happens.
+
+A shard has its name when all of it is on the disk. Killed at any point, the same call goes on behind the last whole
+shard; `shards.json`, without which nothing reads the folder, is written when everything else is there.
+"""
+
+import hashlib
+import io
+import json
+import re
+import shlex
+import tarfile
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from vitrail.data.columns import LABEL, Column, Labels, Texts, Values
+from vitrail.data.dataset import RawDataset, Samples
+from vitrail.data.decode import FORMATS, convert, open_picture
+from vitrail.data.images import Images
+from vitrail.data.preprocessing import RESAMPLING
+from vitrail.data.readers.table import PACKING, SHARDS, check_root, is_address, is_named, read
+from vitrail.data.shards.index import VERSION, Member, Part, Rows, Words, read_table, split_file, table_file
+from vitrail.errors import DataError, UsageError, counted
+from vitrail.io import WRITING, flush, locked, other_out, read_json, to_json, write_file, writing
+from vitrail.runtime import cores
+
+QUALITY = 95  # of JPEG
+SHARD_MB = 128
+AHEAD = 8  # images under way for each thread
+SUFFIXES = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png", "WEBP": "webp", "BMP": "bmp", "TIFF": "tif", "GIF": "gif"}
+MB = 10**6
+BLOCK = 512  # of a tar file
+
+Progress = Callable[[int, int], object]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What lies in a folder of shards.
+
+    Attributes:
+        out: The folder.
+        images: Of each split.
+        shards: How many, of all splits.
+        bytes: Of the shards.
+        size: The longest shorter side; None where every image is as it was.
+        left_out: Of images that could not be read: why, one line each.
+        notes: Everything ignored or odd, one sentence each.
+    """
+
+    out: Path
+    images: Mapping[str, int]
+    shards: int
+    bytes: int
+    size: int | None
+    left_out: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "out": str(self.out)}
+
+
+def pack(
+    data: str | Path,
+    out: str | Path,
+    *,
+    size: int | None = None,
+    quality: int = QUALITY,
+    shard_mb: int = SHARD_MB,
+    data_root: str | Path | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Packed:
+    """Write the images of data, with all their columns, into shards.
+
+    Without a size the bytes of every file are copied. With one, an image whose shorter side is longer is converted as
+    training converts it, scaled down to it, and saved as JPEG; one with transparency, which JPEG has not, as PNG. What
+    is not larger is copied, so that small lossless images stay lossless. Images of a set in memory become PNG.
+
+    Args:
+        data: A named set, a folder, a manifest, or shards.
+        out: The folder to write.
+        size: The longest that a shorter side may be, in pixels.
+        quality: Of JPEG, 1 to 100.
+        shard_mb: A shard has at most so many million bytes, or one image.
+        data_root: Where named sets lie.
+        progress: Called with images done, and all.
+
+    Raises:
+        UsageError: The folder holds something else, or a number is none that there is.
+        DataError: The data cannot be read, has no image that can, or is made anew in every epoch.
+        RunError: Another process writes the folder.
+        OSError: It cannot be written; what is whole stays, and the same call goes on.
+    """
+    for name, given, least, most in (
+        ("size", size, 1, 65535),
+        ("quality", quality, 1, 100),
+        ("shard_mb", shard_mb, 1, 10**6),
+    ):
+        if given is not None and not (type(given) is int and least <= given <= most):
+            raise UsageError(f"{name} must be a whole number from {least} to {most}, got {given!r}", f"{name}={least}")
+    what, root, folder = str(data), None if data_root is None else Path(data_root), Path(out).expanduser()
+    check_root(what, root)
+    _check_apart(what, folder)
+    raw = read(what, root)
+    columns, dropped = _columns(what, raw)
+    label = what if is_named(what) or is_address(what) else Path(what).expanduser().resolve().name
+    job = {"version": VERSION, "data": label, "size": size, "quality": quality, "shard_mb": shard_mb}
+    job["content"] = _digest(raw, columns)
+    finished = _claim(folder, job)
+    if finished is not None:
+        return finished
+    with locked(folder, folder / "lock"):
+        options = [word for name in ("size", "quality") if size is not None for word in (f"--{name}", str(job[name]))]
+        options += ["--shard-size", str(shard_mb)] if shard_mb != SHARD_MB else []
+        options += ["--data-root", str(root.resolve())] if root is not None else []
+        place = label if root is not None or label == what else str(Path(what).expanduser().resolve())
+        again = shlex.join(["vitrail", "data", "pack", place, "--out", str(folder.resolve()), *options])
+        write_file(folder / PACKING, to_json({**job, "again": again}))
+        classes = _numbering(raw, columns)
+        numbers = {name: number for number, name in enumerate(classes)}
+        total, done, parts = sum(len(one) for one in raw.splits.values()), 0, dict[str, Part]()
+        for split, samples in raw.splits.items():
+            recipe = _Recipe(samples, columns[split], numbers, size, quality)
+            before = done
+            parts[split] = _pack_split(
+                folder, split, recipe, shard_mb * MB, lambda count, before=before: progress(before + count, total)
+            )
+            done += len(samples)
+        about = {
+            "job": job,
+            "classes": list(classes),
+            "published": None if raw.classes is None else list(raw.classes),
+            "split_seed": raw.split_seed,
+            "most_held_out": raw.most_held_out,
+            "facts": dict(raw.facts),
+            "notes": [*raw.notes, *dropped],
+        }
+        write_file(folder / SHARDS, table_file(about, parts))
+        (folder / PACKING).unlink()
+        flush(folder)
+    return _packed(folder, about, parts)
+
+
+def _packed(folder: Path, about: Mapping[str, Any], parts: Mapping[str, Part]) -> Packed:
+    shards = [shard for part in parts.values() for shard in part.shards]
+    images = {split: part.images for split, part in parts.items()}
+    left_out = tuple(f"{split}: {line}" for split, part in parts.items() for line in part.left_out)
+    room, size = sum(shard.size for shard in shards), about["job"]["size"]
+    return Packed(folder, images, len(shards), room, size, left_out, tuple(about["notes"]))
+
+
+# ---- what is packed, and where to
+
+
+def _check_apart(what: str, folder: Path) -> None:
+    """Nothing is ever written into the folders of a person's data."""
+    if is_named(what) or is_address(what):
+        return
+    source, target = Path(what).expanduser().resolve(), folder.resolve()
+    if target.is_relative_to(source):
+        beside = shlex.join(["--out", str(source.with_name(f"{source.name}-packed"))])
+        raise UsageError(f"{folder} lies in the data, into which nothing is written", beside)
+
+
+def _columns(what: str, raw: RawDataset) -> tuple[dict[str, dict[str, Column]], tuple[str, ...]]:
+    """The columns of each split, and a sentence on each that cannot be read.
+
+    Raises:
+        DataError: There are no images to pack, or none of the columns can be read.
+    """
+    problems, found = dict[str, str](), {split: dict[str, Column]() for split in raw.splits}
+    for split, samples in raw.splits.items():
+        if not isinstance(samples.inputs, Images):
+            raise DataError(f"{what} holds texts, and images are packed", "a set of images")
+        for name in samples.columns:
+            try:
+                column = samples.column(name)
+            except DataError as error:
+                problems.setdefault(name, error.problem)
+                continue
+            if not isinstance(column, Labels | Texts | Values):
+                raise DataError(
+                    f"{what} is made anew in every epoch, there is nothing to pack", f"vitrail train {what}"
+                )
+            found[split][name] = column
+    kept = {
+        split: {name: one for name, one in columns.items() if name not in problems} for split, columns in found.items()
+    }
+    if problems and not any(kept.values()):
+        raise DataError(next(iter(problems.values())), "mend the lines of the manifest, then the same command again")
+    return kept, tuple(f"Left out the column {name}: {problem}." for name, problem in problems.items())
+
+
+def _numbering(raw: RawDataset, columns: Mapping[str, Mapping[str, Column]]) -> tuple[str, ...]:
+    """The classes, in the order of the numbers in `.cls`: as published, else all that there are, by name."""
+    labels = [one[LABEL] for one in columns.values() if isinstance(one.get(LABEL), Labels)]
+    names = {name for one in labels if isinstance(one, Labels) for name in one.counts()}
+    return raw.classes if raw.classes is not None and names <= set(raw.classes) else tuple(sorted(names))
+
+
+def _digest(raw: RawDataset, columns: Mapping[str, Mapping[str, Column]]) -> str:
+    """Changes with what is packed: names, sizes in bytes (or pixels, in memory), columns, splits."""
+    state = hashlib.blake2b(digest_size=16)
+    for split, samples in raw.splits.items():
+        assert isinstance(samples.inputs, Images)
+        state.update(f"{split} {len(samples)} ".encode() + samples.inputs.digest())
+        for name, column in columns[split].items():
+            names = column.names if isinstance(column, Labels) else ()
+            state.update("\0".join([name, *names]).encode("utf-8", "surrogateescape") + column.digest())
+    return state.hexdigest()
+
+
+def _claim(folder: Path, job: Mapping[str, Any]) -> Packed | None:
+    """Make the folder, or find it as it was left; what lies there where the work is done already.
+
+    Raises:
+        UsageError: It holds something else.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        folder.mkdir(parents=True, exist_ok=True)
+        return None
+    there = folder / (SHARDS if (folder / SHARDS).is_file() else PACKING)
+    if not there.is_file():
+        if folder.is_dir() and {one.name for one in folder.iterdir()} <= {"lock", PACKING + WRITING}:
+            return None
+        raise UsageError(f"{folder} exists and holds no shards", other_out(folder))
+    begun, parts = read_json(there, other_out(folder)), dict[str, Part]()
+    table = begun
+    if there.name == SHARDS:
+        table, parts = read_table(there.read_bytes(), str(there), other_out(folder))
+        begun = table.get("job", {})
+    differing = [name for name in {**job, **begun} if name != "again" and job.get(name) != begun.get(name)]
+    if differing:
+        raise UsageError(f"{folder} holds shards of other {' and '.join(differing)}", other_out(folder))
+    return _packed(folder, table, parts) if there.name == SHARDS else None
+
+
+# ---- one split
+
+
+@dataclass(frozen=True, eq=False)
+class _Recipe:
+    """How a sample of a split becomes files."""
+
+    samples: Samples
+    columns: Mapping[str, Column]
+    classes: Mapping[str, int]
+    size: int | None
+    quality: int
+
+    @property
+    def images(self) -> Images:
+        assert isinstance(self.samples.inputs, Images)
+        return self.samples.inputs
+
+    def files(self, index: int) -> list[tuple[str, bytes]]:
+        """Suffix and content of each, the image first.
+
+        Raises:
+            DataError: It cannot be read.
+        """
+        found, told = [_encoded(self.images, index, self.size, self.quality)], dict[str, Any]()
+        for name, column in self.columns.items():
+            value = column.take(np.array([index], np.int64))[0]
+            told[name] = column.names[value] if isinstance(column, Labels) else plain_of(value)
+        if isinstance(self.columns.get(LABEL), Labels):
+            found.append(("cls", str(self.classes[told[LABEL]]).encode()))
+        return [*found, ("json", json.dumps({**told, "path": self.images.name(index)}).encode())]
+
+
+def plain_of(value: Any) -> Any:
+    """A value of a column as JSON has it."""
+    return value if isinstance(value, str) else np.asarray(value).tolist()
+
+
+def _encoded(images: Images, index: int, size: int | None, quality: int) -> tuple[str, bytes]:
+    """The suffix and the bytes of an image, which was decoded once."""
+    content = images.content(index) if images.encoded else None
+    picture = images.open(index) if content is None else open_picture(images.name(index), content)
+    short = min(picture.size)
+    saved = io.BytesIO()
+    if size is None or short <= size:
+        if content is not None:
+            with Image.open(io.BytesIO(content), formats=FORMATS) as header:
+                return SUFFIXES[header.format or "JPEG"], content
+        picture.save(saved, "PNG")
+        return "png", saved.getvalue()
+    clear = picture.has_transparency_data
+    grey = picture.mode in ("1", "L") or picture.mode.startswith("I")
+    plain = picture.convert("RGBA") if clear else convert(picture, 1 if grey else 3)
+    scaled = plain.resize(
+        (max(size, picture.width * size // short), max(size, picture.height * size // short)), RESAMPLING["bicubic"]
+    )
+    scaled.save(saved, "PNG") if clear else scaled.save(saved, "JPEG", quality=quality)
+    return "png" if clear else "jpg", saved.getvalue()
+
+
+class _Row(NamedTuple):
+    """Where an image lies within a shard."""
+
+    id: int
+    offset: int
+    size: int
+    crc: int
+
+
+@dataclass
+class _Shard:
+    """A tar file that is put together."""
+
+    pieces: list[bytes] = field(default_factory=list)
+    rows: list[_Row] = field(default_factory=list)
+    taken: int = 2 * BLOCK  # with its end
+
+    def add(self, id: int, files: Iterable[tuple[str, bytes]]) -> None:
+        """One more sample, the image first."""
+        for number, (suffix, content) in enumerate(files):
+            header = tarfile.TarInfo(f"{id:09d}.{suffix}")
+            header.size = len(content)
+            if number == 0:
+                self.rows.append(_Row(id, self.taken - BLOCK, len(content), zlib.crc32(content)))
+            self._put(header.tobuf(tarfile.USTAR_FORMAT))
+            self._put(content + bytes(-len(content) % BLOCK))
+
+    def _put(self, piece: bytes) -> None:
+        self.pieces.append(piece)
+        self.taken += len(piece)
+
+    def write(self, path: Path) -> Member:
+        """Write it whole, or not at all."""
+        digest = hashlib.sha256()
+        with writing(path, self.taken) as handle:
+            for piece in (*self.pieces, bytes(2 * BLOCK)):
+                handle.write(piece)
+                digest.update(piece)
+        return Member(path.name, self.taken, digest.hexdigest())
+
+
+def _taken_by(files: Iterable[tuple[str, bytes]]) -> int:
+    """Bytes that a sample takes in a tar file."""
+    return sum(BLOCK + len(content) + -len(content) % BLOCK for _, content in files)
+
+
+def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: Callable[[int], object]) -> Part:
+    """All samples of a split, behind those whose shards are whole already."""
+    shards, rows = list[Member](), list[list[_Row]]()
+    while (found := _there(folder / f"{split}-{len(shards):06d}.tar", len(recipe.samples))) is not None:
+        shards.append(found[0])
+        rows.append(found[1])
+    done = rows[-1][-1].id + 1 if rows else 0
+    left_out = list[str]()
+    packed = {row.id for each in rows for row in each}
+    for id in range(done):
+        if id not in packed:
+            left_out += [files for files in [_tried(recipe, id)] if isinstance(files, str)]
+    shard = _Shard()
+
+    def close() -> None:
+        shards.append(shard.write(folder / f"{split}-{len(shards):06d}.tar"))
+        rows.append(shard.rows)
+
+    for id, files in _ahead(lambda id: _tried(recipe, id), range(done, len(recipe.samples))):
+        if isinstance(files, str):
+            left_out.append(files)
+        else:
+            if shard.rows and shard.taken + _taken_by(files) > most:
+                close()
+                shard = _Shard()
+            shard.add(id, files)
+        progress(id + 1)
+    if shard.rows:
+        close()
+    if not rows:
+        raise DataError(
+            f"none of {counted(len(recipe.samples), 'image')} of {split} can be read: {left_out[0]}", "ls -l"
+        )
+    flat = np.array([(at, *row) for at, each in enumerate(rows) for row in each], np.int64)
+    ids = flat[:, 1]
+    names = Words.of(recipe.images.name(int(id)) for id in ids)
+    table = Rows(flat[:, 0], flat[:, 2], flat[:, 3], flat[:, 4], names)
+    content, columns = split_file(table, {name: column.select(ids) for name, column in recipe.columns.items()})
+    index = folder / f"{split}.safetensors"
+    write_file(index, content)
+    member = Member(index.name, len(content), hashlib.sha256(content).hexdigest())
+    return Part(len(ids), member, tuple(shards), columns, tuple(left_out))
+
+
+def _tried(recipe: _Recipe, id: int) -> list[tuple[str, bytes]] | str:
+    """The files of a sample; or why it cannot be read."""
+    try:
+        return recipe.files(id)
+    except DataError as error:
+        return error.problem
+
+
+def _ahead(work: Callable[[int], Any], ids: Iterable[int]) -> Iterator[tuple[int, Any]]:
+    """What comes of each number, in order; threads work on the next ones meanwhile, on so many and no more."""
+    threads, waiting = cores(), deque[tuple[int, Future[Any]]]()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for id in ids:
+                waiting.append((id, pool.submit(work, id)))
+                if len(waiting) >= AHEAD * threads:
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            while waiting:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+def _there(path: Path, count: int) -> tuple[Member, list[_Row]] | None:
+    """A shard that was written before, and what is in it; None where there is none, or no whole one."""
+    rows, end = list[_Row](), 0
+    try:
+        with open(path, "rb") as handle:
+            with tarfile.open(fileobj=handle, mode="r:") as tar:
+                for one in tar:
+                    end = one.offset_data + one.size + -one.size % BLOCK + 2 * BLOCK
+                    key, _, suffix = one.name.partition(".")
+                    if suffix in ("cls", "json"):
+                        continue
+                    if re.fullmatch(r"\d{9}", key) is None or not (rows[-1].id if rows else -1) < int(key) < count:
+                        return None
+                    handle.seek(one.offset_data)
+                    content = handle.read(one.size)
+                    rows.append(_Row(int(key), one.offset_data, one.size, zlib.crc32(content)))
+            handle.seek(0)
+            digest = hashlib.file_digest(handle, "sha256").hexdigest()
+            return (Member(path.name, end, digest), rows) if rows and handle.tell() == end else None
+    except (OSError, tarfile.TarError, ValueError):
+        return None
