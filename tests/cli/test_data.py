@@ -56,7 +56,7 @@ def test_what_cannot_be_packed(photographs: Path, tmp_path: Path) -> None:
         (pack, USAGE, "no"),
         ((*pack, "--out", str(there)), USAGE, "there"),
         ((*pack, "--out", str(source / "in")), USAGE, "in"),
-        ((*pack, "--out", str(tmp_path / "x"), "--size", "0"), USAGE, "--size 0"),
+        ((*pack, "--out", str(tmp_path / "x"), "--size", "0"), USAGE, "size 0"),
         ((*pack, "--out", str(tmp_path / "x"), "--quality", "90"), USAGE, "--quality"),
         ((*pack, "--out", str(tmp_path / "x"), "--size", "9", "--quality", "101"), USAGE, "101"),
         ((*pack, "--out", str(tmp_path / "x"), "--shard-size", "0"), USAGE, "0"),

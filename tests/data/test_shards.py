@@ -62,7 +62,7 @@ def manifest(root: Path) -> Path:
 def test_names_columns_and_bytes_are_those_of_the_data(photo_folder: Path, tmp_path: Path) -> None:
     for source in (photo_folder, manifest(tmp_path / "listed")):
         out = tmp_path / f"packed-{source.name}"
-        packed = pack(source, out, shard_mb=1)
+        packed = pack(source, out, shard_size=1)
         assert packed.shards > len(packed.images) > 1, "some split has several shards"
         theirs, ours = read(str(source)), read(str(out))
         assert list(theirs.splits) == list(ours.splits)
@@ -91,7 +91,7 @@ def test_packed_again_or_killed_anywhere_the_bytes_are_the_same(
 ) -> None:
     """Killed behind or before every file that gets its name, and in the middle of one; then the same call."""
     source, whole = manifest(tmp_path / "listed"), tmp_path / "whole"
-    pack(source, whole, shard_mb=1)
+    pack(source, whole, shard_size=1)
     wanted = {path.name: path.read_bytes() for path in whole.iterdir()}
     replace, calls = os.replace, list[Path]()
     killed_at, behind = 0, False
@@ -105,7 +105,7 @@ def test_packed_again_or_killed_anywhere_the_bytes_are_the_same(
             raise Killed
 
     monkeypatch.setattr(os, "replace", counted)
-    pack(source, tmp_path / "counted", shard_mb=1)
+    pack(source, tmp_path / "counted", shard_size=1)
     names = len(calls)
     assert names == len(wanted) + 1, "every file, and the one that says that it is not finished"
     for killed_at in range(1, names + 1):
@@ -113,7 +113,7 @@ def test_packed_again_or_killed_anywhere_the_bytes_are_the_same(
             out = tmp_path / f"out-{killed_at}-{behind}"
             calls.clear()
             with pytest.raises(Killed):
-                pack(source, out, shard_mb=1)
+                pack(source, out, shard_size=1)
             if (out / "packing.json").exists() and not (out / "shards.json").exists():
                 with pytest.raises(DataError) as caught:
                     read(str(out))
@@ -122,7 +122,7 @@ def test_packed_again_or_killed_anywhere_the_bytes_are_the_same(
                     Data(action="pack", data=str(source), out=out, shard_size=1)
                 )
             before = {path.name for path in out.glob("*.tar")}
-            pack(source, out, shard_mb=1)
+            pack(source, out, shard_size=1)
             again = {path.name for path in calls[killed_at:]}
             assert not before & again, "whole shards are not written again"
             found = {path.name: path.read_bytes() for path in out.iterdir()}
@@ -145,13 +145,13 @@ def test_a_full_disk_leaves_whole_files_and_the_same_call_goes_on(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space") as caught:
-        pack(source, out, shard_mb=1)
+        pack(source, out, shard_size=1)
     assert Path(caught.value.filename).parent == out
     assert not list(out.glob("*.writing"))
     with pytest.raises(DataError):
         read(str(out))
-    pack(source, out, shard_mb=1)
-    pack(source, tmp_path / "whole", shard_mb=1)
+    pack(source, out, shard_size=1)
+    pack(source, tmp_path / "whole", shard_size=1)
     assert [each.read_bytes() for each in sorted(out.iterdir())] == [
         each.read_bytes() for each in sorted((tmp_path / "whole").iterdir())
     ]
@@ -160,7 +160,7 @@ def test_a_full_disk_leaves_whole_files_and_the_same_call_goes_on(
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 def test_webdataset_reads_the_shards(photo_folder: Path, tmp_path: Path) -> None:
     webdataset = pytest.importorskip("webdataset")
-    packed = pack(photo_folder, tmp_path / "packed", shard_mb=1)
+    packed = pack(photo_folder, tmp_path / "packed", shard_size=1)
     shards = [str(path) for path in sorted(packed.out.glob("train-*.tar"))]
     assert len(shards) > 2
     found = list(webdataset.WebDataset(shards, shardshuffle=False, empty_check=False).decode("pil"))
@@ -179,7 +179,7 @@ def test_a_training_on_shards_has_the_same_bits(tmp_path: Path, monkeypatch: pyt
     """Decoded by worker processes from both, with validation held out by names; and evaluated alike."""
     stream_all(monkeypatch)
     folder, packed = photographs(tmp_path), tmp_path / "packed"
-    pack(folder, packed, shard_mb=1)
+    pack(folder, packed, shard_size=1)
     asked = options("photos", epochs=2)
     ours, theirs = (vitrail.train(str(data), tmp_path / f"run-{data.name}", asked) for data in (packed, folder))
     assert ours.weights == theirs.weights
@@ -264,7 +264,7 @@ def packed_into(source: Path, out: Path, count: int, shards: int, monkeypatch: p
     content = (source / "all" / "000.bmp").stat().st_size
     sample = sum(512 + -(-size // 512) * 512 for size in (content, 1, 60))
     monkeypatch.setattr(packing, "MB", 1024 + -(-count // shards) * sample)
-    return pack(source, out, shard_mb=1)
+    return pack(source, out, shard_size=1)
 
 
 def read_in_order(images: Images, workers: int, ranks: int, epoch: int) -> list[int]:
@@ -387,7 +387,7 @@ def packed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("packed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "MB", 20_000)
-        return pack(manifest(root / "listed"), root / "out", shard_mb=1).out
+        return pack(manifest(root / "listed"), root / "out", shard_size=1).out
 
 
 def test_a_folder_that_lies_is_refused(packed_once: Path, tmp_path: Path) -> None:
@@ -436,12 +436,12 @@ def test_what_is_there_is_never_overwritten(packed_once: Path, tmp_path: Path) -
     stranger.mkdir()
     (stranger / "notes.txt").write_text("mine")
     before = content(packed_once)
-    for out, other in ((stranger, {}), (packed_once, {"size": 8}), (packed_once, {"shard_mb": 2})):
+    for out, other in ((stranger, {}), (packed_once, {"size": 8}), (packed_once, {"shard_size": 2})):
         with pytest.raises(UsageError) as caught:
-            pack(source, out, **{"shard_mb": 1, **other})
+            pack(source, out, **{"shard_size": 1, **other})
         assert out.name in caught.value.problem
         assert caught.value.hint.startswith("--out ")
-    pack(source, packed_once, shard_mb=1)  # the same once more: all is there
+    pack(source, packed_once, shard_size=1)  # the same once more: all is there
     assert content(packed_once) == before
     assert content(stranger) == {stranger / "notes.txt": b"mine"}
     with pytest.raises(UsageError):

@@ -311,17 +311,14 @@ class Data:
     action: str = positional("pack")
     data: str = positional("A named set, folder or manifest of images")
     out: Path | None = option("The folder for the shards. A command that was killed goes on there.")
-    size: int | None = option(
-        "Scale images down whose shorter side has more pixels, and save them as JPEG (as PNG where they are "
-        "transparent); all others, and all when left out, keep their bytes."
-    )
+    size: int | None = option("Scale images down whose shorter side is longer; others, or all, keep their bytes.")
     quality: int | None = option("Of JPEG, with --size: 1 to 100; 95 when left out.")
     shard_size: int | None = option("Megabytes of a shard; 128 when left out.")
     data_root: Path | None = option("Where named sets lie.")
     json: bool = option("Print one JSON object: what was written, and what was left out.", False)
 
     def __post_init__(self) -> None:
-        """Refuse another action, shards that go nowhere, and numbers that are none."""
+        """Refuse another action, and shards that go nowhere."""
         if self.action != "pack":
             problem = f"vitrail data has no action '{self.action}', it has pack"
             raise UsageError(problem, f"vitrail data pack {self.data} --out packed")
@@ -329,10 +326,6 @@ class Data:
             raise UsageError("no folder given for the shards", "--out packed")
         if self.quality is not None and self.size is None:
             raise UsageError("--quality is for images that are scaled, and --size is not given", "--size 256")
-        for name, most in (("size", 65535), ("quality", 100), ("shard_size", 10**6)):
-            value, flag = getattr(self, name), f"--{name.replace('_', '-')}"
-            if value is not None and not 1 <= value <= most:
-                raise UsageError(f"{flag} must be from 1 to {most}, got {value}", f"{flag} {min(most, 100)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ def run(typed: Data, command: str) -> int:
                 typed.out,
                 size=typed.size,
                 quality=QUALITY if typed.quality is None else typed.quality,
-                shard_mb=SHARD_MB if typed.shard_size is None else typed.shard_size,
+                shard_size=SHARD_MB if typed.shard_size is None else typed.shard_size,
                 data_root=typed.data_root,
                 progress=progress,
             )

@@ -28,7 +28,7 @@ from vitrail.data.images import Images
 from vitrail.data.preprocessing import RESAMPLING
 from vitrail.data.readers.table import PACKING, SHARDS, check_root, is_address, is_named, read
 from vitrail.data.shards.index import VERSION, Member, Part, Rows, Words, read_table, split_file, table_file
-from vitrail.errors import DataError, UsageError, counted
+from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
 from vitrail.io import WRITING, flush, locked, other_out, read_json, to_json, write_file, writing
 from vitrail.runtime import cores
 
@@ -75,7 +75,7 @@ def pack(
     *,
     size: int | None = None,
     quality: int = QUALITY,
-    shard_mb: int = SHARD_MB,
+    shard_size: int = SHARD_MB,
     data_root: str | Path | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Packed:
@@ -90,7 +90,7 @@ def pack(
         out: The folder to write.
         size: The longest that a shorter side may be, in pixels.
         quality: Of JPEG, 1 to 100.
-        shard_mb: A shard has at most so many million bytes, or one image.
+        shard_size: A shard has at most so many million bytes, or one image.
         data_root: Where named sets lie.
         progress: Called with images done, and all.
 
@@ -100,27 +100,28 @@ def pack(
         RunError: Another process writes the folder.
         OSError: It cannot be written; what is whole stays, and the same call goes on.
     """
-    for name, given, least, most in (
-        ("size", size, 1, 65535),
-        ("quality", quality, 1, 100),
-        ("shard_mb", shard_mb, 1, 10**6),
+    for name, given, most, usual in (
+        ("size", size, 65535, 256),
+        ("quality", quality, 100, QUALITY),
+        ("shard_size", shard_size, 10**6, SHARD_MB),
     ):
-        if given is not None and not (type(given) is int and least <= given <= most):
-            raise UsageError(f"{name} must be a whole number from {least} to {most}, got {given!r}", f"{name}={least}")
+        if given is not None and not (type(given) is int and 1 <= given <= most):
+            problem = f"{name} must be a whole number from 1 to {most}, got {given!r}"
+            raise UsageError(problem, f"{name}={usual}{COMMAND_LINE}--{name.replace('_', '-')} {usual}")
     what, root, folder = str(data), None if data_root is None else Path(data_root), Path(out).expanduser()
     check_root(what, root)
     _check_apart(what, folder)
     raw = read(what, root)
     columns, dropped = _columns(what, raw)
     label = what if is_named(what) or is_address(what) else Path(what).expanduser().resolve().name
-    job = {"version": VERSION, "data": label, "size": size, "quality": quality, "shard_mb": shard_mb}
+    job = {"version": VERSION, "data": label, "size": size, "quality": quality, "shard_size": shard_size}
     job["content"] = _digest(raw, columns)
     finished = _claim(folder, job)
     if finished is not None:
         return finished
     with locked(folder, folder / "lock"):
         options = [word for name in ("size", "quality") if size is not None for word in (f"--{name}", str(job[name]))]
-        options += ["--shard-size", str(shard_mb)] if shard_mb != SHARD_MB else []
+        options += ["--shard-size", str(shard_size)] if shard_size != SHARD_MB else []
         options += ["--data-root", str(root.resolve())] if root is not None else []
         place = label if root is not None or label == what else str(Path(what).expanduser().resolve())
         again = shlex.join(["vitrail", "data", "pack", place, "--out", str(folder.resolve()), *options])
@@ -132,7 +133,7 @@ def pack(
             recipe = _Recipe(samples, columns[split], numbers, size, quality)
             before = done
             parts[split] = _pack_split(
-                folder, split, recipe, shard_mb * MB, lambda count, before=before: progress(before + count, total)
+                folder, split, recipe, shard_size * MB, lambda count, before=before: progress(before + count, total)
             )
             done += len(samples)
         about = {
