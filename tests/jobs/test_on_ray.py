@@ -207,3 +207,43 @@ def test_explanations_are_those_of_one_process(
     found = {name: hashes(tmp_path / name) for name in folders}
     assert found["one"] == found["ray"]
     assert len(found["one"]) == 1 + 2 * 6
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("started")
+def test_twenty_kills_and_five_freezes(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over 10,000 small images, at whatever a worker is at, its start included."""
+    monkeypatch.setattr(home, "ROWS", 32)
+    draw, model, contents = np.random.default_rng(0), vitrail.load(place / "model"), files_in(place)
+    (tmp_path / "many").mkdir()
+    files = [tmp_path / "many" / f"{number:05d}{contents[number % 60].suffix}" for number in range(10_000)]
+    for number, file in enumerate(files):
+        file.write_bytes(contents[number % 60].read_bytes())
+    kinds = draw.permutation([signal.SIGKILL] * 20 + [signal.SIGSTOP] * 5).tolist()
+    struck, seen = list[int](), list[int]()
+
+    def strike(done: int, total: int) -> None:
+        seen.append(done)
+        if len(seen) % 12 or not kinds:
+            return
+        while not (there := [one for one in workers_of(str(os.getpid())) if not is_stopped(one)]):
+            time.sleep(0.1)  # both stand still, or start
+        os.kill(int(draw.choice(there)), kinds[-1])
+        struck.append(kinds.pop())
+
+    answer_all(files, model, tmp_path / "one.csv")
+    cluster = Cluster("local", 2, deadline=2.0)
+    found = answer_all(files, model, tmp_path / "ray.csv", cluster=cluster, opening=opening_in(place), progress=strike)
+    assert (struck.count(signal.SIGKILL), struck.count(signal.SIGSTOP)) == (20, 5)
+    assert (tmp_path / "ray.csv").read_bytes() == (tmp_path / "one.csv").read_bytes()
+    names = [line.partition(",")[0] for line in (tmp_path / "ray.csv").read_text().splitlines()[1:]]
+    assert names == [str(file) for file in files]
+    assert found.count + len(found.problems) == 10_000
+
+
+def is_stopped(worker: int) -> bool:
+    """Whether a process stands still, or has ended."""
+    try:
+        return Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0] in "TtZX"
+    except OSError:
+        return True

@@ -42,6 +42,7 @@ LEAST, SLACK = 60.0, 10.0  # then: seconds, and times the slowest so far
 STARTING = 600.0  # seconds for a worker to start and load the model
 TRIES = 5  # times that a range may end its worker
 STARTS = -1  # in the place of a range: a worker that starts
+ANSWERS = 10.0  # seconds for a cluster to answer
 LOOK = 0.5  # seconds between two looks at the clock
 STORE = 80 * 2**20  # bytes of Ray's object store, which holds names of files alone
 QUIET = {
@@ -97,6 +98,12 @@ def check_ray() -> None:
 def _joined(cluster: Cluster, device: torch.device) -> Iterator[Any]:
     """Ray, with a cluster; one that was started for this is stopped."""
     check_ray()
+    own: dict[str, Any] = {}
+    if cluster.address == LOCAL:
+        threads = cluster.threads * (cluster.workers or max(1, cores() // cluster.threads))
+        own = {"num_cpus": threads, "object_store_memory": STORE, "include_dashboard": False}
+    else:
+        _check_answers(cluster.address)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     import ray
@@ -104,20 +111,33 @@ def _joined(cluster: Cluster, device: torch.device) -> Iterator[Any]:
     if ray.is_initialized():  # by whoever calls
         yield ray
         return
-    own: dict[str, Any] = {}
-    if cluster.address == LOCAL:
-        threads = cluster.threads * (cluster.workers or max(1, cores() // cluster.threads))
-        own = {"num_cpus": threads, "object_store_memory": STORE, "include_dashboard": False}
     try:
         ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR, **own)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        problem = f"no Ray cluster answers at {cluster.address} ({' '.join(str(error).split())[:300]})"
-        raise RunError(problem, "ray status --address, or --ray local") from error
+        raise _no_cluster(cluster.address, error, listens=cluster.address != LOCAL) from error
     try:
         with contextlib.redirect_stdout(_WithoutRay(sys.stdout)):
             yield ray
     finally:
         ray.shutdown()
+
+
+def _no_cluster(address: str, error: Exception, listens: bool = False) -> RunError:
+    """What is said where no cluster can be joined; Ray shows no token to one that is named, unless it is told to."""
+    problem = f"no Ray cluster answers at {address} ({' '.join(str(error).split())[:300]})"
+    if listens and "RAY_AUTH_MODE" not in os.environ:
+        return RunError(problem, "export RAY_AUTH_MODE=token  # where the cluster asks for one, then the same again")
+    return RunError(problem, "--ray local")
+
+
+def _check_answers(address: str) -> None:
+    """Refuse a place where nobody listens, for which Ray itself waits for minutes."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if colon and port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWERS).close()
+        except (OSError, OverflowError) as error:
+            raise _no_cluster(address, error) from error
 
 
 class _WithoutRay(io.TextIOBase):

@@ -207,4 +207,9 @@ def alone(out: Path | None) -> Iterator[None]:
         return
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out, out.with_name(f"{out.name}.lock")):
-        yield
+        try:
+            yield
+        finally:
+            folder = folder_of(out)
+            if folder.is_dir() and [file.name for file in folder.iterdir()] == [JOB]:
+                shutil.rmtree(folder, ignore_errors=True)  # nothing was done

@@ -1,0 +1,82 @@
+"""Images per second of `vitrail predict` by workers of Ray: `python -m benchmarks.ray_speed [rounds] [copies]`.
+
+The real ViT-Ti on the hundred photographs, copied so often; one thread for each process. Contestants in turn, each
+writes a table, and all tables are the same bytes:
+
+    here     this process, without Ray
+    1, 2     workers of a local Ray, which is started and stopped each time
+
+Two rates: of all images in all of the time, with the start of Ray and of its workers (which load torch and the model)
+and the end; and behind the start, from the first range that is done to the last. A range is 16 images here, so that
+what the other worker has done by then is little. The goal is 1.5 times the rate of one worker with two on two cores.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+import vitrail
+from benchmarks.measure import machine, spread
+from vitrail.jobs import answers
+from vitrail.jobs.on_ray import Cluster
+from vitrail.jobs.opening import Opening, identity_of
+
+ROOT = Path(os.environ.get("VITRAIL_DATA", "../shared/data"))
+MODEL = ROOT / "vit_ti16" / "model.safetensors"
+ROWS = 16
+
+
+def timed(files: list[Path], model: vitrail.Model, out: Path, workers: int) -> tuple[float, float]:
+    """Images per second in all, and behind the start, by so many workers; by this process for 0."""
+    done: list[tuple[float, int]] = []
+    cluster = Cluster("local", workers) if workers else None
+    opening = Opening(str(MODEL.resolve()), "cpu", {}, identity_of(model))
+    began = time.perf_counter()
+
+    def progress(images: int, total: int) -> None:
+        done.append((time.perf_counter(), images))
+
+    answers.answer_all(files, model, out, cluster=cluster, opening=opening, progress=progress)
+    ended = time.perf_counter()
+    (_, _), (first, before), *_, (last, count) = done
+    return count / (ended - began), (count - before) / (last - first)
+
+
+def main() -> None:
+    """Contestants in turn."""
+    given = [int(word) for word in sys.argv[1:]]
+    rounds, copies = given + [3, 12][len(given) :]
+    torch.set_num_threads(1)
+    answers.ROWS = ROWS
+    model = vitrail.load(MODEL)
+    rates: dict[int, list[tuple[float, float]]] = {0: [], 1: [], 2: []}
+    ratios: list[float] = []
+    with tempfile.TemporaryDirectory() as place:
+        files = []
+        for copy in range(copies):
+            for file in sorted((ROOT / "photos" / "imagenet100").glob("*.jpg")):
+                files.append(Path(shutil.copy(file, Path(place) / f"{copy:02d}-{file.name}")))
+        print(machine())
+        for number in range(rounds):
+            tables = []
+            for workers, found in rates.items():
+                out = Path(place) / f"{workers}.csv"
+                found.append(timed(files, model, out, workers))
+                tables.append(out.read_bytes())
+            assert tables == tables[:1] * len(tables), "the tables differ"
+            ratios.append(rates[2][-1][1] / rates[1][-1][1])
+            print(f"round {number + 1} of {rounds}: load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+        print(f"{len(files)} photographs, images per second: in all, and behind the start")
+        for workers, found in rates.items():
+            name = f"{workers} worker{'s' * (workers > 1)}" if workers else "here"
+            print(f"  {name:<10} {spread([one for one, _ in found], 1):<32} {spread([two for _, two in found], 1)}")
+        print(f"  2 workers to 1, behind the start: {spread(ratios, 2)}; load {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()
