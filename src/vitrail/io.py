@@ -159,6 +159,24 @@ def locked(place: Path, lock: Path, say: Callable[[str], object] = lambda senten
         os.close(handle)
 
 
+@contextmanager
+def turn(lock: Path) -> Iterator[None]:
+    """Whatever stands in the block is done by one at a time, of all threads and processes of a machine; others wait.
+
+    Args:
+        lock: A file for that; it stays.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with open(lock, "ab") as handle:
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            if fcntl is not None:
+                fcntl.flock(handle, fcntl.LOCK_UN)  # a process that was forked meanwhile has this file open, too
+
+
 def _claimed(lock: Path) -> int | None:
     """A handle of the lock file that the system gives to one process at a time; None where another one has it.
 

@@ -229,7 +229,7 @@ def is_own_data(run: str | Path | None, data: str) -> bool:
     remembered = remembered_data(run)
     if not remembered or is_named(data) or own_reader(run):
         return bool(remembered) and data == remembered["name"]
-    return data == remembered["root"] or Path(data).expanduser().resolve() == Path(remembered["root"])
+    return data.rstrip("/") == remembered["root"] or Path(data).expanduser().resolve() == Path(remembered["root"])
 
 
 def open_for(

@@ -1,49 +1,54 @@
 """Images that `vitrail data pack` wrote into shards: the splits, names and columns of the data that they came from."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from vitrail.data.dataset import RawDataset, Samples
-from vitrail.data.readers.table import PACKING, SHARDS
+from vitrail.data.readers.table import PACKING, SHARDS, is_address
 from vitrail.data.shards.images import FolderStore, ShardImages
 from vitrail.data.shards.index import Part, read_split, read_table
+from vitrail.data.shards.remote import RemoteStore, cache_limit, checked_address
 from vitrail.errors import DataError, counted
-from vitrail.io import read_json
+from vitrail.io import read_json, user_cache
 
 
 def read_shards(what: str, data_root: Path | None = None) -> RawDataset:
     """Read a folder of shards.
 
     Args:
-        what: Its path.
+        what: Its path, or its http(s) address.
         data_root: Not looked at: the path says where.
 
     Returns:
         The splits of the data that was packed.
 
     Raises:
+        UsageError: An address carries a password, or the cache has no size.
         DataError: It is not finished, a file is missing, damaged or of another size, or the index lies.
+        RunError: A server answers in no way.
     """
-    root = Path(what).expanduser().resolve()
-    table, hint = root / SHARDS, shlex.join(["ls", "-l", str(root)])
-    try:
-        content = table.read_bytes()
-    except FileNotFoundError as error:
-        again = str(read_json(root / PACKING, hint).get("again", hint))
-        raise DataError(f"{root} is not packed to its end", again) from error
-    except OSError as error:
-        raise DataError(f"{table} cannot be read ({error.strerror})", hint) from error
-    about, parts = read_table(content, str(table), hint)
-    store, splits = FolderStore(root), dict[str, Samples]()
+    if is_address(what):
+        root = checked_address(what)
+        remote = RemoteStore(root, user_cache() / "shards", cache_limit())
+        hint = shlex.join(["curl", "-I", f"{root}/{SHARDS}"])
+        about, parts = read_table(remote.table(SHARDS), f"{root}/{SHARDS}", hint)
+        total = sum(shard.size for part in parts.values() for shard in part.shards)
+        store = replace(remote, whole=total <= remote.limit)
+    else:
+        folder = Path(what).expanduser().resolve()
+        root, store, hint = str(folder), FolderStore(folder), shlex.join(["ls", "-l", str(folder)])
+        about, parts = read_table(_table(folder, hint), str(folder / SHARDS), hint)
+        for part in parts.values():
+            for shard in part.shards:
+                store.check(shard)
+    splits = dict[str, Samples]()
     for split, part in parts.items():
-        for shard in part.shards:
-            store.check(shard)
-        file = root / part.index.file
-        rows, columns = read_split(file, part, str(file), hint)
+        rows, columns = read_split(store.file(part.index), part, f"{root}/{part.index.file}", hint)
         splits[split] = Samples(ShardImages(store, part.shards, rows), columns)
     published, notes = about.get("published"), tuple(map(str, about.get("notes", ())))
     return RawDataset(
-        str(root),
+        root,
         splits,
         (*notes, *(_left_out(split, part) for split, part in parts.items() if part.left_out)),
         None if published is None else tuple(map(str, published)),
@@ -51,6 +56,17 @@ def read_shards(what: str, data_root: Path | None = None) -> RawDataset:
         about.get("most_held_out"),
         about.get("facts", {}),
     )
+
+
+def _table(folder: Path, hint: str) -> bytes:
+    """The file that says what lies in a folder; there when all of it is there."""
+    try:
+        return (folder / SHARDS).read_bytes()
+    except FileNotFoundError as error:
+        again = str(read_json(folder / PACKING, hint).get("again", hint))
+        raise DataError(f"{folder} is not packed to its end", again) from error
+    except OSError as error:
+        raise DataError(f"{folder / SHARDS} cannot be read ({error.strerror})", hint) from error
 
 
 def _left_out(split: str, part: Part) -> str:

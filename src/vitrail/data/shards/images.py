@@ -1,5 +1,6 @@
 """Images in shards, each read by its place: so any order, any number of workers and any number of shards will do."""
 
+import errno
 import shlex
 import zlib
 from collections.abc import Iterable
@@ -40,7 +41,15 @@ class FolderStore:
     def read(self, shard: Member, offset: int, size: int) -> bytes:
         """From the file."""
         path = self.root / shard.file
-        return read_at(path, offset, size, shlex.join(["ls", "-l", str(path)]))
+        try:
+            return bytes_at(path, offset, size)
+        except OSError as error:
+            problem = f"{path} cannot be read ({error.strerror})"
+            raise RunError(problem, shlex.join(["ls", "-l", str(path)])) from error
+
+    def file(self, member: Member) -> Path:
+        """One of the other files."""
+        return self.root / member.file
 
     def check(self, shard: Member) -> None:
         """Hold a shard against the size that it is to have.
@@ -57,20 +66,17 @@ class FolderStore:
             raise DataError(f"{path} has {size:,} bytes, and by the index {shard.size:,}", hint)
 
 
-def read_at(path: Path, offset: int, size: int, hint: str) -> bytes:
+def bytes_at(path: Path, offset: int, size: int) -> bytes:
     """Some bytes of a file.
 
     Raises:
-        RunError: It is missing, or has fewer.
+        OSError: It cannot be read, or has fewer.
     """
-    try:
-        with open(path, "rb") as handle:
-            handle.seek(offset)
-            content = handle.read(size)
-    except OSError as error:
-        raise RunError(f"{path} cannot be read ({error.strerror})", hint) from error
+    with open(path, "rb") as handle:
+        handle.seek(offset)
+        content = handle.read(size)
     if len(content) != size:
-        raise RunError(f"{path} is cut short: {size:,} bytes are wanted at {offset:,}", hint)
+        raise OSError(errno.EIO, f"it is cut short: {size:,} bytes are wanted at {offset:,}", str(path))
     return content
 
 
