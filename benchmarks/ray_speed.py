@@ -22,6 +22,7 @@ import torch
 
 import vitrail
 from benchmarks.measure import machine, spread
+from vitrail.data.images import FileImages
 from vitrail.jobs import answers
 from vitrail.jobs.on_ray import Cluster
 from vitrail.jobs.opening import Opening, identity_of
@@ -41,7 +42,7 @@ def timed(files: list[Path], model: vitrail.Model, out: Path, workers: int) -> t
     def progress(images: int, total: int) -> None:
         done.append((time.perf_counter(), images))
 
-    answers.answer_all(files, model, out, cluster=cluster, opening=opening, progress=progress)
+    answers.answer_all([FileImages(files)], model, out, cluster=cluster, opening=opening, progress=progress)
     ended = time.perf_counter()
     (_, _), (first, before), *_, (last, count) = done
     return count / (ended - began), (count - before) / (last - first)

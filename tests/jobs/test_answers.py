@@ -16,6 +16,7 @@ from tests.errors import must_raise
 from tests.features.test_embed import model_of
 from tests.photographs import make_photographs
 from tests.sequence_models import picture_model
+from vitrail.data.images import FileImages
 from vitrail.errors import DataError, UsageError
 from vitrail.jobs import answers as home, on_ray, parts, passes
 from vitrail.jobs.answers import Answered, answer_all
@@ -61,7 +62,7 @@ def rows_of(file: Path) -> list[dict[str, str]]:
 
 def test_a_row_for_each_image_in_order(photos: list[Path], tmp_path: Path) -> None:
     model = model_of()
-    found = answer_all(photos, model, tmp_path / "x.csv", keep=True)
+    found = answer_all([FileImages(photos)], model, tmp_path / "x.csv", keep=True)
     rows = rows_of(tmp_path / "x.csv")
     assert [row["file"] for row in rows] == [str(path) for path in photos]
     bad = [number for number, row in enumerate(rows) if row["problem"]]
@@ -80,7 +81,7 @@ def test_parquet_holds_the_same(photos: list[Path], tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     for name in ("x.csv", "x.parquet", "x.parquet"):  # the last over the one before
-        answer_all(photos, model_of(), tmp_path / name)
+        answer_all([FileImages(photos)], model_of(), tmp_path / name)
     table = pq.read_table(tmp_path / "x.parquet").to_pylist()
     for ours, row in zip(table, rows_of(tmp_path / "x.csv"), strict=True):
         assert (ours["file"], ours["label"] or "", ours["problem"] or "") == tuple(
@@ -89,22 +90,22 @@ def test_parquet_holds_the_same(photos: list[Path], tmp_path: Path) -> None:
         assert row["probability"] == ("" if ours["probability"] is None else f"{ours['probability']:.6f}")
     pq.write_table(pq.read_table(tmp_path / "x.parquet").replace_schema_metadata(None), tmp_path / "theirs.parquet")
     with must_raise(UsageError, named="theirs.parquet"):
-        answer_all(photos, model_of(), tmp_path / "theirs.parquet")
+        answer_all([FileImages(photos)], model_of(), tmp_path / "theirs.parquet")
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
 def test_interrupted_anywhere_the_bytes_are_the_same(name: str, photos: list[Path], tmp_path: Path) -> None:
     whole, out, seen = tmp_path / "whole" / name, tmp_path / name, []
     with threads_set(3):
-        answer_all(photos, model_of(), whole, threads=3, workers=1)
+        answer_all([FileImages(photos)], model_of(), whole, threads=3, workers=1)
     for done in (0, 10, 15):
         with pytest.raises(Killed):
-            answer_all(photos, model_of(), out, progress=dying_behind(done))
+            answer_all([FileImages(photos)], model_of(), out, progress=dying_behind(done))
         assert not out.exists()
     half = (folder_of(out) / "000001.jsonl").read_bytes()
     (folder_of(out) / "000001.jsonl").write_bytes(half[: len(half) // 2])  # a disk that lost something: made again
     (folder_of(out) / "000003.jsonl.writing").write_bytes(b"half a part")
-    answer_all(photos, model_of(), out, progress=lambda done, total: seen.append((done, total)))
+    answer_all([FileImages(photos)], model_of(), out, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(10, 21), (15, 21), (20, 21), (21, 21)]
     assert out.read_bytes() == whole.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["whole", name])
@@ -113,7 +114,7 @@ def test_interrupted_anywhere_the_bytes_are_the_same(name: str, photos: list[Pat
 def test_every_byte_of_a_part_is_looked_at(photos: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "x.csv"
     with pytest.raises(Killed):
-        answer_all(photos, model_of(), out, progress=dying_behind(5))
+        answer_all([FileImages(photos)], model_of(), out, progress=dying_behind(5))
     part = folder_of(out) / "000000.jsonl"
     content = part.read_bytes()
     found = parts.Parts(folder_of(out), home.Lines())
@@ -128,7 +129,7 @@ def test_every_byte_of_a_part_is_looked_at(photos: list[Path], tmp_path: Path) -
 def test_another_job_is_refused_and_left(photos: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "x.csv"
     with pytest.raises(Killed):
-        answer_all(photos, model_of(), out, progress=dying_behind(10))
+        answer_all([FileImages(photos)], model_of(), out, progress=dying_behind(10))
     before = {file.name: file.read_bytes() for file in folder_of(out).iterdir()}
     job = json.loads(before[JOB])
     assert {"weights", "images", "rows", "batch", "precision", "versions", "threads"} <= job.keys()
@@ -140,15 +141,15 @@ def test_another_job_is_refused_and_left(photos: list[Path], tmp_path: Path, mon
         (photos[::-1], model_of()),
     ):
         with must_raise(UsageError, named="x.csv.parts"):
-            answer_all(files, model, out)
+            answer_all([FileImages(files)], model, out)
     with monkeypatch.context() as patch:
         patch.setattr(home, "ROWS", 6)
         with must_raise(UsageError, named="rows"):
-            answer_all(photos, model_of(), out)
+            answer_all([FileImages(photos)], model_of(), out)
     with monkeypatch.context() as patch:
         patch.setattr(parts, "versions", lambda: {**job["versions"], "torch": "1.0"})
         with must_raise(UsageError, named="versions"):
-            answer_all(photos, model_of(), out)
+            answer_all([FileImages(photos)], model_of(), out)
     assert {file.name: file.read_bytes() for file in folder_of(out).iterdir()} == before
 
 
@@ -160,13 +161,27 @@ def test_what_is_drawn_goes_by_the_place_of_an_image(tmp_path: Path) -> None:
         Image.new("L", (16, 16), 20 * number).save(file)
 
     def texts(name: str) -> list[str]:
-        found = answer_all(files, model, tmp_path / name, search=Sampling(seed=3), keep=True)
+        found = answer_all([FileImages(files)], model, tmp_path / name, search=Sampling(seed=3), keep=True)
         return [answer["text"] for answer in found.answers]
 
     wanted = texts("all.csv")
     assert len(set(wanted)) > 6
     files[4].write_bytes(b"")
     assert texts("some.csv") == wanted[:4] + wanted[5:]
+
+
+def test_a_pack_is_answered_as_its_files_are(cli: Cli, tmp_path: Path) -> None:
+    make_photographs(tmp_path / "photos", ("a", "b"), per_class=4, seed=0)
+    vitrail.save(model_of(), tmp_path / "model")
+    assert cli("data", "pack", tmp_path / "photos", "--out", tmp_path / "packed").code == 0
+    words = ("predict", tmp_path / "model")
+    assert cli(*words, tmp_path / "photos", "--out", tmp_path / "files.csv").code == 0
+    assert cli(*words, tmp_path / "packed", "--out", tmp_path / "pack.csv").code == 0
+    files, pack = rows_of(tmp_path / "files.csv"), rows_of(tmp_path / "pack.csv")
+    assert [str(tmp_path / "photos" / row["file"]) for row in pack] == [row["file"] for row in files]
+    assert [row["probability"] for row in pack] == [row["probability"] for row in files]
+    must_refuse(cli(*words, tmp_path / "packed"), USAGE, "packed")
+    must_refuse(cli(*words, tmp_path / "packed", tmp_path / "photos", "--out", tmp_path / "x.csv"), USAGE, "packed")
 
 
 def test_what_cannot_be_written(cli: Cli, photos: list[Path], tmp_path: Path) -> None:
@@ -184,7 +199,7 @@ def test_what_cannot_be_written(cli: Cli, photos: list[Path], tmp_path: Path) ->
     assert [row["file"] for row in json.loads(answer.out)] == [str(photos[2])]
     assert len(rows_of(tmp_path / "x.csv")) == 2
     with must_raise(DataError, named=photos[20].name):
-        answer_all([photos[20]], model_of(), tmp_path / "y.csv")
+        answer_all([FileImages([photos[20]])], model_of(), tmp_path / "y.csv")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "x.csv"]
 
 

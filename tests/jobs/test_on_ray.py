@@ -107,9 +107,9 @@ def striking(strikes: dict[int, signal.Signals], seen: list[int]) -> Callable[[i
 @pytest.mark.usefixtures("started")
 def test_a_killed_and_a_frozen_worker_change_no_byte(place: Path, tmp_path: Path) -> None:
     model, told, seen = vitrail.load(place / "model"), list[str](), list[int]()
-    answer_all(files_in(place), model, tmp_path / "one.csv")
+    answer_all([FileImages(files_in(place))], model, tmp_path / "one.csv")
     found = answer_all(
-        files_in(place),
+        [FileImages(files_in(place))],
         model,
         tmp_path / "ray.csv",
         cluster=Cluster("local", 2, deadline=2.0, tell=told.append),
@@ -231,9 +231,11 @@ def test_twenty_kills_and_five_freezes(place: Path, tmp_path: Path, monkeypatch:
         os.kill(int(draw.choice(there)), kinds[-1])
         struck.append(kinds.pop())
 
-    answer_all(files, model, tmp_path / "one.csv")
+    answer_all([FileImages(files)], model, tmp_path / "one.csv")
     cluster = Cluster("local", 2, deadline=2.0)
-    found = answer_all(files, model, tmp_path / "ray.csv", cluster=cluster, opening=opening_in(place), progress=strike)
+    found = answer_all(
+        [FileImages(files)], model, tmp_path / "ray.csv", cluster=cluster, opening=opening_in(place), progress=strike
+    )
     assert (struck.count(signal.SIGKILL), struck.count(signal.SIGSTOP)) == (20, 5)
     assert (tmp_path / "ray.csv").read_bytes() == (tmp_path / "one.csv").read_bytes()
     names = [line.partition(",")[0] for line in (tmp_path / "ray.csv").read_text().splitlines()[1:]]

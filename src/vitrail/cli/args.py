@@ -198,7 +198,7 @@ class Predict(Weights, Job):
 
     run: str = positional(RUN)
     inputs: tuple[str, ...] = positional(
-        "Image files, or folders of them; texts, for a model that reads texts; or planted images, such as "
+        "Image files, or folders of them; a pack; texts, for a model that reads texts; or planted images, such as "
         "planted:double, whose test images are taken",
         (),
     )

@@ -1,5 +1,6 @@
 """`vitrail predict RUN INPUTS`: what a model answers to each image or text."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,13 +10,14 @@ import torch
 from vitrail.cli.args import Predict
 from vitrail.cli.output import print_json, print_table, say, warn
 from vitrail.cli.sources import check_sources, files_of, leave_out, load_on, show_planted
-from vitrail.data.readers import check_root, format_of
+from vitrail.data.readers import check_root, format_of, is_packed
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.model import Model
 from vitrail.nn import Beam, Sampling, Search
 from vitrail.tasks import Prediction
 
 if TYPE_CHECKING:
+    from vitrail.data.images import Images
     from vitrail.jobs.on_ray import Cluster
 
 BATCH = 64
@@ -44,7 +46,10 @@ def run(typed: Predict, command: str) -> int:
         option = "--sample" if typed.sample else "--beam"
         problem = f"the model in {typed.run} gives {model.task.help}, and {option} says how texts are written"
         raise UsageError(problem, f"vitrail predict {typed.run} {typed.inputs[0]}")
-    if not planted:
+    packed = is_packed(typed.inputs[0]) and not model.reads_text
+    if packed and typed.out is None:
+        raise UsageError(f"{typed.inputs[0]} is a pack, whose answers go to a file", "--out predictions.csv")
+    if not planted and not packed:
         check_sources(model, typed.run, typed.inputs)
     if typed.out is not None and not (planted or model.reads_text):
         return _to_file(model, typed, search, cluster)
@@ -86,7 +91,7 @@ def _to_file(model: Model, typed: Predict, search: Search | None, cluster: "Clus
     assert typed.out is not None
     with shown_progress() as progress:
         found = answer_all(
-            [file for file, _ in files_of(typed.inputs)],
+            _images(typed),
             model,
             typed.out,
             search=search,
@@ -108,6 +113,21 @@ def _to_file(model: Model, typed: Predict, search: Search | None, cluster: "Clus
     ]
     leave_out(problems, f" ({counted(found.count, 'other input')} answered)")
     return 0
+
+
+def _images(typed: Predict) -> "list[Images]":
+    """The images that are named: those of a pack, split by split, or files."""
+    from vitrail.data.images import FileImages
+    from vitrail.features.listing import list_images
+
+    given = typed.inputs
+    if is_packed(given[0]):
+        if len(given) > 1:
+            problem = f"{given[0]} is a pack, and stands alone"
+            raise UsageError(problem, shlex.join(["vitrail", "predict", typed.run, given[0], "--out", str(typed.out)]))
+        listed = list_images(given[0])
+        return [listed.images(split) for split in listed.splits]
+    return [FileImages([file for file, _ in files_of(given)])]
 
 
 def _search(typed: Predict) -> Search | None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from vitrail.data.images import FileImages
+from vitrail.data.images import Images
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.io import plain, whole
 from vitrail.jobs.lines import Lines, read_lines
@@ -57,7 +57,7 @@ class Answered(NamedTuple):
 
 
 def answer_all(
-    files: Sequence[Path],
+    splits: Sequence[Images],
     model: Model,
     out: Path,
     *,
@@ -69,10 +69,10 @@ def answer_all(
     keep: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Answered:
-    """Write what a model answers to each file.
+    """Write what a model answers to each image.
 
     Args:
-        files: Images.
+        splits: The images, in order.
         model: It reads images.
         out: A .csv or .parquet file; predictions that are there are written over.
         search: How the next token is chosen, of a model that writes.
@@ -89,16 +89,15 @@ def answer_all(
         RunError: The disk is full, what is done stays; or another process writes that file.
     """
     check_out(out)
-    images = FileImages(files)
     job = {
         "verb": "predict",
         **identity_of(model),
         "search": None if search is None else repr(search),
-        "images": images.digest().hex(),
-        "count": len(images),
+        "images": [images.digest().hex() for images in splits],
+        "count": sum(map(len, splits)),
         **choices(ROWS, model.device, threads),
     }
-    ranges = split_up([images], ROWS)
+    ranges = split_up(splits, ROWS)
     with writing(out), alone(out):
         parts = begun(out, Lines(), job)
         carry = here(partial(answers, model, search, workers=workers), parts)
