@@ -71,7 +71,7 @@ def from_hugging_face(keys: Mapping[str, Any]) -> Preprocessing:
             return _from_foreign_keys(keys)
         preprocessing = Preprocessing.from_dict(own)
     except (UsageError, TypeError, KeyError, AttributeError) as error:
-        problem = error.problem if isinstance(error, UsageError) else repr(error)
+        problem = f"{error.problem}; can be read: {error.hint}" if isinstance(error, UsageError) else repr(error)
         raise DataError(f"the preprocessor configuration cannot be used: {problem}", "write the model again") from error
     written = to_hugging_face(preprocessing)
     for key in ("size", "crop_size", "resample", "image_mean", "image_std"):
@@ -106,6 +106,7 @@ def _from_foreign_keys(given: Mapping[str, Any]) -> Preprocessing:
     if isinstance(size, int):
         size = {"height": size, "width": size} if keys["square"] else {"shortest_edge": size}
     if not keys.get("do_center_crop", False):
+        require({"height", "width"} <= size.keys(), "size", size, "height and width, where nothing is cropped")
         return Preprocessing(size=(size["height"], size["width"]), resize="squash", **common)
     crop = keys["crop_size"]
     crop = {"height": crop, "width": crop} if isinstance(crop, int) else crop
