@@ -312,7 +312,7 @@ class Data:
     data: str = positional("A named set, folder or manifest of images")
     out: Path | None = option("The folder for the shards. A command that was killed goes on there.")
     size: int | None = option("Scale images down whose shorter side is longer; others, or all, keep their bytes.")
-    quality: int | None = option("Of JPEG, with --size: 1 to 100; 95 when left out.")
+    quality: int | None = option("Of JPEG, with --size: 1 to 100; 90 when left out.")
     shard_size: int | None = option("Megabytes of a shard; 128 when left out.")
     data_root: Path | None = option("Where named sets lie.")
     json: bool = option("Print one JSON object: what was written, and what was left out.", False)

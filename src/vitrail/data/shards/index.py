@@ -191,7 +191,9 @@ def read_table(content: bytes, where: str, hint: str) -> tuple[dict[str, Any], d
         return table, {name: _part(name, one) for name, one in table["splits"].items()}
     except DataError:
         raise
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except KeyError as error:
+        raise DataError(f"{where} is damaged (it has no {error})", hint) from error
+    except (ValueError, TypeError, RecursionError) as error:
         raise DataError(f"{where} is damaged ({error})", hint) from error
 
 

@@ -32,7 +32,7 @@ from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
 from vitrail.io import WRITING, flush, locked, other_out, read_json, to_json, write_file, writing
 from vitrail.runtime import cores
 
-QUALITY = 95  # of JPEG
+QUALITY = 90  # of JPEG; benchmarks/LOG.md has 80, 90 and 95 beside each other
 SHARD_MB = 128
 AHEAD = 8  # images under way for each thread
 SUFFIXES = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png", "WEBP": "webp", "BMP": "bmp", "TIFF": "tif", "GIF": "gif"}
