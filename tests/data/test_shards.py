@@ -18,7 +18,7 @@ from PIL import Image
 import vitrail
 from tests.data.lab import open_set
 from tests.photographs import make_photographs
-from tests.training.tiny import Killed, content, options, photographs, stream_all, what_was_learnt
+from tests.training.tiny import Killed, content
 from vitrail.cli.args import Data
 from vitrail.cli.main import VERBS
 from vitrail.cli.parse import parse
@@ -173,20 +173,6 @@ def test_webdataset_reads_the_shards(photo_folder: Path, tmp_path: Path) -> None
         image = sample["png" if train.inputs.name(index).endswith("png") else "jpg"]
         assert isinstance(train.inputs, Images)
         assert image.convert("RGB").tobytes() == train.inputs.open(index).convert("RGB").tobytes()
-
-
-def test_a_training_on_shards_has_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decoded by worker processes from both, with validation held out by names; and evaluated alike."""
-    stream_all(monkeypatch)
-    folder, packed = photographs(tmp_path), tmp_path / "packed"
-    pack(folder, packed, shard_size=1)
-    asked = options("photos", epochs=2)
-    ours, theirs = (vitrail.train(str(data), tmp_path / f"run-{data.name}", asked) for data in (packed, folder))
-    assert ours.weights == theirs.weights
-    assert what_was_learnt(ours.folder) == what_was_learnt(theirs.folder)
-    again = vitrail.train(str(packed), ours.folder, options("photos", epochs=3, resume="auto"))
-    assert [row["epoch"] for row in what_was_learnt(again.folder)] == [1, 2, 3]
-    assert vitrail.evaluate(ours.folder).to_dict()["images"] == 6
 
 
 def odd_images(root: Path) -> Path:
