@@ -9,14 +9,18 @@ writes a table, and all tables are the same bytes:
 Two rates: of all images in all of the time, with the start of Ray and of its workers (which load torch and the model)
 and the end; and behind the start, from the first range that is done to the last. A range is 16 images here, so that
 what the other worker has done by then is little. The goal is 1.5 times the rate of one worker with two on two cores.
+Beside them milliseconds of a processor an image, behind the start, of those who compute: what dividing the work costs
+even where others use the processors, too.
 """
 
+import contextlib
 import os
 import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -32,20 +36,40 @@ MODEL = ROOT / "vit_ti16" / "model.safetensors"
 ROWS = 16
 
 
-def timed(files: list[Path], model: vitrail.Model, out: Path, workers: int) -> tuple[float, float]:
-    """Images per second in all, and behind the start, by so many workers; by this process for 0."""
-    done: list[tuple[float, int]] = []
+class Timed(NamedTuple):
+    """Images per second in all, and behind the start; and milliseconds of a processor an image there."""
+
+    whole: float
+    behind: float
+    cost: float
+
+
+def spent(workers: int) -> float:
+    """Seconds of a processor that those who compute have taken: workers of Ray on this machine, or this process."""
+    if not workers:
+        return time.process_time()
+    ticks = 0
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            if folder.name.isdigit() and (folder / "cmdline").read_bytes().startswith(b"ray::Worker"):
+                ticks += sum(map(int, (folder / "stat").read_text().rpartition(")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def timed(files: list[Path], model: vitrail.Model, out: Path, workers: int) -> Timed:
+    """Predict all files by so many workers; by this process for 0."""
+    done: list[tuple[float, float, int]] = []
     cluster = Cluster("local", workers) if workers else None
     opening = Opening(str(MODEL.resolve()), "cpu", {}, identity_of(model))
     began = time.perf_counter()
 
     def progress(images: int, total: int) -> None:
-        done.append((time.perf_counter(), images))
+        done.append((time.perf_counter(), spent(workers), images))
 
     answers.answer_all([FileImages(files)], model, out, cluster=cluster, opening=opening, progress=progress)
-    ended = time.perf_counter()
-    (_, _), (first, before), *_, (last, count) = done
-    return count / (ended - began), (count - before) / (last - first)
+    whole = len(files) / (time.perf_counter() - began)
+    _, (first, took, before), *_, (last, taken, count) = done
+    return Timed(whole, (count - before) / (last - first), 1000 * (taken - took) / (count - before))
 
 
 def main() -> None:
@@ -55,7 +79,7 @@ def main() -> None:
     torch.set_num_threads(1)
     answers.ROWS = ROWS
     model = vitrail.load(MODEL)
-    rates: dict[int, list[tuple[float, float]]] = {0: [], 1: [], 2: []}
+    rates: dict[int, list[Timed]] = {0: [], 1: [], 2: []}
     ratios: list[float] = []
     with tempfile.TemporaryDirectory() as place:
         files = []
@@ -70,12 +94,12 @@ def main() -> None:
                 found.append(timed(files, model, out, workers))
                 tables.append(out.read_bytes())
             assert tables == tables[:1] * len(tables), "the tables differ"
-            ratios.append(rates[2][-1][1] / rates[1][-1][1])
+            ratios.append(rates[2][-1].behind / rates[1][-1].behind)
             print(f"round {number + 1} of {rounds}: load {os.getloadavg()[0]:.1f}", file=sys.stderr)
-        print(f"{len(files)} photographs, images per second: in all, and behind the start")
+        print(f"{len(files)} photographs: images per second in all, behind the start, and ms of a processor an image")
         for workers, found in rates.items():
             name = f"{workers} worker{'s' * (workers > 1)}" if workers else "here"
-            print(f"  {name:<10} {spread([one for one, _ in found], 1):<32} {spread([two for _, two in found], 1)}")
+            print(f"  {name:<10}", *(f"{spread(values, 1):<28}" for values in zip(*found, strict=True)))
         print(f"  2 workers to 1, behind the start: {spread(ratios, 2)}; load {os.getloadavg()[0]:.1f}")
 
 

@@ -26,7 +26,7 @@ from vitrail.cli.explain import job
 from vitrail.data.images import FileImages
 from vitrail.errors import DataError, UsageError
 from vitrail.features import embed as features
-from vitrail.jobs import answers as home
+from vitrail.jobs import answers as home, on_ray
 from vitrail.jobs.answers import answer_all
 from vitrail.jobs.lines import Lines
 from vitrail.jobs.on_ray import Cluster, Wanted, Worker
@@ -72,12 +72,13 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "ROWS", ROWS)
 
 
-def workers_of(mark: str) -> list[int]:
-    """The processes of workers that were started by a process with this number."""
-    found = []
+def workers_of(mark: str, loaded: bool = False) -> list[int]:
+    """The processes of workers that were started by a process with this number; or those that hold a model."""
+    found, starting = [], (b"ray::Worker.__init__", b"ray::Worker.ready")
     for folder in Path("/proc").iterdir():
         try:
-            if folder.name.isdigit() and (folder / "cmdline").read_bytes().startswith(b"ray::Worker"):
+            title = (folder / "cmdline").read_bytes() if folder.name.isdigit() else b""
+            if title.startswith(b"ray::Worker") and not (loaded and title.startswith(starting)):
                 ours = f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0")
                 found += [int(folder.name)] if ours else []
         except OSError:  # it has ended
@@ -99,7 +100,7 @@ def striking(strikes: dict[int, signal.Signals], seen: list[int]) -> Callable[[i
     def progress(done: int, total: int) -> None:
         seen.append(done)
         if (number := strikes.get(len(seen))) is not None:
-            os.kill(workers_of(str(os.getpid()))[0], number)
+            os.kill(workers_of(str(os.getpid()), loaded=True)[0], number)
 
     return progress
 
@@ -214,6 +215,7 @@ def test_explanations_are_those_of_one_process(
 def test_twenty_kills_and_five_freezes(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over 10,000 small images, at whatever a worker is at, its start included."""
     monkeypatch.setattr(home, "ROWS", 32)
+    monkeypatch.setattr(on_ray, "STARTING", 60.0)
     draw, model, contents = np.random.default_rng(0), vitrail.load(place / "model"), files_in(place)
     (tmp_path / "many").mkdir()
     files = [tmp_path / "many" / f"{number:05d}{contents[number % 60].suffix}" for number in range(10_000)]

@@ -15,6 +15,7 @@ import importlib.util
 import io
 import logging
 import os
+import shlex
 import socket
 import sys
 import threading
@@ -227,7 +228,9 @@ class Worker:
             raise DataError(problem, "images in a folder that all machines of the cluster share")
         if differing := [f"{name} {there}" for name, there in versions().items() if wanted.versions[name] != there]:
             asked = ", ".join(f"{name} {value}" for name, value in wanted.versions.items())
-            raise UsageError(f"{host} has {', '.join(differing)}, and the job was begun with {asked}", INSTALL)
+            same = shlex.join(["pip", "install", *(f"{name}=={value}" for name, value in wanted.versions.items())])
+            problem = f"{host} has {', '.join(differing)}, and the job was begun with {asked}"
+            raise UsageError(problem, f"{same}  # on {host}")
         self.compute = self.work.open()
         return os.getpid()
 
