@@ -1,35 +1,64 @@
-"""Some processes that train together, as torchrun would start them; and what each of them did.
+"""Processes that train together, as torchrun would start them; what each of them computed, and how it ended.
 
     python -m tests.training.processes FOLDER
 
-runs in each of them: all trainings that FOLDER/asked.json names, one behind the other, into FOLDER/NAME. What each
-process computed in which step lies behind it in FOLDER/NAME.RANK.json.
+does what FOLDER/asked.json says: rounds, one behind the other, of launches, all at once. A launch is so many processes,
+which meet at a port of their own, and train one thing behind the other. They are forked from one process, so that torch
+is imported once. Of launch NAME lies in FOLDER/NAME what process RANK computed in which step (TRAINING.RANK.json), what
+it wrote to stderr (err.RANK) and its exit code (code.RANK); the run of a training lies in FOLDER/TRAINING.
 """
 
 import json
 import os
+import shutil
+import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import vitrail
+from tests.training.lab import PLAIN, PatchyLoader, fresh, image_set, pictures, split_of
+from tests.training.tiny import save
 from vitrail.data import loader
 from vitrail.data.batches import Batch
-from vitrail.training import job, loop
+from vitrail.data.readers import read
+from vitrail.errors import VitrailError
+from vitrail.training import evaluate, job, loop
+from vitrail.training.distributed import meeting
+from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.events import Finished
 
-ROOT = Path(__file__).parents[2]
 Steps = list[list[list[int]]]  # of each step, of each micro-batch: the ids of the samples that count
+Fault = Callable[[list[Batch]], None]
+
+GROUPED = loop._grouped
 
 
-def noted(batches: Iterator[Batch], size: int, into: Steps, grouped: Any = loop._grouped) -> Iterator[Any]:
-    """In the place of the loop's own: the micro-batches of each step, whose ids are noted."""
-    for group, waited, began in grouped(batches, size):
+def noted(batches: Iterator[Batch], size: int, into: Steps, fault: Mapping[str, Any]) -> Iterator[Any]:
+    """In the place of the loop's own: the micro-batches of each step, whose ids are noted; a fault at one of them."""
+    for group, waited, began in GROUPED(batches, size):
         into.append([[] if batch.spare else batch.ids.tolist() for batch in group])
+        if fault and len(into) == fault["step"] and int(os.environ["RANK"]) == fault["rank"]:
+            FAULTS[fault["kind"]](group)
         yield group, waited, began
+
+
+def _raise(group: list[Batch]) -> None:
+    raise ValueError("planted")
+
+
+FAULTS: dict[str, Fault] = {
+    "kill": lambda group: os.kill(os.getpid(), signal.SIGKILL),
+    "freeze": lambda group: os.kill(os.getpid(), signal.SIGSTOP),
+    "terminate": lambda group: os.kill(os.getpid(), signal.SIGTERM),
+    "nan": lambda group: group[0].inputs.fill_(torch.nan),  # type: ignore[arg-type]
+    "raise": _raise,
+}
 
 
 def trained(folder: Path, asked: Mapping[str, Any]) -> tuple[Finished, Steps]:
@@ -37,12 +66,14 @@ def trained(folder: Path, asked: Mapping[str, Any]) -> tuple[Finished, Steps]:
 
     Args:
         folder: Of the run.
-        asked: `data` and `options`; `teacher`, where there is one; whether images are `streamed`.
+        asked: `data` and `options`; `teacher`, where there is one; whether images are `streamed`; the `fault` of a
+            process, of a run that saves a state behind every step; `after` which run it goes on, as that was left.
     """
     steps: Steps = []
-    before = loader.RESIDENT_BYTES, job.LOG_STEPS, loop._grouped
-    loop._grouped = lambda batches, size: noted(batches, size, steps)
+    before = loader.RESIDENT_BYTES, job.LOG_STEPS, loop._grouped, job.SAVE_SECONDS, job.SAVE_WITHIN_EPOCH_SECONDS
+    loop._grouped = lambda batches, size: noted(batches, size, steps, asked.get("fault", {}))
     loader.RESIDENT_BYTES, job.LOG_STEPS = (0 if asked.get("streamed") else before[0]), 1
+    save(often="fault" in asked)
     how = {name: Path(value) if name == "config" else value for name, value in asked["options"].items()}
     try:
         if "teacher" in asked:
@@ -51,42 +82,103 @@ def trained(folder: Path, asked: Mapping[str, Any]) -> tuple[Finished, Steps]:
         else:
             finished = vitrail.train(asked["data"], folder, vitrail.TrainOptions(**how))
     finally:
-        loader.RESIDENT_BYTES, job.LOG_STEPS, loop._grouped = before
+        loader.RESIDENT_BYTES, job.LOG_STEPS, loop._grouped, job.SAVE_SECONDS, job.SAVE_WITHIN_EPOCH_SECONDS = before
     return finished, steps
 
 
-def free_port() -> int:
-    """A port of this machine at which nobody listens."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+def evaluated(counts: list[int], batch: int, group: Group = ALONE) -> list[Any]:
+    """What is counted of so many images each, in batches of a size, of which some cannot be read."""
+    found, before = [], evaluate.BATCH
+    evaluate.BATCH = batch
+    model = vitrail.Model(fresh().network, PLAIN, vitrail.Classes(tuple("abc")))
+    for count in counts:
+        pixels, labels = pictures(count)
+        data = image_set(PatchyLoader(pixels, {2, 5} & set(range(count))), labels)
+        result = evaluate.evaluate_split(model, split_of(pixels, labels), data, processes=group)
+        found.append([result.to_dict(), result.ids.tolist(), result.answers.tolist()])
+    evaluate.BATCH = before
+    return found
 
 
-def begun(*words: object, world: int = 2, **environment: object) -> list[subprocess.Popen[str]]:
-    """So many processes of a Python command, which meet at a port of this machine."""
-    place = {"WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "OMP_NUM_THREADS": 1}
-    place |= {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), **environment}
-
-    def one(rank: int) -> subprocess.Popen[str]:
-        own = {name: str(value) for name, value in ({"RANK": rank, "LOCAL_RANK": rank} | place).items()}
-        command = [sys.executable, *map(str, words)]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **own}, stdout=pipe, stderr=pipe, text=True)
-
-    return [one(rank) for rank in range(world)]
+# ---- in the processes of a launch
 
 
-def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
-    """The exit code of each, what it wrote to stdout, and to stderr, once all have ended."""
-    found = [process.communicate(timeout=240) for process in processes]
-    return [(process.returncode, *texts) for process, texts in zip(processes, found, strict=True)]
+def child(folder: Path, name: str, launch: Mapping[str, Any]) -> None:
+    """All that one process of a launch does."""
+    here, rank = folder / name, os.environ["RANK"]
+    for training, asked in launch.get("trainings", {}).items():
+        finished, steps = trained(folder / training, asked)
+        done = {"steps": steps, "found": finished.evaluated.to_dict(), "weights": finished.weights}
+        (here / f"{training}.{rank}.json").write_text(json.dumps(done))
+    if "counts" in launch:
+        with meeting.together("cpu") as group:
+            done = [evaluated(launch["counts"], batch, group) for batch in launch["batches"]]
+        (here / f"counts.{rank}.json").write_text(json.dumps(done))
+
+
+def forked(folder: Path, name: str, launch: Mapping[str, Any], rank: int, port: int) -> int:
+    """Start one process; gives its id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": launch["world"]}
+    place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **launch.get("environment", {})}
+    os.environ.update({key: str(value) for key, value in place.items()})
+    code = 0
+    with open(folder / name / f"err.{rank}", "w") as err:
+        os.dup2(err.fileno(), 2)
+        try:
+            child(folder, name, launch)
+        except VitrailError as error:
+            sys.stderr.write(f"vitrail: {error.problem}\ntry: {error.hint}\n")
+            code = error.exit_code
+        except BaseException:
+            traceback.print_exc()
+            code = 99
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def launched(folder: Path, launches: Mapping[str, Any]) -> None:
+    """All launches of a round at once, until the last process has ended; who is frozen when all others of its launch
+    have ended is ended, too."""
+    left: dict[str, dict[int, int]] = {}
+    for name, launch in launches.items():
+        (folder / name).mkdir()
+        for training, asked in launch.get("trainings", {}).items():
+            if "after" in asked:
+                shutil.copytree(folder / asked["after"], folder / training)
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = int(found.getsockname()[1])
+        left[name] = {forked(folder, name, launch, rank, port): rank for rank in range(launch["world"])}
+    while left:
+        pid, status = os.waitpid(-1, 0)
+        for name, ranks in list(left.items()):
+            if pid not in ranks:
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            (folder / name / f"code.{ranks.pop(pid)}").write_text(str(code))
+            frozen = launches[name].get("frozen")
+            if list(ranks.values()) == [frozen]:
+                os.kill(next(iter(ranks)), signal.SIGKILL)
+            if not ranks:
+                del left[name]
+
+
+def load_all() -> None:
+    """What the processes would load each for itself; nothing that starts a thread."""
+    assert all(getattr(vitrail, name) is not None for name in vitrail.__all__)
+    read("digits").splits["train"].inputs.open(0)
+    evaluated([1], 1)
 
 
 def main(folder: Path) -> None:
-    for name, asked in json.loads((folder / "asked.json").read_text()).items():
-        finished, steps = trained(folder / name, asked)
-        done = {"steps": steps, "found": finished.evaluated.to_dict(), "weights": finished.weights}
-        (folder / f"{name}.{os.environ['RANK']}.json").write_text(json.dumps(done))
+    """All rounds."""
+    torch.set_num_threads(1)
+    load_all()
+    for launches in json.loads((folder / "asked.json").read_text()):
+        launched(folder, launches)
 
 
 if __name__ == "__main__":

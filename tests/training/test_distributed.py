@@ -1,12 +1,17 @@
 """Many processes train as one: the same samples in every step, the same losses, each sample counted once.
 
-The processes are real, and speak by gloo; each costs the import of torch, so that one start serves many questions.
+The processes are real, and speak by gloo. All launches of this file are made at once, and looked at by its tests.
 """
 
 import itertools
 import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -14,10 +19,14 @@ import torch
 from safetensors.torch import load_file
 
 from tests.photographs import make_photographs
-from tests.training.processes import Steps, begun, ended, trained
-from tests.training.tiny import rows, whole
+from tests.training.lab import LIVELY, tiny_set
+from tests.training.processes import Steps, evaluated, trained
+from tests.training.tiny import CLOCK, rows, whole
+from vitrail.data.plan import Share
 
-CLOCK = {"seconds", "images_per_second", "waiting_fraction"}
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes are forked")
+
+ROOT = Path(__file__).parents[2]
 ALIKE = 1e-5  # relative, of losses over 100 steps
 DIGITS = (
     "network: {patch_size: 4, width: 8, depth: 1, heads: 2, mlp_dim: 16, dropout: 0.0, stochastic_depth: 0.0}\n"
@@ -33,45 +42,106 @@ PHOTOS = (
     "network: {patch_size: 4, width: 16, depth: 1, heads: 2, mlp_dim: 16, dropout: 0.0, stochastic_depth: 0.0}\n"
     "optimization: {accumulate: 1}\n"
 )
-PLAIN_OPTIONS = {"threads": 1, "device": "cpu", "seed": 3, "precision": "fp32"}
+NAMES = ("digits", "sorted", "photos", "student")
+COUNTS, BATCHES = [1, 2, 7, 67], [1, 8]
+STEP = 9  # of 14, at which something happens to a process
 
 
-def asked(folder: Path, name: str) -> dict[str, Any]:
+def asked(folder: Path, name: str, **changes: Any) -> dict[str, Any]:
     """A training without dropout, whose result may not depend on who computes what."""
     configuration = {"sorted": SORTED, "photos": PHOTOS}.get(name, DIGITS)
     (folder / f"{name}.yaml").write_text(configuration)
-    options = {**PLAIN_OPTIONS, "config": str(folder / f"{name}.yaml")}
+    options = {"threads": 1, "device": "cpu", "seed": 3, "precision": "fp32", "config": str(folder / f"{name}.yaml")}
     match name:
         case "sorted":  # 97 texts in batches of 24: the last one has nothing for the first process
-            return {"data": "sort-digits", "options": {**options, "epochs": 2}}
+            return {"data": "sort-digits", "options": {**options, "epochs": 2, **changes}}
         case "photos":  # one file cannot be read, in batches of two: the whole share of a process
-            root = folder / "photographs"
-            for split in ("train", "val"):
-                make_photographs(root / split, ("a", "b"), per_class=10, seed=0)
-                (root / split / "a" / "a_003.png").write_bytes(b"")
-            more = {"epochs": 1, "batch_size": 2, "image_size": 16, "lr": 1e-4, "workers": 1}
-            return {"data": str(root), "options": {**options, **more}, "streamed": True}
-        case "student":
-            return {
-                "data": "digits",
-                "options": {**options, "epochs": 1, "batch_size": 200},
-                "teacher": str(whole("digits")),
-            }
-        case "tuned":
-            return {
-                "data": "digits",
-                "options": {**options, "epochs": 1, "batch_size": 200, "init": str(whole("digits"))},
-            }
-    return {"data": "digits", "options": {**options, "epochs": 2, "batch_size": 25}}
+            more = {"epochs": 1, "batch_size": 2, "image_size": 16, "lr": 1e-4, "workers": 1, **changes}
+            return {"data": str(folder / "photographs"), "options": {**options, **more}, "streamed": True}
+        case "digits":
+            return {"data": "digits", "options": {**options, "epochs": 2, "batch_size": 25, **changes}}
+    options |= {"epochs": 1, "batch_size": 200}
+    if name == "student":
+        return {"data": "digits", "options": {**options, **changes}, "teacher": str(whole("digits"))}
+    return {"data": "digits", "options": {**options, "init": str(whole("digits")), **changes}}
 
 
-def together(folder: Path, *names: str, world: int = 2) -> dict[str, list[dict[str, Any]]]:
-    """Trainings by so many processes, one behind the other: what each process says of each."""
-    trainings = {name: asked(folder, name) for name in names}
-    (folder / "asked.json").write_text(json.dumps(trainings))
-    for code, _, said in ended(begun("-m", "tests.training.processes", folder, world=world)):
-        assert code == 0, said
-    return {name: [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(world)] for name in names}
+def short(folder: Path, **more: Any) -> dict[str, Any]:
+    """A training of 14 steps."""
+    return {**asked(folder, "digits", batch_size=200, resume="auto"), **more}
+
+
+def faulty(folder: Path, name: str, rank: int = 1, **more: Any) -> dict[str, Any]:
+    """A launch in which something happens to one of two processes."""
+    fault = {"kind": name, "step": STEP, "rank": rank}
+    return {"world": 2, "trainings": {f"run-{name}": short(folder, fault=fault)}, **more}
+
+
+class Ended(NamedTuple):
+    """How the processes of a launch ended: by the rank of each its exit code, and what it wrote to stderr."""
+
+    codes: list[int]
+    said: list[str]
+
+
+class Launched(NamedTuple):
+    """All launches of this file.
+
+    Attributes:
+        folder: Where they lie.
+    """
+
+    folder: Path
+
+    def ended(self, name: str) -> Ended:
+        files = range(len(list((self.folder / name).glob("code.*"))))
+        here = self.folder / name
+        codes = [int((here / f"code.{rank}").read_text()) for rank in files]
+        return Ended(codes, [(here / f"err.{rank}").read_text() for rank in files])
+
+    def shares(self, launch: str, training: str) -> list[dict[str, Any]]:
+        """What each process did of a training."""
+        ended = self.ended(launch)
+        assert set(ended.codes) == {0}, ended.said
+        ranks = range(len(ended.codes))
+        return [json.loads((self.folder / launch / f"{training}.{rank}.json").read_text()) for rank in ranks]
+
+
+def launched(folder: Path, *rounds: dict[str, Any]) -> Launched:
+    (folder / "asked.json").write_text(json.dumps(rounds))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.training.processes", str(folder)]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=280)
+    return Launched(folder)
+
+
+def make_photos(folder: Path) -> None:
+    """Two classes in two splits; of each split one file is empty."""
+    for split in ("train", "val"):
+        make_photographs(folder / "photographs" / split, ("a", "b"), per_class=10, seed=0)
+        (folder / "photographs" / split / "a" / "a_003.png").write_bytes(b"")
+
+
+@pytest.fixture(scope="module")
+def all_launches(tmp_path_factory: pytest.TempPathFactory) -> Launched:
+    folder = tmp_path_factory.mktemp("launches")
+    make_photos(folder)
+    first = {
+        "many": {"world": 2, "trainings": {name: asked(folder, name) for name in NAMES}},
+        "alone": {"world": 1, "trainings": {f"{name}-alone": asked(folder, name) for name in NAMES}},
+        "counts": {"world": 3, "counts": COUNTS, "batches": BATCHES},
+        "whole": {"world": 2, "trainings": {"run": short(folder)}},
+        "kill": faulty(folder, "kill"),
+        "freeze": faulty(folder, "freeze", rank=0, frozen=0, environment={"VITRAIL_TIMEOUT": 8}),
+        "terminate": faulty(folder, "terminate"),
+        "nan": faulty(folder, "nan"),
+        "raise": faulty(folder, "raise"),
+    }
+    second = {
+        "again": {"world": 2, "trainings": {"run-again": short(folder, after="run-kill")}},
+        "stopped": {"world": 2, "trainings": {"run-stopped": short(folder, after="run-terminate")}},
+    }
+    return launched(folder, first, second)
 
 
 def joined(shares: list[Steps]) -> Steps:
@@ -95,10 +165,9 @@ def apart(ours: Path, theirs: Path) -> float:
     return float((both[0] - both[1]).norm() / both[0].norm())
 
 
-def must_be_alike(folder: Path, name: str, shares: list[dict[str, Any]]) -> None:
+def must_be_alike(folder: Path, name: str, shares: list[dict[str, Any]], alone: dict[str, Any]) -> None:
     """A training by many processes against the same by one."""
-    alone, steps = trained(folder / f"{name}-alone", asked(folder, name))
-    assert joined([each["steps"] for each in shares]) == steps, "each sample in its step, once, in order"
+    assert joined([each["steps"] for each in shares]) == alone["steps"], "each sample in its step, once, in order"
     mine, ours = (rows(folder / run, "step") for run in (f"{name}-alone", name))
     assert [row["step"] for row in ours] == [row["step"] for row in mine]
     losses = [np.array([row["loss"] for row in each]) for each in (mine, ours)]
@@ -111,18 +180,137 @@ def must_be_alike(folder: Path, name: str, shares: list[dict[str, Any]]) -> None
         assert all(other[key] == one[key] for key in ("samples", "step", "epoch"))
     assert [each["found"] for each in shares] == [shares[0]["found"]] * len(shares), "each has the result"
     assert len({each["weights"] for each in shares}) == 1
-    found, wanted = json.loads((folder / name / "evaluation.json").read_text()), alone.evaluated.to_dict()
-    assert found.keys() >= wanted.keys()
-    assert found["unreadable"] == wanted["unreadable"]
+    found = json.loads((folder / name / "evaluation.json").read_text())
+    assert found.keys() >= alone["found"].keys()
+    assert found["unreadable"] == alone["found"]["unreadable"]
     assert apart(folder / f"{name}-alone", folder / name) < ALIKE
 
 
-def test_two_processes_train_as_one(tmp_path: Path) -> None:
+def test_two_processes_train_as_one(all_launches: Launched) -> None:
     """With mixup, CutMix, an average, micro-batches, uneven ends, and a file that cannot be read."""
-    whole("digits")
-    found = together(tmp_path, "digits", "sorted", "photos", "student")
+    found = {name: all_launches.shares("many", name) for name in NAMES}
     assert len(found["digits"][0]["steps"]) > 100
     assert [] in [parts[0] for parts in found["sorted"][0]["steps"]], "a process without a sample takes part"
     assert any(parts == [[]] for one in found["photos"] for parts in one["steps"])
     for name, shares in found.items():
-        must_be_alike(tmp_path, name, shares)
+        must_be_alike(all_launches.folder, name, shares, *all_launches.shares("alone", f"{name}-alone"))
+
+
+@pytest.mark.soak
+def test_two_processes_tune_as_one(tmp_path: Path) -> None:
+    whole("digits")
+    trainings = {name: {f"tuned{end}": asked(tmp_path, "tuned")} for name, end in (("many", ""), ("alone", "-alone"))}
+    found = launched(
+        tmp_path, {name: {"world": 1 + (name == "many"), "trainings": trainings[name]} for name in trainings}
+    )
+    must_be_alike(tmp_path, "tuned", found.shares("many", "tuned"), *found.shares("alone", "tuned-alone"))
+
+
+# ---- each sample counts once
+
+
+def must_count_once(world: int, counts: Iterable[int], batches: Iterable[int]) -> None:
+    """In an evaluation: what each process answers in turn is every sample once, in order, in the batches of one."""
+    shares, everyone = [Share(index, world) for index in range(world)], tiny_set(67)
+    for count, batch in itertools.product(counts, batches):
+        data = everyone.part(np.arange(count))
+        parts = [[one.ids for one in data.in_order(batch, share)] for share in shares]
+        rounds = [ids for each in itertools.zip_longest(*parts) for ids in each if ids is not None]
+        assert np.concatenate(rounds).tolist() == list(range(count)), (count, batch)
+        assert len(rounds) == -(-count // batch)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_every_sample_is_answered_once(world: int) -> None:
+    must_count_once(world, (1, 2, 3, 4, 5, 23, 24, 25, 66, 67), (3, 8))
+
+
+@pytest.mark.soak
+def test_every_sample_is_answered_once_for_any_number_of_them() -> None:
+    for world in (1, 2, 3, 4):
+        must_count_once(world, range(1, 68), (1, 3, 8))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_the_shares_of_a_batch_are_the_batch(world: int) -> None:
+    """Mixed and augmented, to the last bit; with a file that cannot be read, and where there are too few samples."""
+    shares = [Share(index, world) for index in range(world)]
+    spare = 0
+    for count, part in itertools.product((1, 2, 7, 23), (None, 2)):
+        data = tiny_set(count, LIVELY, bad=[3])
+        together = zip(*(data.batches(1, 5, 0, part, share) for share in shares), strict=True)
+        for one, some in zip(data.batches(1, 5, part_size=part), together, strict=True):
+            counted = [each for each in some if not each.spare]
+            spare += len(some) - len(counted)
+            assert [id for each in counted for id in each.ids] == one.ids.tolist()
+            assert sum(each.unreadable for each in some) == one.unreadable
+            assert all(len(each) for each in some) or world == 1
+            if counted:
+                for name in ("inputs", "targets", "labels"):
+                    assert torch.equal(torch.cat([getattr(each, name) for each in counted]), getattr(one, name))
+    assert (spare > 0) == (world > 1)
+
+
+def test_processes_count_what_one_counts(all_launches: Launched) -> None:
+    """To the last bit, and each of them has it."""
+    ended = all_launches.ended("counts")
+    assert ended.codes == [0, 0, 0], ended.said
+    alone = json.loads(json.dumps([evaluated(COUNTS, batch) for batch in BATCHES]))
+    for rank in range(3):
+        assert json.loads((all_launches.folder / "counts" / f"counts.{rank}.json").read_text()) == alone
+
+
+# ---- something happens to one of them
+
+
+def must_say_once(ended: Ended, *words: str) -> None:
+    """All have ended, and one of them says why in two lines."""
+    speaking = [text for text in ended.said if "vitrail: " in text]
+    assert len(speaking) == 1, ended.said
+    problem, hint = speaking[0].strip().splitlines()[-2:]
+    assert problem.startswith("vitrail: ")
+    assert hint.startswith("try: ")
+    for word in words:
+        assert word in problem, problem
+
+
+def test_a_killed_process_ends_all_and_the_run_goes_on(all_launches: Launched) -> None:
+    """With as many processes to the same bits; with one to weights that differ by rounding."""
+    ended = all_launches.ended("kill")
+    assert ended.codes == [1, -9]
+    must_say_once(ended, "rank 1", os.uname().nodename, f"step {STEP - 1}")
+    (unbroken,), (again,) = (
+        {one["weights"] for one in all_launches.shares(*each)} for each in (("whole", "run"), ("again", "run-again"))
+    )
+    assert again == unbroken
+    one = shutil.copytree(all_launches.folder / "run-kill", all_launches.folder / "run-one")
+    finished, steps = trained(one, short(all_launches.folder))
+    assert len(steps) == 14 - (STEP - 1)
+    assert len(rows(one)) == 2
+    assert apart(finished.folder, all_launches.folder / "run") < ALIKE
+
+
+def test_a_frozen_process_is_named_by_another(all_launches: Launched) -> None:
+    ended = all_launches.ended("freeze")
+    assert ended.codes == [-9, 1], "the frozen one was ended from outside, when the other had ended"
+    must_say_once(ended, "rank 0", os.uname().nodename, "8 s", f"rank 1 at step {STEP - 1}")
+
+
+def test_all_stop_at_the_same_step_and_go_on(all_launches: Launched) -> None:
+    """SIGTERM to the second process alone."""
+    ended = all_launches.ended("terminate")
+    assert ended.codes == [130, 130]
+    must_say_once(ended, "stopped at step")
+    (unbroken,), (again,) = (
+        {one["weights"] for one in all_launches.shares(*each)}
+        for each in (("whole", "run"), ("stopped", "run-stopped"))
+    )
+    assert again == unbroken
+
+
+def test_the_first_cause_is_on_top(all_launches: Launched) -> None:
+    for name, words in (("nan", [f"step {STEP - 1}", "nan"]), ("raise", ["rank 1", "ValueError: planted"])):
+        ended = all_launches.ended(name)
+        assert ended.codes == [1, 1]
+        must_say_once(ended, *words)
+        assert not (all_launches.folder / f"run-{name}" / "model").exists()

@@ -92,7 +92,7 @@ class Group(ABC):
             hint: What is typed to go on with the run.
 
         Returns:
-            Whether any process was asked to stop.
+            Whether it was, or another one was when `counts` was called last.
         """
 
 
@@ -168,9 +168,11 @@ class Together(Group):
 
     def counts(self, *numbers: int) -> list[int]:
         """Through the processor, so that nobody waits for an accelerator."""
-        both = torch.tensor(numbers, dtype=torch.int64)
+        both = torch.tensor([*numbers, int(self.watch.stopping)], dtype=torch.int64)
         dist.all_reduce(both)
-        return both.tolist()
+        *found, stopping = both.tolist()
+        self.watch.stopping = stopping > 0
+        return found
 
     def totals(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """As one vector, on its device."""
@@ -222,7 +224,8 @@ class Together(Group):
         waiting(self.store, f"met/{number}", self.watch)
 
     def at(self, step: int, stop: bool, hint: str = "") -> bool:
-        """By the beats, and with the next of them."""
-        self.watch.step, self.watch.stopping, self.watch.hint = step, stop, hint or self.watch.hint
-        self.watch.check()
-        return stop or any(one["stop"] for one in self.watch.others.values())
+        """The step by the next beat; whether to stop by the next `counts`, so that all know it at the same step."""
+        watch = self.watch
+        watch.step, watch.stopping, watch.hint = step, stop or watch.stopping, hint or watch.hint
+        watch.check()
+        return watch.stopping

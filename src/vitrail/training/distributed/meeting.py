@@ -28,10 +28,11 @@ from torch import distributed as dist
 
 from vitrail.errors import INTERRUPTED, DataError, RunError, UsageError, VitrailError
 from vitrail.training.distributed.group import ALONE, Group, Together
-from vitrail.training.distributed.watch import GRACE, Ended, Failure, Watch, waiting
+from vitrail.training.distributed.watch import Ended, Failure, Watch, waiting
 
 TIMEOUT = 120.0  # seconds; torch's own are 10 and 30 minutes
 STARTING = 2.5  # times that, within which all must have come
+PARTING = 10.0  # seconds in which the others hear why they end
 LATER = 15.0  # seconds behind it an exchange is given up: a process that is frozen is named before
 KINDS: dict[int, type[VitrailError]] = {2: UsageError, 3: DataError}
 PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -157,7 +158,7 @@ def _place(rank: int, timeout: float, hosts: bool) -> dist.Store:
             raise UsageError(f"port {port} of {place} is in use", f"MASTER_PORT={port + 1}") from error
         problem = f"rank {rank} on {socket.gethostname()} does not reach {place}:{port}: {text[:200]}"
         raise RunError(problem, "MASTER_ADDR and MASTER_PORT, which all processes must reach") from error
-    found.set_timeout(timedelta(seconds=timeout + LATER))
+    found.set_timeout(timedelta(seconds=timeout))
     return found
 
 
@@ -185,6 +186,9 @@ def _code() -> str:
 def _part(group: Together, error: BaseException) -> None:
     """End all processes: the one that speaks raises the first cause, the others leave with its exit code."""
     watch, own = group.watch, _failure_of(group, error)
+    last = threading.Timer(LATER, os._exit, [1 if own is None else own.code])
+    last.daemon = True
+    last.start()
     failure = watch.cause(error) if own is None else watch.first(own)
     if isinstance(error, Terminated) and failure.rank == group.rank:
         failure = replace(failure, code=INTERRUPTED)
@@ -194,6 +198,7 @@ def _part(group: Together, error: BaseException) -> None:
     if not speaks:
         sys.stdout.flush()
         os._exit(failure.code)
+    last.cancel()
     if own is not None and (failure.rank == group.rank or failure.problem.endswith(own.problem)):
         raise error
     raise KINDS.get(failure.code, RunError)(failure.problem, failure.hint) from error
@@ -230,8 +235,10 @@ def _of_an_exchange(error: BaseException) -> bool:
 
 def _say_goodbye(group: Together, heard: bool = True) -> None:
     """The first process stays until the others need it no more; it may be the place where they met."""
+    if group.watch.lost:
+        return
     with suppress(RuntimeError, Ended):
         group.store.set(f"bye/{group.rank}", "bye")
         if group.rank == 0:
             for other in range(1, group.world) if heard else ():
-                group.store.wait([f"bye/{other}"], timedelta(seconds=GRACE))
+                group.store.wait([f"bye/{other}"], timedelta(seconds=PARTING))

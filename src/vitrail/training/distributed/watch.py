@@ -1,6 +1,6 @@
 """Who is still there: each process says so every second, and watches the others by its own clock.
 
-    beat/2     what process 2 says: a number that grows, its step, its id and host, whether it was asked to stop
+    beat/2     what process 2 says: a number that grows, its step, its id and host
     failure    the first cause for which all of them end; whoever meets it first writes it, the others read it
     said       who tells people of it: one process, so that they read it once
 
@@ -70,24 +70,29 @@ class Watch:
         self.failure: Failure | None = None
         self.step, self.stopping, self.hint = 0, False, AGAIN
         self.others: dict[int, dict[str, Any]] = {}
+        self.lost = False  # whether the store answers no more; it is then left alone
+        self._heard = time.monotonic()  # the store
         self._store, self._number = store, 0
         self._moved = dict.fromkeys(set(range(world)) - {rank}, time.monotonic())
         self._over, self._lock = threading.Event(), threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="vitrail-watch", daemon=True)
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._beat, self._guard)]
 
     def start(self) -> None:
         """Say that this process is here; to be called before the others are met."""
+        self._store.compare_set("failure", "", "")  # the key is there, and says that there is none
         self._say()
 
     def watch(self) -> None:
         """Watch the others, who have all begun."""
-        self._thread.start()
+        self._heard = time.monotonic()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         """No more beats."""
         self._over.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(timeout=GRACE)
+        for thread in () if self.lost else self._threads:
+            thread.join(timeout=GRACE)
 
     def check(self) -> None:
         """Go on only while all is well.
@@ -101,13 +106,7 @@ class Watch:
     def first(self, failure: Failure) -> Failure:
         """Write down why this process ends, unless another was there before; gives the first cause."""
         if self.failure is None:
-            try:
-                with self._lock:
-                    said = self._store.compare_set("failure", "", json.dumps(asdict(failure)))
-                failure = Failure(**json.loads(said))
-            except RuntimeError:  # nobody is there to be told
-                pass
-            self.failure = self.failure or failure
+            self.failure = Failure(**json.loads(self._claimed("failure", json.dumps(asdict(failure)))))
         return self.failure
 
     def cause(self, error: BaseException) -> Failure:
@@ -126,16 +125,25 @@ class Watch:
 
     def speaks(self, failure: Failure) -> bool:
         """Whether this process tells people of a failure: the first that is still there, and only once."""
+        if self.lost:
+            return self.rank < 2  # the first, where it is there; else the second
         now = time.monotonic()
         there = [rank for rank, moved in self._moved.items() if now - moved < STILL]
         there = [rank for rank in (*there, self.rank) if not (failure.gone and rank == failure.rank)]
-        if self.rank != min(there):
-            return False
+        return self.rank == min(there) and self._claimed("said", str(self.rank)) == str(self.rank)
+
+    def _claimed(self, key: str, value: str) -> str:
+        """The first value that any process gave to a key."""
+        while not self._lock.acquire(timeout=BEAT / 10):
+            if self.lost:
+                return value
         try:
-            with self._lock:
-                return self._store.compare_set("said", "", str(self.rank)) == str(self.rank).encode()
-        except RuntimeError:
-            return True
+            return self._store.compare_set(key, "", value).decode()
+        except RuntimeError:  # nobody is there to be told
+            self.lost = True
+            return value
+        finally:
+            self._lock.release()
 
     @property
     def steps(self) -> dict[int, int]:
@@ -160,52 +168,62 @@ class Watch:
 
     def _say(self) -> None:
         self._number += 1
-        said = {"number": self._number, "step": self.step, "stop": self.stopping}
+        said = {"number": self._number, "step": self.step}
         who = {"pid": os.getpid(), "host": socket.gethostname()}
         with self._lock:
             self._store.set(f"beat/{self.rank}", json.dumps({**said, **who}))
 
-    def _run(self) -> None:
-        last = time.monotonic()
-        while not self._over.wait(BEAT):
-            now = time.monotonic()
-            if now - last > STILL:  # this process itself stood still, and heard nobody
-                self._moved = dict.fromkeys(self._moved, now)
-            last = now
+    def _beat(self) -> None:
+        """Say and listen, once a second. A request to a place that is frozen never returns; the guard sees that."""
+        while not self._over.wait(BEAT) and self.failure is None:
             try:
                 self._say()
-                self._listen(now)
+                self._listen()
             except RuntimeError as error:  # of torch's store
-                if self._over.is_set():
-                    return
-                text = " ".join(str(error).split())[:200]
-                problem = f"{self.name(0)}, or what started it, has ended ({text})"
-                self.failure = self.failure or Failure(0, problem, self.hint, gone=True)
-            if self.failure is not None:
-                self._end(self.failure)
-                return
+                if not self._over.is_set():
+                    self._lose(" ".join(str(error).split())[:200])
 
-    def _listen(self, now: float) -> None:
+    def _guard(self) -> None:
+        """Where there is a failure, and this process does not end by itself, since it waits for another, end it."""
+        last = time.monotonic()
+        while self.failure is None:
+            if self._over.wait(BEAT / 2):
+                return
+            now = time.monotonic()
+            if now - last > STILL:  # this process itself stood still, and heard nobody
+                self._heard, self._moved = now, dict.fromkeys(self._moved, now)
+            last = now
+            if now - self._heard > self.timeout + BEAT:
+                self._lose(f"no answer for {self.timeout:g} s")
+        if self._over.wait(GRACE):
+            return
+        if self.speaks(self.failure):
+            sys.stderr.write(f"vitrail: {self.failure.problem}\ntry: {self.failure.hint}\n")
+            sys.stderr.flush()
+        os._exit(self.failure.code)
+
+    def _lose(self, why: str) -> None:
+        """Nobody can be heard any more: the place where all met is the first process, or what started it."""
+        self.lost = True
+        problem = (
+            f"{self.name(0)}, or what started it, has ended or is silent: {why}; last heard of: {self._steps_words()}"
+        )
+        self.failure = self.failure or Failure(0, problem, self.hint, gone=True)
+
+    def _listen(self) -> None:
         """Take note of the others' beats, and of a failure."""
         ranks = sorted(self._moved)
         with self._lock:
-            beats = [json.loads(said) for said in self._store.multi_get([f"beat/{rank}" for rank in ranks])]
-            if self._store.check(["failure"]):
-                self.failure = self.failure or Failure(**json.loads(self._store.get("failure")))
-        for rank, beat in zip(ranks, beats, strict=True):
+            failure, *beats = self._store.multi_get(["failure", *(f"beat/{rank}" for rank in ranks)])
+        now = self._heard = time.monotonic()
+        if failure and self.failure is None:
+            self.failure = Failure(**json.loads(failure))
+        for rank, said in zip(ranks, beats, strict=True):
+            beat = json.loads(said)
             if beat["number"] != self.others.get(rank, {}).get("number"):
                 self._moved[rank], self.others[rank] = now, beat
             elif now - self._moved[rank] > self.timeout and self.failure is None:
                 self.first(self._gone(rank, f"has been silent for {self.timeout:g} s"))
-
-    def _end(self, failure: Failure) -> None:
-        """Where this process does not end by itself, since it waits for another, end it."""
-        if self._over.wait(GRACE):
-            return
-        if self.speaks(failure):
-            sys.stderr.write(f"vitrail: {failure.problem}\ntry: {failure.hint}\n")
-            sys.stderr.flush()
-        os._exit(failure.code)
 
 
 def waiting(store: Store, key: str, watch: Watch, seconds: float | None = None) -> bytes | None:
