@@ -124,6 +124,10 @@ def test_every_byte_of_a_part_is_looked_at(photos: list[Path], tmp_path: Path) -
         assert not found.is_whole(0), place
         part.write_bytes(content[:place])
         assert not found.is_whole(0), place
+    found.remove()
+    with pytest.raises(FileNotFoundError):  # of a worker that is left over
+        found.write(0, [])
+    assert not folder_of(out).exists()
 
 
 def test_another_job_is_refused_and_left(photos: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

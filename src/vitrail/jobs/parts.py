@@ -63,7 +63,12 @@ class Parts:
         return True
 
     def write(self, number: int, part: Any) -> None:
-        """Keep a part, under another name until it is whole; whoever else writes the same one writes the same bytes."""
+        """Keep a part, under another name until it is whole; whoever else writes the same one writes the same bytes.
+
+        Raises:
+            OSError: It cannot be written, or nobody waits for it any more: its folder is gone.
+        """
+        self.folder.stat()
         file = self.file(number)
         own = file.with_name(f"{file.name}.{socket.gethostname()}-{os.getpid()}")
         write_file(own, self.kind.to_bytes(part))
