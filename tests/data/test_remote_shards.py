@@ -1,5 +1,6 @@
 """Shards behind an address give the same images as those in a folder, or one error that names the address."""
 
+import errno
 import json
 import os
 import shutil
@@ -98,8 +99,10 @@ def test_images_are_those_of_the_folder_whatever_the_server_does(web: Web, packe
 
 def test_a_server_that_cannot_begin_in_the_middle(web: Web, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as `python -m http.server`: whole shards come from it, single images do not."""
-    web.ranges, web.faults = False, {shards_of(packed)[0]: ["stop 700", "stop 1400"]}
+    first = packed / shards_of(packed)[0]
+    web.ranges, web.faults = False, {first.name: ["stop 700", "stop 1400"]}
     assert contents(train_images(web.address)) == contents(train_images(packed))
+    assert web.sent(first.name) == 700 + 1400 + first.stat().st_size
     monkeypatch.setenv("VITRAIL_SHARD_CACHE", "0")
     with pytest.raises(RunError) as caught:
         train_images(web.address).content(0)
@@ -239,6 +242,21 @@ def test_other_bytes_than_those_of_the_index(
     with pytest.raises(RunError, match=shard.name):
         images.content(0)
     assert images.shards[0].sha256 not in kept(tmp_path)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_full_disk_ends_the_run(web: Web, tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also behind a worker, which counts what the disk says of one image as an image that cannot be read."""
+    images = train_images(web.address)
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError, match="No space") as caught:
+        list(StreamedLoader(images, SHAPE, workers).fetch([np.arange(len(images))]))
+    assert "VITRAIL_SHARD_CACHE" in caught.value.hint
+    assert not [name for name in kept(tmp_path) if name.endswith(".writing")], "the room is given back"
 
 
 def test_a_page_that_is_no_index(web: Web) -> None:

@@ -28,9 +28,9 @@ from vitrail.data.loader import StreamedLoader
 from vitrail.data.plan import plan
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers import read
-from vitrail.data.shards import pack as packing
+from vitrail.data.shards import index as indexing, pack as packing
 from vitrail.data.shards.images import ShardImages
-from vitrail.data.shards.index import read_split, read_table, split_file
+from vitrail.data.shards.index import Words, read_split, read_table, split_file
 from vitrail.data.shards.pack import Packed, pack
 from vitrail.errors import DataError, UsageError
 
@@ -91,7 +91,9 @@ def test_packed_again_or_killed_anywhere_the_bytes_are_the_same(
 ) -> None:
     """Killed behind or before every file that gets its name, and in the middle of one; then the same call."""
     source, whole = manifest(tmp_path / "listed"), tmp_path / "whole"
-    pack(source, whole, shard_size=1)
+    bad = source.parent / images_of(source, "train").name(2)
+    bad.write_bytes(b"no image")
+    assert len(pack(source, whole, shard_size=1).left_out) == 1
     wanted = {path.name: path.read_bytes() for path in whole.iterdir()}
     replace, calls = os.replace, list[Path]()
     killed_at, behind = 0, False
@@ -237,6 +239,9 @@ def test_a_set_in_memory_keeps_its_pixels_and_its_splits(tmp_path: Path) -> None
 # ---- every image once, whatever the shards, workers and ranks
 
 
+GREY = Preprocessing((2, 2), channels=1, mean=(0.5,), std=(0.5,))
+
+
 def numbered(root: Path, count: int) -> Path:
     """Images whose grey says which one each is; of one size in bytes."""
     (root / "all").mkdir(parents=True)
@@ -253,13 +258,12 @@ def packed_into(source: Path, out: Path, count: int, shards: int, monkeypatch: p
     return pack(source, out, shard_size=1)
 
 
-def read_in_order(images: Images, workers: int, ranks: int, epoch: int) -> list[int]:
+def read_in_order(loader: StreamedLoader, ranks: int, epoch: int) -> list[int]:
     """What each rank sees of a plan that is dealt out in turn, put together again."""
-    ids = plan(5, epoch, len(images)).ids
+    ids = plan(5, epoch, len(loader.images)).ids
     seen = [0] * len(ids)
     for rank in range(ranks):
         mine = np.arange(rank, len(ids), ranks)
-        loader = StreamedLoader(images, Preprocessing((2, 2), channels=1, mean=(0.5,), std=(0.5,)), workers)
         parts = [ids[part] for part in np.array_split(mine, max(1, len(mine) // 4)) if len(part)]
         values = [int(v) for got in loader.fetch(parts) for v in got.pixels[:, 0, 0, 0]]
         for place, value in zip(mine, values, strict=True):
@@ -279,9 +283,10 @@ def must_see_each_once(
             exact += packed.shards == many
             images = images_of(packed.out, "all")
             for processes in workers:
+                loader = StreamedLoader(images, GREY, processes)
                 for world in ranks:
                     for epoch in (0, 1):
-                        seen = read_in_order(images, processes, world, epoch)
+                        seen = read_in_order(loader, world, epoch)
                         assert seen == plan(5, epoch, count).ids.tolist(), (count, many, processes, world)
                         assert sorted(seen) == list(range(count))
     return exact
@@ -433,6 +438,18 @@ def test_what_is_there_is_never_overwritten(packed_once: Path, tmp_path: Path) -
     with pytest.raises(UsageError):
         pack(source.parent, source.parent / "packed")
     assert not (source.parent / "packed").exists()
+
+
+def test_many_texts_are_one_array_of_which_some_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["", "a", "böse", "\udcff no text", "", "z" * 9]
+    words = Words.of(texts)
+    monkeypatch.setattr(indexing, "AT_ONCE", 2)
+    for ids in ([], [0], [5, 3, 3, 0, 1], [4, 0, 2], list(range(6))):
+        chosen = words.select(np.array(ids, np.int64))
+        assert [chosen[place] for place in range(len(chosen))] == [texts[id] for id in ids]
+        assert len(chosen.content) == sum(len(texts[id].encode("utf-8", "surrogateescape")) for id in ids)
+    with pytest.raises(ValueError, match="end"):
+        Words(words.content, words.ends[::-1].copy())
 
 
 @pytest.mark.parametrize("name", ["sort-digits", "nowhere"])

@@ -119,7 +119,7 @@ class ShardImages(Images):
 
     def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "ShardImages":
         """The chosen images."""
-        return ShardImages(self.store, self.shards, self.rows.select(np.array([int(i) for i in indices], np.int64)))
+        return ShardImages(self.store, self.shards, self.rows.select(np.fromiter(indices, np.int64)))
 
     def digest(self) -> bytes:
         """That of the files, where their bytes are as they were."""

@@ -29,6 +29,7 @@ from vitrail.io import to_json
 FORMAT, VERSION = "vitrail shards", 1
 SPLITS = (TRAIN, VALIDATION, TEST, ALL)
 PLACE = ("shard", "offset", "size", "crc")  # arrays of every split
+AT_ONCE = 2**16  # texts that are gathered
 LABELS, TEXTS, VALUES = "labels", "texts", "values"
 
 
@@ -109,9 +110,13 @@ class Words:
     def select(self, ids: NDArray[np.int64]) -> "Words":
         """Some of them, without the others."""
         lengths = np.diff(self.ends, prepend=0)[ids]
-        ends = np.cumsum(lengths, dtype=np.int64)
-        moved = np.repeat(self.ends[ids] - ends, lengths)  # how far each byte lies from where it goes
-        return Words(self.content[np.arange(len(moved)) + moved], ends)
+        ends, pieces = np.cumsum(lengths, dtype=np.int64), [self.content[:0]]
+        for first in range(0, len(ids), AT_ONCE):  # each byte needs the 16 of two numbers for a moment
+            part = slice(first, first + AT_ONCE)
+            moved = np.repeat(self.ends[ids[part]] - ends[part], lengths[part])  # how far each lies from where it goes
+            start = ends[first - 1] if first else 0
+            pieces.append(self.content[np.arange(start, start + len(moved)) + moved])
+        return Words(np.concatenate(pieces), ends)
 
 
 @dataclass(frozen=True, eq=False)
