@@ -67,7 +67,8 @@ def trained(folder: Path, asked: Mapping[str, Any]) -> tuple[Finished, Steps]:
     Args:
         folder: Of the run.
         asked: `data` and `options`; `teacher`, where there is one; whether images are `streamed`; the `fault` of a
-            process, of a run that saves a state behind every step; `after` which run it goes on, as that was left.
+            process, of a run that saves a state behind every step; `after` which run it goes on, as that was left;
+            what `else` a process is asked, by its rank.
     """
     steps: Steps = []
     before = loader.RESIDENT_BYTES, job.LOG_STEPS, loop._grouped, job.SAVE_SECONDS, job.SAVE_WITHIN_EPOCH_SECONDS
@@ -107,6 +108,7 @@ def child(folder: Path, name: str, launch: Mapping[str, Any]) -> None:
     """All that one process of a launch does."""
     here, rank = folder / name, os.environ["RANK"]
     for training, asked in launch.get("trainings", {}).items():
+        asked = {**asked, **asked.get("else", {}).get(rank, {})}
         finished, steps = trained(folder / training, asked)
         done = {"steps": steps, "found": finished.evaluated.to_dict(), "weights": finished.weights}
         (here / f"{training}.{rank}.json").write_text(json.dumps(done))
@@ -143,6 +145,7 @@ def launched(folder: Path, launches: Mapping[str, Any]) -> None:
     """All launches of a round at once, until the last process has ended; who is frozen when all others of its launch
     have ended is ended, too."""
     left: dict[str, dict[int, int]] = {}
+    taken: list[socket.socket] = []
     for name, launch in launches.items():
         (folder / name).mkdir()
         for training, asked in launch.get("trainings", {}).items():
@@ -151,7 +154,11 @@ def launched(folder: Path, launches: Mapping[str, Any]) -> None:
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             port = int(found.getsockname()[1])
-        left[name] = {forked(folder, name, launch, rank, port): rank for rank in range(launch["world"])}
+            if launch.get("taken"):
+                found.listen()
+                taken.append(found.dup())
+        ranks = launch.get("only", range(launch["world"]))
+        left[name] = {forked(folder, name, launch, rank, port): rank for rank in ranks}
     while left:
         pid, status = os.waitpid(-1, 0)
         for name, ranks in list(left.items()):

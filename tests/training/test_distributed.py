@@ -77,6 +77,18 @@ def faulty(folder: Path, name: str, rank: int = 1, **more: Any) -> dict[str, Any
     return {"world": 2, "trainings": {f"run-{name}": short(folder, fault=fault)}, **more}
 
 
+def other_data(folder: Path) -> dict[str, Any]:
+    """The second process finds one photograph less."""
+    shutil.copytree(folder / "photographs", folder / "others")
+    (folder / "others" / "train" / "b" / "b_001.jpg").unlink()
+    return {"1": {"data": str(folder / "others")}}
+
+
+def other_rate(folder: Path) -> dict[str, Any]:
+    """The second process is asked for another learning rate."""
+    return {"1": short(folder, options={**short(folder)["options"], "lr": 0.5})}
+
+
 class Ended(NamedTuple):
     """How the processes of a launch ended: by the rank of each its exit code, and what it wrote to stderr."""
 
@@ -136,6 +148,15 @@ def all_launches(tmp_path_factory: pytest.TempPathFactory) -> Launched:
         "terminate": faulty(folder, "terminate"),
         "nan": faulty(folder, "nan"),
         "raise": faulty(folder, "raise"),
+        "missing": {
+            "world": 2,
+            "only": [0],
+            "trainings": {"never": short(folder)},
+            "environment": {"VITRAIL_TIMEOUT": 1},
+        },
+        "taken": {"world": 2, "only": [0], "taken": True, "trainings": {"never": short(folder)}},
+        "data": {"world": 2, "trainings": {"never-data": asked(folder, "photos") | {"else": other_data(folder)}}},
+        "rate": {"world": 2, "trainings": {"never-rate": short(folder, **{"else": other_rate(folder)})}},
     }
     second = {
         "again": {"world": 2, "trainings": {"run-again": short(folder, after="run-kill")}},
@@ -314,3 +335,20 @@ def test_the_first_cause_is_on_top(all_launches: Launched) -> None:
         assert ended.codes == [1, 1]
         must_say_once(ended, *words)
         assert not (all_launches.folder / f"run-{name}" / "model").exists()
+
+
+# ---- what cannot begin
+
+
+def test_processes_that_cannot_train_together_are_refused(all_launches: Launched) -> None:
+    """In two lines, by one process, with nothing left behind."""
+    for name, code, words in (
+        ("missing", 1, ["rank 1", "1 of 2"]),
+        ("taken", 2, ["port"]),
+        ("data", 3, ["rank 1", "photographs"]),
+        ("rate", 2, ["rank 1", "0.5"]),
+    ):
+        ended = all_launches.ended(name)
+        assert set(ended.codes) == {code}, (name, ended)
+        must_say_once(ended, *words)
+    assert not (all_launches.folder / "never").exists()

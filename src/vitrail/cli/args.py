@@ -45,6 +45,10 @@ DRY = (
     "data is read, and a few steps are timed."
 )
 
+PRINT = (
+    "Print a script that trains on many machines, started by SLURM (sbatch) or on each machine by torchrun, and start "
+    "nothing."
+)
 DEVICES = (
     "Processes of this machine that train together, each on a GPU of its own, or on processor cores where there are "
     "none; on more machines, start the same command by torchrun. The result is that of one process, up to rounding."
@@ -62,6 +66,7 @@ class Train(Told, TrainOptions):
     class_names: Path | None = hidden("the data, which names its classes")
     out: Path | None = option("The run folder; a new one below runs/ when left out.")
     devices: int | None = option(DEVICES)
+    print_launch: Literal["slurm", "torchrun"] | None = option(PRINT)
     dry_run: bool = option(DRY, False)
     json: bool = option("Print the result as one JSON object.", False)
 
@@ -74,6 +79,7 @@ class Train(Told, TrainOptions):
                 problem = f"--{name} is for weights that a training starts from, and none are named"
                 raise UsageError(problem, f"--init FILE --{name} {getattr(self, name)}")
         _check_resume(self.resume, self.out)
+        _check_launch(self.print_launch, self.out)
 
 
 OF_TEACHER = {one.name: one.metadata["help"].replace("Of", "Of a teacher that is", 1) for one in fields(Told)}
@@ -103,6 +109,7 @@ class Distill(Told, DistillOptions):
     keep: Literal["auto"] = hidden("--patience, which keeps the best", "auto")
     out: Path | None = option("The run folder; a new one below runs/ when left out.")
     devices: int | None = option(DEVICES)
+    print_launch: Literal["slurm", "torchrun"] | None = option(PRINT)
     dry_run: bool = option(DRY, False)
     json: bool = option("Print the result as one JSON object.", False)
 
@@ -113,11 +120,17 @@ class Distill(Told, DistillOptions):
         if not self.teacher:
             raise UsageError("no teacher given", "--teacher runs/latest")
         _check_resume(self.resume, self.out)
+        _check_launch(self.print_launch, self.out)
 
 
 def _check_resume(resume: str, out: Path | None) -> None:
     if resume != "never" and out is None:
         raise UsageError(f"--resume {resume} needs the run to go on with", "--out runs/latest")
+
+
+def _check_launch(launch: str | None, out: Path | None) -> None:
+    if launch is not None and out is None:
+        raise UsageError(f"--print-launch {launch} needs a run that all processes name alike", "--out runs/many")
 
 
 RUN = (

@@ -1,4 +1,4 @@
-"""`--devices N`: the same command, started N times on this machine by torchrun's launcher."""
+"""`--devices N`: the same command, started N times on this machine by torchrun's launcher; or a script for many."""
 
 import logging
 import os
@@ -22,6 +22,49 @@ def is_launched(devices: int) -> bool:
         problem = f"--devices {devices}, and {counted(world, 'process', 'processes')} of this training were started"
         raise UsageError(problem, "leave --devices out where torchrun starts the processes")
     return True
+
+
+SLURM = """\
+#!/bin/bash
+#SBATCH --job-name=vitrail
+#SBATCH --ntasks-per-node=1
+#SBATCH --signal=TERM@120
+{gpus}# sbatch --nodes 4 THIS_FILE; 120 s before its time is over it stops and saves; submitted again, it goes on
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+srun {command}
+"""
+TORCHRUN = """\
+#!/bin/sh
+# on each machine: NODES=4 HEAD=name-of-one-of-them sh THIS_FILE; all see the same files under the same paths
+exec {command}
+"""
+PLACES = {
+    "slurm": ('"$SLURM_JOB_NUM_NODES"', '"$SLURM_JOB_ID"', '"$head:${PORT:-29500}"'),
+    "torchrun": ('"${NODES:-1}"', '"${JOB:-vitrail}"', '"${HEAD:-localhost}:${PORT:-29500}"'),
+}
+
+
+def script(kind: str, devices: int, command: str, device: str) -> str:
+    """A script that has torchrun start a command on many machines, and goes on with the run if there is one.
+
+    Args:
+        kind: slurm or torchrun.
+        devices: Processes of each machine.
+        command: What was typed, with `--out`.
+        device: That was asked for.
+    """
+    words, kept = iter(shlex.split(command)), list[str]()
+    for word in words:
+        name = word.partition("=")[0].replace("_", "-")
+        if name not in ("--devices", "--print-launch", "--resume"):
+            kept.append(word)
+        elif "=" not in word:
+            next(words, None)
+    nodes, job, place = PLACES[kind]
+    run = shlex.join(["-m", *kept, "--resume", "auto"])
+    how = f"--nnodes {nodes} --nproc-per-node {devices} --rdzv-id {job} --rdzv-backend c10d --rdzv-endpoint {place}"
+    gpus = "" if device == "cpu" else f"#SBATCH --gpus-per-node={devices}\n"
+    return (SLURM if kind == "slurm" else TORCHRUN).format(gpus=gpus, command=f"torchrun {how} {run}")
 
 
 def launch(devices: int, device: str, command: str) -> int:

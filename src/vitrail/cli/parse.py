@@ -3,7 +3,7 @@
 The fields come from `vitrail.cli.args` and say by their type how a word is read:
 
     int, float, str, Path, also `| None`   --batch-size 64 (or --batch-size=64, or --batch_size 64)
-    Literal["auto", "never"]               --resume auto, and no other word
+    Literal["auto", "never"], also | None  --resume auto, and no other word
     bool                                   --json; where True is the default, --no-background
     tuple[str, ...]                        names without an option, as many as there are
 
@@ -139,8 +139,9 @@ def parse(kind: type[Options], verb: str, words: Sequence[str]) -> Options:
 
 def _option(field: Field[Any], hint: Any) -> _Option:
     inner = [part for part in get_args(hint) if part is not NoneType]
-    if get_origin(hint) is Literal:
-        return _Option(field, str, tuple(inner))
+    words = inner[0] if inner and get_origin(inner[0]) is Literal else hint  # a list of words, or None
+    if get_origin(words) is Literal:
+        return _Option(field, str, get_args(words))
     if get_origin(hint) is tuple:
         return _Option(field, str, ())
     return _Option(field, inner[0] if inner else hint, ())

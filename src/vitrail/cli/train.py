@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from vitrail.cli.args import Distill, Train
-from vitrail.cli.launch import is_launched, launch
+from vitrail.cli.launch import is_launched, launch, script
 from vitrail.cli.output import console, duration, one_line, print_json, print_table, say
 from vitrail.errors import counted
 from vitrail.tasks import Metric
@@ -33,6 +33,9 @@ WIDTHS = {"train loss": 10, "{scored}: loss": 16, "{metric}": 11, RATE: 10, "wai
 
 def run(typed: Train | Distill, command: str) -> int:
     """Train, and print how well it went and where the result is; the first process does, where many train together."""
+    if typed.print_launch is not None:
+        print(script(typed.print_launch, typed.devices or 1, command, typed.device), end="")
+        return 0
     if typed.devices is not None and not typed.dry_run and not is_launched(typed.devices):
         return launch(typed.devices, typed.device, command)
     first = int(os.environ.get("RANK", "0")) == 0

@@ -38,6 +38,7 @@ class Prepared:
         micro_batch_seconds: Of forward and backward, as timed.
         former: The settings with which the run was finished, where it is to go on beyond; else None.
         probed: What the features are worth that a training starts from; None where it starts from nothing.
+        processes: That train together.
     """
 
     settings: Settings
@@ -51,6 +52,7 @@ class Prepared:
     micro_batch_seconds: float = 0.0
     probed: Probed | None = None
     former: Settings | None = None
+    processes: int = 1
 
     @property
     def network(self) -> nn.Module:
@@ -84,8 +86,8 @@ class Prepared:
 
     @property
     def step_seconds(self) -> float:
-        """Of an optimizer step, as timed before the first."""
-        return self.micro_batch_seconds * self.settings.optimization.accumulate * STEP_OVERHEAD
+        """Of an optimizer step, as timed by one process before the first."""
+        return self.micro_batch_seconds * self.settings.optimization.accumulate * STEP_OVERHEAD / self.processes
 
     def budget(self, began: float, spent: float) -> Budget | None:
         """The clock of a run that has a limit; None where it has none, or nothing but a probe.

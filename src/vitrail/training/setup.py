@@ -40,6 +40,7 @@ from vitrail.training.budget import seconds_of
 from vitrail.training.contracts import check_codec, check_facts, check_network, guarded, read_own, rehearse
 from vitrail.training.distill.objective import with_teacher
 from vitrail.training.distill.request import teacher_of
+from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen
 from vitrail.training.execution import pick_micro_batches, pick_precision, step_seconds, work_of
@@ -101,13 +102,14 @@ def open_data(
     return make_dataset(data, raw, learnt.column, learn, seed), learnt
 
 
-def new_run(asked: Asked, listen: Listen, dry: bool = False) -> Prepared:
+def new_run(asked: Asked, listen: Listen, dry: bool = False, processes: Group = ALONE) -> Prepared:
     """Everything a new run needs: data, settings, model and the measured choices; says each choice to `listen`.
 
     Args:
         asked: What was asked for.
         listen: Gets every event.
         dry: Only to say what would be trained: a probe that takes long is left out.
+        processes: That will train together; this one measures.
     """
     data, options, given, own = asked.data, asked.options, asked.given, asked.own
     root = options.data_root or (Path(given["data_root"]) if given.get("data_root") else None)
@@ -127,7 +129,8 @@ def new_run(asked: Asked, listen: Listen, dry: bool = False) -> Prepared:
     how = replayed(options, settings.execution, given)
     request = None if asked.request is None else asked.request.completed(given)
     settings = settings if request is None else request.applied(settings)
-    memory = free_memory(torch.device(settings.execution.device))
+    device = torch.device(settings.execution.device)
+    memory = free_memory(device) * (processes.machines if device.type == "cpu" else processes.world)
     settings, teacher = teacher_of(settings, request, dataset, new=True)
     notes = (*doubts, *notes, *rare_notes(dataset, learnt.column))
     for sentence in (*dataset.notes, *notes):
@@ -167,10 +170,11 @@ def new_run(asked: Asked, listen: Listen, dry: bool = False) -> Prepared:
         listen(sentence)
     settings = replace(prepared.settings, execution=execution)
     notes = (*dataset.notes, *notes, *more, *prepared.notes)
-    return replace(prepared, settings=settings, notes=notes, micro_batch_seconds=seconds * whole)
+    measured = seconds * whole
+    return replace(prepared, settings=settings, notes=notes, micro_batch_seconds=measured, processes=processes.world)
 
 
-def resume_run(folder: RunFolder, asked: Asked, listen: Listen) -> Prepared:
+def resume_run(folder: RunFolder, asked: Asked, listen: Listen, processes: Group = ALONE) -> Prepared:
     """Everything that a run which exists needs to go on: its own settings, and the same data.
 
     Raises:
@@ -211,7 +215,8 @@ def resume_run(folder: RunFolder, asked: Asked, listen: Listen) -> Prepared:
         network, precision = copy.deepcopy(prepared.network), settings.execution.precision
         seconds = step_seconds(network, batch, prepared.objective, precision)
     notes = tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())]))
-    return replace(prepared, notes=notes, micro_batch_seconds=seconds * whole, former=former)
+    measured = seconds * whole
+    return replace(prepared, notes=notes, micro_batch_seconds=measured, former=former, processes=processes.world)
 
 
 def _changed(stored: Mapping[str, Any], dataset: Dataset, folder: RunFolder) -> str:

@@ -204,7 +204,9 @@ def _led(asked: Asked, out: str | Path | None, listen: Listen, command: str, lea
         folder, going_on = open_folder(path, options.resume != "never")
     else:
         folder, going_on = RunFolder(path), False
-    prepared = resume_run(folder, asked, listen) if going_on else new_run(asked, listen)
+    prepared = (
+        resume_run(folder, asked, listen, lead.group) if going_on else new_run(asked, listen, processes=lead.group)
+    )
     if command.startswith("vitrail "):
         again = resumed(command, path)
     else:

@@ -33,10 +33,12 @@ class Group(ABC):
     Attributes:
         rank: Of this process, from 0; the first one alone writes and speaks.
         world: How many there are.
+        machines: On how many machines.
     """
 
     rank: int = 0
     world: int = 1
+    machines: int = 1
 
     @property
     def share(self) -> Share:

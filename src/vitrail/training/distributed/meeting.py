@@ -119,7 +119,8 @@ def _met(timeout: float) -> Together:
             problem = f"rank {rank} has waited {STARTING * timeout:g} s for rank {other}: {here} of {world} have come"
             raise RunError(problem, "one process for each rank; RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT of each")
     watch.watch()
-    return Together(rank=rank, world=world, store=store, watch=watch)
+    machines = max(1, world // int(os.environ.get("LOCAL_WORLD_SIZE", world)))
+    return Together(rank=rank, world=world, machines=machines, store=store, watch=watch)
 
 
 def _timeout() -> float:

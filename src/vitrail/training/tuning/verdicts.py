@@ -70,7 +70,8 @@ def wanted(prepared: Prepared, asked: int | None) -> tuple[int, str]:
         return 0, ""
     if asked is not None:
         return asked, ""
-    each = prepared.step_seconds / settings.optimization.batch_size / 3  # a forward pass is a third of a step
+    alone = prepared.step_seconds * prepared.processes
+    each = alone / settings.optimization.batch_size / 3  # a forward pass is a third of a step
     seconds = 2 * COUNT * PASSES * each
     if seconds <= MOST_SECONDS and not settings.optimization.max_time:
         return COUNT, ""

@@ -1,0 +1,103 @@
+"""One command, many processes: what is refused, what a printed script says, and that both do train."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import ROOT, USAGE, Cli
+from tests.runs import stored
+from tests.training.tiny import options, whole
+from vitrail.runtime import cores
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="shells of POSIX")
+
+
+def words(folder: Path) -> list[str]:
+    """The command that makes `whole("digits")`."""
+    how = options("digits")
+    given = ("--epochs", how.epochs, "--batch-size", how.batch_size, "--seed", how.seed, "--threads", 1)
+    return [
+        str(word) for word in ("train", "digits", "--config", how.config, *given, "--device", "cpu", "--out", folder)
+    ]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Of one machine of a SLURM that is none: `srun` starts what it is given, and writes that down."""
+    stubs = {"srun": f'printf "%s\\n" "$@" > {folder}/srun.txt\nexec "$@"\n', "scontrol": "echo 127.0.0.1\n"}
+    for name, text in stubs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}")
+        (folder / name).chmod(0o755)
+    path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
+    slurm = {"SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "here", "OMP_NUM_THREADS": "1"}
+    return {
+        **os.environ,
+        **slurm,
+        "PATH": path,
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+        "PORT": "0",
+    }
+
+
+def test_more_processes_than_there_are_are_refused(cli: Cli, tmp_path: Path) -> None:
+    for devices in (0, cores() + 1):
+        answer = cli(*words(tmp_path / "run"), "--devices", devices)
+        assert answer.code == USAGE
+        assert f"--devices {devices}" in answer.problem
+        assert answer.hint == f"--devices {cores()}"
+    assert not (tmp_path / "run").exists()
+
+
+def test_processes_of_another_number_are_refused(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    answer = cli(*words(tmp_path / "run"), "--devices", 2)
+    assert answer.code == USAGE
+    assert "3" in answer.problem
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    answer = cli(*words(tmp_path / "run"), "--devices", 2)
+    assert answer.code == USAGE
+    assert "MASTER_ADDR" in answer.problem
+
+
+@pytest.mark.parametrize("kind", ["slurm", "torchrun"])
+def test_a_script_says_the_command(kind: str, cli: Cli, tmp_path: Path) -> None:
+    answer = cli(*words(tmp_path / "a run"), "--devices=2", "--print-launch", kind)
+    assert answer.code == 0
+    assert subprocess.run(["bash", "-n"], input=answer.out, text=True, check=False).returncode == 0
+    for name in ("torchrun", "srun") if kind == "slurm" else ("torchrun",):
+        assert f"{name} " in answer.out
+    here = environment(tmp_path)
+    (tmp_path / "torchrun").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/torchrun.txt\n')
+    (tmp_path / "torchrun").chmod(0o755)
+    subprocess.run(["bash"], input=answer.out, text=True, env=here, check=True)
+    started = (tmp_path / "torchrun.txt").read_text().splitlines()
+    assert started[started.index("-m") + 1 :] == ["vitrail", *words(tmp_path / "a run"), "--resume", "auto"]
+    assert started[started.index("--nproc-per-node") + 1] == "2"
+    assert started[started.index("--nnodes") + 1] == "1"
+    assert cli("train", "digits", "--print-launch", kind).code == USAGE, "without --out nobody can go on with it"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["slurm", "torchrun", "devices"])
+def test_what_is_started_trains(kind: str, cli: Cli, tmp_path: Path) -> None:
+    """And goes on with a run that is finished, and leaves the same."""
+    expected, run = stored(whole("digits")), tmp_path / "run"
+    if kind == "devices":
+        command = [sys.executable, "-m", "vitrail", *words(run), "--devices", "2"]
+    else:
+        script = cli(*words(run), "--devices", 2, "--print-launch", kind).out
+        (tmp_path / "script").write_text(script)
+        command = ["bash", str(tmp_path / "script")]
+    for _ in range(1 if kind == "devices" else 2):
+        done = subprocess.run(
+            command, env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("test accuracy") == 1, "one process speaks"
+        found = stored(run)
+        assert found["accuracy"] == pytest.approx(expected["accuracy"], abs=0.02)
+    assert shlex.join(["vitrail", *words(run)]) in (run / "command.txt").read_text()
