@@ -345,7 +345,7 @@ def test_processes_that_cannot_train_together_are_refused(all_launches: Launched
     for name, code, words in (
         ("missing", 1, ["rank 1", "1 of 2"]),
         ("taken", 2, ["port"]),
-        ("data", 3, ["rank 1", "photographs"]),
+        ("data", 2, ["rank 1", "photographs", "others"]),
         ("rate", 2, ["rank 1", "0.5"]),
     ):
         ended = all_launches.ended(name)

@@ -187,7 +187,7 @@ def _code() -> str:
 def _part(group: Together, error: BaseException) -> None:
     """End all processes: the one that speaks raises the first cause, the others leave with its exit code."""
     watch, own = group.watch, _failure_of(group, error)
-    last = threading.Timer(LATER, os._exit, [1 if own is None else own.code])
+    last = threading.Timer(2 * LATER, os._exit, [1 if own is None else own.code])
     last.daemon = True
     last.start()
     failure = watch.cause(error) if own is None else watch.first(own)
@@ -200,7 +200,8 @@ def _part(group: Together, error: BaseException) -> None:
         sys.stdout.flush()
         os._exit(failure.code)
     last.cancel()
-    if own is not None and (failure.rank == group.rank or failure.problem.endswith(own.problem)):
+    met_it = isinstance(error, VitrailError) and failure.problem.endswith(error.problem)  # as another did
+    if own is not None and not isinstance(error, Ended) and (failure.rank == group.rank or met_it):
         raise error
     raise KINDS.get(failure.code, RunError)(failure.problem, failure.hint) from error
 
