@@ -40,23 +40,30 @@ class Told:
     )
 
 
-DRY = (
-    "Say what would be trained, with a table of all parameters and an estimate of the time, and write nothing. The "
-    "data is read, and a few steps are timed."
-)
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """Where a training writes, by how many processes, and what is printed of it."""
 
-PRINT = (
-    "Print a script that trains on many machines, started by SLURM (sbatch) or on each machine by torchrun, and start "
-    "nothing."
-)
-DEVICES = (
-    "Processes of this machine that train together, each on a GPU of its own, or on processor cores where there are "
-    "none; on more machines, start the same command by torchrun. The result is that of one process, up to rounding."
-)
+    out: Path | None = option("The run folder; a new one below runs/ when left out.")
+    devices: int | None = option(
+        "Processes of this machine that train together, each on a GPU of its own, or on processor cores where there "
+        "are none; on more machines, start the same command by torchrun. The result is that of one process, up to "
+        "rounding."
+    )
+    print_launch: Literal["slurm", "torchrun"] | None = option(
+        "Print a script that trains on many machines, started by SLURM (sbatch) or on each machine by torchrun, and "
+        "start nothing."
+    )
+    dry_run: bool = option(
+        "Say what would be trained, with a table of all parameters and an estimate of the time, and write nothing. The "
+        "data is read, and a few steps are timed.",
+        False,
+    )
+    json: bool = option("Print the result as one JSON object.", False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(Told, TrainOptions):
+class Train(Begun, Told, TrainOptions):
     """Train a Vision Transformer on a set of images or texts. What is left out is decided by a recipe, and said.
 
     Example: vitrail train digits
@@ -64,11 +71,6 @@ class Train(Told, TrainOptions):
 
     data: str = positional(overview(), "")
     class_names: Path | None = hidden("the data, which names its classes")
-    out: Path | None = option("The run folder; a new one below runs/ when left out.")
-    devices: int | None = option(DEVICES)
-    print_launch: Literal["slurm", "torchrun"] | None = option(PRINT)
-    dry_run: bool = option(DRY, False)
-    json: bool = option("Print the result as one JSON object.", False)
 
     def __post_init__(self) -> None:
         """Refuse a training of nothing, and one that would go on with no run."""
@@ -78,15 +80,14 @@ class Train(Told, TrainOptions):
             if getattr(self, name) is not None and self.init is None:
                 problem = f"--{name} is for weights that a training starts from, and none are named"
                 raise UsageError(problem, f"--init FILE --{name} {getattr(self, name)}")
-        _check_resume(self.resume, self.out)
-        _check_launch(self.print_launch, self.out)
+        _check_out(self.out, self.resume, self.print_launch)
 
 
 OF_TEACHER = {one.name: one.metadata["help"].replace("Of", "Of a teacher that is", 1) for one in fields(Told)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distill(Told, DistillOptions):
+class Distill(Begun, Told, DistillOptions):
     """Train a Vision Transformer from labels and a teacher, which it needs no more afterwards.
 
     Example: vitrail distill mnist --teacher runs/big --student Ti/7
@@ -107,11 +108,6 @@ class Distill(Told, DistillOptions):
     lora: int | None = hidden("vitrail train --init")
     verdicts: int | None = hidden("vitrail train --init")
     keep: Literal["auto"] = hidden("--patience, which keeps the best", "auto")
-    out: Path | None = option("The run folder; a new one below runs/ when left out.")
-    devices: int | None = option(DEVICES)
-    print_launch: Literal["slurm", "torchrun"] | None = option(PRINT)
-    dry_run: bool = option(DRY, False)
-    json: bool = option("Print the result as one JSON object.", False)
 
     def __post_init__(self) -> None:
         """Refuse a training of nothing or by nobody, and one that would go on with no run."""
@@ -119,16 +115,13 @@ class Distill(Told, DistillOptions):
             raise UsageError("no data given: what should be learnt?", "vitrail distill digits --teacher runs/latest")
         if not self.teacher:
             raise UsageError("no teacher given", "--teacher runs/latest")
-        _check_resume(self.resume, self.out)
-        _check_launch(self.print_launch, self.out)
+        _check_out(self.out, self.resume, self.print_launch)
 
 
-def _check_resume(resume: str, out: Path | None) -> None:
+def _check_out(out: Path | None, resume: str, launch: str | None) -> None:
+    """Refuse what needs a run folder by name where none is given."""
     if resume != "never" and out is None:
         raise UsageError(f"--resume {resume} needs the run to go on with", "--out runs/latest")
-
-
-def _check_launch(launch: str | None, out: Path | None) -> None:
     if launch is not None and out is None:
         raise UsageError(f"--print-launch {launch} needs a run that all processes name alike", "--out runs/many")
 

@@ -187,6 +187,7 @@ def _code() -> str:
 def _part(group: Together, error: BaseException) -> None:
     """End all processes: the one that speaks raises the first cause, the others leave with its exit code."""
     watch, own = group.watch, _failure_of(group, error)
+    watch.parting = True
     last = threading.Timer(2 * LATER, os._exit, [1 if own is None else own.code])
     last.daemon = True
     last.start()

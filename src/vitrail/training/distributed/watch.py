@@ -70,6 +70,7 @@ class Watch:
         self.failure: Failure | None = None
         self.step, self.stopping, self.hint = 0, False, AGAIN
         self.others: dict[int, dict[str, Any]] = {}
+        self.parting = False  # whether this process ends by itself
         self.lost = False  # whether the store answers no more; it is then left alone
         self._heard = time.monotonic()  # the store
         self._store, self._number = store, 0
@@ -195,7 +196,7 @@ class Watch:
             last = now
             if now - self._heard > self.timeout + BEAT:
                 self._lose(f"no answer for {self.timeout:g} s")
-        if self._over.wait(GRACE):
+        if self._over.wait(GRACE) or self.parting:
             return
         if self.speaks(self.failure):
             sys.stderr.write(f"vitrail: {self.failure.problem}\ntry: {self.failure.hint}\n")
