@@ -5,6 +5,9 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
+import sys
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +19,7 @@ import torch
 from PIL import Image
 
 import vitrail
+from tests.cli.command import environment
 from tests.data.lab import open_set
 from tests.photographs import make_photographs
 from tests.training.tiny import Killed, content
@@ -127,9 +131,32 @@ def test_packed_again_or_killed_anywhere_the_bytes_are_the_same(
             pack(source, out, shard_size=1)
             again = {path.name for path in calls[killed_at:]}
             assert not before & again, "whole shards are not written again"
-            found = {path.name: path.read_bytes() for path in out.iterdir()}
-            assert {name: bytes for name, bytes in found.items() if name in wanted} == wanted
-            assert set(found) - set(wanted) <= {"packing.json"} if behind else set(found) == set(wanted)
+            assert {path.name: path.read_bytes() for path in out.iterdir()} == wanted
+
+
+@pytest.mark.soak
+def test_twenty_kills_of_a_pack(tmp_path: Path) -> None:
+    """By SIGKILL, when so many shards are there, and a moment later."""
+    source, rng, kills = manifest(tmp_path / "listed"), np.random.default_rng(0), 0
+    pack(source, tmp_path / "whole", shard_size=1)
+    wanted = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
+    start = "from vitrail.data.shards import pack; pack.MB = 20_000; from vitrail.cli import main; main()"
+    most, number = len(list((tmp_path / "whole").glob("*.tar"))), 0
+    while kills < 20:
+        out, number, code = tmp_path / f"out-{number}", number + 1, 1
+        while code:
+            words = ["data", "pack", str(source), "--out", str(out), "--shard-size", "1"]
+            work = subprocess.Popen([sys.executable, "-c", start, *words], env=environment(), stdout=subprocess.DEVNULL)
+            until = len(list(out.glob("*.tar"))) + int(rng.integers(0, most))
+            while work.poll() is None and len(list(out.glob("*.tar"))) < until:
+                time.sleep(0.001)
+            time.sleep(float(rng.uniform(0, 0.01)))
+            kills += work.poll() is None
+            work.kill()
+            code = work.wait()
+        found = {path.name: path.read_bytes() for path in out.iterdir()}
+        assert sorted(found) == sorted(wanted)
+        assert found == wanted
 
 
 def test_a_full_disk_leaves_whole_files_and_the_same_call_goes_on(

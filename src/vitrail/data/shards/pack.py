@@ -242,7 +242,12 @@ def _claim(folder: Path, job: Mapping[str, Any]) -> Packed | None:
     differing = [name for name in {**job, **begun} if name != "again" and job.get(name) != begun.get(name)]
     if differing:
         raise UsageError(f"{folder} holds shards of other {' and '.join(differing)}", other_out(folder))
-    return _packed(folder, table, parts) if there.name == SHARDS else None
+    if there.name != SHARDS:
+        return None
+    if (folder / PACKING).exists() or (folder / "lock").exists():  # killed at the very end
+        with locked(folder, folder / "lock"):
+            (folder / PACKING).unlink(missing_ok=True)
+    return _packed(folder, table, parts)
 
 
 # ---- one split
