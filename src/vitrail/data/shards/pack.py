@@ -7,16 +7,13 @@ shard; `shards.json`, without which nothing reads the folder, is written when ev
 import hashlib
 import io
 import json
-import re
 import shlex
-import tarfile
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -28,8 +25,9 @@ from vitrail.data.images import Images
 from vitrail.data.preprocessing import RESAMPLING
 from vitrail.data.readers.table import PACKING, SHARDS, check_root, is_address, is_named, read
 from vitrail.data.shards.index import VERSION, Member, Part, Rows, Words, read_table, split_file, table_file
+from vitrail.data.shards.tar import Row, Shard, taken_by, whole_shard
 from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
-from vitrail.io import WRITING, flush, locked, other_out, read_json, to_json, write_file, writing
+from vitrail.io import WRITING, flush, locked, other_out, read_json, to_json, write_file
 from vitrail.runtime import cores
 
 QUALITY = 90  # of JPEG; benchmarks/LOG.md has 80, 90 and 95 beside each other
@@ -37,7 +35,6 @@ SHARD_MB = 128
 AHEAD = 8  # images under way for each thread
 SUFFIXES = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png", "WEBP": "webp", "BMP": "bmp", "TIFF": "tif", "GIF": "gif"}
 MB = 10**6
-BLOCK = 512  # of a tar file
 
 Progress = Callable[[int, int], object]
 
@@ -310,56 +307,10 @@ def _encoded(images: Images, index: int, size: int | None, quality: int) -> tupl
     return "png" if clear else "jpg", saved.getvalue()
 
 
-class _Row(NamedTuple):
-    """Where an image lies within a shard."""
-
-    id: int
-    offset: int
-    size: int
-    crc: int
-
-
-@dataclass
-class _Shard:
-    """A tar file that is put together."""
-
-    pieces: list[bytes] = field(default_factory=list)
-    rows: list[_Row] = field(default_factory=list)
-    taken: int = 2 * BLOCK  # with its end
-
-    def add(self, id: int, files: Iterable[tuple[str, bytes]]) -> None:
-        """One more sample, the image first."""
-        for number, (suffix, content) in enumerate(files):
-            header = tarfile.TarInfo(f"{id:09d}.{suffix}")
-            header.size = len(content)
-            if number == 0:
-                self.rows.append(_Row(id, self.taken - BLOCK, len(content), zlib.crc32(content)))
-            self._put(header.tobuf(tarfile.USTAR_FORMAT))
-            self._put(content + bytes(-len(content) % BLOCK))
-
-    def _put(self, piece: bytes) -> None:
-        self.pieces.append(piece)
-        self.taken += len(piece)
-
-    def write(self, path: Path) -> Member:
-        """Write it whole, or not at all."""
-        digest = hashlib.sha256()
-        with writing(path, self.taken) as handle:
-            for piece in (*self.pieces, bytes(2 * BLOCK)):
-                handle.write(piece)
-                digest.update(piece)
-        return Member(path.name, self.taken, digest.hexdigest())
-
-
-def _taken_by(files: Iterable[tuple[str, bytes]]) -> int:
-    """Bytes that a sample takes in a tar file."""
-    return sum(BLOCK + len(content) + -len(content) % BLOCK for _, content in files)
-
-
 def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: Callable[[int], object]) -> Part:
     """All samples of a split, behind those whose shards are whole already."""
-    shards, rows = list[Member](), list[list[_Row]]()
-    while (found := _there(folder / f"{split}-{len(shards):06d}.tar", len(recipe.samples))) is not None:
+    shards, rows = list[Member](), list[list[Row]]()
+    while (found := whole_shard(folder / f"{split}-{len(shards):06d}.tar", len(recipe.samples))) is not None:
         shards.append(found[0])
         rows.append(found[1])
     done = rows[-1][-1].id + 1 if rows else 0
@@ -368,7 +319,7 @@ def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: 
     for id in range(done):
         if id not in packed:
             left_out += [files for files in [_tried(recipe, id)] if isinstance(files, str)]
-    shard = _Shard()
+    shard = Shard()
 
     def close() -> None:
         shards.append(shard.write(folder / f"{split}-{len(shards):06d}.tar"))
@@ -378,9 +329,9 @@ def _pack_split(folder: Path, split: str, recipe: _Recipe, most: int, progress: 
         if isinstance(files, str):
             left_out.append(files)
         else:
-            if shard.rows and shard.taken + _taken_by(files) > most:
+            if shard.rows and shard.taken + taken_by(files) > most:
                 close()
-                shard = _Shard()
+                shard = Shard()
             shard.add(id, files)
         progress(id + 1)
     if shard.rows:
@@ -424,26 +375,3 @@ def _ahead(work: Callable[[int], Any], ids: Iterable[int]) -> Iterator[tuple[int
         finally:
             for _, future in waiting:
                 future.cancel()
-
-
-def _there(path: Path, count: int) -> tuple[Member, list[_Row]] | None:
-    """A shard that was written before, and what is in it; None where there is none, or no whole one."""
-    rows, end = list[_Row](), 0
-    try:
-        with open(path, "rb") as handle:
-            with tarfile.open(fileobj=handle, mode="r:") as tar:
-                for one in tar:
-                    end = one.offset_data + one.size + -one.size % BLOCK + 2 * BLOCK
-                    key, _, suffix = one.name.partition(".")
-                    if suffix in ("cls", "json"):
-                        continue
-                    if re.fullmatch(r"\d{9}", key) is None or not (rows[-1].id if rows else -1) < int(key) < count:
-                        return None
-                    handle.seek(one.offset_data)
-                    content = handle.read(one.size)
-                    rows.append(_Row(int(key), one.offset_data, one.size, zlib.crc32(content)))
-            handle.seek(0)
-            digest = hashlib.file_digest(handle, "sha256").hexdigest()
-            return (Member(path.name, end, digest), rows) if rows and handle.tell() == end else None
-    except (OSError, tarfile.TarError, ValueError):
-        return None
