@@ -78,27 +78,30 @@ class FiniteGuard:
     Args:
         names: One name for each gradient.
         device: Where the gradients are.
+        processes: Whose loss and gradients they are; each has a guard, which sees the same.
     """
 
-    def __init__(self, names: Sequence[str], device: torch.device) -> None:
-        self.names = names
+    def __init__(self, names: Sequence[str], device: torch.device, processes: Group = ALONE) -> None:
+        self.names, self.processes = names, processes
         self.every = 1 if device.type == "cpu" else PATIENCE
         self._step = torch.full((), -1, dtype=torch.int64, device=device)
-        self._loss = torch.zeros((), device=device)
+        self._loss = self._own = torch.zeros((), device=device)
         self._norms = torch.zeros(len(names), device=device)
 
-    def judge(self, step: int, loss: Tensor, norms: Tensor) -> Tensor:
+    def judge(self, step: int, loss: Tensor, norms: Tensor, own: Tensor | None = None) -> Tensor:
         """1.0 when this step must be skipped, else 0.0; remembers the first bad step, after which none passes.
 
         Args:
             step: Counted from 0.
             loss: Of the step.
             norms: (len(names),) the norm of each gradient.
+            own: The loss of what this process computed, where there are others.
         """
         bad = ~(loss.isfinite() & norms.isfinite().all())
         first = bad & (self._step < 0)
         self._step = torch.where(first, step, self._step)
         self._loss = torch.where(first, loss, self._loss)
+        self._own = torch.where(first, loss if own is None else own, self._own)
         self._norms = torch.where(first, norms, self._norms)
         return (self._step >= 0).float()
 
@@ -123,6 +126,9 @@ class FiniteGuard:
             what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient of {wrong[0]} is not finite"
             if not math.isfinite(loss) and wrong:
                 what += f", and with it the gradient of {wrong[0]}"
+            fine = self.processes.gathered(math.isfinite(float(self._own)))
+            if len(fine) > 1 and not all(fine):
+                what += f", from what rank {fine.index(False)} computed"
             raise RunError(
                 f"step {int(self._step)}: {what}; the weights are still those of the step before",
                 "a lower --lr; or --precision fp32; if it is step 0, look at the images and the start weights",
@@ -261,7 +267,7 @@ def train_loop(
     """
     parameters = [p for p in state.network.parameters() if p.requires_grad]
     names = [name for name, p in state.network.named_parameters() if p.requires_grad]
-    guard = FiniteGuard(names, data.device)
+    guard = FiniteGuard(names, data.device, processes)
     wrapped = processes.wrap(state.network)
     network, exchange = compiled(wrapped, execution), partial(processes.exchanging, wrapped)
     per_epoch = steps_per_epoch(len(data), choices)
@@ -280,12 +286,12 @@ def train_loop(
             sums, count = _gradients(network, group, objective, execution, data.device.type, exchange)
             seen = (0 if b.spare else len(b) for b in group), (b.unreadable for b in group)
             count, images, unreadable = processes.counts(count, *map(sum, seen))
-            sums = processes.totals(sums)
+            own, sums = sums.get("loss"), processes.totals(sums)
             loss = _added(state.totals, sums, count, images)
             if count:
                 torch._foreach_div_([p.grad for p in parameters if p.grad is not None], count / processes.world)
                 norms = gradient_norms(parameters)
-                skip = guard.judge(state.step, loss, norms)
+                skip = guard.judge(state.step, loss, norms, own)
                 guard.check(state.step)
                 state.gradient_norm = torch.linalg.vector_norm(norms)
                 _move(state, parameters, skip, rate, choices.clip)
