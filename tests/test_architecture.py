@@ -52,6 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "features",
         "explain",
     },
+    "bench": {"runtime", "nn", "weights"},
     "deploy": {"io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "explain"},
     "": {"nn", "data", "tasks", "model", "features", "explain", "training", "deploy"},  # vitrail/__init__.py
     "cli": {
@@ -68,6 +69,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "features",
         "explain",
         "training",
+        "bench",
         "deploy",
         "",
     },
@@ -95,7 +97,8 @@ NEVER_ANYWHERE = {
     "pytorch_lightning",
     "torchmetrics",
 }
-ONLY_IN_WEIGHTS = {"timm", "transformers"}
+PEERS = {"timm", "transformers"}
+WITH_PEERS = {"weights", "bench"}  # what opens theirs, and what runs beside them
 
 
 def part_of(module: str) -> str:
@@ -134,7 +137,7 @@ def faults(text: str, module: str, is_package: bool = False) -> list[str]:
             if other not in MAY_IMPORT[part] | {part, "errors", "own"}:
                 found.append(f"{module} imports {name}")
             continue
-        refused = NEVER_ANYWHERE | NEVER.get(part, set()) | (set() if part == "weights" else ONLY_IN_WEIGHTS)
+        refused = NEVER_ANYWHERE | NEVER.get(part, set()) | (set() if part in WITH_PEERS else PEERS)
         foreign = top not in sys.stdlib_module_names
         if top in refused or (foreign and part in ONLY and top not in ONLY[part]):
             found.append(f"{module} imports {name}")

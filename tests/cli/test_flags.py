@@ -156,6 +156,17 @@ FLAGS = {
     },
     "data": {"--out", "--size", "--quality", "--shard-size", "--data-root", "--json"},
     "models": {*WEIGHTS, "--classes", "--json"},
+    "bench": {
+        "--quick",
+        "--tuned",
+        "--train",
+        "--peers",
+        "--rounds",
+        "--batch-size",
+        "--image-size",
+        "--device",
+        "--json",
+    },
     "doctor": {*WEIGHTS, "--model", "--json"},
 }
 POSITIONALS = {
@@ -168,6 +179,7 @@ POSITIONALS = {
     "similar": ["IMAGES", "DATA"],
     "data": ["ACTION", "DATA"],
     "models": ["[SIZE]"],
+    "bench": ["[SIZE]"],
     "doctor": [],
 }
 

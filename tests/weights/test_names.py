@@ -108,7 +108,7 @@ def test_a_name_in_the_hub_is_as_a_folder(case: str, hubs: Hubs, tmp_path: Path)
 
 
 def test_images_may_be_told_of_beside_texts(tmp_path: Path) -> None:
-    """As transformers 5 saves a processor of both; a file of images alone goes before."""
+    """As transformers 5 saves a processor of both, which it reads before a file of images alone."""
     folder = folder_of(tmp_path, "transformers")
     wanted = vitrail.load(folder).input
     alone = folder / "preprocessor_config.json"
@@ -118,6 +118,8 @@ def test_images_may_be_told_of_beside_texts(tmp_path: Path) -> None:
     alone.unlink()
     assert vitrail.load(folder).input == wanted
     alone.write_text(json.dumps({**said, "image_mean": [0.25] * 3}))
+    assert vitrail.load(folder).input == wanted
+    (folder / "processor_config.json").unlink()
     assert vitrail.load(folder).preprocessing.mean == (0.25,) * 3
 
 

@@ -46,18 +46,15 @@ class Begun:
 
     out: Path | None = option("The run folder; a new one below runs/ when left out.")
     devices: int | None = option(
-        "Processes of this machine that train together, each on a GPU of its own, or on processor cores where there "
-        "are none; on more machines, start the same command by torchrun. The result is that of one process, up to "
-        "rounding."
+        "Processes of this machine that train together, each on a GPU of its own or on processor cores; on more "
+        "machines torchrun starts the same command. The result is that of one process, up to rounding."
     )
     print_launch: Literal["slurm", "torchrun"] | None = option(
         "Print a script that trains on many machines, started by SLURM (sbatch) or on each machine by torchrun, and "
         "start nothing."
     )
     dry_run: bool = option(
-        "Say what would be trained, with a table of all parameters and an estimate of the time, and write nothing. The "
-        "data is read, and a few steps are timed.",
-        False,
+        "Say what would be trained, with a table of all parameters, and how long; write nothing.", False
     )
     json: bool = option("Print the result as one JSON object.", False)
 
@@ -83,9 +80,6 @@ class Train(Begun, Told, TrainOptions):
         _check_out(self.out, self.resume, self.print_launch)
 
 
-OF_TEACHER = {one.name: one.metadata["help"].replace("Of", "Of a teacher that is", 1) for one in fields(Told)}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Distill(Begun, Told, DistillOptions):
     """Train a Vision Transformer from labels and a teacher, which it needs no more afterwards.
@@ -95,10 +89,6 @@ class Distill(Begun, Told, DistillOptions):
 
     data: str = positional(overview(texts=False), "")
     teacher: str = option("A run or model folder, timm:NAME, torchvision:NAME, hf:OWNER/NAME or a file of weights.", "")
-    mean: str | None = option(OF_TEACHER["mean"])
-    std: str | None = option(OF_TEACHER["std"])
-    class_names: Path | None = option(OF_TEACHER["class_names"])
-    told: str | None = option(OF_TEACHER["told"])
     student: str | None = option(
         "The student's size with its patch in pixels, such as Ti/4 (Ti S B L H g); the recipe's network when left out."
     )
@@ -181,7 +171,9 @@ class Evaluate(Weights):
         "A named set (digits, mnist, planted:2x3 ...), folder or manifest; the run's own data when left out",
         "",
     )
-    split: str | None = option("train, validation, test or all; test when there is one.")
+    split: str | None = option(
+        "train, validation, test, all; of a run that chose choose, calibrate; the cleanest when left out."
+    )
     neighbours: int | None = option(
         "Let so many training images vote, too, by cosine of each pooling: takes a pass over the training images."
     )
@@ -422,6 +414,25 @@ class Models(Weights):
     channels: int | None = option("Channels of the images; for a size 3 when left out.")
     classes: int | None = option("Number of classes of a size; 1000 when left out.")
     json: bool = option("Print one JSON value.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """The same network by every library that is here, each in a process of its own, in turn, equal answers first.
+
+    Example: vitrail bench --quick
+    """
+
+    size: str | None = positional("A size such as S/16; B/16 when left out, S/16 with --quick", None)
+    quick: bool = option("S/16, inference as each library documents it, 3 rounds: some minutes on two cores.", False)
+    tuned: bool = option("Inference in bf16, too.", False)
+    train: bool = option("A step of training in bf16 autocast, too.", False)
+    peers: str | None = option("Only these libraries, with commas between: timm,torchvision,transformers,vit-pytorch.")
+    rounds: int | None = option("Turns of each; 5 when left out, 3 with --quick.")
+    batch_size: int = option("Images at a time.", 8)
+    image_size: int = option("Side of the images in pixels.", 224)
+    device: str = option("cpu or cuda.", "cpu")
+    json: bool = option("Print one JSON object.", False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,7 @@ VERBS = {
     "similar": Verb("show the images that are most like one, and where they agree", args.Similar, "similar"),
     "data": Verb("pack images into tar shards, to be read at speed", args.Data, "data"),
     "models": Verb("sizes, parameters, FLOPs, and the layers of one size", args.Models, "models"),
+    "bench": Verb("the same network by every library that is here, side by side", args.Bench, "bench"),
     "doctor": Verb("versions, devices, and whether everything works here", args.Doctor, "doctor"),
 }
 REMOVED = {"generate": "predict"}  # verbs that are no more, and what does now what they did

@@ -100,6 +100,8 @@ def _dry_run(typed: Train | Distill, progress: "TrainingProgress") -> int:
         for rule in found.rules
     ]
     print_table(rows, ["parameters", "numbers", "", "learning rate", "decay"])
+    if found.settings.optimization.max_time and found.steps:
+        say(found.notes[-1])
     how = f"{counted(found.steps, 'step')} of {found.settings.optimization.batch_size}" if found.steps else "no steps"
     say(f"{how}, about {duration(found.seconds)} (from timed steps); nothing was trained or written")
     return 0

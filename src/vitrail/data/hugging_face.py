@@ -18,6 +18,14 @@ PROCESSORS: dict[str, dict[str, Any]] = {  # what each takes where its keys are 
     "Siglip": {**HALF, "size": {"height": 224, "width": 224}, "square": False, "resample": 3},
 }
 
+OF_MODEL = {  # the processor that transformers takes for a `model_type`, where a file names none
+    **dict.fromkeys(("vit", "vit_mae"), "ViT"),
+    **dict.fromkeys(("dinov2", "dinov2_with_registers"), "Bit"),
+    "deit": "DeiT",
+    "clip": "CLIP",
+    "siglip": "Siglip",
+}
+
 
 def to_hugging_face(preprocessing: Preprocessing) -> dict[str, Any]:
     """The content of `preprocessor_config.json`, for the ViTImageProcessor of transformers.
@@ -53,14 +61,15 @@ def to_hugging_face(preprocessing: Preprocessing) -> dict[str, Any]:
     return keys | {"vitrail": preprocessing.to_dict()}
 
 
-def from_hugging_face(keys: Mapping[str, Any]) -> Preprocessing:
+def from_hugging_face(keys: Mapping[str, Any], model: str = "") -> Preprocessing:
     """Read a `preprocessor_config.json`, written by `to_hugging_face` or for an image processor in `PROCESSORS`.
 
     Args:
         keys: The content of the file.
+        model: The `model_type` beside it, whose image processor it is for where it names none.
 
     Returns:
-        The preprocessing; of a foreign file, with three channels.
+        The preprocessing; of a foreign file, with as many channels as it has means.
 
     Raises:
         DataError: A key has a value that is not possible here, or the keys disagree with those under `vitrail`.
@@ -68,7 +77,7 @@ def from_hugging_face(keys: Mapping[str, Any]) -> Preprocessing:
     try:
         own = keys.get("vitrail")
         if own is None:
-            return _from_foreign_keys(keys)
+            return _from_foreign_keys(keys, model)
         preprocessing = Preprocessing.from_dict(own)
     except (UsageError, TypeError, KeyError, AttributeError) as error:
         problem = f"{error.problem}; can be read: {error.hint}" if isinstance(error, UsageError) else repr(error)
@@ -84,13 +93,15 @@ def from_hugging_face(keys: Mapping[str, Any]) -> Preprocessing:
     return preprocessing
 
 
-def _from_foreign_keys(given: Mapping[str, Any]) -> Preprocessing:
+def _from_foreign_keys(given: Mapping[str, Any], model: str) -> Preprocessing:
     """Read the keys of transformers; raises UsageError, TypeError, KeyError or AttributeError on what is not known."""
-    kind = str(given.get("image_processor_type") or given.get("feature_extractor_type") or "ViT")
+    usual = OF_MODEL.get(model) if model else "ViT"
+    kind = str(given.get("image_processor_type") or given.get("feature_extractor_type") or usual)
     family = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", kind)
     require(family in PROCESSORS, "image_processor_type", kind, f"that of {', '.join(PROCESSORS)}")
     keys: dict[str, Any] = {**PROCESSORS[family], **{key: value for key, value in given.items() if value is not None}}
     require(bool(keys.get("do_resize", True)), "do_resize", False, "true")
+    require(not keys.get("do_pad"), "do_pad", True, "false")
     factor = keys.get("rescale_factor", 1 / 255) if keys.get("do_rescale", True) else 1
     require(isinstance(factor, float) and abs(factor * 255 - 1) < 1e-6, "rescale_factor", factor, "1/255")
     names = {int(number): name for name, number in RESAMPLING.items()}
@@ -102,9 +113,12 @@ def _from_foreign_keys(given: Mapping[str, Any]) -> Preprocessing:
         "mean": tuple(keys["image_mean"]) if normalised else (0.0, 0.0, 0.0),
         "std": tuple(keys["image_std"]) if normalised else (1.0, 1.0, 1.0),
     }
+    common["channels"] = len(common["mean"])
     size = keys["size"]
     if isinstance(size, int):
-        size = {"height": size, "width": size} if keys["square"] else {"shortest_edge": size}
+        square = keys["square"] or keys.get("use_square_size") or keys.get("default_to_square")
+        size = {"height": size, "width": size} if square else {"shortest_edge": size}
+    require(size.keys() <= {"height", "width", "shortest_edge"}, "size", size, "height and width, or shortest_edge")
     if not keys.get("do_center_crop", False):
         require({"height", "width"} <= size.keys(), "size", size, "height and width, where nothing is cropped")
         return Preprocessing(size=(size["height"], size["width"]), resize="squash", **common)

@@ -252,14 +252,18 @@ class Preprocessing:
         return canvas
 
     def _scaled(self, high: int, wide: int) -> tuple[int, int]:
-        """Height and width of a picture scaled to cover size / crop_ratio, rounded as torchvision's Resize does.
+        """Height and width of a picture scaled to cover size / crop_ratio.
 
-        Squashed, it is scaled to exactly that.
+        Rounded for a square as torchvision's Resize does, for any other size as timm's ResizeKeepRatio. Squashed, it
+        is scaled to exactly that.
         """
         height, width = self.size
         scaled_high, scaled_wide = int(height / self.crop_ratio), int(width / self.crop_ratio)
         if self.resize == "squash":
             return scaled_high, scaled_wide
+        if height != width:
+            ratio = min(high / scaled_high, wide / scaled_wide)
+            return round(high / ratio), round(wide / ratio)
         if scaled_high * wide >= scaled_wide * high:
             scaled_wide = scaled_high * wide // high
         else:

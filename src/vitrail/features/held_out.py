@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from vitrail.data.columns import Classes
-from vitrail.data.dataset import Split
+from vitrail.data.dataset import ALL, TRAIN, Split
 from vitrail.errors import UsageError
 from vitrail.features.embed import embed_listed
 from vitrail.features.file import FeatureSet
@@ -64,7 +64,7 @@ def check_splits(model: Model, held_out: Split, count: int) -> None:
         problem = f"neighbours vote for classes, and the task {model.task.name} has none"
         raise UsageError(problem, "leave --neighbours out")
     check_network(model.network)
-    if held_out.split not in ("test", "validation"):
+    if held_out.split in (TRAIN, ALL):
         problem = f"neighbours are training images of held-out ones, and {held_out.name} is asked as '{held_out.split}'"
         raise UsageError(problem, "leave --neighbours out")
 

@@ -118,7 +118,7 @@ def _model(
             f"preprocessing=vitrail.data.Preprocessing(({height}, {width}), channels={len(half)}, mean={half}, "
             f"std={half}){COMMAND_LINE}--mean 0.5 --std 0.5, or those of its training",
         )
-    reads = _with_statistics(reads, converted.told)
+    reads = _with_statistics(_grey(reads, network.config.channels), converted.told)
     output, named = _output(found, converted, row, classes)
     if preprocessing is None and reads.size != network.config.image:
         if found.preprocessor is not None and row is None:  # transformers carries positions to whatever its own gives
@@ -149,6 +149,14 @@ def _model(
     return replace(model, network=model.network.to(device))
 
 
+def _grey(stated: Preprocessing, channels: int) -> Preprocessing:
+    """How grey images go into a network that reads them, where what is said of colours is the same of each."""
+    alike = len(set(stated.mean)) == len(set(stated.std)) == 1
+    if channels != 1 or stated.channels == 1 or not alike:
+        return stated
+    return replace(stated, channels=1, mean=stated.mean[:1], std=stated.std[:1])
+
+
 def _differ(one: Preprocessing, other: Preprocessing) -> bool:
     return (one.mean, one.std) != (other.mean, other.std) and one.channels == other.channels
 
@@ -175,7 +183,7 @@ def _beside(found: Found) -> Preprocessing | None:
     published = (found.config or {}).get("pretrained_cfg")
     try:
         if found.preprocessor is not None:
-            return from_hugging_face(found.preprocessor)
+            return from_hugging_face(found.preprocessor, str((found.config or {}).get("model_type", "")))
         return preprocessing_of(published) if published else None
     except VitrailError as error:
         raise DataError(f"{found.origin}: {error.problem}", UNREADABLE) from error
@@ -186,6 +194,8 @@ def _beside(found: Found) -> Preprocessing | None:
 def _output(found: Found, converted: Converted, row: Known | None, given: Sequence[str] | None) -> tuple[Codec, str]:
     """What the logits are: classes, and where their names come from; or numbers that describe an image."""
     count = converted.network.config.classes
+    if given is None and count and (problem := converted.told.get("numbers")):
+        return Numbers(outputs_of(converted.network.config)), f"none: its configuration says {problem}"
     if given is None and (count in (0, 1) or converted.told.get("projection")):  # one logit is no class among others
         return Numbers(outputs_of(converted.network.config)), ""
     asked = None if given is None else checked_names(given)

@@ -278,6 +278,9 @@ def _not_a_model(path: Path) -> DataError:
             f"{path} is a run that has not come to its end, so it holds no model yet",
             f"the command in {path / 'command.txt'} with --out {path} --resume auto",
         )
+    if (path / "adapter_config.json").is_file():
+        problem = f"{path} holds an adapter, which is no model without the network that it was trained on"
+        return DataError(problem, str(path.parent / "model") if (path.parent / "model").is_dir() else "the whole model")
     inside = f"neither {CONFIG} nor model/{CONFIG}" if any(path.iterdir()) else "it is empty"
     hint = f"a run or model folder, or one with {CONFIG} and model.safetensors, as hubs lay weights out"
     return DataError(f"{path} holds no model and no weights: {inside}", hint)

@@ -280,7 +280,10 @@ def open_for(
     found = match_split(what, raw, column, model.output, VALIDATION if split in HALVES else split, seed)
     if split in HALVES:
         found = half_of(found, column, split)
-    if words := chosen_words(found.split, halves):
+    words = chosen_words(found.split, halves)
+    if not remembered and found.split != TEST and "chosen_on" in model.facts:  # a model without its run
+        words = f"{model.facts['chosen_on']} chose this model; if they are among these, the figure is too high."
+    if words:
         found = replace(found, notes=(*found.notes, words))
     _check_inputs(model, found)
     if remembered and (not is_named(what) or what == "mnist-m"):

@@ -8,7 +8,7 @@ from typing import Any
 from vitrail.data.batches import Batches
 from vitrail.data.dataset import Split
 from vitrail.data.loader import check_readable
-from vitrail.errors import RunError, UsageError, VitrailError
+from vitrail.errors import RunError, UsageError, VitrailError, counted
 from vitrail.io import flush, other_out, read_json, write_file
 from vitrail.model import CARD, Model, card_of, save
 from vitrail.nn.networks import NETWORKS, weights_hash
@@ -122,13 +122,13 @@ class Job:
                 write_page(self.folder, self.prepared, "stopped")
                 raise
         if state.step < schedule.end:
-            self._say(f"ended: {settings.optimization.patience} epochs did no better than the best before them")
+            self._say(f"ended: {counted(settings.optimization.patience, 'epoch')} did no better than the best before")
         with guarded(settings.own, RunError):
             return self._finish(state)
 
     def _refuse_to_repeat(self) -> None:
         """A run that has no saved state begins again, unless it was finished: then that would replace its model."""
-        if self.folder.evaluation.is_file():
+        if self.folder.evaluation.is_file() and not self.prepared.settings.fits_head:
             problem = f"{self.folder.path} is finished, and its saved states are gone: going on would train it again"
             raise UsageError(problem, other_out(self.folder.path))
         self._say("no saved state: beginning again")
@@ -171,24 +171,28 @@ class Job:
         """One more phase: written before its first step, so that this run takes the same steps whatever happens."""
         schedule.phases.append(phase)
         self.folder.write_json(self.folder.schedule.name, schedule.to_dict())
-        self.folder.append_log(f"from step {phase.first} on: {phase.why}")
+        words = f"from step {phase.first} on: {phase.why}"
+        self.folder.append_log(words)
+        self.prepared = replace(self.prepared, notes=(*self.prepared.notes, words))  # for the page
+        self._write_data()
         self.listen(Rescheduled(schedule.end, phase.why))
 
     def _write_beginning(self, schedule: Schedule) -> None:
         """All that says what this run is; the settings come last, since with them the folder counts as a run."""
         self.folder.write_text("command.txt", self.command + "\n")
         self.folder.write_json("env.json", environment())
-        if self.prepared.halves is not None:
-            self.listen(self.prepared.halves.note)
-            self.prepared = replace(self.prepared, notes=(*self.prepared.notes, self.prepared.halves.note))
+        limited, halves = bool(self.prepared.settings.optimization.max_time), self.prepared.halves
+        more = [*([] if halves is None else [halves.note]), *[schedule.phases[-1].why] * limited]
+        for sentence in more:
+            self.listen(sentence)
+        self.prepared = replace(self.prepared, notes=(*self.prepared.notes, *more))
         self._write_data()
         for sentence in self.prepared.notes:
             self.folder.append_log(sentence)
         if self.prepared.probed is not None:
             write_start(self.folder, self.prepared.model, self.prepared.probed)
-        if self.prepared.settings.optimization.max_time:
+        if limited:
             self.folder.write_json(self.folder.schedule.name, schedule.to_dict())
-            self._say(schedule.phases[-1].why)
         self.folder.write_text("config.yaml", settings_to_yaml(self.prepared.settings))
 
     def _write_data(self) -> None:
@@ -336,8 +340,11 @@ class Job:
         facts = {**prepared.model.facts, "epochs": int(epochs) if epochs.is_integer() else round(epochs, 2)}
         trained = replace(prepared.model, network=state.best_network.eval(), facts=facts)
         kept = keep(self.folder, prepared, trained, best, state.step, self._say)
-        if initial is not None and prepared.settings.optimization.lora and kept.found["kept"] == "tuned":
-            write_adapter(self.folder.adapter, state.kept, initial.source)
+        if initial is not None and prepared.settings.optimization.lora:
+            if kept.found["kept"] == "tuned":
+                write_adapter(self.folder.adapter, state.kept, initial.source)
+            else:
+                self._say("no adapter lies beside the model, which is the probe; --keep tuned would have left one")
         model = with_background(kept.model)
         own = type(model.network) not in [known for _, known in NETWORKS.values()]
         save(model, self.folder.model, network=prepared.settings.own["network"] if own else "")
@@ -347,7 +354,7 @@ class Job:
         results = kept.judged(model, split, batches, self._say, self.lead.evaluate)
         result = marked(next(iter(results.values())), kept.halves)
         self._name_unreadable(batches)
-        seconds, weights = time.perf_counter() - self.began, weights_hash(model.network)
+        seconds, weights = self.spent + time.perf_counter() - self.began, weights_hash(model.network)
         write_file(self.folder.model / CARD, card_of(model, result))
         about, sides = kept.words(result.split), sides_of(kept, results, prepared)
         write_page(self.folder, self.prepared, "finished", result, sides, about)

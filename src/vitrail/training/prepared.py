@@ -102,7 +102,7 @@ class Prepared:
         held_out, test = len(self.scored[1]), self.dataset.test
         each = self.step_seconds / choices.batch_size / 2  # a forward pass is a third of a step; decoding comes on top
         if self.probed is not None:
-            each = self.probed.seconds / (self.probed.images + self.probed.trained)
+            each = self.probed.reading / (self.probed.images + self.probed.trained)
         judged = len(self.validation) - held_out or held_out if test is None else len(test)
         chosen = held_out if self.settings.kept == "best" else 0
         last = judged if initial is None else 2 * (chosen + judged)  # the probe and the tuned are compared, maybe twice

@@ -104,9 +104,6 @@ def extension(choices: Optimization, step: int, steps: int) -> Phase:
         step: Steps that are done.
         steps: How many more.
     """
-    warmup, why = (
-        round(choices.warmup_epochs / choices.epochs * steps),
-        f"{steps} more steps, in a schedule of their own",
-    )
-    peak, shape = choices.learning_rate, choices.schedule
+    warmup, peak, shape = round(choices.warmup_epochs / choices.epochs * steps), choices.learning_rate, choices.schedule
+    why = f"{steps} more steps, in a schedule of their own: {shape}, up to {peak:g} again in {warmup} of them"
     return Phase(first=step, origin=step, steps=steps, warmup=warmup, peak=peak, shape=shape, why=why)

@@ -48,8 +48,10 @@ def adapted(
         network = network if size == network.config.image else resized(network, size)
     except UsageError as error:
         up = tuple(-(-side // patch) * patch for side, patch in zip(size, network.config.patch, strict=True))
-        words = f"image_size={up}; {error.hint}{COMMAND_LINE}--image-size {'x'.join(map(str, up))}; {error.hint}"
-        raise UsageError(error.problem, words) from error
+        word = str(up[0]) if up[0] == up[1] else "x".join(map(str, up))
+        raise UsageError(
+            error.problem, f"image_size={up}; {error.hint}{COMMAND_LINE}--image-size {word}  # {error.hint}"
+        ) from error
     return network, preprocessing if size == preprocessing.size else replace(preprocessing, size=size)
 
 

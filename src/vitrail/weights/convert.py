@@ -251,7 +251,7 @@ def with_head(converted: Converted, classes: int) -> Converted:
     return replace(
         converted,
         network=network.eval(),
-        told={**converted.told, "projection": False, "names": ()},
+        told={**converted.told, "projection": False, "numbers": "", "names": ()},
         used=tuple(name for name in converted.used if name not in gone),
         skipped={**converted.skipped, **dict.fromkeys(gone, why)},
         changed={**converted.changed, "head": f"{head}{left}"},

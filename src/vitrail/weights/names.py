@@ -112,7 +112,7 @@ def _of_folder(folder: Path, origin: str, file: Path | None = None) -> Found:
         for name in (CONFIG, PREPROCESSOR, PROCESSOR)
     )
     nested = (both or {}).get("image_processor")
-    if preprocessor is None and isinstance(nested, Mapping):
+    if isinstance(nested, Mapping):  # the newer file, which transformers reads first
         preprocessor = nested
     facts = {"licence": _licence(folder / CARD)}
     if passed_over := rewritten(folder) or contradiction(folder):

@@ -24,4 +24,7 @@ def why_not(network: object, tensors: Iterable[str] = ()) -> str:
     for part, why in NETWORKS.items():
         if re.search(part, name):
             return why
+    lacking = not any(each.endswith(("cls_token", "attn.qkv.bias")) for each in names)
+    if not name and lacking and any(each.endswith("fc_norm.weight") for each in names):
+        return "norms that may stand behind its parts, as in timm's vit_*_rpn_*: nothing beside the tensors says it"
     return next((why for part, why in TENSORS.items() if any(re.search(part, each) for each in names)), "")

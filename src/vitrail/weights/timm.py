@@ -95,11 +95,13 @@ def of_config(config: Mapping[str, Any]) -> Facts | None:
         raise DataError(f"config.json says {architecture}, which is no plain ViT of timm known here", ELSE)
     arguments = {name: value for name, value in (config.get("model_args") or {}).items() if value is not None}
     published = config.get("pretrained_cfg") or {}
-    pooling = arguments.pop("global_pool", None) or published.get("global_pool") or config.get("global_pool")
+    stated = (places.get("global_pool") for places in (arguments, published, config))
+    pooling = next((each for each in stated if each is not None), None)
+    arguments.pop("global_pool", None)
     size = published.get("input_size")
     facts = {
         **timm_architectures()[architecture]["facts"],
-        **({"pooling": _known("global_pool", pooling, POOLS)} if pooling else {}),
+        **({"pooling": _known("global_pool", pooling, POOLS)} if pooling is not None else {}),
         **({"image_size": tuple(size[1:])} if size else {}),
     }
     for name, value in arguments.items():

@@ -32,6 +32,7 @@ MODEL_TYPES = {  # model_type of a config.json
     **dict.fromkeys(("dinov2", "dinov2_with_registers"), "DINOv2"),
     **dict.fromkeys(("clip", "clip_vision_model", "siglip", "siglip_vision_model"), "CLIP"),
 }
+NO_CHOICE = "multi_label_classification", "regression"  # of whose logits none is chosen among the others
 CLASSIFIER = "ForImageClassification"  # in the name of what was saved
 PROJECTED = "CLIPModel", "CLIPVisionModelWithProjection"
 UNSAID: dict[str, tuple[int, float, str]] = {  # patch, epsilon and activation where a configuration leaves them out
@@ -69,6 +70,10 @@ def facts_of(config: Mapping[str, Any], kind: str) -> Facts | None:
         facts["distillation_token"] = "DeiTForImageClassificationWithTeacher" in (config.get("architectures") or ())
     if kind != "CLIP":  # whose tensors say it
         facts["pooling"] = "class"
+    if config.get("quantization_config"):
+        raise DataError("its configuration says that its numbers are quantised", "the weights as they were before that")
+    if (problem := config.get("problem_type")) in NO_CHOICE:
+        facts["numbers"] = problem
     facts[STRUCTURE] = _structure(config, vision, kind)
     return {**facts, "names": _ordered(config.get("id2label") or {})}
 
@@ -104,7 +109,9 @@ def _structure(config: Mapping[str, Any], vision: Mapping[str, Any], kind: str) 
 
 
 def _ordered(names: Mapping[Any, str]) -> tuple[str, ...]:
-    """The names by the number of their logit; none where they are what transformers calls the nameless."""
+    """The names by the number of their logit; none where a number has none, or the name that transformers makes up."""
+    if sorted(map(int, names)) != list(range(len(names))):
+        return ()
     ordered = tuple(names[key] for key in sorted(names, key=int))
     return () if ordered == tuple(f"LABEL_{number}" for number in range(len(ordered))) else ordered
 

@@ -11,13 +11,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from vitrail.data.columns import Texts
 from vitrail.data.images import Images
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import UsageError
+from vitrail.errors import DataError, UsageError
 from vitrail.features.head import HEADS
 from vitrail.io import other_out
 from vitrail.model import Model, save
@@ -35,6 +36,7 @@ from vitrail.training.tuning.probe import Probed
 from vitrail.weights.told import checked, words_of
 
 KNOWN_WELL, STRONGER = 0.9, 10.0  # of the images told right by cross-validation; below it the rate is so much higher
+LOOKED_AT = 16  # images, for colours
 
 
 def open_source(asked: Asked, images: Images | Texts | None = None) -> tuple[Model | None, tuple[str, ...]]:
@@ -73,6 +75,8 @@ def open_source(asked: Asked, images: Images | Texts | None = None) -> tuple[Mod
         raise UsageError(problem, "leave --size out")
     said = {"told": (told or stored.get("told")) or None, "image_size": options.image_size}
     model, doubt = load_surely(source, lambda: images, **said)
+    if isinstance(images, Images) and isinstance(model.input, Preprocessing):
+        _check_colours(source, model.input, images)
     if not isinstance(model.network, ViT):
         raise UsageError(f"{source} holds a {type(model.network).__name__}, which reads no images alone", "--init auto")
     if rank:
@@ -132,6 +136,22 @@ def rate_for(choices: Optimization, probed: Probed) -> tuple[Optimization, str]:
     return replace(choices, learning_rate=rate), f"{said}, {limit}"
 
 
+def _check_colours(source: str, reads: Preprocessing, images: Images) -> None:
+    """Refuse to start images with colours from a network that would never see them.
+
+    Raises:
+        UsageError: The first image that has any is named.
+    """
+    for index in range(min(LOOKED_AT, len(images)) if reads.channels == 1 else 0):
+        try:
+            picture = images.open(index)
+        except DataError:  # told where it is left out
+            continue
+        if picture.mode in ("RGB", "RGBA", "P", "CMYK") and np.ptp(np.asarray(picture.convert("RGB")), axis=2).any():
+            problem = f"{source} reads grey images, and {images.name(index)} has colours, which it would never see"
+            raise UsageError(problem, "--init timm:vit_tiny_patch16_224")
+
+
 def check_keeps(options: TrainOptions, settings: Settings) -> None:
     """Refuse a choice among networks that has no effect.
 
@@ -148,9 +168,11 @@ def check_keeps(options: TrainOptions, settings: Settings) -> None:
         raise UsageError("--keep probe is for a run that starts from weights, and none are named", "--init auto")
     if initial is not None and initial.probe and keep != "auto":
         raise UsageError(f"--keep {keep} chooses a network, and --probe trains the head alone", "leave --keep out")
-    if initial is not None and initial.probe and patience:
-        problem = f"--patience {patience} ends a training, and --probe has no epochs"
-        raise UsageError(problem, "leave --patience out")
+    if settings.fits_head:
+        for name, value in (("patience", patience), ("epochs", options.epochs), ("lr", options.lr)):
+            if value:
+                problem = f"--{name} {value:g} is of a training, and --probe fits the head to features"
+                raise UsageError(problem, f"leave --{name} out")
 
 
 def check_begun(path: Path, settings: Settings, asked: Asked) -> None:
@@ -171,7 +193,7 @@ def check_begun(path: Path, settings: Settings, asked: Asked) -> None:
 
 def write_start(folder: RunFolder, model: Model, probed: Probed) -> None:
     """Put what a training starts from into its folder: a model with the head of the probe, and what that is worth."""
-    save(replace(model, network=merged(model.network)), folder.probe)
+    save(replace(model, network=merged(model.network), facts={**model.facts, "epochs": 0}), folder.probe)
     folder.write_json("probe.json", probed.to_dict())
 
 

@@ -151,8 +151,9 @@ def keep(
             f"{kept} is kept: on {split.split}, where that is chosen, "
             f"tuning won {gain.won} and lost {gain.lost} of {counted(gain.images, 'image')}{tie}"
         )
-    if chosen == PROBE:
+    if chosen == PROBE:  # which no epoch has changed
         facts.pop("epoch", None)
+        facts["epochs"] = 0
     found["kept"] = chosen
     model = replace(trained, network=networks[chosen], facts={**facts, "kept": chosen})
     return Kept(model, networks, found, halves)

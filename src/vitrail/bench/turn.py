@@ -1,0 +1,167 @@
+"""What one process of a bench does: it builds one library's network, proves it, and runs when it is its turn.
+
+python -m vitrail.bench.turn    a `Job` as one line of JSON comes in; one line goes out when it is ready, and one
+                                for each line `go` that comes in: how many images a second
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.bench.contestants import OWN, answer, contestant
+from vitrail.errors import VitrailError
+from vitrail.nn import ViTConfig
+from vitrail.nn.cost import flops
+from vitrail.runtime import in_order
+
+MATRICES = "matrices"  # the contestant that only multiplies: what the machine can do at most
+Form = Literal["default", "bf16", "train"]
+FORMS: dict[str, str] = {
+    "default": "as its documentation has it: fp32, no gradients",
+    "bf16": "bf16 weights, no gradients",
+    "train": "forward, cross-entropy, backward, fused AdamW; bf16 autocast",
+}
+SECONDS = 2.0  # that a turn takes at least
+LEAST = 3  # calls of a turn
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process is to do.
+
+    Attributes:
+        name: The library, or `matrices`.
+        form: How it runs.
+        size: Of the network, such as `B/16`.
+        batch: Images at a time.
+        image_size: Their side.
+        device: Where.
+        threads: Of torch; None for as many as it takes by itself.
+        apart: Batches beside each other, each on one thread, as `embed` and `predict --out` run; else one on all.
+    """
+
+    name: str
+    form: str
+    size: str
+    batch: int
+    image_size: int = 224
+    device: str = "cpu"
+    threads: int | None = None
+    apart: bool = False
+
+
+def per_second(call: Callable[[], int], device: str) -> float:
+    """Images of as many calls as take some seconds, by the second; a call says how many it had."""
+    synchronize(device)
+    began, done, calls = time.perf_counter(), 0, 0
+    while calls < LEAST or time.perf_counter() - began < SECONDS:
+        done, calls = done + call(), calls + 1
+        synchronize(device)
+    return done / (time.perf_counter() - began)
+
+
+def synchronize(device: str) -> None:
+    """Wait for an accelerator."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def runs(job: Job, config: ViTConfig) -> tuple[Callable[[], int], float]:
+    """What a turn calls again and again, and the gap of the proof."""
+    torch.manual_seed(1)
+    images = torch.randn(job.batch, config.channels, *config.image, device=job.device)
+    if job.name == MATRICES:
+        return multiplied(job, config), 0.0
+    network, gap = contestant(job.name, config)
+    network = network.to(job.device)
+    if job.form == "train":
+        return trained(network.train(), images, config), gap
+    if job.form == "bf16":
+        network, images = network.bfloat16(), images.bfloat16()
+
+    @torch.inference_mode()
+    def answered() -> int:
+        return len(answer(network(images)))
+
+    if not job.apart:
+        return answered, gap
+    count = torch.get_num_threads()
+
+    def beside_each_other() -> int:
+        return sum(in_order([answered] * (2 * count), count))
+
+    return beside_each_other, gap
+
+
+def trained(network: nn.Module, images: Tensor, config: ViTConfig) -> Callable[[], int]:
+    """A step of training on the same images."""
+    labels = torch.randint(config.classes, (len(images),), device=images.device)
+    optimizer = torch.optim.AdamW(network.parameters(), 1e-6, fused=True)
+
+    def step() -> int:
+        with torch.autocast(images.device.type, torch.bfloat16):
+            loss = F.cross_entropy(answer(network(images)).float(), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return len(images)
+
+    return step
+
+
+def multiplied(job: Job, config: ViTConfig) -> Callable[[], int]:
+    """The largest product of a block, as often as has the FLOPs of the images of a batch: "images" of nothing else."""
+    kind = torch.float32 if job.form == "default" else torch.bfloat16
+    tokens = job.batch * config.tokens
+    left = torch.randn(tokens, config.width, device=job.device, dtype=kind)
+    right = torch.randn(config.mlp_width, config.width, device=job.device, dtype=kind)
+    passes = 3.0 if job.form == "train" else 1.0
+    times = max(1, round(passes * flops(config) * job.batch / (2 * tokens * config.width * config.mlp_width)))
+
+    @torch.inference_mode()
+    def products() -> int:
+        for _ in range(times):
+            F.linear(left, right)
+        return job.batch
+
+    return products
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """What goes wrong goes out as one line, and ends the process."""
+    try:
+        yield
+    except Exception as error:
+        problem = error.problem if isinstance(error, VitrailError) else f"{type(error).__name__}: {error}"
+        print(json.dumps({"problem": " ".join(problem.split())}), flush=True)
+        raise SystemExit(1) from error
+
+
+def main() -> None:
+    """Build, prove, and take turns."""
+    job = Job(**json.loads(sys.stdin.readline()))
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
+    with told():
+        config = ViTConfig.from_size(job.size, image_size=job.image_size)
+        call, gap = runs(job, config)
+        call()  # warms up
+        name = {OWN: "vitrail", MATRICES: "torch"}.get(job.name, job.name)
+        ready = {"gap": gap, "version": version(name), "threads": torch.get_num_threads(), "job": asdict(job)}
+        print(json.dumps(ready), flush=True)
+        for _ in sys.stdin:
+            print(json.dumps({"rate": per_second(call, job.device)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Libraries side by side: the same network, its figures from their turns."""
+
+import json
+
+import pytest
+import torch
+
+from tests.errors import must_raise
+from vitrail.bench.contestants import OWN, PEERS, contestant, present
+from vitrail.bench.sides import Bench, Side
+from vitrail.bench.turn import FORMS, MATRICES, Job, runs
+from vitrail.errors import DataError
+from vitrail.nn import ViTConfig
+
+TINY = ViTConfig.from_size("Ti/16", classes=5, image_size=32)
+JOB = Job("", "", "Ti/16", 2, image_size=32)
+
+
+def of(name: str, *rates: float, form: str = "default") -> Side:
+    return Side(name, form, "1", 0.0, rates)
+
+
+def test_every_library_that_is_here_builds_the_same_network() -> None:
+    assert set(present()) <= set(PEERS)
+    for name in (OWN, *present()):
+        network, gap = contestant(name, TINY)
+        assert not network.training
+        assert gap < 1e-5
+        assert sum(each.numel() for each in network.parameters()) > 5e6
+
+
+def test_a_library_that_answers_otherwise_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    if "timm" not in present():
+        pytest.skip("timm is not installed")
+    build = PEERS["timm"]
+
+    def other(config: ViTConfig) -> torch.nn.Module:
+        module = build(config)
+        module.register_forward_hook(lambda module, given, answer: 1.01 * answer)
+        return module
+
+    monkeypatch.setitem(PEERS, "timm", other)
+    with must_raise(DataError):
+        contestant("timm", TINY)
+
+
+def test_what_a_turn_calls_counts_its_images() -> None:
+    for name in (OWN, MATRICES):
+        for form in FORMS:
+            call, _ = runs(Job(name, form, "Ti/16", 2, image_size=32), TINY)
+            assert call() == 2
+    call, _ = runs(Job(OWN, "default", "Ti/16", 2, image_size=32, apart=True), TINY)
+    assert call() == 4 * torch.get_num_threads()
+
+
+def test_ratios_are_taken_round_by_round_to_the_best_other() -> None:
+    sides = (
+        of(MATRICES, 100.0),
+        of(OWN, 20.0, 30.0, 60.0),
+        of("timm", 10.0, 10.0, 30.0),
+        of("torchvision", 1.0, 1.0, 1.0),
+    )
+    found = Bench(JOB, "here", sides)
+    assert found.ratio(sides[1]) == 2, "20 of 10, 30 of 10, 60 of 30: the one in the middle"
+    assert found.ratio(sides[2]) == 10, "the best other is torchvision"
+    assert found.share(sides[1]) == 0.3
+    assert found.share(of(OWN, 1.0, form="bf16")) is None
+    told = json.loads(json.dumps(found.to_dict()))
+    assert [side["name"] for side in told["sides"]] == [MATRICES, OWN, "timm", "torchvision"]
+    assert told["sides"][1]["ratio"] == 2
