@@ -17,6 +17,7 @@ from timm.models import save_for_hf
 
 import vitrail
 from tests.errors import must_raise
+from tests.photographs import make_photographs
 from tests.runs import once
 from tests.training.tiny import Killed, die, ended_at, rows, saved
 from tests.weights.redraw import redrawn
@@ -308,3 +309,10 @@ def test_what_is_told_of_the_weights_is_stored_and_held_to(tmp_path: Path) -> No
         vitrail.train("digits", tmp_path / "tuned", stopped, told={"mean": (0.5,), "std": (0.9,)})
     with must_raise(UsageError):
         vitrail.train("digits", tmp_path / "other", OPTIONS, told=told)  # of no weights
+
+
+def test_a_network_of_grey_images_refuses_colours(tmp_path: Path) -> None:
+    make_photographs(tmp_path / "photos", ("a", "b"), per_class=4, seed=0)
+    with must_raise(UsageError):
+        vitrail.train(str(tmp_path / "photos"), tmp_path / "run", replace(OPTIONS, init=str(source())))
+    assert not (tmp_path / "run").exists()

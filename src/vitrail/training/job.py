@@ -8,8 +8,8 @@ from typing import Any
 from vitrail.data.batches import Batches
 from vitrail.data.dataset import Split
 from vitrail.data.loader import check_readable
-from vitrail.errors import RunError, UsageError, VitrailError, counted
-from vitrail.io import flush, other_out, read_json, write_file
+from vitrail.errors import RunError, VitrailError, counted
+from vitrail.io import flush, read_json, write_file
 from vitrail.model import CARD, Model, card_of, save
 from vitrail.nn.networks import NETWORKS, weights_hash
 from vitrail.pages.views import SidesView
@@ -36,13 +36,13 @@ from vitrail.training.inputs import LEFT_OUT, shortened, unreadable_notes
 from vitrail.training.loop import EpochDone, State, StepDone, start, steps_per_epoch, stuck
 from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import document_figure
-from vitrail.training.run import RunFolder, check_versions, environment, point_latest, versions
+from vitrail.training.run import RunFolder, check_unfinished, check_versions, environment, point_latest, versions
 from vitrail.training.saver import Saver
 from vitrail.training.schedule import Phase, Schedule, extension
 from vitrail.training.settings import Settings, settings_to_yaml
 from vitrail.training.tuning.initial import write_start
 from vitrail.training.tuning.kept import Kept, keep, sides_of, with_background
-from vitrail.training.tuning.lora import write_adapter
+from vitrail.training.tuning.lora import leave_adapter
 from vitrail.training.tuning.verdicts import compare_verdicts, wanted
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
@@ -101,7 +101,8 @@ class Job:
             schedule = self._scheduled(state, budget)
         else:
             if going_on:
-                self._refuse_to_repeat()
+                check_unfinished(self.folder, settings.fits_head)
+                self._say("no saved state: beginning again")
             budget = prepared.budget(self.began, self.spent)
             schedule = self._scheduled(state, budget)
             self.folder.cut_metrics(0)
@@ -125,13 +126,6 @@ class Job:
             self._say(f"ended: {counted(settings.optimization.patience, 'epoch')} did no better than the best before")
         with guarded(settings.own, RunError):
             return self._finish(state)
-
-    def _refuse_to_repeat(self) -> None:
-        """A run that has no saved state begins again, unless it was finished: then that would replace its model."""
-        if self.folder.evaluation.is_file() and not self.prepared.settings.fits_head:
-            problem = f"{self.folder.path} is finished, and its saved states are gone: going on would train it again"
-            raise UsageError(problem, other_out(self.folder.path))
-        self._say("no saved state: beginning again")
 
     def _scheduled(self, state: State, budget: Budget | None) -> Schedule:
         """The schedule: as it is written, as there is time for, or as the settings say; longer where that is asked."""
@@ -312,11 +306,8 @@ class Job:
 
     def _save(self, state: State, wait: bool = False) -> None:
         """Have the state saved as it is now; the loop waits for what is still being written, and for this if wanted."""
-        extra = {
-            "metrics_bytes": self.folder.metrics_bytes(),
-            "versions": versions(),
-            "seconds": self.spent + time.perf_counter() - self.began,
-        }
+        taken = self.spent + time.perf_counter() - self.began
+        extra = {"metrics_bytes": self.folder.metrics_bytes(), "versions": versions(), "seconds": taken}
         self.saver.wait()  # one copy at a time
         copy = copied(state)
 
@@ -341,10 +332,8 @@ class Job:
         trained = replace(prepared.model, network=state.best_network.eval(), facts=facts)
         kept = keep(self.folder, prepared, trained, best, state.step, self._say)
         if initial is not None and prepared.settings.optimization.lora:
-            if kept.found["kept"] == "tuned":
-                write_adapter(self.folder.adapter, state.kept, initial.source)
-            else:
-                self._say("no adapter lies beside the model, which is the probe; --keep tuned would have left one")
+            tuned = kept.found["kept"] == "tuned"
+            leave_adapter(self.folder.adapter, state.kept if tuned else None, initial.source, self._say)
         model = with_background(kept.model)
         own = type(model.network) not in [known for _, known in NETWORKS.values()]
         save(model, self.folder.model, network=prepared.settings.own["network"] if own else "")

@@ -261,6 +261,21 @@ def versions(names: Sequence[str] = COMPUTING) -> dict[str, str]:
     return found
 
 
+def check_unfinished(folder: RunFolder, again: bool) -> None:
+    """A run that has no saved state begins again, unless it was finished: that would replace its model.
+
+    Args:
+        folder: Of the run.
+        again: Whether it comes to the same model: a probe, which trains nothing.
+
+    Raises:
+        UsageError: It is finished.
+    """
+    if folder.evaluation.is_file() and not again:
+        problem = f"{folder.path} is finished, and its saved states are gone: going on would train it again"
+        raise UsageError(problem, other_out(folder.path))
+
+
 def check_versions(folder: RunFolder, saved: Mapping[str, str], again: str, anyway: bool) -> list[str]:
     """Refuse to go on, unless that is asked for, where versions changed, and with them maybe the last bits.
 

@@ -9,6 +9,7 @@ into the MLP. What is evaluated and saved is `merged`: a plain network with W + 
 
 import copy
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -134,6 +135,21 @@ def merged(network: Network) -> Network:
         place, _, own = name.rpartition(".")
         setattr(other.get_submodule(place), own, module.merged())
     return other
+
+
+def leave_adapter(folder: Path, network: nn.Module | None, source: str, say: Callable[[str], None]) -> None:
+    """Put what adapters learnt beside the model, or say that there is none.
+
+    Args:
+        folder: Where to.
+        network: With its adapters; None where the model is not what they made.
+        source: What it started from.
+        say: Told where nothing is written.
+    """
+    if network is not None:
+        write_adapter(folder, network, source)
+    else:
+        say("no adapter lies beside the model, which is the probe; --keep tuned would have left one")
 
 
 def write_adapter(folder: Path, network: nn.Module, source: str) -> None:
