@@ -106,7 +106,7 @@ def test_photographs_are_learnt_resident_and_streamed(
     assert len(losses(finished)) == 2
 
 
-@pytest.mark.parametrize("changes", [{}, {"lora": 3, "keep": "tuned", "verdicts": 2}, {"probe": True}])
+@pytest.mark.parametrize("changes", [{}, {"lora": 3, "keep": "tuned", "verdicts": 2}, {"probe": True, "epochs": None}])
 def test_a_training_from_weights_keeps_its_order(changes: dict[str, Any], tmp_path: Path) -> None:
     asked = replace(OPTIONS, device=DEVICE, init=str(source()), **changes)
     vitrail.train("digits", tmp_path / "there", asked)

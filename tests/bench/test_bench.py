@@ -54,12 +54,8 @@ def test_what_a_turn_calls_counts_its_images() -> None:
 
 
 def test_ratios_are_taken_round_by_round_to_the_best_other() -> None:
-    sides = (
-        of(MATRICES, 100.0),
-        of(OWN, 20.0, 30.0, 60.0),
-        of("timm", 10.0, 10.0, 30.0),
-        of("torchvision", 1.0, 1.0, 1.0),
-    )
+    rates = {MATRICES: (100.0,) * 3, OWN: (20.0, 30.0, 60.0), "timm": (10.0, 10.0, 30.0), "torchvision": (1.0,) * 3}
+    sides = tuple(of(name, *each) for name, each in rates.items())
     found = Bench(JOB, "here", sides)
     assert found.ratio(sides[1]) == 2, "20 of 10, 30 of 10, 60 of 30: the one in the middle"
     assert found.ratio(sides[2]) == 10, "the best other is torchvision"

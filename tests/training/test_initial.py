@@ -206,7 +206,8 @@ def test_without_time_for_a_step_there_is_the_probe(tmp_path: Path, monkeypatch:
 
 def test_the_probe_alone_moves_nothing_but_the_head(tmp_path: Path) -> None:
     events: list[Event] = []
-    vitrail.train("digits", tmp_path / "run", replace(OPTIONS, init=str(source()), probe=True), events.append)
+    asked = replace(OPTIONS, epochs=None, init=str(source()), probe=True)
+    vitrail.train("digits", tmp_path / "run", asked, events.append)
     found = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     assert found["kept"] == "probe"
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
@@ -216,8 +217,10 @@ def test_the_probe_alone_moves_nothing_but_the_head(tmp_path: Path) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours if not name.startswith("head."))
     tuned_probe = vitrail.load(tuned() / "probe").network.state_dict()
     assert torch.equal(ours["head.weight"], tuned_probe["head.weight"])  # the same every time
+    again = vitrail.train("digits", tmp_path / "run", replace(asked, resume="auto"))
+    assert again.weights == finished.weights, "the same once more, as of any finished run"
     with must_raise(UsageError):
-        vitrail.train("digits", tmp_path / "run", replace(OPTIONS, init=str(source()), probe=True, resume="auto"))
+        vitrail.train("digits", tmp_path / "other", replace(asked, epochs=3))
 
 
 def test_a_disk_that_is_full_at_the_start_is_told_and_nothing_stays(
@@ -226,7 +229,7 @@ def test_a_disk_that_is_full_at_the_start_is_told_and_nothing_stays(
     """Whatever is written before the first step fails once: the file is named, and the same call begins again."""
     asked, run = replace(OPTIONS, init=str(source())), tmp_path / "run"
     prepared = new_run(Asked(data="digits", options=asked), lambda event: None)
-    monkeypatch.setattr(importlib.import_module("vitrail.training.train"), "new_run", lambda *rest: prepared)
+    monkeypatch.setattr(importlib.import_module("vitrail.training.train"), "new_run", lambda *rest, **named: prepared)
     sync, named, allowed = os.fsync, list[str](), 0
 
     def full(handle: int) -> None:
@@ -294,7 +297,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_told_of_the_weights_is_stored_and_held_to(tmp_path: Path) -> None:
     told = {"mean": (0.2,), "std": (0.9,)}
-    asked = replace(OPTIONS, init=str(source()), probe=True)
+    asked = replace(OPTIONS, epochs=None, init=str(source()), probe=True)
     finished = vitrail.train("digits", tmp_path / "run", asked, told=told)
     assert (finished.model.preprocessing.mean, finished.model.preprocessing.std) == ((0.2,), (0.9,))
     settings = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())

@@ -35,7 +35,8 @@ def test_it_says_what_a_run_does_and_writes_nothing(tmp_path: Path, monkeypatch:
 
 def test_a_probe_trains_the_head_and_adapters_stand_in_the_table() -> None:
     names = dict(vitrail.load(source()).network.named_parameters())
-    for changes, kinds in (({"probe": True}, {"trained", "frozen"}), ({"lora": 2}, {"trained", "LoRA", "frozen"})):
+    alone = {"probe": True, "epochs": None}
+    for changes, kinds in ((alone, {"trained", "frozen"}), ({"lora": 2}, {"trained", "LoRA", "frozen"})):
         found = plan("digits", None, replace(OPTIONS, init=str(source()), **changes))
         assert {rule.kind for rule in found.rules} == kinds
         assert {name for rule in found.rules if rule.kind == "trained" for name in rule.names} == {

@@ -35,9 +35,7 @@ class Told:
     )
     std: str | None = option("Of other people's weights: what each channel is divided by, then.")
     class_names: Path | None = option("Of other people's weights: a text file with a name a line, in their order.")
-    told: str | None = option(
-        "Of other people's weights: what no tensor says, such as heads=6,norm_eps=1e-6,activation=gelu."
-    )
+    told: str | None = option("Of other people's weights: what no tensor says, such as heads=6,norm_eps=1e-6.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +51,7 @@ class Begun:
         "Print a script that trains on many machines, started by SLURM (sbatch) or on each machine by torchrun, and "
         "start nothing."
     )
-    dry_run: bool = option(
-        "Say what would be trained, with a table of all parameters, and how long; write nothing.", False
-    )
+    dry_run: bool = option("Say what would be trained, all parameters, and how long; write nothing.", False)
     json: bool = option("Print the result as one JSON object.", False)
 
 
@@ -89,9 +85,7 @@ class Distill(Begun, Told, DistillOptions):
 
     data: str = positional(overview(texts=False), "")
     teacher: str = option("A run or model folder, timm:NAME, torchvision:NAME, hf:OWNER/NAME or a file of weights.", "")
-    student: str | None = option(
-        "The student's size with its patch in pixels, such as Ti/4 (Ti S B L H g); the recipe's network when left out."
-    )
+    student: str | None = option("The student's size, such as Ti/4 (Ti S B L H g); the recipe's when left out.")
     size: str | None = hidden("--student")
     init: str | None = hidden("vitrail train --init")
     probe: bool = hidden("vitrail train --init", False)
