@@ -85,7 +85,7 @@ def test_each_caller_gets_the_words_of_its_own(capsys: pytest.CaptureFixture[str
             {"told": {**told, "mean": 0.5, "std": 0.5}, "image_size": 40},
             ["--told", "heads=3", "--mean", "0.5", "--std", "0.5", "--image-size", "40"],
             "image_size=(48, 48)",
-            "--image-size 48x48",
+            "--image-size 48",
         ),
     ]
     for said, words, python, typed in calls:

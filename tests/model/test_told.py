@@ -46,7 +46,8 @@ def rectangle(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path
     """A network for images of 64x96 in a file by itself, which says neither its heads nor that size."""
     folder = tmp_path_factory.mktemp("rectangle")
     module, files = ROWS["timm S/8, a rectangle"].make(folder)
-    return module, shutil.copy(files / "model.safetensors", folder / "bare.safetensors")
+    (folder / "alone").mkdir()  # with no configuration beside it
+    return module, shutil.copy(files / "model.safetensors", folder / "alone" / "bare.safetensors")
 
 
 @pytest.mark.parametrize("name", KEYS)

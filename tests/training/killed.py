@@ -22,7 +22,7 @@ import torch
 import vitrail
 from tests import runs
 from tests.training import tiny
-from vitrail.training import job
+from vitrail.training.distributed.follow import Lead
 from vitrail.training.events import Event
 from vitrail.training.loop import StepDone
 
@@ -46,7 +46,7 @@ def die(*given: object) -> None:
 def armed(place: str) -> Listen:
     """Have this process die at a place; gives the listener of its training."""
     if place == "evaluation":
-        job.evaluate_split = die
+        Lead.evaluate = die
     event, end = FILES.get(place, ("", ""))
 
     def hook(name: str, arguments: tuple[Any, ...]) -> None:

@@ -117,3 +117,45 @@ def test_what_would_be_another_network_is_refused(tmp_path: Path) -> None:
     assert vitrail.load(gaps, preprocessing=reads).classes == ("0", "1", "2")
     with pytest.raises(UsageError):
         vitrail.load(gaps)
+
+
+def test_a_variant_is_of_the_configuration_beside_it(tmp_path: Path) -> None:
+    config = ViTConfig(**SMALL, intermediate_size=48, num_labels=2, id2label={0: "x", 1: "y"}, layer_norm_eps=1e-3)
+    network = redrawn(ViTForImageClassification(config)).eval()
+    network.save_pretrained(tmp_path, variant="fp16")
+    (tmp_path / "model.safetensors").unlink(missing_ok=True)
+    model = vitrail.load(tmp_path / "model.fp16.safetensors", preprocessing=vitrail.data.Preprocessing((32, 32)))
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.allclose(model.network(images), network(images).logits, atol=1e-5)
+    assert model.classes == ("x", "y")
+
+
+class Packed(torch.nn.Linear):
+    """Keeps more than tensors, as quantised layers do."""
+
+    def get_extra_state(self) -> str:
+        return "qint8"
+
+
+def test_live_modules_that_only_bear_a_name_are_refused_in_words() -> None:
+    arguments = {"img_size": 32, "embed_dim": 24, "depth": 1, "num_heads": 3}
+    without, whole = (timm.create_model("vit_tiny_patch16_224", **arguments) for _ in range(2))
+    without.blocks = torch.nn.Sequential()
+    whole.head = Packed(24, 1000)
+    for module in (without, whole):
+        with must_raise(UsageError):
+            vitrail.convert(module)
+
+
+def test_two_tokens_without_heads_are_asked_about(tmp_path: Path) -> None:
+    arguments = {"img_size": 32, "embed_dim": 24, "depth": 1, "num_heads": 3, "num_classes": 0}
+    network = redrawn(timm.create_model("deit_tiny_distilled_patch16_224", **arguments)).eval()
+    save_file(network.state_dict(), tmp_path / "deit.safetensors")
+    told = {"heads": 3, "mean": (0.5,), "std": (0.5,)}
+    with must_raise(UsageError):
+        vitrail.load(tmp_path / "deit.safetensors", told=told)
+    model = vitrail.load(tmp_path / "deit.safetensors", told={**told, "distillation_token": True})
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.allclose(model.network(images), network(images), atol=1e-5)

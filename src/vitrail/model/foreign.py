@@ -158,11 +158,15 @@ def _grey(stated: Preprocessing, channels: int) -> Preprocessing:
 
 
 def _differ(one: Preprocessing, other: Preprocessing) -> bool:
-    return (one.mean, one.std) != (other.mean, other.std) and one.channels == other.channels
+    """Whether images go in otherwise, but for their size; another crop alone may come with that."""
+    keys = ("mean", "std", "resize", "interpolation")
+    return one.channels == other.channels and any(getattr(one, key) != getattr(other, key) for key in keys)
 
 
 def _statistics_words(preprocessing: Preprocessing) -> str:
-    return f"mean {preprocessing.mean} and std {preprocessing.std}, which are not those given"
+    p = preprocessing
+    how = f"resize {p.resize}, crop ratio {p.crop_ratio}, interpolation {p.interpolation}"
+    return f"mean {p.mean}, std {p.std}, {how}, which are not those given"
 
 
 def _with_statistics(stated: Preprocessing, told: Mapping[str, Any]) -> Preprocessing:

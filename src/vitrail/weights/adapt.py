@@ -50,7 +50,7 @@ def adapted(
         up = tuple(-(-side // patch) * patch for side, patch in zip(size, network.config.patch, strict=True))
         word = str(up[0]) if up[0] == up[1] else "x".join(map(str, up))
         raise UsageError(
-            error.problem, f"image_size={up}; {error.hint}{COMMAND_LINE}--image-size {word}  # {error.hint}"
+            error.problem, f"image_size={up}; {error.hint}{COMMAND_LINE}--image-size {word}; {error.hint}"
         ) from error
     return network, preprocessing if size == preprocessing.size else replace(preprocessing, size=size)
 

@@ -154,6 +154,9 @@ def convert(module: nn.Module, told: Facts | None = None) -> Converted:
         raise _not_live(module)
     where, tensors = type(module).__name__, module.state_dict()
     name = f"{type(module).__module__}.{where}"
+    if others := [key for key, value in tensors.items() if not isinstance(value, Tensor)]:
+        problem = f"{name} holds {others[0]}, which is no tensor: it is quantised, or keeps more than its numbers"
+        raise UsageError(problem, "the network as it was before that")
     if any(tensor.is_meta for tensor in tensors.values()):
         problem = f"{name} is on the meta device, where tensors have no numbers to convert"
         raise UsageError(problem, "module.load_state_dict(tensors, assign=True) first, with tensors that have numbers")
@@ -162,7 +165,11 @@ def convert(module: nn.Module, told: Facts | None = None) -> Converted:
     if why := why_not(architecture or where, tensors):
         raise UsageError(f"{name} has {why}, and is no plain ViT", ELSE)
     for family in FAMILIES:
-        facts = family.of_module(module)
+        try:
+            facts = family.of_module(module)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:  # another one of the same name
+            made = f"is made otherwise than a plain ViT of {family.name} ({type(error).__name__}: {error})"
+            raise UsageError(f"{name} {made}", f"its state dict as a file; {ELSE}") from error
         if facts is not None and is_of(family, list(tensors)):
             break
     else:

@@ -28,6 +28,7 @@ from vitrail.weights.kinds import (
     PREPROCESSOR,
     WEIGHTS,
     contradiction,
+    is_ours,
     is_pickle,
     meant,
     rewritten,
@@ -92,7 +93,8 @@ def _found(name: str | Path) -> Found:
     path = Path(name)
     if path.is_dir():
         return _of_folder(path, str(path))
-    if path.name in WEIGHTS:
+    beside = path.is_file() and (path.parent / CONFIG).is_file() and not is_ours(path.parent)
+    if path.name in WEIGHTS or beside:  # a variant, such as model.fp16.safetensors, is of the same configuration
         return _of_folder(path.parent, str(path), path)
     close = None if path.exists() else meant(str(name))
     if close:

@@ -96,6 +96,10 @@ def _seen(found: Tensors, told: dict[str, Any], where: str) -> dict[str, Any]:
     if depth > min(len(blocks), DEEPEST):
         problem = f"{where}: {len(blocks)} blocks, the last of which is number {depth - 1}"
         raise DataError(problem, f"blocks that are numbered from 0, at most {DEEPEST}")
+    answers = {"head.weight", "head_dist.weight"} & found.keys() or "distillation_token" in told
+    if "dist_token" in found and not answers:
+        problem = f"{where}: nothing says whether its distillation token is answered with, or its class token alone"
+        raise UsageError(problem, telling(distillation_token=True))
     if "dist_token" in found and not ("head_dist.weight" in found or told.get("distillation_token", False)):
         found["reg_token"] = found.pop("dist_token")
     told.pop("distillation_token", None)

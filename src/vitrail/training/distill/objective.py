@@ -203,7 +203,10 @@ def _said(how: Distillation, teacher: Teacher, prepared: Prepared) -> list[str]:
     accuracy, count = teacher_accuracy(teacher, prepared)
     head = f" with a new head for the {len(teacher.classes)} classes here" if how.fit_head else ""
     notes = [f"teacher {how.teacher}{head}: {accuracy:.2%} of {count:,} validation images right"]
-    notes += [f"the teacher: {words}" for words in (*origin_words(teacher.facts), *filter(None, [teacher.doubt]))]
+    below = ", below that head" if how.fit_head else ""
+    notes += [
+        f"the teacher{below}: {words}" for words in (*origin_words(teacher.facts), *filter(None, [teacher.doubt]))
+    ]
     if how.teacher_weights == "random" and how.teacher.startswith(FOREIGN):
         notes.append("warning: the teacher has random weights, as asked for")
     part = f"temperature {how.temperature:g}" if how.kind == "soft" else "its first choice"
