@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.errors import DataError, UsageError, counted, some_of
+from vitrail.errors import DataError, UsageError, VitrailError, counted, some_of
 from vitrail.nn import STANDARD, ViT
 from vitrail.nn.blocks import initialise
 from vitrail.nn.networks import without_numbers
@@ -167,6 +167,8 @@ def convert(module: nn.Module, told: Facts | None = None) -> Converted:
     for family in FAMILIES:
         try:
             facts = family.of_module(module)
+        except VitrailError:
+            raise
         except (AttributeError, LookupError, TypeError, ValueError) as error:  # another one of the same name
             made = f"is made otherwise than a plain ViT of {family.name} ({type(error).__name__}: {error})"
             raise UsageError(f"{name} {made}", f"its state dict as a file; {ELSE}") from error

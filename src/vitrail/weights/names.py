@@ -93,8 +93,8 @@ def _found(name: str | Path) -> Found:
     path = Path(name)
     if path.is_dir():
         return _of_folder(path, str(path))
-    beside = path.is_file() and (path.parent / CONFIG).is_file() and not is_ours(path.parent)
-    if path.name in WEIGHTS or beside:  # a variant, such as model.fp16.safetensors, is of the same configuration
+    variant = path.is_file() and f"{path.name.partition('.')[0]}{path.suffix}" in WEIGHTS and not is_ours(path.parent)
+    if path.name in WEIGHTS or (variant and (path.parent / CONFIG).is_file()):  # such as model.fp16.safetensors
         return _of_folder(path.parent, str(path), path)
     close = None if path.exists() else meant(str(name))
     if close:
