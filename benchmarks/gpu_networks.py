@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from vitrail.bench.contestants import PEERS
+from vitrail.nn import ViTConfig
 from vitrail.runtime import whole_fp32
 from vitrail.weights.convert import convert
 
@@ -44,50 +46,18 @@ SIZES = {
 TINY = {size: Shape(32, 2, 2, (4, 8), (4, 8), 4, image=32, classes=10) for size in SIZES}
 
 
-def _timm(s: Shape) -> nn.Module:
-    from timm.models.vision_transformer import VisionTransformer
-
-    return VisionTransformer(
-        img_size=s.image, embed_dim=s.width, depth=s.depth, num_heads=s.heads, num_classes=s.classes
-    )
-
-
-def _torchvision(s: Shape) -> nn.Module:
-    from torchvision.models import VisionTransformer
-
-    return VisionTransformer(s.image, 16, s.depth, s.heads, s.width, 4 * s.width, num_classes=s.classes)
-
-
-def _transformers(s: Shape) -> nn.Module:
-    from transformers import ViTConfig, ViTForImageClassification
-
-    config = ViTConfig(
-        hidden_size=s.width,
-        num_hidden_layers=s.depth,
-        num_attention_heads=s.heads,
-        intermediate_size=4 * s.width,
-        image_size=s.image,
-        num_labels=s.classes,
-        attn_implementation="sdpa",
-    )
-    return ViTForImageClassification(config)
-
-
-def _vit_pytorch(s: Shape) -> nn.Module:
-    from vit_pytorch import ViT
-
-    return ViT(
+def config_of(shape: Shape) -> ViTConfig:
+    """The network of a size, with patches of 16."""
+    s = shape
+    return ViTConfig(
         image_size=s.image,
         patch_size=16,
-        num_classes=s.classes,
-        dim=s.width,
+        width=s.width,
         depth=s.depth,
         heads=s.heads,
         mlp_dim=4 * s.width,
+        classes=s.classes,
     )
-
-
-PEERS = {"timm": _timm, "torchvision": _torchvision, "transformers": _transformers, "vit-pytorch": _vit_pytorch}
 
 
 @torch.no_grad()
@@ -99,7 +69,7 @@ def networks(shape: Shape, device: str, wanted: list[str]) -> tuple[dict[str, nn
         for name in wanted:
             try:
                 with torch.device(device):
-                    module = PEERS[name](shape).eval()
+                    module = PEERS[name](config_of(shape)).eval()
                 for parameter in module.parameters():
                     noise = torch.randn_like(parameter)
                     parameter.copy_(
