@@ -2,26 +2,15 @@
 
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
+from vitrail.bench.sides import machine
 
-def machine() -> str:
-    """Processor, cores, load and versions, in one line."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        lines = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        model = lines[0].partition(":")[2].strip() if lines else model
-    load, torch = os.getloadavg()[0], version("torch")
-    return (
-        f"{model}, {os.cpu_count()} virtual cores, load {load:.1f}, Python {platform.python_version()}, torch {torch}"
-    )
+__all__ = ("machine", "mnist_root", "spread", "worker")
 
 
 def worker(module: str, *arguments: str, threads: int | None = None) -> dict:
