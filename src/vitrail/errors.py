@@ -67,6 +67,20 @@ class DataError(VitrailError):
     exit_code = 3
 
 
+FULL_MEMORY = (  # what torch says where the memory of a device, or of the machine, is full
+    "out of memory",
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there is no memory left."""
+    said = isinstance(error, RuntimeError) and any(words in str(error) for words in FULL_MEMORY)
+    return said or isinstance(error, MemoryError)
+
+
 def counted(number: int, one: str, many: str = "") -> str:
     """1 picture, 2 pictures, 1,258 pictures: for messages."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -14,7 +14,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from vitrail.errors import UsageError, VitrailError
+from vitrail.errors import UsageError, VitrailError, out_of_memory
 
 OWN = "own:"  # in front of the name of a part that is a person's own
 
@@ -56,6 +56,8 @@ def contract(whose: str, wanted: str, kind: type[VitrailError] = UsageError) -> 
     except Broken as error:
         raise kind(f"{whose} breaks its contract: {error}", wanted) from None
     except Exception as error:  # anything may go wrong there
+        if out_of_memory(error):  # nobody's contract
+            raise
         text = str(error).strip().partition("\n")[0]
         problem = f"it raised {type(error).__name__}{': ' * bool(text)}{text}{_place(error)}"
         raise kind(f"{whose} breaks its contract: {problem}", wanted) from error

@@ -3,11 +3,13 @@
 Where batches, objectives and the loop live is said here, once; the tests import these names from here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -21,6 +23,7 @@ from vitrail.data.loader import Loaded, Loader, ResidentLoader, StreamedLoader, 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.nn import Transformer, TransformerConfig, ViT, ViTConfig
+from vitrail.nn.record import AnyRecord
 from vitrail.tasks import Classification
 from vitrail.tasks.classify import cross_entropy
 from vitrail.tasks.distill import Kind, distillation, teacher_loss
@@ -31,11 +34,11 @@ from vitrail.training.loop import (
     State,
     StepDone,
     dropout_seed,
-    part_size,
     start,
     steps_per_epoch,
     train_loop,
 )
+from vitrail.training.memory import part_size
 from vitrail.training.settings import Execution, Optimization
 
 __all__ = [  # and what is made here
@@ -167,6 +170,36 @@ def writer(width: int, max_length: int, seed: int = 0) -> Transformer:
             decoder_depth=1, dropout=0.0, norm="pre", max_length=max_length,
         )
     )  # fmt: skip
+
+
+ON_CPU = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to ..."
+
+
+@contextmanager
+def memory_for(
+    most: int, error: Callable[[], BaseException] = lambda: RuntimeError(ON_CPU), first: int = 0
+) -> Iterator[list[int]]:
+    """Within, a pass of more images than `most` runs out of memory on its way back, from the `first` such pass on.
+
+    Gives how many images there were in each pass. When it fails, the head has its gradient already.
+    """
+    tried: list[int] = []
+
+    def refuse(gradient: Tensor) -> None:
+        tried.append(len(gradient))
+        if len(gradient) > most and len(tried) > first:
+            raise error()
+
+    readout = ViT.readout
+
+    def read(self: ViT, tokens: Tensor, *others: AnyRecord) -> Tensor:
+        if tokens.requires_grad:
+            tokens.register_hook(refuse)
+        return readout(self, tokens, *others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ViT, "readout", read)
+        yield tried
 
 
 CHOICES = Optimization(epochs=3, batch_size=8, learning_rate=3e-3, warmup_epochs=0.5, average=0.9, weight_decay=0.1)

@@ -16,13 +16,14 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import vitrail
-from tests.training.lab import PLAIN, PatchyLoader, fresh, image_set, pictures, split_of
+from tests.training.lab import PLAIN, PatchyLoader, fresh, image_set, memory_for, pictures, split_of
 from tests.training.tiny import save
 from vitrail.data import loader
 from vitrail.data.batches import Batch
@@ -37,6 +38,7 @@ Steps = list[list[list[int]]]  # of each step, of each micro-batch: the ids of t
 Fault = Callable[[list[Batch]], None]
 
 GROUPED = loop._grouped
+_filled = ExitStack()
 
 
 def noted(batches: Iterator[Batch], size: int, into: Steps, fault: Mapping[str, Any]) -> Iterator[Any]:
@@ -52,12 +54,18 @@ def _raise(group: list[Batch]) -> None:
     raise ValueError("planted")
 
 
+def _fill_memory(group: list[Batch]) -> None:
+    """From now on until this process ends there is memory for half of this."""
+    _filled.enter_context(memory_for(-(-len(group[0]) // 2)))
+
+
 FAULTS: dict[str, Fault] = {
     "kill": lambda group: os.kill(os.getpid(), signal.SIGKILL),
     "freeze": lambda group: os.kill(os.getpid(), signal.SIGSTOP),
     "terminate": lambda group: os.kill(os.getpid(), signal.SIGTERM),
     "nan": lambda group: group[0].inputs.fill_(torch.nan),  # type: ignore[arg-type]
     "raise": _raise,
+    "memory": _fill_memory,
 }
 
 

@@ -1,7 +1,6 @@
 """One run under way: it follows the loop, saves, scores and tells, and leaves the model with its evaluation."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from vitrail.training.best import keep_if_best, load_best, spent, tidy
 from vitrail.training.budget import Budget
 from vitrail.training.checkpoint import copied, load_state, save_state, states
 from vitrail.training.contracts import guarded
-from vitrail.training.distributed.follow import Lead
+from vitrail.training.distributed.follow import Lead, Loop
 from vitrail.training.evaluate import judged_by
 from vitrail.training.events import (
     EpochScored,
@@ -38,7 +37,7 @@ from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import document_figure
 from vitrail.training.run import RunFolder, check_unfinished, check_versions, environment, point_latest, versions
 from vitrail.training.saver import Saver
-from vitrail.training.schedule import Phase, Schedule, extension
+from vitrail.training.schedule import MicroBatches, Phase, Schedule, extension
 from vitrail.training.settings import Settings, settings_to_yaml
 from vitrail.training.tuning.initial import write_start
 from vitrail.training.tuning.kept import Kept, keep, sides_of, with_background
@@ -164,12 +163,16 @@ class Job:
     def _change(self, schedule: Schedule, phase: Phase) -> None:
         """One more phase: written before its first step, so that this run takes the same steps whatever happens."""
         schedule.phases.append(phase)
+        self._changed(schedule, phase)
+
+    def _changed(self, schedule: Schedule, change: Phase | MicroBatches) -> None:
+        """Write the schedule with what is new in it, and say it."""
         self.folder.write_json(self.folder.schedule.name, schedule.to_dict())
-        words = f"from step {phase.first} on: {phase.why}"
+        words = f"from step {change.first} on: {change.why}"
         self.folder.append_log(words)
         self.prepared = replace(self.prepared, notes=(*self.prepared.notes, words))  # for the page
         self._write_data()
-        self.listen(Rescheduled(schedule.end, phase.why))
+        self.listen(Rescheduled(schedule.end, change.why))
 
     def _write_beginning(self, schedule: Schedule) -> None:
         """All that says what this run is; the settings come last, since with them the folder counts as a run."""
@@ -206,14 +209,7 @@ class Job:
         for each in sets:
             check_readable(each.loader, len(each))
 
-    def _follow(
-        self,
-        loop: Iterator[StepDone | EpochDone],
-        state: State,
-        schedule: Schedule,
-        budget: Budget | None,
-        asked: StopRequest,
-    ) -> None:
+    def _follow(self, loop: Loop, state: State, schedule: Schedule, budget: Budget | None, asked: StopRequest) -> None:
         seconds, waiting, images = 0.0, 0.0, 0
         for event in loop:
             self.saver.look()
@@ -231,6 +227,8 @@ class Job:
                         self._change(schedule, phase)
                 if time.perf_counter() - self.saved > SAVE_WITHIN_EPOCH_SECONDS:
                     self._save(state)
+            elif isinstance(event, MicroBatches):
+                self._changed(schedule, event)
             else:
                 began = time.perf_counter()
                 row = self._score(event, state, seconds, waiting, images)

@@ -28,13 +28,16 @@ from vitrail.errors import RunError
 from vitrail.tasks.task import Network, Objective
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.execution import compiled
+from vitrail.training.memory import full, halved, in_memory, part_size
 from vitrail.training.optimizer import Average, make_optimizer
-from vitrail.training.schedule import Schedule
+from vitrail.training.schedule import MicroBatches, Schedule
 from vitrail.training.settings import Execution, Optimization
 from vitrail.training.tuning.lora import merged
 
 PATIENCE = 10  # steps within which a run stops after the first bad number, on devices where looking costs a wait
 DROPOUT = 100  # the stream of random numbers that seeds dropout
+
+Exchange = Callable[[bool], AbstractContextManager[None]]
 
 
 @runtime_checkable
@@ -166,7 +169,8 @@ class State:
         average: The moving average of the weights, or None.
         step: Optimizer steps done.
         epoch: The epoch that is under way, from 0.
-        batch: Batches of it that are done; where a batch is computed in micro-batches, these.
+        batch: Batches of it that are done; where a batch is computed in micro-batches, these, as many as they were in
+            the last step.
         gradient_norm: Of the last step, before clipping.
         totals: float64 sums of this epoch so far: loss, count, samples, and the objective's measures.
     """
@@ -227,9 +231,9 @@ def start(network: nn.Module, choices: Optimization) -> State:
     return State(network, make_optimizer(network, choices), average)
 
 
-def part_size(choices: Optimization) -> int:
-    """Samples in each of the `choices.accumulate` micro-batches of a batch; the last may be smaller."""
-    return -(-choices.batch_size // choices.accumulate)
+def parts_of(choices: Optimization) -> int:
+    """In how many micro-batches a whole batch comes; `choices.accumulate` or fewer."""
+    return -(-choices.batch_size // part_size(choices))
 
 
 def steps_per_epoch(count: int, choices: Optimization) -> int:
@@ -245,7 +249,7 @@ def train_loop(
     execution: Execution,
     schedule: Schedule | None = None,
     processes: Group = ALONE,
-) -> Iterator[StepDone | EpochDone]:
+) -> Iterator[StepDone | EpochDone | MicroBatches]:
     """Train from `state` to the end of the schedule.
 
     Args:
@@ -260,10 +264,12 @@ def train_loop(
 
     Yields:
         `StepDone` after each step and `EpochDone` after each epoch, also one that the schedule cuts short. Between two
-        events the state is whole and can be saved.
+        events the state is whole and can be saved. `MicroBatches` where memory ran out: the schedule has them, and the
+        step is done again.
 
     Raises:
-        RunError: If a loss or gradient is not finite; the weights are then those of the last good step.
+        RunError: If a loss or gradient is not finite, or no micro-batch is small enough for the memory; the weights are
+            then those of the last good step.
     """
     parameters = [p for p in state.network.parameters() if p.requires_grad]
     names = [name for name, p in state.network.named_parameters() if p.requires_grad]
@@ -271,19 +277,34 @@ def train_loop(
     wrapped = processes.wrap(state.network)
     network, exchange = compiled(wrapped, execution), partial(processes.exchanging, wrapped)
     per_epoch = steps_per_epoch(len(data), choices)
-    part = part_size(choices)
-    parts = -(-choices.batch_size // part)
     schedule = schedule or Schedule.of(choices, per_epoch)
+    tried = processes.world == 1  # whether all have memory for such micro-batches
+
+    def gradients(group: list[Any], exchange: Exchange) -> tuple[dict[str, Tensor], int] | None:
+        torch.manual_seed(dropout_seed(data.seed, state.step) + processes.rank)
+        for parameter in parameters:
+            parameter.grad = None
+        how = network, group, objective, execution, data.device.type, exchange
+        return in_memory(partial(_gradients, *how), state.network)
+
     while (more := state.step < schedule.end) or state.totals:  # an epoch that was not yet told of
         state.network.train()
-        wanted = state.epoch, choices.batch_size, state.batch, part, processes.share
+        done = -(-state.batch // parts_of(schedule.at(state.step - 1, choices)))
+        now, smaller = schedule.at(state.step, choices), None
+        part, parts = part_size(now), parts_of(now)
+        wanted = state.epoch, choices.batch_size, done * parts, part, processes.share
         batches = data.batches(*wanted) if more else iter(())
         for group, waited, began in _grouped(batches, parts):
             rate = schedule.rate(state.step)
-            torch.manual_seed(dropout_seed(data.seed, state.step) + processes.rank)
-            for parameter in parameters:
-                parameter.grad = None
-            sums, count = _gradients(network, group, objective, execution, data.device.type, exchange)
+            if not tried:  # in an exchange all would wait for the one that has no memory
+                tried = not processes.counts(gradients(group, lambda last: exchange(False)) is None)[0]
+            found = gradients(group, exchange) if tried else None
+            if found is None:
+                if tried and processes.world > 1:
+                    raise full(state.step, part)
+                smaller = halved(now, state.step, processes.world)
+                break
+            sums, count = found
             seen = (0 if b.spare else len(b) for b in group), (b.unreadable for b in group)
             count, images, unreadable = processes.counts(count, *map(sum, seen))
             own, sums = sums.get("loss"), processes.totals(sums)
@@ -296,19 +317,25 @@ def train_loop(
                 state.gradient_norm = torch.linalg.vector_norm(norms)
                 _move(state, parameters, skip, rate, choices.clip)
             state.step += 1
-            state.batch += len(group)
+            state.batch = done * parts + len(group)
+            done += 1
             seconds = time.perf_counter() - began
             norm = state.gradient_norm
             yield StepDone(state.step, state.epoch, state.batch, loss, norm, rate, images, unreadable, seconds, waited)
-            if state.step >= schedule.end:
+            if state.step >= schedule.end or schedule.at(state.step, choices) != now:
                 break
+        if smaller is not None:
+            schedule.micro_batches.append(smaller)
+            yield smaller
+        if schedule.at(state.step, choices) != now:  # the rest of the epoch comes in other micro-batches
+            continue
         guard.look()
         rate, norm = schedule.rate(state.step - 1), float(state.gradient_norm)
-        done = EpochDone(state.epoch, state.step, *_means(state.totals), learning_rate=rate, gradient_norm=norm)
+        over = EpochDone(state.epoch, state.step, *_means(state.totals), learning_rate=rate, gradient_norm=norm)
         state.totals = {}
-        if -(-state.batch // parts) >= per_epoch:  # else the schedule ends within an epoch, which may go on
+        if done >= per_epoch:  # else the schedule ends within an epoch, which may go on
             state.epoch, state.batch = state.epoch + 1, 0
-        yield done
+        yield over
 
 
 def dropout_seed(seed: int, step: int) -> int:
@@ -335,7 +362,7 @@ def _gradients(
     objective: Objective,
     execution: Execution,
     device: str,
-    exchange: Callable[[bool], AbstractContextManager[None]],
+    exchange: Exchange,
 ) -> tuple[dict[str, Tensor], int]:
     """Gradients of all micro-batches of one batch; float64 sums of their loss and measures, and the objective's count.
 

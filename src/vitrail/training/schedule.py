@@ -5,13 +5,14 @@
     linear       from the peak in a straight line, which would be 0 one step after the last
 
 A training has one phase, unless something happened to it on its way: its steps were counted anew, it was late, or it
-was to go on after its end. Then one more phase rules from that step on. `schedule.json` of a run holds them; each is
-written before its first step, so that a run that was killed takes the same steps again.
+was to go on after its end. Then one more phase rules from that step on. Where memory ran out, micro-batches are smaller
+from a step on. `schedule.json` of a run holds all of these; each is written before its first step, so that a run that
+was killed takes the same steps again.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from vitrail.training.settings import Optimization
@@ -52,15 +53,31 @@ class Phase:
         return self.peak * (1 - done) if self.shape == "linear" else self.peak * 0.5 * (1 + math.cos(math.pi * done))
 
 
+@dataclass(frozen=True, kw_only=True)
+class MicroBatches:
+    """In how many micro-batches each batch is computed, from a step on.
+
+    Attributes:
+        first: That step, counted from 0.
+        accumulate: How many.
+        why: What for, in words.
+    """
+
+    first: int
+    accumulate: int
+    why: str = ""
+
+
 class Schedule:
     """The phases of a training; one may be added while it is under way.
 
     Args:
         phases: In order.
+        micro_batches: Where they are others than the settings say, in order.
     """
 
-    def __init__(self, phases: Sequence[Phase]) -> None:
-        self.phases = list(phases)
+    def __init__(self, phases: Sequence[Phase], micro_batches: Sequence[MicroBatches] = ()) -> None:
+        self.phases, self.micro_batches = list(phases), list(micro_batches)
 
     @classmethod
     def of(cls, choices: Optimization, steps_per_epoch: int) -> "Schedule":
@@ -82,9 +99,19 @@ class Schedule:
         """The learning rate of a step, counted from 0."""
         return next(phase for phase in reversed(self.phases) if phase.first <= step or phase.first == 0).rate(step)
 
+    def at(self, step: int, choices: Optimization) -> Optimization:
+        """The choices that hold at a step: with its micro-batches."""
+        found = [each.accumulate for each in self.micro_batches if each.first <= step]
+        return replace(choices, accumulate=found[-1]) if found else choices
+
+    def become(self, other: "Schedule") -> None:
+        """Say what another one says."""
+        self.phases[:], self.micro_batches[:] = other.phases, other.micro_batches
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {"steps": self.end, "phases": [asdict(phase) for phase in self.phases]}
+        smaller = {"micro_batches": [asdict(each) for each in self.micro_batches]} if self.micro_batches else {}
+        return {"steps": self.end, "phases": [asdict(phase) for phase in self.phases], **smaller}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Schedule":
@@ -93,7 +120,8 @@ class Schedule:
         Raises:
             KeyError, TypeError: Something else was given.
         """
-        return cls([Phase(**phase) for phase in values["phases"]])
+        smaller = [MicroBatches(**each) for each in values.get("micro_batches", ())]
+        return cls([Phase(**phase) for phase in values["phases"]], smaller)
 
 
 def extension(choices: Optimization, step: int, steps: int) -> Phase:

@@ -10,16 +10,16 @@ import copy
 import math
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from vitrail.data.batches import Batches
+from vitrail.data.batches import Batch, Batches
 from vitrail.data.columns import Codec
 from vitrail.data.dataset import TRAIN, VALIDATION, Counts, Dataset, RawDataset, Samples, make_dataset, read_vocabulary
 from vitrail.data.loader import open_loader
@@ -45,12 +45,13 @@ from vitrail.training.evaluate import batches_of
 from vitrail.training.events import Listen
 from vitrail.training.execution import pick_micro_batches, pick_precision, step_seconds, work_of
 from vitrail.training.inputs import background_of, images_of, rare_notes, shortened, unreadable_notes
+from vitrail.training.memory import halved, in_memory
 from vitrail.training.options import TrainOptions
 from vitrail.training.prepared import Prepared
 from vitrail.training.recipes import counts_of
 from vitrail.training.resolve import check_same, longest_read, refuse_idle_data, replayed, resolve
 from vitrail.training.run import RunFolder
-from vitrail.training.settings import Settings, image_config, read_yaml, settings_from_dict
+from vitrail.training.settings import Execution, Settings, image_config, read_yaml, settings_from_dict
 from vitrail.training.tuning.candidates import AUTO, with_source
 from vitrail.training.tuning.initial import (
     check_begun,
@@ -61,6 +62,8 @@ from vitrail.training.tuning.initial import (
     start_network,
 )
 from vitrail.training.tuning.probe import probe
+
+Timed = TypeVar("Timed")
 
 FEW = 16  # images that are timed to say how long a probe takes
 MANY, LONG = 1_000, 60.0  # images, and seconds, from which on that is said
@@ -158,14 +161,16 @@ def new_run(asked: Asked, listen: Listen, dry: bool = False, processes: Group = 
             execution, whole, seconds = prepared.settings.execution, 1.0, 0.0
         else:
             listen("timing a few steps")
-            with guarded(prepared.settings.own):
-                batch, whole = prepared.trial()
-            rehearse(prepared.model, prepared.objective, batch, settings.own)
             width = vars(image_config(settings.network) or settings.network)["width"]
-            execution, said, seconds = pick_precision(
-                settings.execution, how.precision, width, prepared.network, batch, prepared.objective
-            )
-            more = [*more, *said]
+            network, objective = prepared.network, prepared.objective
+
+            def trial(batch: Batch) -> tuple[Execution, list[str], float]:
+                rehearse(prepared.model, objective, batch, settings.own)
+                return pick_precision(settings.execution, how.precision, width, network, batch, objective)
+
+            with guarded(prepared.settings.own):
+                prepared, (execution, said, seconds), whole, smaller = _timed(prepared, trial)
+            more = [*more, *smaller, *said]
     for sentence in (*more, *shortened(prepared.notes)):
         listen(sentence)
     settings = replace(prepared.settings, execution=execution)
@@ -211,12 +216,32 @@ def resume_run(folder: RunFolder, asked: Asked, listen: Listen, processes: Group
     freeze_or_adapt(prepared.network, settings)
     with threads_set(settings.execution.threads):
         prepared = with_teacher(prepared, request, teacher, False, listen)
-        batch, whole = prepared.trial()
         network, precision = copy.deepcopy(prepared.network), settings.execution.precision
-        seconds = step_seconds(network, batch, prepared.objective, precision)
+        smaller, seconds, whole, _ = _timed(
+            prepared, lambda batch: step_seconds(network, batch, prepared.objective, precision)
+        )
+        whole *= smaller.settings.optimization.accumulate / settings.optimization.accumulate
     notes = tuple(dict.fromkeys([*stored.get("notes", ()), *stored.get("skipped", ())]))
     measured = seconds * whole
     return replace(prepared, notes=notes, micro_batch_seconds=measured, former=former, processes=processes.world)
+
+
+def _timed(prepared: Prepared, time: Callable[[Batch], Timed]) -> tuple[Prepared, Timed, float, list[str]]:
+    """What is found on a few samples: as many as there is memory for.
+
+    Returns:
+        The same, in smaller micro-batches where memory ran out; what was found, how many times its samples a
+        micro-batch is, and a sentence where they are smaller.
+    """
+    said: list[str] = []
+    while True:
+        batch, whole = prepared.trial()
+        found = in_memory(partial(time, batch), prepared.network)
+        if found is not None:
+            return prepared, found, whole, said
+        smaller, settings = halved(prepared.settings.optimization, 0), prepared.settings
+        optimization, said = replace(settings.optimization, accumulate=smaller.accumulate), [smaller.why]
+        prepared = replace(prepared, settings=replace(settings, optimization=optimization))
 
 
 def _changed(stored: Mapping[str, Any], dataset: Dataset, folder: RunFolder) -> str:

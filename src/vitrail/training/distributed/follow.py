@@ -30,10 +30,10 @@ from vitrail.training.halves import marked
 from vitrail.training.loop import EpochDone, State, StepDone, start, train_loop
 from vitrail.training.prepared import Prepared
 from vitrail.training.run import RunFolder
-from vitrail.training.schedule import Schedule
+from vitrail.training.schedule import MicroBatches, Schedule
 from vitrail.training.setup import resume_run
 
-Loop = Iterator[StepDone | EpochDone]
+Loop = Iterator[StepDone | EpochDone | MicroBatches]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _loop(state: State, prepared: Prepared, schedule: Schedule, group: Group) ->
     return train_loop(state, prepared.data, prepared.objective, *how, schedule, group)
 
 
-def _advanced(loop: Loop, data: Batches, group: Group) -> StepDone | EpochDone | None:
+def _advanced(loop: Loop, data: Batches, group: Group) -> StepDone | EpochDone | MicroBatches | None:
     event = next(loop, None)
     if isinstance(event, EpochDone):
         share_unreadable(data, group)
@@ -133,7 +133,7 @@ def follow(group: Group, asked: Asked) -> Finished:
             if order["do"] == "step":
                 results = []
                 if "schedule" in order:
-                    schedule.phases[:] = Schedule.from_dict(order["schedule"]).phases
+                    schedule.become(Schedule.from_dict(order["schedule"]))
                 _advanced(loop, prepared.data, group)
                 group.at(state.step, stop.stop)
                 continue
