@@ -1,12 +1,15 @@
 """A twin shares the parameters, differs in the parts named, and leaves the original alone."""
 
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.nn.reference import pictures, redraw
-from vitrail.nn import SILENT, AnyRecord, Attention, Record, ViT, ViTConfig, twin
+from vitrail.nn import SILENT, AnyRecord, Attention, Record, ViT, ViTConfig, in_bf16, twin
 
 CONFIG = ViTConfig(image_size=16, patch_size=8, classes=5, width=24, depth=2, heads=3, registers=1, activation="relu")
 
@@ -145,3 +148,36 @@ def test_training_the_twin_trains_the_original(network: ViT):
     optimizer.step()
     assert not torch.allclose(network(images), before)
     torch.testing.assert_close(network(images), other(images), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"distillation_token": True},
+        {"class_token": False, "pooling": "mean"},
+        {"registers": 2, "activation": "quick_gelu"},
+    ],
+)
+def test_in_bf16_a_network_answers_as_autocast_has_it(more: dict[str, Any]):
+    """By any thread, its own weights left alone, and the weights of matrices rounded once."""
+    torch.manual_seed(0)
+    network = ViT(ViTConfig(image_size=32, patch_size=8, classes=7, width=48, depth=3, heads=3, **more)).eval()
+    redraw(network)
+    before = {name: weight.clone() for name, weight in network.state_dict().items()}
+    images, half = pictures(3, 3, 32, 32), in_bf16(network)
+    with torch.no_grad(), ThreadPoolExecutor(1) as pool:
+        with torch.autocast("cpu", torch.bfloat16):
+            wanted = network(images)
+        found = pool.submit(half, images).result()
+        full = network(images)
+    assert torch.equal(found, wanted)
+    assert 0 < float((found - full).abs().max() / full.abs().max()) < 0.05
+    assert {name: weight.dtype for name, weight in half.named_parameters() if "norm" in name or weight.ndim == 3} == {
+        name: torch.float32 for name, weight in network.named_parameters() if "norm" in name or weight.ndim == 3
+    }
+    assert half.head.weight.dtype == half.patch_embed.proj.weight.dtype == torch.bfloat16
+    assert all(torch.equal(weight, before[name]) for name, weight in network.state_dict().items())
+    assert all(weight.requires_grad for weight in network.parameters())
+    with torch.no_grad():
+        assert torch.equal(network(images), full)

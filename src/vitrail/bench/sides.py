@@ -9,12 +9,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
+
+import torch
 
 from vitrail.bench.contestants import OWN, PEERS, present
 from vitrail.bench.turn import FORMS, MATRICES, Job
 from vitrail.errors import RunError, UsageError, nearest
+from vitrail.runtime import device_name
 
 APART = "vitrail, a batch a thread"
 
@@ -197,10 +199,6 @@ def _turns(job: Job, form: str, rounds: int, names: Sequence[str], say: Callable
 
 def machine() -> str:
     """Processor, cores, load and versions, in one line."""
-    model, info = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
-    if info.is_file():
-        lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        model = lines[0].partition(":")[2].strip() if lines else model
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
-    cores = f"{os.cpu_count()} virtual cores"
-    return f"{model}, {cores}{load}, Python {platform.python_version()}, torch {version('torch')}"
+    machine = f"{device_name(torch.device('cpu'))}, {os.cpu_count()} virtual cores"
+    return f"{machine}{load}, Python {platform.python_version()}, torch {version('torch')}"

@@ -82,7 +82,18 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(Weights):
+class Computed:
+    """In which precision: of every verb that asks a model about many images, or many times."""
+
+    precision: Literal["auto", "fp32", "bf16"] = option(
+        "Of matrix products, from 256 images on, and of the passes that test maps: auto is bf16 where that is faster "
+        "and answers alike, else fp32; chosen once, and kept in the run or the user's cache.",
+        "auto",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Weights, Computed):
     """Count how often a model is right; each sample counts once.
 
     Example: vitrail evaluate runs/latest
@@ -110,7 +121,7 @@ class Evaluate(Weights):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(Weights, Job):
+class Predict(Weights, Job, Computed):
     """Say what is on images, or write a text for each.
 
     Example: vitrail predict runs/latest photo.jpg
@@ -166,7 +177,7 @@ class Predict(Weights, Job):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embed(Weights, Job):
+class Embed(Weights, Job, Computed):
     """Write what a network says of each image before its head. Killed at any point, the same command goes on.
 
     Example: vitrail embed ./photos --model runs/latest --out photos.npz
@@ -249,7 +260,7 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explain(Weights, Job):
+class Explain(Weights, Job, Computed):
     """Show where on an image a prediction comes from.
 
     Example: vitrail explain runs/latest photo.jpg
@@ -292,10 +303,6 @@ class Explain(Weights, Job):
     )
     masks: Path | None = option(
         "A folder with a PNG for each image, of the same name, not black where the evidence lies."
-    )
-    precision: Literal["auto", "fp32", "bf16"] = option(
-        "Of the passes that test maps; auto times bf16 against fp32 once, on a wide network, and takes the faster.",
-        "auto",
     )
     count: int | None = option(
         "How many images of a set or folder, evenly spread over it; 8 when left out, and all with --out maps.jsonl."

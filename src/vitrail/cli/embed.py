@@ -35,6 +35,9 @@ def run(typed: Embed, command: str) -> int:
             progress=progress,
             cluster=cluster,
             opening=opening_of(typed.model, typed, model) if cluster is not None else None,
+            precision=typed.precision,
+            run=typed.model,
+            tell=warn,
         )
     seconds = time.perf_counter() - began
     if typed.json:

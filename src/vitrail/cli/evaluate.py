@@ -28,6 +28,7 @@ def run(typed: Evaluate, command: str) -> int:
         data_root=typed.data_root,
         split=typed.split,
         neighbours=typed.neighbours,
+        precision=typed.precision,
     )
     if typed.json:
         print_json({"model": typed.run, "data": result.data, **result.to_dict(), "notes": list(result.notes)})

@@ -19,6 +19,7 @@ from vitrail.tasks import Prediction
 if TYPE_CHECKING:
     from vitrail.data.images import Images
     from vitrail.jobs.on_ray import Cluster
+    from vitrail.jobs.opening import Precision
 
 BATCH = 64
 
@@ -58,18 +59,24 @@ def run(typed: Predict, command: str) -> int:
         raise UsageError(
             f"{option} is for image files and folders, and {typed.inputs[0]} is none", f"leave {option} out"
         )
-    problems: list[DataError] = []
+    problems, precision = list[DataError](), "fp32"
     if planted:
         found = _of_planted(model, typed)
     else:
         sources = typed.inputs if model.reads_text else [str(file) for file, _ in files_of(typed.inputs)]
+        if not model.reads_text and (len(sources) > BATCH or typed.precision != "auto"):
+            from vitrail.data.images import FileImages
+            from vitrail.jobs.opening import computed
+
+            precision = _precision(typed, model, [FileImages(list(map(Path, sources)))])
+            model = computed(model, precision)
         found = _predictions(model, sources, search, problems)
     if typed.out is not None and found:
         from vitrail.jobs.answers import write_table
 
         write_table(typed.out, lambda: [{"row": one.row(), "answer": one.to_dict()} for one in found])
     if typed.json:
-        print_json([one.to_dict() for one in found])
+        print_json([{**one.to_dict(), "computed_in": precision} for one in found])
     elif typed.out is not None:
         say(f"{counted(len(found), 'prediction')} in {typed.out}")
     else:
@@ -87,11 +94,14 @@ def _to_file(model: Model, typed: Predict, search: Search | None, cluster: "Clus
     """Predict image files into a table, by whoever computes; what cannot be read is a row that says why."""
     from vitrail.cli.jobs import opening_of, shown_progress
     from vitrail.jobs.answers import answer_all
+    from vitrail.jobs.parts import noted
 
     assert typed.out is not None
+    images = _images(typed)
+    precision = _precision(typed, model, images, noted(typed.out, "precision"))
     with shown_progress() as progress:
         found = answer_all(
-            _images(typed),
+            images,
             model,
             typed.out,
             search=search,
@@ -99,11 +109,12 @@ def _to_file(model: Model, typed: Predict, search: Search | None, cluster: "Clus
             workers=None if cluster is not None else typed.workers,
             cluster=cluster,
             opening=opening_of(typed.run, typed, model) if cluster is not None else None,
+            precision=precision,
             keep=typed.json,
             progress=progress,
         )
     if typed.json:
-        print_json(found.answers)
+        print_json([{**each, "computed_in": precision} for each in found.answers])
     else:
         say(f"{counted(found.count, 'prediction')} in {typed.out}")
     for name, note in found.notes:
@@ -113,6 +124,20 @@ def _to_file(model: Model, typed: Predict, search: Search | None, cluster: "Clus
     ]
     leave_out(problems, f" ({counted(found.count, 'other input')} answered)")
     return 0
+
+
+def _precision(
+    typed: Predict, model: Model, images: "Sequence[Images]", begun_in: "Precision | None" = None
+) -> "Precision":
+    """In which precision a job is computed: as it was begun, as was asked for, or as is chosen for the model."""
+    from vitrail.jobs.precision import chosen
+
+    if typed.precision == "auto" and begun_in is not None:
+        return begun_in
+    choice = chosen(model, images, typed.precision, typed.run)
+    if choice.images:
+        warn(choice.sentence())
+    return choice.precision
 
 
 def _images(typed: Predict) -> "list[Images]":

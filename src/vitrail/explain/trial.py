@@ -10,7 +10,6 @@ is averaged over the steps. The map, its random twins and the true mask go throu
 trial once, and let it `judge` each of them, as `compare` does.
 """
 
-import copy
 import math
 from dataclasses import dataclass
 from typing import Protocol, get_args, runtime_checkable
@@ -29,7 +28,7 @@ from vitrail.explain.scores.random_maps import random_maps as random_maps_like
 from vitrail.explain.target import Aim, OfLogits
 from vitrail.explain.verdict import Kind, Precision, Trust, Verdict, verdict
 from vitrail.explain.without_evidence import at_a_time
-from vitrail.nn import ViT
+from vitrail.nn import ViT, in_bf16
 from vitrail.nn.vit import Images
 
 LEAST = {"random_maps": 39, "draws": 10}
@@ -60,10 +59,10 @@ def check_model(model: Explainable) -> None:
 
 
 def in_precision(network: ViT, precision: Precision) -> ViT:
-    """The network as it is, or a bfloat16 copy: as exact as bf16 autocast here, and faster."""
+    """The network as it is, or a copy that multiplies in bfloat16."""
     if precision not in get_args(Precision):
         raise UsageError(f"precision is {' or '.join(get_args(Precision))}, not '{precision}'", "precision='bf16'")
-    return network if precision == "fp32" else copy.deepcopy(network).bfloat16()
+    return network if precision == "fp32" else in_bf16(network)
 
 
 @torch.inference_mode(False)

@@ -3,8 +3,9 @@
 import json
 import math
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from vitrail.features.parts import Arrays, Kept, OnDisk, Part
 from vitrail.features.poolings import check_network, describing
 from vitrail.io import to_json
 from vitrail.jobs.on_ray import Cluster
-from vitrail.jobs.opening import Opening
+from vitrail.jobs.opening import Opening, Precision, computed
 from vitrail.jobs.parts import (
     Progress,
     alone,
@@ -32,10 +33,12 @@ from vitrail.jobs.parts import (
     complete,
     folder_of,
     here,
+    noted,
     other_name,
     writing,
 )
 from vitrail.jobs.passes import Describe, Ids
+from vitrail.jobs.precision import Asked, chosen
 from vitrail.jobs.ranges import ROWS, Compute, Range, each_range, split_up
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, names_of
@@ -57,6 +60,9 @@ def embed(
     progress: Progress = lambda done, total: None,
     cluster: Cluster | None = None,
     opening: Opening | None = None,
+    precision: Asked = "auto",
+    run: str | Path | None = None,
+    tell: Callable[[str], None] = lambda sentence: None,
 ) -> FeatureSet:
     """What a network says of each image before its head: class token, mean of patches, and patches where asked for.
 
@@ -76,6 +82,10 @@ def embed(
         progress: Called with images done, and all.
         cluster: Where else to compute: by workers of Ray, which load the model by `opening`; with `out` alone.
         opening: What the model was loaded by; by `model` itself when None.
+        precision: fp32, bf16, or auto: for many images and a wide network the faster one, where it answers alike. The
+            choice is kept, in the run or the user's cache; a file that was begun is completed as it was begun.
+        run: Where a loaded model came from, whose run keeps the choice; a path says that by itself.
+        tell: Called with what the choice rests on.
 
     Returns:
         The features, in the order of the data; without patches where a file holds them.
@@ -88,7 +98,8 @@ def embed(
     """
     if cluster is not None and opening is None:
         opening = _opening(model, out)
-    model = load(model) if isinstance(model, str | Path) else model
+    if isinstance(model, str | Path):
+        run, model = model, load(model)
     target = None if out is None else Path(out).expanduser()
     check_network(model.network)
     if target is not None:
@@ -97,7 +108,8 @@ def embed(
     if workers is not None and cluster is None and not any(listed.images(split).encoded for split in listed.splits):
         problem = f"workers decode files, and the images of {data} lie in memory: workers={workers} is given"
         raise UsageError(problem, f"no workers={COMMAND_LINE}the same without --workers")
-    return embed_listed(listed, model, target, patches, workers, progress, cluster, opening)
+    used = _chosen(listed, model, target, precision, run, tell)
+    return embed_listed(listed, model, target, patches, workers, progress, cluster, opening, used)
 
 
 def embed_listed(
@@ -109,8 +121,9 @@ def embed_listed(
     progress: Progress = lambda done, total: None,
     cluster: Cluster | None = None,
     opening: Opening | None = None,
+    precision: Precision = "fp32",
 ) -> FeatureSet:
-    """What `embed` does, of images that are listed already."""
+    """What `embed` does, of images that are listed already, in a precision that is chosen."""
     network = check_network(model.network)
     describe = describing(network, patches)
     with evaluating(network):
@@ -121,6 +134,7 @@ def embed_listed(
             "data_root": listed.data_root,
             "images": listed.digest(),
             "columns": columns,
+            "precision": precision,
         }
         if target is not None and target.exists():
             return _there(target, about, model)
@@ -128,16 +142,39 @@ def embed_listed(
             parts: Kept | OnDisk = Kept()
             if target is not None:
                 _check_space(target, len(listed), columns)
-                job = {"verb": "embed", **about, **choices(ROWS, model.device, torch.get_num_threads())}
+                job = {"verb": "embed", **about, **choices(ROWS, model.device, torch.get_num_threads(), precision)}
                 parts = OnDisk(begun(target, Arrays(), job))
             ranges = split_up([listed.images(split) for split in listed.splits], ROWS)
-            carry = here(partial(features_of, model, patches, workers=workers), parts)
+            carry = here(partial(features_of, computed(model, precision), patches, workers=workers), parts)
             if cluster is not None:
                 assert opening is not None
                 assert isinstance(parts, OnDisk)
-                carry = cluster.carry(Embedding(opening, patches), parts.parts, model.device)
+                carry = cluster.carry(
+                    Embedding(replace(opening, precision=precision), patches), parts.parts, model.device
+                )
             complete(parts, ranges, carry, progress)
             return _together(listed, parts, ranges, about, target)
+
+
+def _chosen(
+    listed: Listed,
+    model: Model,
+    target: Path | None,
+    asked: Asked,
+    run: str | Path | None,
+    tell: Callable[[str], None],
+) -> Precision:
+    """The precision of a job: what was asked for, that of a file that is there or was begun, or the model's."""
+    if asked == "auto" and target is not None:
+        if target.exists():
+            with suppress(VitrailError):  # of which more is said below
+                return read_about(target).get("precision", "fp32")
+        if (begun_in := noted(target, "precision")) is not None:
+            return begun_in
+    choice = chosen(model, [listed.images(split) for split in listed.splits], asked, run)
+    if choice.images:
+        tell(choice.sentence())
+    return choice.precision
 
 
 def _opening(model: object, out: object) -> Opening:
@@ -189,6 +226,7 @@ def _there(target: Path, about: dict[str, Any], model: Model) -> FeatureSet:
     except VitrailError as error:
         raise UsageError(f"{target} exists: {error.problem}", f"--out {other_name(target)}") from error
     about = {**about, **identity(model, theirs["format"])}
+    theirs = {"precision": "fp32", **theirs}  # of files that do not say it
     differing = [name for name in about if theirs.get(name) != about[name]]
     if differing:
         problem = f"{target} exists, with features of other {' and '.join(differing)}"

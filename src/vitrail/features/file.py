@@ -77,7 +77,8 @@ class FeatureSet:
 
 
 def _told(about: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: about[name] for name in ("weights", "data", "unreadable")}
+    told = {name: about[name] for name in ("weights", "data", "unreadable")}
+    return {**told, "computed_in": about.get("precision", "fp32")}  # which older files do not say
 
 
 Pieces = Callable[[str], Iterator[NDArray[Any]]]

@@ -20,6 +20,7 @@ from vitrail.features.file import FeatureSet, check_same_model, is_features, rea
 from vitrail.features.listing import Listed, list_images, spread_over
 from vitrail.features.neighbours import NEIGHBOURS, nearest_rows
 from vitrail.features.poolings import check_network, check_pooling, numbers_read, read_by_head
+from vitrail.jobs.opening import Precision
 from vitrail.model import Model, load
 from vitrail.nn import evaluating, features
 from vitrail.pages.similar_page import PairView, QueryView, SideView, SimilarPage
@@ -171,8 +172,9 @@ def similar(
     for name, value in (("count", count), ("queries", queries)):
         if value < 1:
             raise UsageError(f"{name} must be at least 1, got {value}", f"{name}=1{COMMAND_LINE}--{name} 1")
-    asked = _open(images, model, data_root if is_named(str(images)) else None, queries)
     known = _open(data, model, data_root, progress=progress)
+    precision = known.features.about.get("precision", "fp32")  # which older files do not say
+    asked = _open(images, model, data_root if is_named(str(images)) else None, queries, precision=precision)
     vectors = [torch.from_numpy(each.features.values[named]) for each in (known, asked)]
     near = nearest_rows(vectors[0], vectors[1], count + 1)
     pictures = {row: known.open(row) for row in spread_over(len(known.features), OTHERS)}
@@ -254,6 +256,7 @@ def _open(
     data_root: str | Path | None,
     most: int | None = None,
     progress: Progress = lambda done, total: None,
+    precision: Precision = "fp32",
 ) -> _Opened:
     """Features out of a file or computed now; of at most so many images, evenly spread.
 
@@ -264,7 +267,7 @@ def _open(
     if not is_features(path):
         listed = list_images(what, data_root)
         listed = listed if most is None else listed.spread(most)
-        found = embed_listed(listed, model, progress=progress)
+        found = embed_listed(listed, model, progress=progress, precision=precision)
         return _Opened(found, listed, (*listed.notes, *(f"Left out: {line}." for line in found.unreadable)))
     found = read_features(path)
     check_same_model(path, found.about, identity(model, found.about["format"]))

@@ -9,7 +9,7 @@ Killed at any point, the same call goes on behind the parts that are there.
 import csv
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,7 @@ from vitrail.errors import DataError, UsageError, counted
 from vitrail.io import plain, whole
 from vitrail.jobs.lines import Lines, read_lines
 from vitrail.jobs.on_ray import Cluster
-from vitrail.jobs.opening import Opening, identity_of
+from vitrail.jobs.opening import Opening, Precision, computed, identity_of
 from vitrail.jobs.parts import Progress, alone, begun, choices, complete, here, writing
 from vitrail.jobs.passes import Ids
 from vitrail.jobs.ranges import ROWS, Compute, Range, each_range, split_up
@@ -66,6 +66,7 @@ def answer_all(
     workers: int | None = None,
     cluster: Cluster | None = None,
     opening: Opening | None = None,
+    precision: Precision = "fp32",
     keep: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Answered:
@@ -80,6 +81,7 @@ def answer_all(
         workers: Processes that decode images ahead; see `loader_of`.
         cluster: Where else to compute: by workers of Ray, which load the model by `opening`.
         opening: What the model was loaded by.
+        precision: In which it is computed.
         keep: Whether to give the answers back, too.
         progress: Called with images done, and all.
 
@@ -95,15 +97,15 @@ def answer_all(
         "search": None if search is None else repr(search),
         "images": [images.digest().hex() for images in splits],
         "count": sum(map(len, splits)),
-        **choices(ROWS, model.device, threads),
+        **choices(ROWS, model.device, threads, precision),
     }
     ranges = split_up(splits, ROWS)
     with writing(out), alone(out):
         parts = begun(out, Lines(), job)
-        carry = here(partial(answers, model, search, workers=workers), parts)
+        carry = here(partial(answers, computed(model, precision), search, workers=workers), parts)
         if cluster is not None:
             assert opening is not None
-            carry = cluster.carry(Answering(opening, search), parts, model.device)
+            carry = cluster.carry(Answering(replace(opening, precision=precision), search), parts, model.device)
         complete(parts, ranges, carry, progress)
 
         def lines() -> Iterator[Line]:

@@ -110,19 +110,20 @@ def noted(out: Path, name: str) -> Any:
     return read_json(file, shlex.join(["rm", "-r", str(file.parent)])).get(name) if file.is_file() else None
 
 
-def choices(rows: int, device: torch.device, threads: int) -> dict[str, Any]:
+def choices(rows: int, device: torch.device, threads: int, precision: str) -> dict[str, Any]:
     """What decides the bytes of parts besides inputs and model: the same in every worker, and in one process.
 
     Args:
         rows: Images of a range.
         device: Where the network is.
         threads: Of each process, which change no byte: a batch is one thread's.
+        precision: In which the network is computed.
     """
     return {
         "rows": rows,
         "batch": batch_of(device),
         "device": device.type,
-        "precision": "fp32",
+        "precision": precision,
         "versions": versions(),
         "threads": threads,
     }

@@ -54,5 +54,11 @@ from .seq2seq import (
     Transformer as Transformer,
     TransformerConfig as TransformerConfig,
 )
-from .twin import detached as detached, evaluating as evaluating, resized as resized, twin as twin
+from .twin import (
+    detached as detached,
+    evaluating as evaluating,
+    in_bf16 as in_bf16,
+    resized as resized,
+    twin as twin,
+)
 from .vit import ViT as ViT

@@ -255,6 +255,31 @@ def evaluating(network: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+@torch.no_grad()
+def in_bf16(network: Network) -> Network:
+    """A copy that multiplies matrices in bfloat16, for inference: what torch's autocast does, and its bits (ViT-Ti, B).
+
+    Linear maps and convolutions round what they read, as their weights are rounded, and what follows them stays
+    bfloat16; norms read float32, and so do sums along the blocks. Autocast would round the weights at every call, and
+    knows only the thread that entered it. A layer of another class stays as it is.
+    """
+    other = copy.deepcopy(network)
+    for part in other.modules():
+        if type(part) in (nn.Linear, nn.Conv2d):
+            part.bfloat16().register_forward_pre_hook(_rounded)
+        elif type(part) in (nn.LayerNorm, nn.RMSNorm):
+            part.register_forward_pre_hook(_widened)
+    return other.requires_grad_(False)
+
+
+def _rounded(part: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(tensor.bfloat16() for tensor in given)
+
+
+def _widened(part: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(wide(tensor) for tensor in given)
+
+
 def wide(tensor: Tensor) -> Tensor:
     """The tensor in at least float32: products over layers are not made in half precision."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

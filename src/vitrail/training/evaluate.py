@@ -1,7 +1,7 @@
 """How well a model does on data: each sample once, in order, by the model's own preprocessing and task."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,14 @@ from torch import nn
 from vitrail.data.batches import Batches
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import TEST, TRAIN, VALIDATION, Dataset, Samples, Split, make_dataset, match_split
+from vitrail.data.images import Images
 from vitrail.data.loader import open_loader
 from vitrail.data.readers import Reader, check_root, is_named, read
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.features.held_out import check_splits, neighbours_of
+from vitrail.jobs.opening import computed
+from vitrail.jobs.precision import Asked, Choice, check_precision, chosen, may_gain
 from vitrail.model import Model, load, open_model, own_of
 from vitrail.nn import Parts
 from vitrail.nn.twin import evaluating
@@ -48,6 +51,7 @@ def evaluate(
     parts: Parts | None = None,
     reader: Reader | None = None,
     neighbours: int | None = None,
+    precision: Asked = "auto",
     progress: Callable[[int], None] = lambda done: None,
 ) -> Result:
     """Count how often a model is right; each sample counts once.
@@ -64,6 +68,8 @@ def evaluate(
         reader: What reads `data`, of one's own.
         neighbours: How many training images vote for the class of each, too, by cosine of each pooling of a ViT: a pass
             over the training images and one more over those that are evaluated; None for no such vote.
+        precision: fp32, bf16, or auto: for many images and a wide network the faster one, where it answers alike; the
+            choice is kept, in the run or the user's cache.
         progress: Called with the number of samples done.
 
     Raises:
@@ -80,10 +86,24 @@ def evaluate(
     if neighbours is not None:  # refused before anything is counted
         check_splits(model, found, neighbours)
         train = open_for(model, run, data, None if data_root is None else Path(data_root), TRAIN, reader)
-    result = replace(evaluate_split(model, found, progress=progress), data=found.name, notes=found.notes)
+    choice = _chosen(model, found, precision, run)
+    result = evaluate_split(computed(model, choice.precision), found, progress=progress)
+    told = {"computed_in": choice.precision, **({"choice": asdict(choice)} if choice.images else {})}
+    notes = (*found.notes, *filter(None, [choice.sentence()]))
+    result = replace(result, data=found.name, notes=notes, details={**result.details, **told})
     if neighbours is None or train is None:
         return result
     return _with_neighbours(result, neighbours_of(model, train, found, neighbours))
+
+
+def _chosen(model: Model, split: Split, asked: Asked, run: str | Path | None) -> Choice:
+    """In which precision it is asked; samples that are no images, or have no class, are no part of a new choice."""
+    inputs = split.samples.inputs
+    if not isinstance(inputs, Images) or not may_gain(model):
+        check_precision(asked)
+        return Choice("bf16" if asked == "bf16" and isinstance(inputs, Images) else "fp32")
+    column = split.samples.column(model.task.column)
+    return chosen(model, [inputs], asked, run, lambda ids: model.output.targets(column.take(ids, 0)))
 
 
 def _with_neighbours(result: Result, found: Mapping[str, Any]) -> Result:

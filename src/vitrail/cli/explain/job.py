@@ -83,7 +83,7 @@ def run_job(typed: Explain) -> int:
         "asked": {name: _plain(getattr(typed, name)) for name in ASKED},
         "images": images.digest().hex(),
         "count": len(images),
-        **choices(ROWS, model.device, threads),
+        **choices(ROWS, model.device, threads, "bf16" if typed.precision == "bf16" else "fp32"),
         "torch_threads": threads,
         "batch": BATCH if asked is None else at_a_time(model, len(asked.methods)),
     }
@@ -145,7 +145,7 @@ def _for_workers(typed: Explain, before: dict[str, Any], model: Model, files: Se
     background, similar = absolute(typed.background), absolute(typed.similar_to)
     precision = typed.precision
     if precision == "auto" and not typed.no_trust and not isinstance(model.output, Vocabulary):
-        precision = before.get("precision") or choose_precision(model, _first(files), "auto")
+        precision = before.get("precision") or choose_precision(model, _first(files), "auto", typed.run)
     return dataclasses.replace(typed, background=background, similar_to=similar, precision=precision)
 
 

@@ -2,10 +2,9 @@
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from PIL import Image
@@ -21,21 +20,19 @@ from vitrail.explain import METHODS, Comparison, Method, balance_sheet, compare,
 from vitrail.explain.methods.conservative import NOT_LINEAR
 from vitrail.explain.readout import wide
 from vitrail.explain.target import Target
-from vitrail.explain.trial import in_precision
 from vitrail.explain.verdict import Precision
+from vitrail.jobs.precision import Asked as AskedPrecision, chosen_for
 from vitrail.model import Model
 from vitrail.model.model import opened
 from vitrail.pages.views import AreasView, ExplainedPicture, Function, HeatView, TrustView
 from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
-from vitrail.training import execution
 
 BATCH = 16
 BATCH_OF_WIDE = 4  # images, so that one sees how far a wide network is, and an interruption loses little
 WIDE = 192
 SUMMED = "conservative"  # the method whose parts add up to what is explained
-TIMED = 4  # pictures of a pass that is timed
+BESIDE = 15  # images of the background on which a precision is chosen, too
 NOTHING_AGAINST = "which has nothing to be held against"
-PAYS = 0.8  # bf16 is taken where it needs less than this share of the time
 
 Result = tuple[ClassPrediction | FeaturePrediction | TextPrediction, ExplainedPicture]
 
@@ -52,6 +49,7 @@ def explain(
     lenders: Lenders | None = None,
     answering: Model | None = None,
     aloud: bool = True,
+    run: str | None = None,
 ) -> Iterator[Result]:
     """What the model says of each picture, and the picture with its maps as values of a page, some at a time.
 
@@ -64,6 +62,7 @@ def explain(
         lenders: What lends patches where neither the model nor `asked` has images for that.
         answering: The same model with its head, where what is explained lies before that.
         aloud: Whether to say how far it is, and what is left out.
+        run: Where the model came from.
 
     Raises:
         UsageError: If a method refuses its options.
@@ -75,7 +74,7 @@ def explain(
     masks = mask_patches(shown, model) if asked.scored else None
     together = at_a_time(model, len(asked.methods))
     with _waiting(asked.scored) if aloud else contextlib.nullcontext(lambda done, of: None) as say:
-        precision = choose_precision(model, shown[0].picture, asked.precision) if asked.scored else "fp32"
+        precision = choose_precision(model, shown[0].picture, asked.precision, run) if asked.scored else "fp32"
         for first in range(0, len(shown), together):
             say(first, len(shown))
             some = slice(first, first + together)
@@ -192,32 +191,23 @@ def _waiting(scored: bool) -> Iterator[Callable[[int, int], None]]:
 # ---- in which precision maps are tested
 
 
-def choose_precision(model: Model, picture: Image.Image, asked: Literal["auto", "fp32", "bf16"]) -> Precision:
-    """What was asked for, or the faster of both, timed on a network that is wide enough to gain.
+def choose_precision(model: Model, picture: Image.Image, asked: AskedPrecision, run: str | None = None) -> Precision:
+    """What was asked for, or what is chosen for the model: on this picture and its background where nothing is kept.
 
-    Two timings may differ, and a verdict may with the precision: so it is chosen once for all pictures of a command.
+    A verdict may differ with the precision, so it is one for all pictures of a command.
 
     Args:
-        model: Whose network is timed.
+        model: Whose network is asked.
         picture: Any that it can read.
         asked: The precision, or "auto".
+        run: Where the model came from.
     """
     if asked != "auto":
         return asked
-    if model.network.config.width < execution.BF16_LEAST_WIDTH:
-        return "fp32"
-    some, fewer = model.tensor([picture]).expand(TIMED, -1, -1, -1), in_precision(model.network, "bf16")
-    with torch.no_grad():
-        full, half = seconds_of(lambda: model.network(some)), seconds_of(lambda: fewer(some.bfloat16()))
-    return "bf16" if half < PAYS * full else "fp32"
-
-
-def seconds_of(forward: Callable[[], Any]) -> float:
-    """Seconds of one pass on a device that is warm and idle; to read a number waits for a device that works ahead."""
-    forward().float().sum().item()  # the first takes longer
-    began = time.perf_counter()
-    forward().float().sum().item()
-    return time.perf_counter() - began
+    images, background = model.tensor([picture]), model.background_images
+    if background is not None:
+        images = torch.cat([images, background[:BESIDE]])
+    return chosen_for(model, images, run).precision
 
 
 # ---- what is shown of each map

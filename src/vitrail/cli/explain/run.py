@@ -44,7 +44,7 @@ def run(typed: Explain, command: str) -> int:
             lenders = find_lenders(model, typed.run, typed.images, typed.data_root, together)
         tell_lent(model, typed, lenders is not None)
     try:
-        for result in explain(model, shown, asked, lenders, answering):
+        for result in explain(model, shown, asked, lenders, answering, run=typed.run):
             results.append(result)  # so that an interruption leaves what is there
     except KeyboardInterrupt:
         if not results:

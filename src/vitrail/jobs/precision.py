@@ -1,0 +1,256 @@
+"""In which precision a model is computed over many images: chosen once by timed passes, kept, and replayed by all.
+
+    RUN/inference.json                     of the model of a run
+    ~/.cache/vitrail/inference/KEY.json    of any other
+
+bf16 is taken where it is faster and answers alike, else fp32. Below `LEAST` images it is fp32: to look would take
+longer. What was chosen for another network, size of images, device, machine or torch is chosen anew. Batches need no
+choice: on a processor each is one thread's, whose number changes no bit.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from vitrail.data.columns import Classes
+from vitrail.data.images import Images
+from vitrail.errors import DataError, UsageError, counted
+from vitrail.io import read_json, to_json, user_cache, write_file
+from vitrail.jobs.opening import Precision, identity_of
+from vitrail.jobs.passes import Ids, answered, batch_of, in_batches, loader_of
+from vitrail.model import Model
+from vitrail.nn import ViT, evaluating, in_bf16
+from vitrail.runtime import BF16_LEAST_GAIN, BF16_LEAST_WIDTH, device_name
+from vitrail.tasks.features import Numbers
+
+Asked = Literal["auto", "fp32", "bf16"]
+Labels = Callable[[Ids], Int64[Tensor, " b"]]
+
+LEAST = 256  # images of a job for which it is chosen
+SHARE, FEWEST, MOST = 4, 64, 512  # answered in both for the choice: one of so many images of the job, within these
+MARGIN = 0.05  # between the two most probable classes in fp32, from which on no other answer is taken
+FAR = 0.02  # of the length of a vector, where there are no classes
+LOST = 0.002  # of accuracy, at most
+TURNS = 3  # of a timed pass
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a model is computed, and why.
+
+    Attributes:
+        precision: Of matrix products; all else is fp32.
+        gain: How many times as fast bf16 was; 0 where nothing was timed.
+        images: How many were answered in both.
+        changed: How many of them bf16 answers otherwise: another class first, or numbers that are far.
+        margin: The largest difference in fp32 of the two most probable classes, of an image that changed.
+        lost: Accuracy in fp32 less that in bf16; None where no labels were at hand.
+    """
+
+    precision: Precision
+    gain: float = 0.0
+    images: int = 0
+    changed: int = 0
+    margin: float = 0.0
+    lost: float | None = None
+
+    def sentence(self) -> str:
+        """What to know of it; empty where nothing is."""
+        if not self.images:
+            return ""
+        alike = f"of {counted(self.images, 'image')} {self.changed} got another answer"
+        alike += f", from a margin of at most {self.margin:.3f}" if self.changed else ""
+        alike += "" if self.lost is None else f", accuracy lost {100 * self.lost:.2f} points"
+        if self.precision == "bf16":
+            fast = f"{self.gain:.1f} times as fast as fp32 (timed; --precision fp32 is exact)"
+            return f"computed in bf16, {fast}: {alike}"
+        return f"computed in fp32: bf16 is {self.gain:.1f} times as fast, but {alike}"
+
+
+FP32 = Choice("fp32")
+
+
+def check_precision(asked: str) -> None:
+    """Refuse a precision that is not known.
+
+    Raises:
+        UsageError: Names those that are.
+    """
+    if asked not in get_args(Asked):
+        problem = f"precision is one of {', '.join(get_args(Asked))}, not '{asked}'"
+        raise UsageError(problem, "precision='auto'; on the command line --precision auto")
+
+
+def chosen(
+    model: Model,
+    splits: Sequence[Images],
+    asked: Asked = "auto",
+    run: str | Path | None = None,
+    labels: Labels | None = None,
+) -> Choice:
+    """The choice for a job: what was asked for, what is kept, or a new one, which is kept then.
+
+    Args:
+        model: In fp32.
+        splits: All images of the job.
+        asked: The precision; "auto" for the faster that answers alike.
+        run: Where the model came from: a run keeps its choice itself.
+        labels: Of images of the only split, in the model's numbers, where they are known.
+    """
+    check_precision(asked)
+    if asked != "auto":
+        return Choice(asked)
+    count = sum(map(len, splits))
+    if count < LEAST or not may_gain(model):
+        return FP32
+    place, of = place_of(model, run)
+    if (before := kept(place, of)) is not None and (before.precision == "fp32" or 2 * before.images >= FEWEST):
+        return before
+    largest = max(splits, key=len)
+    wanted = min(len(largest), max(FEWEST, min(MOST, count // SHARE)))
+    ids = np.linspace(0, len(largest) - 1, wanted).astype(np.int64)
+    return keep(place, of, _choose(model, largest, ids, labels if len(splits) == 1 else None))
+
+
+def chosen_for(model: Model, images: Float[Tensor, "b c h w"], run: str | Path | None = None) -> Choice:
+    """The same for images that are passed many times, each somewhat changed: explanations.
+
+    A choice that was made on few images is replaced where a job has more of them.
+
+    Args:
+        model: In fp32.
+        images: As the network expects them.
+        run: Where the model came from.
+    """
+    if not may_gain(model):
+        return FP32
+    place, of = place_of(model, run)
+    if (before := kept(place, of)) is not None:
+        return before
+    half = in_bf16(model.network)
+    with evaluating(model.network), evaluating(half), torch.no_grad():
+        gain = _gain(model.network, half, images[: batch_of(model.device)])
+        if gain < BF16_LEAST_GAIN:
+            return keep(place, of, Choice("fp32", gain))
+        rows = [(model.network(one[None]).float().cpu(), half(one[None]).float().cpu()) for one in images]
+    return keep(place, of, _judged(model, gain, rows, None))
+
+
+def may_gain(model: Model) -> bool:
+    """Whether bf16 can pay, and answers can be held against each other."""
+    if not isinstance(model.network, ViT) or model.network.config.width < BF16_LEAST_WIDTH:
+        return False
+    fp32 = all(weight.dtype == torch.float32 for weight in model.network.parameters())
+    return fp32 and isinstance(model.output, Classes | Numbers)
+
+
+# ---- the choice
+
+
+def _choose(model: Model, images: Images, ids: Ids, labels: Labels | None) -> Choice:
+    """Time both on a batch, then hold their answers against each other."""
+    network, half = model.network, in_bf16(model.network)
+    loader = loader_of(images, model.preprocessing, model.device, None)
+    wanted, said = in_batches(ids, model.device), list[Tensor]()
+
+    def both(some: Ids, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        return network(pixels).float().cpu(), half(pixels).float().cpu()
+
+    with evaluating(network), evaluating(half):
+        ((_, first),) = answered(lambda _, pixels: pixels, loader, model.preprocessing, model.device, wanted[:1])
+        if first is None:  # none of these can be read
+            return FP32
+        try:
+            with torch.no_grad():
+                gain = _gain(network, half, first)
+            if gain < BF16_LEAST_GAIN:
+                return Choice("fp32", gain)
+            rows = []
+            for some, answers in answered(both, loader, model.preprocessing, model.device, wanted):
+                if answers is not None:
+                    rows.append(answers)
+                    said += [] if labels is None else [labels(some)]
+        except RuntimeError:  # a part of one's own that multiplies both kinds of numbers
+            return FP32
+    return _judged(model, gain, rows, torch.cat(said) if said else None)
+
+
+def _gain(network: nn.Module, half: nn.Module, images: Tensor) -> float:
+    """How many times as fast bf16 is, on one thread of a processor, as batches are computed."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        times: dict[nn.Module, list[float]] = {network: [], half: []}
+        for _ in range(TURNS):
+            for each, seconds in times.items():
+                seconds.append(seconds_of(lambda each=each: each(images)))
+    finally:
+        torch.set_num_threads(threads)
+    return min(times[network]) / min(times[half])
+
+
+def seconds_of(forward: Callable[[], Any]) -> float:
+    """Seconds of one pass on a device that is warm and idle; to read a number waits for a device that works ahead."""
+    forward().float().sum().item()  # the first takes longer
+    began = time.perf_counter()
+    forward().float().sum().item()
+    return time.perf_counter() - began
+
+
+def _judged(
+    model: Model, gain: float, rows: Sequence[tuple[Tensor, Tensor]], labels: Int64[Tensor, " n"] | None
+) -> Choice:
+    """What answers in both precisions say."""
+    full, half = (torch.cat(side).double() for side in zip(*rows, strict=True))
+    if isinstance(model.output, Classes) and model.output.outputs > 1:
+        best, two = full.argmax(dim=1), full.softmax(dim=1).topk(2).values
+        other = half.argmax(dim=1)
+        changed = best != other
+        margin = float((two[:, 0] - two[:, 1])[changed].max()) if changed.any() else 0.0
+        lost = None if labels is None else float((best == labels).double().mean() - (other == labels).double().mean())
+        alike = margin < MARGIN and (lost is None or lost <= LOST)
+    else:
+        changed = (full - half).norm(dim=1) > FAR * full.norm(dim=1)
+        margin, lost, alike = 0.0, None, not bool(changed.any())
+    alike = alike and bool(half.isfinite().all())
+    return Choice("bf16" if alike else "fp32", gain, len(full), int(changed.sum()), margin, lost)
+
+
+# ---- where it is kept
+
+
+def place_of(model: Model, run: str | Path | None) -> tuple[Path, dict[str, str]]:
+    """Where the choice for a model is kept, and what it is of."""
+    known, torch_is = identity_of(model), torch.__version__
+    of = {**known, "device": model.device.type, "machine": device_name(model.device), "torch": torch_is}
+    folder = None if run is None else Path(run).expanduser()
+    if folder is not None and (folder / "config.yaml").is_file():
+        return folder / "inference.json", of
+    key = hashlib.blake2b(json.dumps(of).encode(), digest_size=16).hexdigest()
+    return user_cache() / "inference" / f"{key}.json", of
+
+
+def kept(place: Path, of: Mapping[str, str]) -> Choice | None:
+    """The choice that is there, if it is of the same; None where there is none that can be read."""
+    try:
+        found = read_json(place, "")
+        return Choice(**found["choice"]) if found["of"] == dict(of) else None
+    except (DataError, KeyError, TypeError):
+        return None
+
+
+def keep(place: Path, of: Mapping[str, str], choice: Choice) -> Choice:
+    """Write it down, where that can be done."""
+    with suppress(OSError):  # a run of somebody else, or no home: it is chosen again next time
+        write_file(place, to_json({"of": dict(of), "choice": asdict(choice)}))
+    return choice
