@@ -18,7 +18,8 @@ from vitrail.bench.turn import FORMS, MATRICES, Job
 from vitrail.errors import RunError, UsageError, nearest
 from vitrail.runtime import device_name
 
-APART = "vitrail, a batch a thread"
+APART, CHOSEN = "vitrail, a batch a thread", "vitrail, as predict --out chooses"
+BESIDE = {"default": (APART, CHOSEN), "autocast": (CHOSEN,), "bf16": (APART,)}  # other ways of vitrail
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class Bench:
 
     def share(self, side: Side) -> float | None:
         """Of the rate at which this machine multiplies matrices of that size in that precision."""
+        if side.name == CHOSEN and side.form == "default":  # another precision than that of its matrices
+            return None
         own = [each for each in self.sides if (each.name, each.form) == (MATRICES, side.form) and each.rates]
         return side.rate / own[0].rate if own else None
 
@@ -170,8 +173,9 @@ def bench(
 def _turns(job: Job, form: str, rounds: int, names: Sequence[str], say: Callable[[str], None]) -> list[Side]:
     """One form: the processes are started one after the other, and then take turns."""
     jobs = {name: replace(job, name=name, form=form) for name in (MATRICES, OWN, *names)}
-    if form != "train" and job.device == "cpu":
-        jobs[APART] = replace(jobs[OWN], apart=True)
+    for name in BESIDE.get(form, ()):
+        if name == CHOSEN or job.device == "cpu":
+            jobs[name] = replace(jobs[OWN], how="chosen" if name == CHOSEN else "apart")
     processes, rates, problems = dict[str, Process](), {name: list[float]() for name in jobs}, dict[str, str]()
     try:
         for name, each in jobs.items():

@@ -19,14 +19,16 @@ from torch import Tensor, nn
 
 from vitrail.bench.contestants import OWN, answer, contestant
 from vitrail.errors import VitrailError
-from vitrail.nn import ViTConfig
+from vitrail.nn import ViTConfig, in_bf16
 from vitrail.nn.cost import flops
 from vitrail.runtime import in_order
 
 MATRICES = "matrices"  # the contestant that only multiplies: what the machine can do at most
-Form = Literal["default", "bf16", "train"]
+Form = Literal["default", "autocast", "bf16", "train"]
+How = Literal["whole", "apart", "chosen"]
 FORMS: dict[str, str] = {
     "default": "as its documentation has it: fp32, no gradients",
+    "autocast": "bf16 autocast, no gradients",
     "bf16": "bf16 weights, no gradients",
     "train": "forward, cross-entropy, backward, fused AdamW; bf16 autocast",
 }
@@ -46,7 +48,8 @@ class Job:
         image_size: Their side.
         device: Where.
         threads: Of torch; None for as many as it takes by itself.
-        apart: Batches beside each other, each on one thread, as `embed` and `predict --out` run; else one on all.
+        how: A batch on all threads (whole), or batches beside each other, each on one (apart); or so and in bf16, as
+            `embed` and `predict --out` choose where that is faster and answers alike (chosen).
     """
 
     name: str
@@ -56,7 +59,7 @@ class Job:
     image_size: int = 224
     device: str = "cpu"
     threads: int | None = None
-    apart: bool = False
+    how: How = "whole"
 
 
 def per_second(call: Callable[[], int], device: str) -> float:
@@ -85,14 +88,18 @@ def runs(job: Job, config: ViTConfig) -> tuple[Callable[[], int], float]:
     network = network.to(job.device)
     if job.form == "train":
         return trained(network.train(), images, config), gap
-    if job.form == "bf16":
+    if job.how == "chosen":
+        network = in_bf16(network)
+    elif job.form == "bf16":
         network, images = network.bfloat16(), images.bfloat16()
+    casts = job.form == "autocast" and job.how != "chosen"
 
     @torch.inference_mode()
     def answered() -> int:
-        return len(answer(network(images)))
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=casts):
+            return len(answer(network(images)))
 
-    if not job.apart:
+    if job.how == "whole" or job.device != "cpu":
         return answered, gap
     count = torch.get_num_threads()
 

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
-from vitrail.bench.sides import APART, Bench, Side, bench
+from vitrail.bench.sides import Bench, Side, bench
 from vitrail.bench.turn import FORMS, MATRICES, Job
 from vitrail.cli.args import Bench as Typed
 from vitrail.cli.output import console, print_json, print_table, say
@@ -24,7 +24,7 @@ def run(typed: Typed, command: str) -> int:
     size = typed.size or (QUICK if typed.quick else USUAL)
     ViTConfig.from_size(size, image_size=typed.image_size)  # refused before a process is started
     job = Job("", "", size, typed.batch_size, typed.image_size, str(pick_device(typed.device)))
-    forms = ["default", *["bf16"] * typed.tuned, *["train"] * typed.train]
+    forms = ["default", *["autocast", "bf16"] * typed.tuned, *["train"] * typed.train]
     found = bench(
         job,
         forms,
@@ -49,7 +49,9 @@ def _print_form(found: Bench, form: str) -> None:
 
 
 def _row(found: Bench, side: Side) -> Sequence[str]:
-    name = {MATRICES: "matrices alone", APART: APART}.get(side.name, side.name)
+    name = {
+        MATRICES: "matrices alone",
+    }.get(side.name, side.name)
     if not side.rates:
         return name, "", side.problem
     ratio, share = found.ratio(side), found.share(side)
