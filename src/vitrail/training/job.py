@@ -363,7 +363,8 @@ class Job:
         if said:
             self._say(said)
         if count:
-            found = compare_verdicts(model, kept.networks, split, count, self._say)
+            precision = self.prepared.settings.execution.precision
+            found = compare_verdicts(model, kept.networks, split, count, precision, self._say)
             shown = replace(sides, verdicts={name: one.words for name, one in found.items()})
             write_page(self.folder, self.prepared, "finished", result, shown, kept.words(result.split))
             plain = {name: one.to_dict() for name, one in found.items()}

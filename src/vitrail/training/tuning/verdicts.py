@@ -17,6 +17,7 @@ from vitrail.data.dataset import Split
 from vitrail.data.images import Images
 from vitrail.errors import DataError
 from vitrail.explain import generic_attention, trust
+from vitrail.explain.verdict import Precision
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.tasks.task import wilson_interval
@@ -78,13 +79,14 @@ def wanted(prepared: Prepared, asked: int | None) -> tuple[int, str]:
     return 0, f"--verdicts {COUNT} would test {COUNT} explanations of each network, in about {seconds / 60:.0f} min"
 
 
-def verdicts_of(model: Model, split: Split, count: int) -> Verdicts:
+def verdicts_of(model: Model, split: Split, count: int, precision: Precision = "fp32") -> Verdicts:
     """The verdicts of a model's own answers on some images, evenly spread over a split.
 
     Args:
         model: With its background.
         split: Held-out images.
         count: How many; all where there are fewer.
+        precision: Of the passes that test a map, as the run was trained in.
     """
     inputs, network = split.samples.inputs, model.network
     assert isinstance(inputs, Images)
@@ -101,16 +103,21 @@ def verdicts_of(model: Model, split: Split, count: int) -> Verdicts:
         images = model.tensor(opened[first : first + TOGETHER])
         with torch.enable_grad():
             heat = generic_attention(network, images)
-        found.update(trust(model, images, heat).verdict)
+        found.update(trust(model, images, heat, precision=precision).verdict)
     return Verdicts(found, len(opened))
 
 
 def compare_verdicts(
-    model: Model, networks: Mapping[str, nn.Module], split: Split, count: int, say: Callable[[str], None]
+    model: Model,
+    networks: Mapping[str, nn.Module],
+    split: Split,
+    count: int,
+    precision: Precision,
+    say: Callable[[str], None],
 ) -> dict[str, Verdicts]:
     """The same images explained by each network, by name; says what each had."""
     found = {}
     for name, network in networks.items():
-        found[name] = verdicts_of(replace(model, network=network.eval()), split, count)
+        found[name] = verdicts_of(replace(model, network=network.eval()), split, count, precision)
         say(f"{name}: {found[name].words}")
     return found
