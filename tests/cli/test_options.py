@@ -37,6 +37,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         **SIZE,
         "split": ("--split all", "--split train"),
         "neighbours": ("", "--neighbours 3"),
+        "precision": ("", "--precision bf16"),
         "data_root": ("", "--data-root {empty}"),
         "strict": ("", "--strict"),
     },
@@ -52,6 +53,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         "temperature": ("--sample", "--sample --temperature 50"),
         "seed": ("--sample --temperature 50", "--sample --temperature 50 --seed 7"),
         "out": ("", "--out {new}/p.csv"),
+        "precision": ("--json", "--json --precision bf16"),
     },
     "explain": {
         **OF_ALL,
@@ -99,10 +101,10 @@ WRITES = {
 REFUSED = {  # beside `device`, which is not there, `data_root`, since no set lies anywhere here, and FOREIGN
     ("predict", "photos"): {"count", "beam", "sample", "temperature", "seed"},
     ("evaluate", "photos"): {"neighbours"},  # of data that is not split
-    ("evaluate", "strings"): {"neighbours", *SIZE},
-    ("evaluate", "sort-digits"): {"neighbours", *SIZE},
-    ("predict", "strings"): {"count", *SIZE},
-    ("predict", "sort-digits"): {"count", *SIZE},
+    ("evaluate", "strings"): {"neighbours", "precision", *SIZE},
+    ("evaluate", "sort-digits"): {"neighbours", "precision", *SIZE},
+    ("predict", "strings"): {"count", "precision", *SIZE},
+    ("predict", "sort-digits"): {"count", "precision", *SIZE},
     ("explain", "digits"): {"similar_to", "channels", *TRUSTED},
     ("explain", "strings"): {*WRITES, *SIZE},
     ("doctor", "digits"): {"channels"},

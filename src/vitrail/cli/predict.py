@@ -59,18 +59,14 @@ def run(typed: Predict, command: str) -> int:
         raise UsageError(
             f"{option} is for image files and folders, and {typed.inputs[0]} is none", f"leave {option} out"
         )
-    problems, precision = list[DataError](), "fp32"
+    problems = list[DataError]()
     if planted:
+        model, precision = _in_precision(model, typed, ())
         found = _of_planted(model, typed)
     else:
-        sources = typed.inputs if model.reads_text else [str(file) for file, _ in files_of(typed.inputs)]
-        if not model.reads_text and (len(sources) > BATCH or typed.precision != "auto"):
-            from vitrail.data.images import FileImages
-            from vitrail.jobs.opening import computed
-
-            precision = _precision(typed, model, [FileImages(list(map(Path, sources)))])
-            model = computed(model, precision)
-        found = _predictions(model, sources, search, problems)
+        files = () if model.reads_text else [file for file, _ in files_of(typed.inputs)]
+        model, precision = _in_precision(model, typed, files)
+        found = _predictions(model, list(map(str, files)) or typed.inputs, search, problems)
     if typed.out is not None and found:
         from vitrail.jobs.answers import write_table
 
@@ -88,6 +84,17 @@ def run(typed: Predict, command: str) -> int:
             warn(f"{one.name}: {note}")
     leave_out(problems, f" ({counted(len(found), 'other input')} answered)" if found else "")
     return 0
+
+
+def _in_precision(model: Model, typed: Predict, files: Sequence[Path]) -> "tuple[Model, Precision]":
+    """The model as it is asked about these files, and in which precision that is; a few are not worth a look."""
+    if typed.precision == "auto" and len(files) <= BATCH:
+        return model, "fp32"
+    from vitrail.data.images import FileImages
+    from vitrail.jobs.opening import computed
+
+    precision = _precision(typed, model, [FileImages(files)] if files else [])
+    return computed(model, precision), precision
 
 
 def _to_file(model: Model, typed: Predict, search: Search | None, cluster: "Cluster | None") -> int:

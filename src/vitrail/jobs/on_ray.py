@@ -278,6 +278,7 @@ class _Driver:
     device: torch.device
     slowest: float = 0.0
     tries: dict[int, int] = field(default_factory=dict)
+    failing: float | None = None  # since when no worker could start
 
     def run(self, ranges: Sequence[Range]) -> Iterator[Range]:
         """Every range, when its part is there."""
@@ -349,6 +350,7 @@ class _Driver:
             return None
         if some is None:
             self.tries.pop(STARTS, None)
+            self.failing = None
         else:
             self.slowest = max(self.slowest, seconds)
         return some
@@ -357,7 +359,12 @@ class _Driver:
         """A range whose worker has ended comes next, but not for ever."""
         number = STARTS if some is None else some.number
         self.tries[number] = self.tries.get(number, 0) + 1
-        if self.tries[number] >= TRIES:
+        patient = False
+        if some is None:  # while Ray starts a worker again, each call fails at once, and on a busy machine that lasts
+            self.failing = time.monotonic() if self.failing is None else self.failing
+            patient = time.monotonic() - self.failing < LEAST
+            time.sleep(LOOK)
+        if self.tries[number] >= TRIES and not patient:
             problem = f"workers ended {counted(TRIES, 'time')} at {_said(some)}: {' '.join(str(error).split())[:300]}"
             raise RunError(problem, "the same without --ray; what is done stays")
         if some is not None:

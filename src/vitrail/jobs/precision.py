@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from vitrail.data.columns import Classes
 from vitrail.data.images import Images
-from vitrail.errors import DataError, UsageError, counted
+from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
 from vitrail.io import read_json, to_json, user_cache, write_file
 from vitrail.jobs.opening import Precision, identity_of
 from vitrail.jobs.passes import Ids, answered, batch_of, in_batches, loader_of
@@ -80,15 +80,18 @@ class Choice:
 FP32 = Choice("fp32")
 
 
-def check_precision(asked: str) -> None:
-    """Refuse a precision that is not known.
+def check_precision(asked: str, model: Model) -> None:
+    """Refuse a precision that is not known, or in which a network cannot be computed.
 
     Raises:
-        UsageError: Names those that are.
+        UsageError: Names what can be.
     """
     if asked not in get_args(Asked):
         problem = f"precision is one of {', '.join(get_args(Asked))}, not '{asked}'"
-        raise UsageError(problem, "precision='auto'; on the command line --precision auto")
+        raise UsageError(problem, f"precision='auto'{COMMAND_LINE}--precision auto")
+    if asked == "bf16" and not isinstance(model.network, ViT):
+        problem = f"bf16 is for the matrices of a ViT, and this network is {type(model.network).__name__}"
+        raise UsageError(problem, f"precision='fp32'{COMMAND_LINE}--precision fp32")
 
 
 def chosen(
@@ -106,8 +109,11 @@ def chosen(
         asked: The precision; "auto" for the faster that answers alike.
         run: Where the model came from: a run keeps its choice itself.
         labels: Of images of the only split, in the model's numbers, where they are known.
+
+    Raises:
+        UsageError: The network cannot be computed in what was asked for.
     """
-    check_precision(asked)
+    check_precision(asked, model)
     if asked != "auto":
         return Choice(asked)
     count = sum(map(len, splits))

@@ -18,7 +18,7 @@ from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.features.held_out import check_splits, neighbours_of
 from vitrail.jobs.opening import computed
-from vitrail.jobs.precision import Asked, Choice, check_precision, chosen, may_gain
+from vitrail.jobs.precision import Asked, Choice, chosen, may_gain
 from vitrail.model import Model, load, open_model, own_of
 from vitrail.nn import Parts
 from vitrail.nn.twin import evaluating
@@ -100,8 +100,7 @@ def _chosen(model: Model, split: Split, asked: Asked, run: str | Path | None) ->
     """In which precision it is asked; samples that are no images, or have no class, are no part of a new choice."""
     inputs = split.samples.inputs
     if not isinstance(inputs, Images) or not may_gain(model):
-        check_precision(asked)
-        return Choice("bf16" if asked == "bf16" and isinstance(inputs, Images) else "fp32")
+        return chosen(model, [], asked)
     column = split.samples.column(model.task.column)
     return chosen(model, [inputs], asked, run, lambda ids: model.output.targets(column.take(ids, 0)))
 
