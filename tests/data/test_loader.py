@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 
 from vitrail.data import loader as loader_module
+from vitrail.data.decode import open_picture
 from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.loader import (
     Loader,
@@ -72,7 +75,7 @@ def test_whole_images_are_the_same_from_memory_and_from_files(photo_folder: Path
         assert theirs.extents is not None
         assert torch.equal(ours.extents, theirs.extents)
         for one, image in zip(ids, ours.images(), strict=True):
-            assert torch.equal(image, preprocessing.to_uint8(images.open(int(one)), whole=True))
+            assert torch.equal(image, preprocessing.to_uint8(images.open_reduced(int(one), 32), whole=True))
             shapes.add(tuple(image.shape[1:]))
     assert len(shapes) > 3
     assert {min(shape) for shape in shapes} == {16}
@@ -169,3 +172,37 @@ def test_more_than_one_percent_stops(bad: int, count: int, refused: bool) -> Non
         check_readable(feed, count)
     assert "1.png" in caught.value.problem
     assert "6.png" not in caught.value.problem, "the first five are enough"
+
+
+@pytest.mark.parametrize("turned", [1, 6])  # EXIF: as it lies, and by a quarter
+def test_large_jpegs_are_decoded_smaller_for_random_crops_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turned: int
+) -> None:
+    """A camera's photograph is decoded at an eighth of its size: nearly the same pixels; an evaluation sees all."""
+    slopes = np.linspace(0, 255, 1600)[None, :, None] * np.array([1.0, 0.5, 0.2])
+    waves = 40 * np.sin(np.arange(1200) / 60)[:, None, None]
+    picture, exif = Image.fromarray((slopes + waves).clip(0, 255).astype(np.uint8)), Image.Exif()
+    exif[0x0112] = turned
+    picture.save(tmp_path / "large.jpg", quality=95, exif=exif)
+    picture.save(tmp_path / "large.png", exif=exif)
+    images, preprocessing = FileImages([tmp_path / "large.jpg", tmp_path / "large.png"]), Preprocessing((64, 64))
+    decoded, load = [], JpegImageFile.load
+
+    def loaded(image: JpegImageFile) -> object:
+        decoded.append(image.size)
+        return load(image)
+
+    monkeypatch.setattr(JpegImageFile, "load", loaded)
+    ids = np.arange(2)
+    whole = StreamedLoader(images, preprocessing, workers=0, whole=True).read(ids).images()
+    assert {(200, 150)} == set(decoded)
+    assert whole[0].shape == whole[1].shape == ((3, 64, 85) if turned == 1 else (3, 85, 64))
+    assert float((whole[0].int() - whole[1].int()).abs().float().mean()) < 1
+    decoded.clear()
+    seen = StreamedLoader(images, preprocessing, workers=0).read(ids).pixels
+    assert {(1600, 1200)} == set(decoded)
+    assert torch.equal(seen[0], preprocessing.to_uint8(open_picture(tmp_path / "large.jpg")))
+    small = Preprocessing((400, 400))
+    decoded.clear()
+    StreamedLoader(images, small, workers=0, whole=True).read(ids)
+    assert {(1600, 1200)} == set(decoded), "half of it would have fewer pixels than twice what is wanted"

@@ -10,6 +10,7 @@ its extent (height, width) comes with it. `vitrail.data.augmentation` crops it.
 """
 
 import abc
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from vitrail.errors import DataError, RunError
 from vitrail.runtime import cores
 
 RESIDENT_BYTES = 2**30  # larger sets are streamed
+SPARE = 2  # times the size that is wanted, at least, at which an image is decoded that is then scaled down
 
 Image = UInt8[Tensor, "_ _ _"]  # (c, h, w), each of its own shape
 
@@ -204,7 +206,11 @@ def _one_thread(worker: int) -> None:
 def _decode(images: Images, index: int, preprocessing: Preprocessing, whole: bool) -> tuple[Image, str]:
     """The pixels of one image; black ones, and why, where it cannot be read."""
     try:
-        return preprocessing.to_uint8(images.open(index), whole=whole), ""
+        if whole:  # for random crops, which change far more than what is left out here
+            opened = images.open_reduced(index, SPARE * math.ceil(max(preprocessing.size) / preprocessing.crop_ratio))
+        else:
+            opened = images.open(index)
+        return preprocessing.to_uint8(opened, whole=whole), ""
     except (DataError, OSError) as error:  # the second by images of a person's own
         problem = error.problem if isinstance(error, DataError) else f"{images.name(index)}: {error}"
         return torch.zeros(preprocessing.channels, *preprocessing.size, dtype=torch.uint8), problem

@@ -18,7 +18,7 @@ from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.features.held_out import check_splits, neighbours_of
 from vitrail.jobs.opening import computed
-from vitrail.jobs.precision import Asked, Choice, chosen, may_gain
+from vitrail.jobs.precision import FP32, Asked, Choice, chosen, may_gain
 from vitrail.model import Model, load, open_model, own_of
 from vitrail.nn import Parts
 from vitrail.nn.twin import evaluating
@@ -87,10 +87,8 @@ def evaluate(
         check_splits(model, found, neighbours)
         train = open_for(model, run, data, None if data_root is None else Path(data_root), TRAIN, reader)
     choice = _chosen(model, found, precision, run)
-    result = evaluate_split(computed(model, choice.precision), found, progress=progress)
-    told = {"computed_in": choice.precision, **({"choice": asdict(choice)} if choice.images else {})}
-    notes = (*found.notes, *filter(None, [choice.sentence()]))
-    result = replace(result, data=found.name, notes=notes, details={**result.details, **told})
+    result = evaluate_split(model, found, progress=progress, choice=choice)
+    result = replace(result, data=found.name, notes=(*found.notes, *filter(None, [choice.sentence()])))
     if neighbours is None or train is None:
         return result
     return _with_neighbours(result, neighbours_of(model, train, found, neighbours))
@@ -150,6 +148,7 @@ def evaluate_split(
     batches: Batches | None = None,
     progress: Callable[[int], None] = lambda done: None,
     processes: Group = ALONE,
+    choice: Choice = FP32,
 ) -> Result:
     """Evaluate a model on samples whose column is matched to its codec.
 
@@ -159,19 +158,20 @@ def evaluate_split(
         batches: The same, opened; they are opened here when None.
         progress: Called with the number of samples done.
         processes: Those that evaluate together, with the same model; each has the result.
+        choice: In which precision, and why.
 
     Raises:
         DataError: If no sample at all can be read.
     """
     samples = split.samples
     data = batches_of(model, samples) if batches is None else batches
-    metrics = model.task.metrics(model.input, model.output)
+    metrics, network = model.task.metrics(model.input, model.output), computed(model, choice.precision).network
     read, together = False, BATCH * processes.world
-    with evaluating(model.network), torch.no_grad():
+    with evaluating(network), torch.no_grad():
         mine = data.in_order(BATCH, processes.share)
         for done in range(0, len(data), together):  # each process answers one batch, or has none left
             batch = next(mine, None)
-            answers = metrics.answers(model.network, batch) if batch is not None and len(batch) else None
+            answers = metrics.answers(network, batch) if batch is not None and len(batch) else None
             for each in processes.gathered(answers):
                 if each is not None:
                     metrics.update(each)
@@ -183,8 +183,10 @@ def evaluate_split(
         raise DataError(f"none of the {len(data)} samples of the {split.split} split can be read: {first}", "others")
     result = metrics.result(samples.name)
     unknown = None if result.unknown is None else split.unknown
+    told = {"computed_in": choice.precision, **({"choice": asdict(choice)} if choice.images else {})}
     return replace(
         result,
+        details={**result.details, **told},
         split=split.split,
         unit=unit_of(model.input),
         unknown=unknown,

@@ -117,6 +117,10 @@ class ShardImages(Images):
         """The decoded image."""
         return open_picture(self.name(index), self.content(index))
 
+    def open_reduced(self, index: int, least: int) -> Image.Image:
+        """A JPEG at a half, a quarter or an eighth of its size."""
+        return open_picture(self.name(index), self.content(index), least)
+
     def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "ShardImages":
         """The chosen images."""
         return ShardImages(self.store, self.shards, self.rows.select(np.fromiter(indices, np.int64)))
