@@ -14,7 +14,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,22 +38,64 @@ class Copied:
 
     Attributes:
         step: Optimizer steps done.
-        files: The tensors of each file, on the CPU.
         facts: What `state.json` says of it.
+        files: The tensors of each file, on the CPU.
     """
 
     step: int
-    files: Mapping[str, Mapping[str, Tensor]]
     facts: Mapping[str, Any]
+    files: Mapping[str, Mapping[str, Tensor]]
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """Write them; gives the size and hash of each file."""
+        files = {}
+        for name, tensors in self.files.items():
+            content = safetensors.torch.save(dict(tensors))
+            write_file(folder / name, content)
+            files[name] = _facts_of(content)
+        return files
+
+
+@dataclass(frozen=True)
+class Divided:
+    """A state that all processes write together, as it is when they do: torch's distributed checkpoint.
+
+    Attributes:
+        step: Optimizer steps done.
+        facts: What `state.json` says of it.
+        parts: Has all write their parts into a folder.
+    """
+
+    step: int
+    facts: Mapping[str, Any]
+    parts: Callable[[Path], None]
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """Have them written; gives the size and hash of each file."""
+        self.parts(folder)
+        files = {}
+        for file in sorted(folder.iterdir()):
+            flush(file)
+            files[file.name] = _facts_of(file.read_bytes())
+        return files
+
+
+def _facts_of(content: bytes) -> dict[str, Any]:
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def copied(state: State) -> Copied:
     """The state as it is now; what is trained on afterwards does not change it."""
+    return Copied(state.step, facts_of(state), _tensors(state))
+
+
+def facts_of(state: State) -> dict[str, Any]:
+    """What `state.json` says of a state."""
     facts = {"step": state.step, "epoch": state.epoch, "batch": state.batch}
-    return Copied(state.step, _tensors(state), {**facts, "gradient_norm": float(state.gradient_norm)})
+    return {**facts, "gradient_norm": float(state.gradient_norm)}
 
 
-def save_state(state: Copied, folder: Path, extra: dict[str, Any]) -> Path:
+def save_state(state: Copied | Divided, folder: Path, extra: dict[str, Any]) -> Path:
     """Write a state; an interruption at any moment leaves the former states whole.
 
     Args:
@@ -69,11 +111,7 @@ def save_state(state: Copied, folder: Path, extra: dict[str, Any]) -> Path:
     writing = folder / f"{place.name}{WRITING}"
     shutil.rmtree(writing, ignore_errors=True)
     writing.mkdir()
-    files = {}
-    for name, tensors in state.files.items():
-        content = safetensors.torch.save(dict(tensors))
-        write_file(writing / name, content)
-        files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    files = state.write(writing)
     manifest = {**state.facts, "files": files, **extra}
     manifest["sha256"] = _manifest_hash(manifest)
     write_file(writing / MANIFEST, json.dumps(manifest, indent=1))
@@ -131,7 +169,7 @@ def load_state(state: State, folder: Path) -> tuple[dict[str, Any], list[str]]:
         try:
             manifest = _read_manifest(place / MANIFEST)
             content = {name: _verified(place / name, facts) for name, facts in manifest["files"].items()}
-            _fill(state, {name: safetensors.torch.load(data) for name, data in content.items()}, manifest)
+            _fill(state, _kinds(place, content), manifest)
         except (OSError, ValueError, KeyError, RuntimeError, safetensors.SafetensorError) as error:
             notes.append(f"{place} is damaged ({error}); the state before it is used")
         else:
@@ -140,6 +178,15 @@ def load_state(state: State, folder: Path) -> tuple[dict[str, Any], list[str]]:
         f"none of the {len(found)} saved states in {folder} can be used: {notes[-1] if notes else 'there is none'}",
         other_out(folder.parent),
     )
+
+
+def _kinds(place: Path, content: Mapping[str, bytes]) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a state, by what they are of."""
+    if any(name.startswith("shard-") for name in content):
+        from vitrail.training.distributed.shard import read_parts  # with all of torch's checkpoint
+
+        return read_parts(place)
+    return {name.removesuffix(".safetensors"): safetensors.torch.load(data) for name, data in content.items()}
 
 
 def copy_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -160,17 +207,17 @@ def _tensors(state: State) -> dict[str, dict[str, Tensor]]:
 
 
 def _fill(state: State, files: dict[str, dict[str, Tensor]], manifest: dict[str, Any]) -> None:
-    state.network.load_state_dict(files["network.safetensors"])
+    state.network.load_state_dict(files["network"])
     if state.average is not None:
-        state.average.network.load_state_dict(files["average.safetensors"])
+        state.average.network.load_state_dict(files["average"])
     moments: dict[int, dict[str, Tensor]] = {}
-    for key, value in files["optimizer.safetensors"].items():
+    for key, value in files["optimizer"].items():
         index, _, name = key.partition(".")
         moments.setdefault(int(index), {})[name] = value
     whole = state.optimizer.state_dict()
     state.optimizer.load_state_dict({"state": moments, "param_groups": whole["param_groups"]})
     device = next(state.network.parameters()).device
-    state.totals = {name: value.to(device) for name, value in files["totals.safetensors"].items()}
+    state.totals = {name: value.to(device) for name, value in files["totals"].items()}
     state.step, state.epoch, state.batch = manifest["step"], manifest["epoch"], manifest["batch"]
     state.gradient_norm = torch.tensor(manifest["gradient_norm"])
 
@@ -185,6 +232,6 @@ def _read_manifest(file: Path) -> dict[str, Any]:
 
 def _verified(file: Path, facts: dict[str, Any]) -> bytes:
     content = file.read_bytes()
-    if len(content) != facts["bytes"] or hashlib.sha256(content).hexdigest() != facts["sha256"]:
+    if _facts_of(content) != facts:
         raise ValueError(f"{file.name} is not what was written")
     return content

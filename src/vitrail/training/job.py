@@ -15,7 +15,7 @@ from vitrail.pages.views import SidesView
 from vitrail.tasks import Result
 from vitrail.training.best import keep_if_best, load_best, spent, tidy
 from vitrail.training.budget import Budget
-from vitrail.training.checkpoint import copied, load_state, save_state, states
+from vitrail.training.checkpoint import load_state, save_state, states
 from vitrail.training.contracts import guarded
 from vitrail.training.distributed.follow import Lead, Loop
 from vitrail.training.evaluate import judged_by
@@ -307,7 +307,7 @@ class Job:
         taken = self.spent + time.perf_counter() - self.began
         extra = {"metrics_bytes": self.folder.metrics_bytes(), "versions": versions(), "seconds": taken}
         self.saver.wait()  # one copy at a time
-        copy = copied(state)
+        copy = self.lead.copied(state)
 
         def write() -> None:
             flush(self.folder.metrics)  # the state says how long they are
@@ -315,7 +315,10 @@ class Job:
             if self.prepared.halves is not None:
                 tidy(self.folder, self.prepared.model.task.metric)
 
-        self.saver.later(write)
+        if state.shards is None:
+            self.saver.later(write)
+        else:  # all of them write, and none of them trains meanwhile
+            write()
         if wait:
             self.saver.wait()
         self.saved = time.perf_counter()

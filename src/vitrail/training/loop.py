@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -33,6 +33,9 @@ from vitrail.training.optimizer import Average, make_optimizer
 from vitrail.training.schedule import MicroBatches, Schedule
 from vitrail.training.settings import Execution, Optimization
 from vitrail.training.tuning.lora import merged
+
+if TYPE_CHECKING:
+    from vitrail.training.distributed.shard import Shards
 
 PATIENCE = 10  # steps within which a run stops after the first bad number, on devices where looking costs a wait
 DROPOUT = 100  # the stream of random numbers that seeds dropout
@@ -173,6 +176,7 @@ class State:
             the last step.
         gradient_norm: Of the last step, before clipping.
         totals: float64 sums of this epoch so far: loss, count, samples, and the objective's measures.
+        shards: What this process has of the network, where it is divided among several.
     """
 
     network: nn.Module
@@ -183,6 +187,7 @@ class State:
     batch: int = 0
     gradient_norm: Tensor = field(default_factory=lambda: torch.zeros(()))
     totals: dict[str, Tensor] = field(default_factory=dict)
+    shards: "Shards | None" = None
 
     @property
     def best_network(self) -> nn.Module:
@@ -191,8 +196,17 @@ class State:
 
     @property
     def kept(self) -> nn.Module:
-        """The same as it is trained."""
+        """The same as it is trained; where it is divided, as it was behind the last epoch."""
+        if self.shards is not None:
+            return self.shards.whole
         return self.network if self.average is None else self.average.network
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """What the optimizer moves: of parameters that are divided, what this process has."""
+        own = self.network.named_parameters()
+        moved = [(name, each) for name, each in own if each.requires_grad]
+        return [each if self.shards is None else self.shards.own[name] for name, each in moved]
 
 
 @dataclass(frozen=True)
@@ -271,21 +285,30 @@ def train_loop(
         RunError: If a loss or gradient is not finite, or no micro-batch is small enough for the memory; the weights are
             then those of the last good step.
     """
-    parameters = [p for p in state.network.parameters() if p.requires_grad]
+    if processes.shard and state.shards is None:
+        processes.spread(state.network.state_dict())
+        from vitrail.training.distributed.shard import Shards  # with all of torch's FSDP
+
+        state.shards = Shards(state.network, state.optimizer, state.average)
+    parameters = state.parameters
     names = [name for name, p in state.network.named_parameters() if p.requires_grad]
     guard = FiniteGuard(names, data.device, processes)
     wrapped = processes.wrap(state.network)
     network, exchange = compiled(wrapped, execution), partial(processes.exchanging, wrapped)
+    network = wrapped if processes.shard else network
     per_epoch = steps_per_epoch(len(data), choices)
     schedule = schedule or Schedule.of(choices, per_epoch)
-    tried = processes.world == 1  # whether all have memory for such micro-batches
+    # whether all have memory for such micro-batches; what is divided cannot be tried without an exchange
+    tried = processes.world == 1 or processes.shard
 
     def gradients(group: list[Any], exchange: Exchange) -> tuple[dict[str, Tensor], int] | None:
         torch.manual_seed(dropout_seed(data.seed, state.step) + processes.rank)
-        for parameter in parameters:
-            parameter.grad = None
+        state.network.zero_grad(set_to_none=True)
         how = network, group, objective, execution, data.device.type, exchange
-        return in_memory(partial(_gradients, *how), state.network)
+        found = in_memory(partial(_gradients, *how), state.network)
+        if state.shards is not None:
+            state.shards.take_gradients()
+        return found
 
     while (more := state.step < schedule.end) or state.totals:  # an epoch that was not yet told of
         state.network.train()
@@ -311,7 +334,7 @@ def train_loop(
             loss = _added(state.totals, sums, count, images)
             if count:
                 torch._foreach_div_([p.grad for p in parameters if p.grad is not None], count / processes.world)
-                norms = gradient_norms(parameters)
+                norms = processes.norms(gradient_norms(parameters))
                 skip = guard.judge(state.step, loss, norms, own)
                 guard.check(state.step)
                 state.gradient_norm = torch.linalg.vector_norm(norms)
@@ -333,6 +356,8 @@ def train_loop(
         rate, norm = schedule.rate(state.step - 1), float(state.gradient_norm)
         over = EpochDone(state.epoch, state.step, *_means(state.totals), learning_rate=rate, gradient_norm=norm)
         state.totals = {}
+        if state.shards is not None:
+            state.shards.gather(state.network)
         if done >= per_epoch:  # else the schedule ends within an epoch, which may go on
             state.epoch, state.batch = state.epoch + 1, 0
         yield over

@@ -1,6 +1,6 @@
 """What moves the weights: which parameter learns how fast and decays, the optimizer, and the moving average."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -143,6 +143,11 @@ class Average:
         self._averaged: list[Tensor] = [averaged for averaged, _ in moving]
         self._current: list[Tensor] = [current for _, current in moving]
         self._buffers = list(zip(self.network.buffers(), network.buffers(), strict=True))
+
+    def follow(self, current: Mapping[str, Tensor], averaged: Mapping[str, Tensor]) -> None:
+        """Average other tensors from now on, by name: parts of the same parameters."""
+        self._averaged = list(averaged.values())
+        self._current = [current[name] for name in averaged]
 
     @torch.no_grad()
     def update(self, step: int) -> None:

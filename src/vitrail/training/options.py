@@ -74,6 +74,11 @@ class TrainOptions:
     device: str = option("cpu, cuda, cuda:1, mps; auto takes an accelerator when there is one.", "auto")
     threads: int | None = option("Processor threads; chosen by the size of the work when left out.")
     precision: Precision = option("auto times bf16 against fp32 where it can pay, once, and keeps the faster.", "auto")
+    shard: bool = option(
+        "With --devices or torchrun: divide the network, its gradients and moments among the processes (fully_shard), "
+        "for one that is too large for each; the result is that of one process, up to rounding.",
+        False,
+    )
     compile: Compile = option("torch.compile; auto uses it on CUDA for runs long enough to earn it back.", "auto")
     workers: int | None = option("Processes that decode image files (threads, where the set fits in memory).")
     background: bool = option(

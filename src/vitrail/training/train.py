@@ -186,7 +186,7 @@ def _whole(asked: Asked) -> Asked:
 
 def _run(asked: Asked, out: str | Path | None, listen: Listen, command: str) -> Finished:
     """One training by all processes that train together; only the first writes, and tells what it does."""
-    with together(asked.options.device) as group:
+    with together(asked.options.device, asked.options.shard) as group:
         asked = _whole(asked)
         if group.rank:
             return follow(group, asked)

@@ -3,6 +3,7 @@
     begin      open the run that the first process has just written, or goes on with
     step       one more event of the loop, by the schedule that holds now
     evaluate   the share of an evaluation, by the first process's network
+    save       its parts of the state, where the network is divided
     end        the model is saved
 
 So that all of them make the same steps nothing needs to be agreed on: a limit on time, patience, a signal and a failed
@@ -22,7 +23,7 @@ from vitrail.model import Model, load
 from vitrail.runtime import threads_set
 from vitrail.tasks import Result
 from vitrail.training.asked import Asked
-from vitrail.training.checkpoint import load_state
+from vitrail.training.checkpoint import Copied, Divided, copied, facts_of, load_state
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.evaluate import evaluate_split, judged_by, share_unreadable
 from vitrail.training.events import Finished, StopRequest, stop_signals
@@ -85,10 +86,28 @@ class Lead:
         self.group.spread(model.network.state_dict())
         return evaluate_split(model, split, batches, processes=self.group)
 
+    def copied(self, state: State) -> Copied | Divided:
+        """The state as it is to be saved; where it is divided, by all of them."""
+        if state.shards is None:
+            return copied(state)
+
+        def write(folder: Path) -> None:
+            self.group.tell({"do": "save", "folder": str(folder.resolve())})
+            _write_parts(state, folder)
+
+        return Divided(state.step, facts_of(state), write)
+
     def end(self, finished: Finished) -> None:
         """Let them go."""
         said = {name: getattr(finished, name) for name in ("seconds", "weights", "document")}
         self.group.tell({"do": "end", "finished": said})
+
+
+def _write_parts(state: State, folder: Path) -> None:
+    from vitrail.training.distributed.shard import write_parts  # with all of torch's checkpoint
+
+    assert state.shards is not None
+    write_parts(state.shards, state, folder)
 
 
 def _loop(state: State, prepared: Prepared, schedule: Schedule, group: Group) -> Loop:
@@ -136,6 +155,9 @@ def follow(group: Group, asked: Asked) -> Finished:
                     schedule.become(Schedule.from_dict(order["schedule"]))
                 _advanced(loop, prepared.data, group)
                 group.at(state.step, stop.stop)
+                continue
+            if order["do"] == "save":
+                _write_parts(state, Path(order["folder"]))
                 continue
             name = order["split"]
             network = copy.deepcopy(state.best_network) if network is None else network

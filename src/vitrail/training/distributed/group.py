@@ -34,11 +34,13 @@ class Group(ABC):
         rank: Of this process, from 0; the first one alone writes and speaks.
         world: How many there are.
         machines: On how many machines.
+        shard: Whether the network is divided among them; else each has all of it.
     """
 
     rank: int = 0
     world: int = 1
     machines: int = 1
+    shard: bool = False
 
     @property
     def share(self) -> Share:
@@ -55,6 +57,10 @@ class Group(ABC):
     @abstractmethod
     def exchanging(self, wrapped: nn.Module, now: bool) -> AbstractContextManager[None]:
         """A forward and backward pass, behind which gradients are exchanged now, or with a later one."""
+
+    @abstractmethod
+    def norms(self, own: Tensor) -> Tensor:
+        """(n,) norms of gradients, of which this process has a part; the same where it has all of them."""
 
     @abstractmethod
     def counts(self, *numbers: int) -> list[int]:
@@ -111,6 +117,10 @@ class Alone(Group):
         """Nothing is exchanged."""
         return nullcontext()
 
+    def norms(self, own: Tensor) -> Tensor:
+        """The same norms."""
+        return own
+
     def counts(self, *numbers: int) -> list[int]:
         """The same numbers."""
         return list(numbers)
@@ -160,13 +170,26 @@ class Together(Group):
     _meetings: Iterator[int] = field(default_factory=count)
 
     def wrap(self, network: nn.Module) -> nn.Module:
-        """In DistributedDataParallel; buffers stay each process's own."""
-        return DistributedDataParallel(network, broadcast_buffers=False)
+        """In DistributedDataParallel; buffers stay each process's own. One that is divided exchanges by itself."""
+        return network if self.shard else DistributedDataParallel(network, broadcast_buffers=False)
 
     def exchanging(self, wrapped: nn.Module, now: bool) -> AbstractContextManager[None]:
-        """Where it is not now, DDP only adds up what this process has."""
+        """Where it is not now, only what this process has is added up."""
+        if self.shard:
+            from vitrail.training.distributed.shard import exchange  # with all of torch's FSDP
+
+            exchange(wrapped, now)
+            return nullcontext()
         assert isinstance(wrapped, DistributedDataParallel)
         return nullcontext() if now else wrapped.no_sync()
+
+    def norms(self, own: Tensor) -> Tensor:
+        """Of all parts, where gradients are divided."""
+        if not self.shard:
+            return own
+        squares = own.double().square()
+        dist.all_reduce(squares)
+        return squares.sqrt().float()
 
     def counts(self, *numbers: int) -> list[int]:
         """Through the processor, so that nobody waits for an accelerator."""

@@ -41,25 +41,28 @@ _meetings = count()  # of this program, which may train more than once
 
 
 @contextmanager
-def together(device: str) -> Iterator[Group]:
+def together(device: str, shard: bool = False) -> Iterator[Group]:
     """All processes of one training, for a time; `ALONE` where the environment names no others.
 
     Whatever ends one of them ends all: the first process raises the first cause, and the others end in silence.
 
     Args:
         device: That was asked for.
+        shard: Whether the network is to be divided among them.
 
     Raises:
         UsageError: They cannot meet, or are not alike.
         VitrailError: What ended another one.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        if shard:
+            raise UsageError("--shard divides a network among processes, and there is one", "--devices 2 --shard")
         yield ALONE
         return
     accelerated = torch.cuda.is_available() and not device.startswith(("cpu", "mps"))
     if accelerated:
         _take_gpu(device)
-    group = _met(_timeout())
+    group = replace(_met(_timeout()), shard=shard)
     handlers = _when_terminated(_raise)
     try:
         _check_alike(group)

@@ -1,0 +1,102 @@
+"""A network divided among processes (`--shard`) trains as a whole one does; its states are read by any number."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import call, must_refuse
+from tests.training.processes import trained
+from tests.training.test_distributed import (
+    ALIKE,
+    NAMES,
+    STEP,
+    Launched,
+    apart,
+    asked,
+    launched,
+    make_photos,
+    must_be_alike,
+    short,
+)
+from tests.training.tiny import rows, whole
+from vitrail.training.checkpoint import states
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes are forked")
+SHARD = {"shard": True}
+
+
+def divided(folder: Path, **more: object) -> dict[str, object]:
+    """The short training of `test_distributed`, divided."""
+    plain = short(folder)
+    return {**plain, "options": {**plain["options"], **SHARD}, **more}
+
+
+@pytest.fixture(scope="module")
+def all_launches(tmp_path_factory: pytest.TempPathFactory) -> Launched:
+    folder = tmp_path_factory.mktemp("divided")
+    fault = {"kind": "kill", "step": STEP, "rank": 1}
+    first = {
+        "many": {"world": 2, "trainings": {"digits": asked(folder, "digits", **SHARD)}},
+        "alone": {"world": 1, "trainings": {"digits-alone": asked(folder, "digits")}},
+        "whole": {"world": 2, "trainings": {"run": divided(folder)}},
+        "kill": {"world": 2, "trainings": {"run-kill": divided(folder, fault=fault)}},
+    }
+    second = {
+        "again": {"world": 2, "trainings": {"run-again": divided(folder, after="run-kill")}},
+        "three": {"world": 3, "trainings": {"run-three": divided(folder, after="run-kill")}},
+    }
+    return launched(folder, first, second)
+
+
+def test_a_divided_network_trains_as_a_whole_one(all_launches: Launched) -> None:
+    """With mixup, CutMix, an average, micro-batches, clipped gradients and uneven ends, over more than 100 steps."""
+    shares = all_launches.shares("many", "digits")
+    assert len(shares[0]["steps"]) > 100
+    must_be_alike(all_launches.folder, "digits", shares, *all_launches.shares("alone", "digits-alone"))
+
+
+def test_a_killed_one_goes_on_divided_or_not(all_launches: Launched) -> None:
+    """As many processes to the same bits; more of them, or one alone, to weights that differ by rounding."""
+    assert all_launches.ended("kill").codes[1] == -9
+    (state, *_) = states(all_launches.folder / "run-kill" / "resume")
+    manifest = json.loads((state / "state.json").read_text())
+    assert len([name for name in manifest["files"] if name.endswith(".safetensors")]) == 2, "each has written its parts"
+    (unbroken,), (again,) = (
+        {one["weights"] for one in all_launches.shares(*each)} for each in (("whole", "run"), ("again", "run-again"))
+    )
+    assert again == unbroken
+    steps = len(rows(all_launches.folder / "run", "step"))
+    for share in all_launches.shares("three", "run-three"):
+        assert len(share["steps"]) < steps
+    assert apart(all_launches.folder / "run-three", all_launches.folder / "run") < ALIKE
+    one = shutil.copytree(all_launches.folder / "run-kill", all_launches.folder / "run-one")
+    finished, _ = trained(one, short(all_launches.folder))
+    assert apart(finished.folder, all_launches.folder / "run") < ALIKE
+    newest = states(one / "resume")[-1]
+    assert {file.name for file in newest.iterdir()} >= {"network.safetensors", "average.safetensors"}
+
+
+def test_one_process_alone_divides_nothing(tmp_path: Path) -> None:
+    answer = call("train", "digits", "--shard", "--out", tmp_path / "run")
+    must_refuse(answer, 2, "--shard")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.soak
+def test_every_kind_of_training_divided(tmp_path: Path) -> None:
+    """Sequences, photographs of which one cannot be read, a student, fine-tuning, adapters."""
+    make_photos(tmp_path)
+    whole("digits")
+    names = [name for name in (*NAMES, "tuned") if name != "digits"]
+    asks = {name: asked(tmp_path, name) for name in names}
+    adapted = asked(tmp_path, "tuned", lora=2)
+    many = {
+        name: {**each, "options": {**each["options"], **SHARD}} for name, each in {**asks, "adapted": adapted}.items()
+    }
+    alone = {f"{name}-alone": each for name, each in {**asks, "adapted": adapted}.items()}
+    found = launched(tmp_path, {"many": {"world": 2, "trainings": many}, "alone": {"world": 1, "trainings": alone}})
+    for name in many:
+        must_be_alike(tmp_path, name, found.shares("many", name), *found.shares("alone", f"{name}-alone"))
