@@ -8,6 +8,7 @@ is imported once. Of launch NAME lies in FOLDER/NAME what process RANK computed 
 it wrote to stderr (err.RANK) and its exit code (code.RANK); the run of a training lies in FOLDER/TRAINING.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -18,9 +19,10 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+from torch.distributed.checkpoint import HuggingFaceStorageWriter
 
 import vitrail
 from tests.training.lab import PLAIN, PatchyLoader, fresh, image_set, memory_for, pictures, split_of
@@ -30,7 +32,7 @@ from vitrail.data.batches import Batch
 from vitrail.data.readers import read
 from vitrail.errors import VitrailError
 from vitrail.training import evaluate, job, loop
-from vitrail.training.distributed import meeting
+from vitrail.training.distributed import meeting, shard  # noqa: F401  # the second is loaded where it is used
 from vitrail.training.distributed.group import ALONE, Group
 from vitrail.training.events import Finished
 
@@ -59,7 +61,17 @@ def _fill_memory(group: list[Batch]) -> None:
     _filled.enter_context(memory_for(-(-len(group[0]) // 2)))
 
 
+def _fill_disk(group: list[Batch]) -> None:
+    """From now on this process can write no part of a state."""
+
+    def full(*given: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "parts")
+
+    HuggingFaceStorageWriter.write_data = full  # type: ignore[method-assign]
+
+
 FAULTS: dict[str, Fault] = {
+    "disk": _fill_disk,
     "kill": lambda group: os.kill(os.getpid(), signal.SIGKILL),
     "freeze": lambda group: os.kill(os.getpid(), signal.SIGSTOP),
     "terminate": lambda group: os.kill(os.getpid(), signal.SIGTERM),

@@ -59,8 +59,8 @@ OTHERS = {
     "probe": True,
     "lora": 4,
 }
-# what they do is not a setting: tests/training/test_settings.py, test_job.py, test_initial.py
-ELSEWHERE = {"config", "resume", "verdicts"}
+# what they do is not a setting: tests/training/test_settings.py, test_job.py, test_initial.py, test_shard.py
+ELSEWHERE = {"config", "resume", "verdicts", "shard"}
 TEACHING = {
     "kind": "hard",
     "temperature": 7.0,

@@ -1,5 +1,6 @@
 """A network divided among processes (`--shard`) trains as a whole one does; its states are read by any number."""
 
+import errno
 import json
 import os
 import shutil
@@ -19,9 +20,10 @@ from tests.training.test_distributed import (
     launched,
     make_photos,
     must_be_alike,
+    must_say_once,
     short,
 )
-from tests.training.tiny import rows, whole
+from tests.training.tiny import whole
 from vitrail.training.checkpoint import states
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes are forked")
@@ -39,23 +41,24 @@ def all_launches(tmp_path_factory: pytest.TempPathFactory) -> Launched:
     folder = tmp_path_factory.mktemp("divided")
     fault = {"kind": "kill", "step": STEP, "rank": 1}
     first = {
-        "many": {"world": 2, "trainings": {"digits": asked(folder, "digits", **SHARD)}},
-        "alone": {"world": 1, "trainings": {"digits-alone": asked(folder, "digits")}},
+        "alone": {"world": 1, "trainings": {"run-alone": short(folder)}},
         "whole": {"world": 2, "trainings": {"run": divided(folder)}},
         "kill": {"world": 2, "trainings": {"run-kill": divided(folder, fault=fault)}},
+        "disk": {"world": 2, "trainings": {"run-disk": divided(folder, fault={**fault, "kind": "disk"})}},
     }
     second = {
         "again": {"world": 2, "trainings": {"run-again": divided(folder, after="run-kill")}},
+        "room": {"world": 2, "trainings": {"run-room": divided(folder, after="run-disk")}},
         "three": {"world": 3, "trainings": {"run-three": divided(folder, after="run-kill")}},
     }
     return launched(folder, first, second)
 
 
 def test_a_divided_network_trains_as_a_whole_one(all_launches: Launched) -> None:
-    """With mixup, CutMix, an average, micro-batches, clipped gradients and uneven ends, over more than 100 steps."""
-    shares = all_launches.shares("many", "digits")
-    assert len(shares[0]["steps"]) > 100
-    must_be_alike(all_launches.folder, "digits", shares, *all_launches.shares("alone", "digits-alone"))
+    """With mixup, CutMix, an average, micro-batches, clipped gradients and uneven ends."""
+    must_be_alike(
+        all_launches.folder, "run", all_launches.shares("whole", "run"), *all_launches.shares("alone", "run-alone")
+    )
 
 
 def test_a_killed_one_goes_on_divided_or_not(all_launches: Launched) -> None:
@@ -68,15 +71,26 @@ def test_a_killed_one_goes_on_divided_or_not(all_launches: Launched) -> None:
         {one["weights"] for one in all_launches.shares(*each)} for each in (("whole", "run"), ("again", "run-again"))
     )
     assert again == unbroken
-    steps = len(rows(all_launches.folder / "run", "step"))
-    for share in all_launches.shares("three", "run-three"):
-        assert len(share["steps"]) < steps
+    assert {len(each["steps"]) for each in all_launches.shares("three", "run-three")} == {14 - (STEP - 1)}
     assert apart(all_launches.folder / "run-three", all_launches.folder / "run") < ALIKE
     one = shutil.copytree(all_launches.folder / "run-kill", all_launches.folder / "run-one")
     finished, _ = trained(one, short(all_launches.folder))
     assert apart(finished.folder, all_launches.folder / "run") < ALIKE
     newest = states(one / "resume")[-1]
     assert {file.name for file in newest.iterdir()} >= {"network.safetensors", "average.safetensors"}
+
+
+def test_a_full_disk_ends_all_and_the_run_goes_on(all_launches: Launched) -> None:
+    """Of one of them, which writes its parts elsewhere than the first."""
+    ended = all_launches.ended("disk")
+    assert ended.codes == [1, 1]
+    must_say_once(ended, os.strerror(errno.ENOSPC))
+    places = states(all_launches.folder / "run-disk" / "resume")
+    assert int(places[-1].name) == STEP - 1
+    weights = [
+        {one["weights"] for one in all_launches.shares(*each)} for each in (("whole", "run"), ("room", "run-room"))
+    ]
+    assert weights[0] == weights[1]
 
 
 def test_one_process_alone_divides_nothing(tmp_path: Path) -> None:
@@ -87,7 +101,7 @@ def test_one_process_alone_divides_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_every_kind_of_training_divided(tmp_path: Path) -> None:
-    """Sequences, photographs of which one cannot be read, a student, fine-tuning, adapters."""
+    """Classes over 100 steps, sequences, photographs of which one cannot be read, a student, fine-tuning, adapters."""
     make_photos(tmp_path)
     whole("digits")
     names = [name for name in (*NAMES, "tuned") if name != "digits"]

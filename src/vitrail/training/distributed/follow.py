@@ -30,7 +30,7 @@ from vitrail.training.events import Finished, StopRequest, stop_signals
 from vitrail.training.halves import marked
 from vitrail.training.loop import EpochDone, State, StepDone, start, train_loop
 from vitrail.training.prepared import Prepared
-from vitrail.training.run import RunFolder
+from vitrail.training.run import RunFolder, saving
 from vitrail.training.schedule import MicroBatches, Schedule
 from vitrail.training.setup import resume_run
 
@@ -134,7 +134,8 @@ def follow(group: Group, asked: Asked) -> Finished:
     """
     order = group.told()
     folder = RunFolder(Path(order["run"]))
-    group.at(order["step"], False, order["again"])
+    again = order["again"]
+    group.at(order["step"], False, again)
     prepared = resume_run(folder, asked, listen=lambda event: None)
     settings = prepared.settings
     with stop_signals() as stop, threads_set(settings.execution.threads):
@@ -157,7 +158,8 @@ def follow(group: Group, asked: Asked) -> Finished:
                 group.at(state.step, stop.stop)
                 continue
             if order["do"] == "save":
-                _write_parts(state, Path(order["folder"]))
+                with saving(folder.path, again, again):
+                    _write_parts(state, Path(order["folder"]))
                 continue
             name = order["split"]
             network = copy.deepcopy(state.best_network) if network is None else network

@@ -11,6 +11,7 @@ by one process or by any number.
 """
 
 import copy
+import errno
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -162,7 +163,8 @@ def write_parts(shards: Shards, state: Any, folder: Path) -> None:
         for failure in error.failures.values():
             cause = failure[0] if isinstance(failure, tuple) else failure
             if isinstance(cause, OSError):
-                raise cause from error
+                why = cause.strerror or str(cause)
+                raise OSError(cause.errno or errno.EIO, why, str(folder)) from error
         raise
 
 
