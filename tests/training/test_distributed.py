@@ -295,7 +295,6 @@ def must_say_once(ended: Ended, *words: str) -> None:
         assert word in problem, problem
 
 
-@pytest.mark.soak  # which of two losses is told first goes by the clock: to be mended
 def test_a_killed_process_ends_all_and_the_run_goes_on(all_launches: Launched) -> None:
     """With as many processes to the same bits; with one to weights that differ by rounding."""
     ended = all_launches.ended("kill")

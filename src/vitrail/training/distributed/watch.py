@@ -24,6 +24,7 @@ from vitrail.errors import RunError
 
 BEAT = 1.0  # seconds between two beats
 STILL = 4.0  # seconds without a beat after which a process whose connection broke is taken for gone
+PATIENT = 10.0  # seconds in which one of them must be seen to be gone, or say why it ends
 GRACE = 3.0  # seconds in which a process may end by itself once there is a failure
 AGAIN = "the same command again; with --out and --resume auto a run goes on"
 
@@ -112,14 +113,14 @@ class Watch:
 
     def cause(self, error: BaseException) -> Failure:
         """Why an exchange with the others failed: waits until somebody says so, or is seen to be gone."""
-        since, before = time.monotonic(), {rank: one.get("number") for rank, one in self.others.items()}
-        while self.failure is None and time.monotonic() - since < STILL:
+        since = time.monotonic()
+        while self.failure is None and time.monotonic() - since < PATIENT:
+            silent, rank = max((time.monotonic() - moved, rank) for rank, moved in self._moved.items())
+            if silent >= STILL:  # it may have spoken until just before it ended
+                return self.first(self._gone(rank, "has ended"))
             time.sleep(BEAT / 10)
         if self.failure is not None:
             return self.failure
-        gone = [rank for rank, number in before.items() if self.others[rank].get("number") == number]
-        if gone:
-            return self.first(self._gone(gone[0], "has ended"))
         text = " ".join(str(error).split())
         problem = f"the processes waited for each other for too long, {self._steps_words()}: {text}"
         return self.first(Failure(self.rank, problem, self.hint))
