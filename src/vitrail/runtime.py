@@ -143,6 +143,15 @@ def free_memory(device: torch.device) -> int:
     return available[0] if available else 2**62
 
 
+def peak_memory(device: torch.device) -> int | None:
+    """Bytes that this process has taken on a device at most so far; None where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    status = Path("/proc/self/status")  # Linux; of the children, such as workers that decode, it says nothing
+    lines = status.read_text().splitlines() if status.is_file() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+
+
 @contextmanager
 def threads_set(count: int) -> Iterator[None]:
     """Torch's threads for a time."""

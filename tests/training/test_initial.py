@@ -34,7 +34,7 @@ from vitrail.training.settings import settings_from_dict
 from vitrail.training.setup import new_run, open_data
 from vitrail.training.tuning.initial import rate_for, start_network
 from vitrail.training.tuning.kept import Kept
-from vitrail.training.tuning.probe import Probed
+from vitrail.training.tuning.probe import Added, Probed
 from vitrail.training.tuning.verdicts import verdicts_of
 
 SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 3, "img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 7}
@@ -103,7 +103,10 @@ def test_a_run_says_what_the_probe_had_and_keeps_the_better() -> None:
 def test_the_page_shows_probe_and_tuned_beside_each_other() -> None:
     found, page = json.loads((tuned() / "evaluation.json").read_text()), (tuned() / "run.html").read_text()
     shown = page.count('<span class="answer">probe: ')
-    assert shown == min(12, found["tuned"]["won"]) + min(12, found["tuned"]["lost"]) > 0
+    both = found["tuned"]["won"], found["tuned"]["lost"]
+    assert shown == sum(min(12, count) for count in both) > 0
+    assert max(both) > 12
+    assert all(f": 12 of {count}</h3>" in page for count in both if count > 12)
     assert page.count("<h3>probe") == page.count("<h3>tuned") == 1
     assert "linear probe (all of validation)" in page
     assert "Parameters learn at multiples" in page
@@ -112,7 +115,7 @@ def test_the_page_shows_probe_and_tuned_beside_each_other() -> None:
 def test_the_page_says_which_network_the_model_is_and_whose_figure_stands_where() -> None:
     """The clean half beside all of validation; without a test split."""
     found = json.loads((tuned() / "evaluation.json").read_text())
-    halves, model = {"choose": 77, "calibrate": 76}, vitrail.load(tuned())
+    halves, model, choice = {"choose": 77, "calibrate": 76}, vitrail.load(tuned()), found.pop("choice")
     accuracy = percent(found["probe"]["accuracy"])
     for kept, named in (("tuned", f"epoch {found['best']['epoch']}"), ("probe", "probe")):
         words = Kept(model, {}, {**found, "kept": kept}, halves).words("calibrate")
@@ -123,6 +126,13 @@ def test_the_page_says_which_network_the_model_is_and_whose_figure_stands_where(
         assert "153" in third
         assert "77" in third
         assert Kept(model, {}, {**found, "kept": kept}, halves).words("test") == f"{first}."
+    for won, lost in ((5, 5), (3, 1), (50, 1)):
+        gain = Added(won, lost, 100)
+        chosen = {**found, "kept": "probe", "choice": {**choice, **vars(gain)}}
+        said = Kept(model, {}, chosen, halves).words("test").removeprefix(first)
+        assert f"{won} and lost {lost} of 100" in said
+        assert ("not told apart" in said) != gain.told_apart
+        assert ("a tie keeps the probe" in said) == (won == lost)
         assert ("behind epoch" in first) == (kept == "tuned")
     assert Kept(model, {}, {}, None).words("test") == ""
     (about,) = re.findall("The model is .*?[.]", (tuned() / "run.html").read_text())

@@ -7,9 +7,10 @@ import pytest
 
 import vitrail
 from tests.errors import must_raise
+from tests.training.lab import memory_for
 from tests.training.test_initial import OPTIONS, source
 from tests.training.tiny import STEPS, options, whole
-from vitrail.errors import UsageError
+from vitrail.errors import RunError, UsageError
 from vitrail.training import setup
 from vitrail.training.train import plan
 from vitrail.training.tuning.probe import probe
@@ -27,10 +28,26 @@ def test_it_says_what_a_run_does_and_writes_nothing(tmp_path: Path, monkeypatch:
     assert found.rate(found.rules[0]) == found.settings.optimization.learning_rate
     assert found.steps == STEPS["digits"]
     assert 0 < found.seconds < 60
+    assert found.timed is not None
+    assert found.timed.steps == min(STEPS["digits"], 20)
+    assert found.timed.sample > 0
+    assert found.timed.scoring > 0
+    assert found.timed.memory is None or found.timed.memory > 2**27, "torch alone takes more"
     with must_raise(UsageError):
         plan("digits", whole("digits"), options("digits"))
     with must_raise(UsageError):
         plan("digits", None, options("digits", resume="auto"))
+
+
+def test_what_does_not_fit_is_said_before_it_is_begun() -> None:
+    """Memory that runs out in a step on trial, behind those that chose the micro-batches."""
+    with memory_for(100, first=6) as tried:
+        found = plan("digits", None, options("digits", accumulate=1))
+    assert tried[6] == 200
+    assert tried[7] == 100
+    assert any("100" in note for note in found.notes)
+    with memory_for(0, first=6), must_raise(RunError):
+        plan("digits", None, options("digits", accumulate=1))
 
 
 def test_a_probe_trains_the_head_and_adapters_stand_in_the_table() -> None:
@@ -46,7 +63,8 @@ def test_a_probe_trains_the_head_and_adapters_stand_in_the_table() -> None:
         assert {name for rule in found.rules if rule.kind == "frozen" for name in rule.names} == {
             name for name in names if not name.startswith("head")
         }
-        assert (found.steps == 0) == ("probe" in changes)
+        assert (found.steps == 0) == ("probe" in changes) == (found.timed is None)
+        assert all((found.row(rule)["rate"] is None) == ("probe" in changes) for rule in found.rules)
 
 
 def test_it_leaves_out_a_probe_that_takes_minutes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 And a finished run that goes on to more epochs.
 """
 
+import html
 import json
 import os
 import random
@@ -20,6 +21,7 @@ import yaml
 from hypothesis import given, settings, strategies as st
 
 import vitrail
+from tests.errors import must_raise
 from tests.runs import stored
 from tests.training.tiny import AGAIN, Killed, ended_at, options, rows, saved, steps_of, what_was_learnt, whole
 from vitrail.errors import UsageError
@@ -212,14 +214,21 @@ def test_a_finished_run_goes_on_to_more_epochs(tmp_path: Path, monkeypatch: pyte
     (phase, added) = json.loads((folder / "schedule.json").read_text())["phases"]
     assert (phase["steps"], added["first"], added["steps"]) == (14, 14, 14)
     assert stored(folder)["weights"] == ended.weights != stored(whole("digits"))["weights"]
+    first = (whole("digits") / "command.txt").read_text()
+    typed = (folder / "command.txt").read_text().removeprefix(first)
+    assert "epochs=4" in typed
+    assert typed.strip() in html.unescape((folder / "run.html").read_text())
     saved(monkeypatch, often=True)
     with pytest.raises(Killed):
         vitrail.train("digits", killed, more, ended_at(20))
     assert stored(killed) == stored(whole("digits")), "the model that was there is there until the new one is"
     assert vitrail.train("digits", killed, AGAIN).weights == ended.weights
     assert vitrail.train("digits", folder, more).weights == ended.weights, "nothing more is to be done"
+    assert len((killed / "command.txt").read_text().splitlines()) == 2
     with pytest.raises(UsageError):
         vitrail.train("digits", folder, replace(AGAIN, epochs=3))
+    with must_raise(UsageError, "60 s"):
+        vitrail.train("digits", folder, replace(AGAIN, max_time="1m"))
 
 
 ROOT = Path(__file__).parents[2]

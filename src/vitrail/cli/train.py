@@ -95,15 +95,21 @@ def _dry_run(typed: Train | Distill, progress: "TrainingProgress") -> int:
         return 0
     sizes = ", ".join(f"{count:,} {name}" for name, count in found.samples.items())
     say(f"\n{found.settings.data}: {found.unit}s {sizes}")
+    columns = ["parameters", "numbers", "", "learning rate", "decay"]
     rows = [
         [rule.where, f"{rule.numbers:,}", rule.kind, f"{found.rate(rule):.3g}", f"{rule.weight_decay:g}"]
         for rule in found.rules
     ]
-    print_table(rows, ["parameters", "numbers", "", "learning rate", "decay"])
+    wide = 3 if found.settings.fits_head else len(columns)  # the head is fitted, by no steps
+    print_table([row[:wide] for row in rows], columns[:wide])
     if found.settings.optimization.max_time and found.steps:
         say(found.notes[-1])
+    if found.timed is not None:
+        rate, memory = RATE.format(unit=found.unit), found.timed.memory
+        taken = "" if memory is None else f", {memory / 2**30:.1f} GiB of memory"
+        say(f"{counted(found.timed.steps, 'step')} made on trial: {1 / found.timed.sample:,.0f} {rate}{taken}")
     how = f"{counted(found.steps, 'step')} of {found.settings.optimization.batch_size}" if found.steps else "no steps"
-    say(f"{how}, about {duration(found.seconds)} (from timed steps); nothing was trained or written")
+    say(f"{how}, about {duration(found.seconds)} with scoring; nothing was kept or written")
     return 0
 
 

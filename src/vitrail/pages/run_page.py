@@ -164,9 +164,14 @@ def _sides(sides: SidesView) -> str:
         looks = "" if looks is None else f'<p class="note">Does it look at the thing? {escape(looks)}.</p>'
         tables.append(f"<div><h3>{escape(name)}{kept}: {escape(value)}</h3>{looks}{table}</div>")
     parts.append(f'<div class="beside{wide}">{"".join(tables)}</div>')
-    for heading, pairs in (("Images that tuning won", sides.won), ("Images that tuning lost", sides.lost)):
+    both = (
+        ("Images that tuning won", sides.won, sides.counts[0]),
+        ("Images that tuning lost", sides.lost, sides.counts[1]),
+    )
+    for heading, pairs, whole in both:
         if pairs:
-            parts.append(f'<h3>{heading}</h3><div class="examples">{"".join(map(_pair, pairs))}</div>')
+            shown = f"{len(pairs)} of {whole:,}" if whole > len(pairs) else f"{len(pairs)}"
+            parts.append(f'<h3>{heading}: {shown}</h3><div class="examples">{"".join(map(_pair, pairs))}</div>')
     return f"<section><h2>Probe and tuned</h2>{''.join(parts)}</section>"
 
 

@@ -303,6 +303,7 @@ class SidesView:
         confusions: Of each, where the classes are few enough to be shown.
         won: Images that only the tuned network gets right, and
         lost: that only the probe does; some of them, where there are many.
+        counts: How many there are of both.
         verdicts: Of each, how many explanations of the same images a test supports, in words; empty where not tested.
     """
 
@@ -312,6 +313,7 @@ class SidesView:
     confusions: Mapping[str, Confusion]
     won: tuple[Pair, ...]
     lost: tuple[Pair, ...]
+    counts: tuple[int, int]
     verdicts: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -158,6 +158,7 @@ class Job:
             self._say(note)
             self.prepared = replace(self.prepared, notes=(*self.prepared.notes, note))
         self._write_data()
+        self.folder.add_command(self.command)
         self.folder.write_text("config.yaml", settings_to_yaml(self.prepared.settings))
 
     def _change(self, schedule: Schedule, phase: Phase) -> None:

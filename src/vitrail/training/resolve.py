@@ -346,13 +346,24 @@ def check_same(path: Path, settings: Settings, root: str, asked: Asked) -> None:
         changed.append(f"data: {settings.data} -> {data}")
     for key, old, new in changes(settings, wanted, str(options.config or "the options")):
         new = anywhere(new) if key in ("teacher", "teacher_weights") else new
-        old, new = (("on" if each else "off") if key == "compile" else each for each in (old, new))
-        changed += [f"{key}: {old} -> {new}"] if new != old and key not in free else []
+        shown = " -> ".join(_shown(key, each) for each in (old, new))
+        changed += [f"{key}: {shown}"] if new != old and key not in free else []
     changed += [] if options.size is None else _other_size(settings.network, options.size)
     changed += [] if request is None else request.differences(settings)
     if changed:
         problem = f"{path} was started with other options: {'; '.join(changed)} (without them it goes on)"
         raise UsageError(problem, other_out(path))
+
+
+def _shown(key: str, value: Any) -> str:
+    """The value of an option for people."""
+    match key:
+        case "compile":
+            return "on" if value else "off"
+        case "max_time":
+            return f"{value:g} s" if value else "no limit"
+        case _:
+            return str(value)
 
 
 def _other_size(network: NetworkConfig, asked: str) -> list[str]:

@@ -121,6 +121,12 @@ class RunFolder:
             raise DataError(f"{self.path / 'data.json'} is damaged (no {(missing or ['root'])[0]})", hint)
         return content
 
+    def add_command(self, command: str) -> None:
+        """What was typed to have a finished run go on, below what it was started with; once, also after a kill."""
+        known = (self.path / "command.txt").read_text(encoding="utf-8").splitlines()
+        if known[-1:] != [command]:
+            self.write_text("command.txt", "".join(f"{line}\n" for line in (*known, command)))
+
     def append_metrics(self, row: dict[str, Any]) -> None:
         """One more line of metrics."""
         append_line(self.metrics, to_json(row, indent=None).rstrip("\n"))

@@ -99,6 +99,9 @@ class Kept:
             words.append(f"The model is the network behind epoch {epoch}, the best on {chosen['split']}.")
         elif "kept" in found:
             words.append("The model is the network behind the last step.")
+        if choice := found.get("choice"):
+            gain = Added(choice["won"], choice["lost"], choice["images"])
+            words.append(f"It was chosen on {choice['split']}: {choice_words(gain)}.")
         if split == CALIBRATE:
             clean, whole = self.halves[CALIBRATE], sum(self.halves.values())
             words.append(f"Its figure is of {split}, the {clean} of {whole} validation samples that chose nothing.")
@@ -144,13 +147,8 @@ def keep(
         gain = added(networks[PROBE], networks[TUNED], held_out)
         chosen = TUNED if gain.won > gain.lost else PROBE
         found["choice"] = {"split": split.split, "won": gain.won, "lost": gain.lost, "images": gain.images}
-        close = "" if gain.told_apart else "; the two are not told apart, and the better count decides"
-        tie = ": a tie keeps what changed less" if gain.won == gain.lost else close
         kept = "the tuned network" if chosen == TUNED else "the probe"
-        say(
-            f"{kept} is kept: on {split.split}, where that is chosen, "
-            f"tuning won {gain.won} and lost {gain.lost} of {counted(gain.images, 'image')}{tie}"
-        )
+        say(f"{kept} is kept: on {split.split}, where that is chosen, {choice_words(gain)}")
     if chosen == PROBE:  # which no epoch has changed
         facts.pop("epoch", None)
         facts["epochs"] = 0
@@ -195,7 +193,15 @@ def sides_of(kept: Kept, results: dict[str, Result], prepared: Prepared) -> Side
         confusions=confusions,
         won=pairs(second & ~first),
         lost=pairs(first & ~second),
+        counts=(gain.won, gain.lost),
     )
+
+
+def choice_words(gain: Added) -> str:
+    """What was counted where the network was chosen, and what decided; a tie keeps what changed less."""
+    by = "a tie keeps the probe" if gain.won == gain.lost else "the better count decides"
+    close = "" if gain.told_apart else f"; the 95 % interval includes 0: the two are not told apart, and {by}"
+    return f"tuning won {gain.won} and lost {gain.lost} of {counted(gain.images, 'image')}{close}"
 
 
 def gain_words(gain: Added, unit: str) -> str:
