@@ -77,6 +77,11 @@ def faulty(folder: Path, name: str, rank: int = 1, **more: Any) -> dict[str, Any
     return {"world": 2, "trainings": {f"run-{name}": short(folder, fault=fault)}, **more}
 
 
+def full_at(step: int) -> dict[str, Any]:
+    """From this step on the second process has memory for half of what it computes there."""
+    return {"kind": "memory", "step": step, "rank": 1}
+
+
 def other_data(folder: Path) -> dict[str, Any]:
     """The second process finds one photograph less."""
     shutil.copytree(folder / "photographs", folder / "others")
@@ -156,6 +161,8 @@ def all_launches(tmp_path_factory: pytest.TempPathFactory) -> Launched:
         },
         "taken": {"world": 2, "only": [0], "taken": True, "trainings": {"never": short(folder)}},
         "data": {"world": 2, "trainings": {"never-data": asked(folder, "photos") | {"else": other_data(folder)}}},
+        "late": {"world": 2, "trainings": {"run-late": short(folder, fault=full_at(STEP))}},
+        "full": {"world": 2, "trainings": {"run-full": short(folder, fault=full_at(1))}},
         "rate": {"world": 2, "trainings": {"never-rate": short(folder, **{"else": other_rate(folder)})}},
     }
     second = {
@@ -341,6 +348,16 @@ def test_the_first_cause_is_on_top(all_launches: Launched) -> None:
 
 
 # ---- what cannot begin
+
+
+def test_where_memory_runs_out_all_halve_together_or_end_together(all_launches: Launched) -> None:
+    """Before gradients are exchanged, and at a step where they are."""
+    (smaller,) = json.loads((all_launches.folder / "run-full" / "schedule.json").read_text())["micro_batches"]
+    assert smaller["first"] == 0
+    assert len({each["weights"] for each in all_launches.shares("full", "run-full")}) == 1
+    ended = all_launches.ended("late")
+    assert ended.codes == [1, 1]
+    must_say_once(ended, "rank 1", f"step {STEP - 1}", "memory")
 
 
 def test_processes_that_cannot_train_together_are_refused(all_launches: Launched) -> None:

@@ -29,7 +29,6 @@ from tests.training.lab import (
     tiny_set,
     train_loop,
 )
-from tests.training.test_distributed import launched, short
 from tests.training.tiny import AGAIN, Killed, ended_at, options, rows, saved, states, what_was_learnt
 from vitrail.errors import RunError, out_of_memory
 from vitrail.nn import ViT
@@ -151,23 +150,3 @@ def test_what_does_not_fit_before_the_first_step_is_a_choice_of_the_run(tmp_path
     assert max(tried[1:]) == 100
     assert yaml.safe_load((folder / "config.yaml").read_text())["optimization"]["accumulate"] == 2
     assert not (folder / "schedule.json").exists()
-
-
-def test_many_processes_halve_together_or_end_together(tmp_path: Path) -> None:
-    """The second of two has no memory: at the first step, and at one where gradients are being exchanged."""
-    first = {
-        name: {
-            "world": 2,
-            "trainings": {f"run-{name}": short(tmp_path, fault={"kind": "memory", "step": step, "rank": 1})},
-        }
-        for name, step in (("before", 1), ("late", 5))
-    }
-    found = launched(tmp_path, first)
-    assert found.ended("before").codes == [0, 0], found.ended("before").said
-    (smaller,) = json.loads((tmp_path / "run-before" / "schedule.json").read_text())["micro_batches"]
-    assert smaller["first"] == 0
-    assert len({each["weights"] for each in found.shares("before", "run-before")}) == 1
-    assert found.ended("late").codes == [1, 1]
-    said = [each for each in found.ended("late").said if each]
-    assert len(said) == 1
-    assert "rank 1" in said[0]
