@@ -4,6 +4,7 @@ Each training is a forked child, so torch is imported once. Reads cases, one JSO
 one line: how often it was killed, the hash of the weights it ended with, and the rows of its metrics.
 
     {"place": "evaluation", "accumulate": 3, "workers": 2}    killed there, around the end of the first epoch
+    {"place": "save", "processes": 2}                         the first of two that train together
     {"kills": 5, "seed": 0}                                   killed so often at random moments
 """
 
@@ -11,9 +12,10 @@ import json
 import os
 import random
 import signal
+import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,47 +65,59 @@ def armed(place: str) -> Listen:
     return listen
 
 
-def train(folder: Path, case: dict[str, Any], place: str = "") -> Callable[[], None]:
+def train(folder: Path, case: dict[str, Any], listen: Listen) -> Callable[[], None]:
     """A training of a case; the same again goes on with it."""
 
     def run() -> None:
         asked = {name: case.get(name, usual) for name, usual in (("accumulate", 1), ("workers", 0))}
         resume = "auto" if folder.exists() else "never"
         options = tiny.options("photos", epochs=2, patience=9, resume=resume, **asked)
-        vitrail.train(str(DATA[0]), folder, options, armed(place))
+        vitrail.train(str(DATA[0]), folder, options, listen)
 
     return run
 
 
-def forked(work: Callable[[], None]) -> int:
-    """A child that does this; gives its number."""
+def forked(folder: Path, case: dict[str, Any], place: str = "") -> list[int]:
+    """The children that train together, of which the first is killed at a place; gives their numbers."""
+    world = case.get("processes", 1)
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    return [one(folder, case, place if rank == 0 else "", rank, world, port) for rank in range(world)]
+
+
+def one(folder: Path, case: dict[str, Any], place: str, rank: int, world: int, port: int) -> int:
+    """One of them."""
     child = os.fork()
     if child:
         return child
+    if world > 1:
+        met = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        os.environ.update({name: str(value) for name, value in met.items()})
     try:
-        work()
+        train(folder, case, armed(place))()
         os._exit(0)
     except BaseException as error:  # whatever it is, this is the child's end
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(1)
 
 
-def ended(child: int) -> bool:
-    """Wait for a child; whether it was killed. One that failed ends the test."""
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code not in (0, -signal.SIGKILL):
-        raise SystemExit(f"a training ended with {code}")
-    return code != 0
+def ended(children: Sequence[int]) -> bool:
+    """Wait for a training; whether it was killed, by which the others end, too. One that failed ends the test."""
+    first, *others = (os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+    if first not in (0, -signal.SIGKILL) or any(bool(code) != bool(first) for code in others):
+        raise SystemExit(f"a training ended with {first}, and others with {others}")
+    return first != 0
 
 
 def killed_at_random(folder: Path, case: dict[str, Any], seconds: float) -> int:
     """One training after another, killed so often in all; gives how many were begun."""
     moments, left, begun = random.Random(case["seed"]), case["kills"], 1
     while left:
-        child = forked(train(folder / str(begun), case))
+        children = forked(folder / str(begun), case)
         time.sleep(moments.uniform(0.0, seconds))
-        os.kill(child, signal.SIGKILL)
-        left -= (killed := ended(child))
+        os.kill(children[0], signal.SIGKILL)
+        left -= (killed := ended(children))
         begun += not killed
     return begun
 
@@ -114,11 +128,11 @@ def answer(folder: Path, case: dict[str, Any], seconds: float) -> dict[str, Any]
     if place is None:
         begun, killed = killed_at_random(folder, case, seconds), case["kills"]
     else:
-        begun, killed = 1, int(bool(place) and ended(forked(train(folder / "1", case, place))))
+        begun, killed = 1, int(bool(place) and ended(forked(folder / "1", case, place)))
     runs = [folder / str(number + 1) for number in range(begun)]
     for run in runs:
         if not (run / "evaluation.json").exists():
-            ended(forked(train(run, case)))
+            ended(forked(run, case))
     found = [(json.loads((run / "evaluation.json").read_text())["weights"], tiny.what_was_learnt(run)) for run in runs]
     assert all(one == found[0] for one in found), "two ends of one training"
     return {"case": case, "killed": killed, "runs": len(runs), "weights": found[0][0], "rows": found[0][1]}

@@ -28,6 +28,7 @@ from vitrail.training.events import Finished
 
 ROOT = Path(__file__).parents[2]
 UNBROKEN = [{"place": "", "accumulate": accumulate} for accumulate in (1, 3)]
+TOGETHER = [{**case, "processes": 2} for case in UNBROKEN]
 ALL = [
     {"place": place, "accumulate": accumulate, "workers": workers}
     for place in PLACES
@@ -40,26 +41,26 @@ SOME = (0.0, 0.35, 0.6, 0.8, 0.9, 1.0)  # of the way to the last write, for make
 Write = tuple[str, str]  # what is done, and to which file inside the run
 
 
-def must_go_on(cases: Sequence[dict[str, Any]], folder: Path) -> None:
+def must_go_on(cases: Sequence[dict[str, Any]], folder: Path, whole: Sequence[dict[str, Any]] = UNBROKEN) -> None:
     """Trainings that are killed as these cases say end as those that were never broken."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.training.killed", str(folder)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"},
-        input="".join(json.dumps(case) + "\n" for case in (*UNBROKEN, *cases)),
+        input="".join(json.dumps(case) + "\n" for case in (*whole, *cases)),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [one["case"] for one in found] == [*UNBROKEN, *cases]
-    whole = {one["case"]["accumulate"]: one for one in found[: len(UNBROKEN)]}
+    assert [one["case"] for one in found] == [*whole, *cases]
+    by_accumulate = {one["case"]["accumulate"]: one for one in found[: len(whole)]}
     for one in found:
         case = one["case"]
         assert one["killed"] == (case["kills"] if "kills" in case else bool(case["place"])), case
-        assert one["weights"] == whole[case.get("accumulate", 1)]["weights"], case
-        assert one["rows"] == whole[case.get("accumulate", 1)]["rows"], case
+        assert one["weights"] == by_accumulate[case.get("accumulate", 1)]["weights"], case
+        assert one["rows"] == by_accumulate[case.get("accumulate", 1)]["rows"], case
         assert [row["samples"] for row in one["rows"]] == [IMAGES, IMAGES], case
 
 
@@ -70,6 +71,11 @@ def test_kills_around_the_end_of_an_epoch_and_at_random(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_every_kill_around_the_end_of_an_epoch(tmp_path: Path) -> None:
     must_go_on(ALL, tmp_path)
+
+
+@pytest.mark.soak
+def test_every_kill_around_the_end_of_an_epoch_of_two_processes(tmp_path: Path) -> None:
+    must_go_on([{**case, "processes": 2} for case in ALL], tmp_path, TOGETHER)
 
 
 @pytest.mark.soak
