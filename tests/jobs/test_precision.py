@@ -249,7 +249,8 @@ def test_every_verb_computes_as_was_chosen(
     row = kept.ids.index(next(name for name in kept.ids if name.endswith("/0.png")))
     assert np.abs(kept.values["class"][row] - token).max() < 1e-5
     assert cli("embed", data, "--model", folder, "--out", tmp_path / "f.npz", "--precision", "fp32").code == 2
-    near = json.loads(cli("similar", images.paths[0], tmp_path / "f.npz", "--model", folder, "--json").out)
+    page = ("--out", tmp_path / "s.html", "--json")
+    near = json.loads(cli("similar", images.paths[0], tmp_path / "f.npz", "--model", folder, *page).out)
     assert near["queries"][0]["neighbours"]
     answer = cli("explain", folder, images.paths[0], "--out", tmp_path / "e.html", "--json")
     assert [row["heats"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["bf16"]
