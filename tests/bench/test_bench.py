@@ -49,8 +49,9 @@ def test_what_a_turn_calls_counts_its_images() -> None:
         for form in FORMS:
             call, _ = runs(Job(name, form, "Ti/16", 2, image_size=32), TINY)
             assert call() == 2
-    call, _ = runs(Job(OWN, "default", "Ti/16", 2, image_size=32, apart=True), TINY)
-    assert call() == 4 * torch.get_num_threads()
+    for how in ("apart", "chosen"):
+        call, _ = runs(Job(OWN, "default", "Ti/16", 2, image_size=32, how=how), TINY)
+        assert call() == 4 * torch.get_num_threads()
 
 
 def test_ratios_are_taken_round_by_round_to_the_best_other() -> None:

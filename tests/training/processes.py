@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from torch import Tensor, nn
 from torch.distributed.checkpoint import HuggingFaceStorageWriter
 
 import vitrail
@@ -81,6 +82,20 @@ FAULTS: dict[str, Fault] = {
 }
 
 
+class Idle(nn.Module):
+    """A network of one's own: some parameters are never used, others in some steps only, by what is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.read, self.some, self.never = nn.Linear(64, 10), nn.Linear(10, 10), nn.Linear(10, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """By the first number that is seen."""
+        logits = self.read(images.flatten(1))
+        return logits + self.some(logits) if float(images.sum()) > 0 else logits
+
+
 def trained(folder: Path, asked: Mapping[str, Any]) -> tuple[Finished, Steps]:
     """One training in this process, or by all that were started with it, and what this one computed.
 
@@ -97,7 +112,10 @@ def trained(folder: Path, asked: Mapping[str, Any]) -> tuple[Finished, Steps]:
     save(often="fault" in asked)
     how = {name: Path(value) if name == "config" else value for name, value in asked["options"].items()}
     try:
-        if "teacher" in asked:
+        if "own" in asked:
+            options = vitrail.TrainOptions(**how)
+            finished = vitrail.train(asked["data"], folder, options, network=Idle())
+        elif "teacher" in asked:
             options = vitrail.DistillOptions(**how)
             finished = vitrail.distill(asked["data"], asked["teacher"], folder, options)
         else:
@@ -127,6 +145,8 @@ def evaluated(counts: list[int], batch: int, group: Group = ALONE) -> list[Any]:
 def child(folder: Path, name: str, launch: Mapping[str, Any]) -> None:
     """All that one process of a launch does."""
     here, rank = folder / name, os.environ["RANK"]
+    if rank in launch.get("torch", {}):
+        torch.__version__ = launch["torch"][rank]
     for training, asked in launch.get("trainings", {}).items():
         asked = {**asked, **asked.get("else", {}).get(rank, {})}
         finished, steps = trained(folder / training, asked)

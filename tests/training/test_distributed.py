@@ -163,6 +163,9 @@ def all_launches(tmp_path_factory: pytest.TempPathFactory) -> Launched:
         "data": {"world": 2, "trainings": {"never-data": asked(folder, "photos") | {"else": other_data(folder)}}},
         "late": {"world": 2, "trainings": {"run-late": short(folder, fault=full_at(STEP))}},
         "full": {"world": 2, "trainings": {"run-full": short(folder, fault=full_at(1))}},
+        "torch": {"world": 2, "torch": {"1": "2.0.0"}, "trainings": {"never": short(folder)}},
+        "own": {"world": 2, "trainings": {"own": {**short(folder), "own": True}}},
+        "own-alone": {"world": 1, "trainings": {"own-alone": {**short(folder), "own": True}}},
         "rate": {"world": 2, "trainings": {"never-rate": short(folder, **{"else": other_rate(folder)})}},
     }
     second = {
@@ -222,6 +225,12 @@ def test_two_processes_train_as_one(all_launches: Launched) -> None:
     assert any(parts == [[]] for one in found["photos"] for parts in one["steps"])
     for name, shares in found.items():
         must_be_alike(all_launches.folder, name, shares, *all_launches.shares("alone", f"{name}-alone"))
+
+
+def test_parameters_that_a_step_does_not_use_stay_as_they_are(all_launches: Launched) -> None:
+    """Of a network of one's own, in one process of two, or in both."""
+    shares = all_launches.shares("own", "own")
+    must_be_alike(all_launches.folder, "own", shares, *all_launches.shares("own-alone", "own-alone"))
 
 
 @pytest.mark.soak
@@ -367,6 +376,7 @@ def test_processes_that_cannot_train_together_are_refused(all_launches: Launched
         ("taken", 2, ["port"]),
         ("data", 2, ["rank 1", "photographs", "others"]),
         ("rate", 2, ["rank 1", "0.5"]),
+        ("torch", 2, ["rank 1", "2.0.0", torch.__version__]),
     ):
         ended = all_launches.ended(name)
         assert set(ended.codes) == {code}, (name, ended)

@@ -139,7 +139,7 @@ def test_the_written_settings_give_themselves_again(digits: str, photos: str) ->
 CHANGES = {
     "recipe": ("mnist", "recipe: digits -> mnist"),
     "epochs": (1, "epochs: 2 -> 1"),
-    "max_time": ("1m", "max_time: 0.0 -> 60.0"),
+    "max_time": ("1m", "max_time: no limit -> 60 s"),
     "batch_size": (7, "batch_size: 200 -> 7"),
     "lr": (0.5, "learning_rate: 0.002 -> 0.5"),
     "weight_decay": (0.5, "weight_decay: 0.05 -> 0.5"),

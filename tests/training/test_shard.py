@@ -28,6 +28,7 @@ from vitrail.training.checkpoint import states
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes are forked")
 SHARD = {"shard": True}
+FAULT = {"kind": "kill", "step": STEP, "rank": 1}
 
 
 def divided(folder: Path, **more: object) -> dict[str, object]:
@@ -39,19 +40,14 @@ def divided(folder: Path, **more: object) -> dict[str, object]:
 @pytest.fixture(scope="module")
 def all_launches(tmp_path_factory: pytest.TempPathFactory) -> Launched:
     folder = tmp_path_factory.mktemp("divided")
-    fault = {"kind": "kill", "step": STEP, "rank": 1}
     first = {
         "alone": {"world": 1, "trainings": {"run-alone": short(folder)}},
         "whole": {"world": 2, "trainings": {"run": divided(folder)}},
-        "kill": {"world": 2, "trainings": {"run-kill": divided(folder, fault=fault)}},
-        "disk": {"world": 2, "trainings": {"run-disk": divided(folder, fault={**fault, "kind": "disk"})}},
+        "kill": {"world": 2, "trainings": {"run-kill": divided(folder, fault=FAULT)}},
     }
-    second = {
-        "again": {"world": 2, "trainings": {"run-again": divided(folder, after="run-kill")}},
-        "room": {"world": 2, "trainings": {"run-room": divided(folder, after="run-disk")}},
-        "three": {"world": 3, "trainings": {"run-three": divided(folder, after="run-kill")}},
-    }
-    return launched(folder, first, second)
+    return launched(
+        folder, first, {"again": {"world": 2, "trainings": {"run-again": divided(folder, after="run-kill")}}}
+    )
 
 
 def test_a_divided_network_trains_as_a_whole_one(all_launches: Launched) -> None:
@@ -62,7 +58,7 @@ def test_a_divided_network_trains_as_a_whole_one(all_launches: Launched) -> None
 
 
 def test_a_killed_one_goes_on_divided_or_not(all_launches: Launched) -> None:
-    """As many processes to the same bits; more of them, or one alone, to weights that differ by rounding."""
+    """As many processes to the same bits; one alone to weights that differ by rounding."""
     assert all_launches.ended("kill").codes[1] == -9
     (state, *_) = states(all_launches.folder / "run-kill" / "resume")
     manifest = json.loads((state / "state.json").read_text())
@@ -71,8 +67,6 @@ def test_a_killed_one_goes_on_divided_or_not(all_launches: Launched) -> None:
         {one["weights"] for one in all_launches.shares(*each)} for each in (("whole", "run"), ("again", "run-again"))
     )
     assert again == unbroken
-    assert {len(each["steps"]) for each in all_launches.shares("three", "run-three")} == {14 - (STEP - 1)}
-    assert apart(all_launches.folder / "run-three", all_launches.folder / "run") < ALIKE
     one = shutil.copytree(all_launches.folder / "run-kill", all_launches.folder / "run-one")
     finished, _ = trained(one, short(all_launches.folder))
     assert apart(finished.folder, all_launches.folder / "run") < ALIKE
@@ -80,17 +74,27 @@ def test_a_killed_one_goes_on_divided_or_not(all_launches: Launched) -> None:
     assert {file.name for file in newest.iterdir()} >= {"network.safetensors", "average.safetensors"}
 
 
-def test_a_full_disk_ends_all_and_the_run_goes_on(all_launches: Launched) -> None:
-    """Of one of them, which writes its parts elsewhere than the first."""
-    ended = all_launches.ended("disk")
+@pytest.mark.soak
+def test_a_full_disk_ends_all_and_the_run_goes_on(tmp_path: Path) -> None:
+    """Of one of them, which writes its parts elsewhere than the first; also by more processes."""
+    first = {
+        "whole": {"world": 2, "trainings": {"run": divided(tmp_path)}},
+        "disk": {"world": 2, "trainings": {"run-disk": divided(tmp_path, fault={**FAULT, "kind": "disk"})}},
+    }
+    second = {
+        "room": {"world": 2, "trainings": {"run-room": divided(tmp_path, after="run-disk")}},
+        "three": {"world": 3, "trainings": {"run-three": divided(tmp_path, after="run-disk")}},
+    }
+    found = launched(tmp_path, first, second)
+    ended = found.ended("disk")
     assert ended.codes == [1, 1]
     must_say_once(ended, os.strerror(errno.ENOSPC))
-    places = states(all_launches.folder / "run-disk" / "resume")
+    places = states(tmp_path / "run-disk" / "resume")
     assert int(places[-1].name) == STEP - 1
-    weights = [
-        {one["weights"] for one in all_launches.shares(*each)} for each in (("whole", "run"), ("room", "run-room"))
-    ]
-    assert weights[0] == weights[1]
+    both = [found.shares(*each) for each in (("whole", "run"), ("room", "run-room"))]
+    assert len({one["weights"] for shares in both for one in shares}) == 1
+    assert {len(each["steps"]) for each in found.shares("three", "run-three")} == {14 - (STEP - 1)}
+    assert apart(tmp_path / "run-three", tmp_path / "run") < ALIKE
 
 
 def test_one_process_alone_divides_nothing(tmp_path: Path) -> None:

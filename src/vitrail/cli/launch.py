@@ -106,7 +106,7 @@ def launch(devices: int, device: str, command: str) -> int:
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
     )
     try:
-        elastic_launch(how, sys.executable)("-m", *shlex.split(command))
+        elastic_launch(how, sys.executable)("-m", *shlex.split(command), *["--debug"] * ("--debug" in sys.argv))
     except ChildFailedError as error:
         _, failed = error.get_first_failure()
         return failed.exitcode if failed.exitcode > 0 else 1

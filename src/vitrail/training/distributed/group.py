@@ -154,6 +154,11 @@ class Alone(Group):
 ALONE = Alone()
 
 
+def _may_idle(network: nn.Module) -> bool:
+    """Whether some parameters may get no gradient in a step, which DDP must then look for: of parts of one's own."""
+    return any(type(part).__module__.partition(".")[0] not in ("vitrail", "torch") for part in network.modules())
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Together(Group):
@@ -171,7 +176,10 @@ class Together(Group):
 
     def wrap(self, network: nn.Module) -> nn.Module:
         """In DistributedDataParallel; buffers stay each process's own. One that is divided exchanges by itself."""
-        return network if self.shard else DistributedDataParallel(network, broadcast_buffers=False)
+        if self.shard:
+            return network
+        idle = _may_idle(network)
+        return DistributedDataParallel(network, broadcast_buffers=False, find_unused_parameters=idle)
 
     def exchanging(self, wrapped: nn.Module, now: bool) -> AbstractContextManager[None]:
         """Where it is not now, only what this process has is added up."""
