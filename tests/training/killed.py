@@ -12,7 +12,6 @@ import json
 import os
 import random
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ import torch
 import vitrail
 from tests import runs
 from tests.training import tiny
+from tests.training.processes import free_port
 from vitrail.training.distributed.follow import Lead
 from vitrail.training.events import Event
 from vitrail.training.loop import StepDone
@@ -80,8 +80,7 @@ def train(folder: Path, case: dict[str, Any], listen: Listen) -> Callable[[], No
 def forked(folder: Path, case: dict[str, Any], place: str = "") -> list[int]:
     """The children that train together, of which the first is killed at a place; gives their numbers."""
     world = case.get("processes", 1)
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
+    with free_port() as found:
         port = found.getsockname()[1]
     return [one(folder, case, place if rank == 0 else "", rank, world, port) for rank in range(world)]
 

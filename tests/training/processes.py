@@ -11,6 +11,7 @@ it wrote to stderr (err.RANK) and its exit code (code.RANK); the run of a traini
 import errno
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -83,7 +84,7 @@ FAULTS: dict[str, Fault] = {
 
 
 class Idle(nn.Module):
-    """A network of one's own: some parameters are never used, others in some steps only, by what is shown."""
+    """A network of one's own: some parameters are never used, others in some steps only, by the seed of the step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,9 +92,9 @@ class Idle(nn.Module):
         self.read, self.some, self.never = nn.Linear(64, 10), nn.Linear(10, 10), nn.Linear(10, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        """By the first number that is seen."""
+        """The seed differs by the rank of the process."""
         logits = self.read(images.flatten(1))
-        return logits + self.some(logits) if float(images.sum()) > 0 else logits
+        return logits + self.some(logits) if torch.initial_seed() // 64 % 2 and self.training else logits
 
 
 def trained(folder: Path, asked: Mapping[str, Any]) -> tuple[Finished, Steps]:
@@ -181,6 +182,19 @@ def forked(folder: Path, name: str, launch: Mapping[str, Any], rank: int, port: 
     os._exit(code)
 
 
+def free_port() -> socket.socket:
+    """A socket at a port that is free, and stays so when it is closed: no connection is given one below 32768."""
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 200):
+        found = socket.socket()
+        try:
+            found.bind(("127.0.0.1", port))
+        except OSError:
+            found.close()
+        else:
+            return found
+    raise OSError("no port is free")
+
+
 def launched(folder: Path, launches: Mapping[str, Any]) -> None:
     """All launches of a round at once, until the last process has ended; who is frozen when all others of its launch
     have ended is ended, too."""
@@ -191,8 +205,7 @@ def launched(folder: Path, launches: Mapping[str, Any]) -> None:
         for training, asked in launch.get("trainings", {}).items():
             if "after" in asked:
                 shutil.copytree(folder / asked["after"], folder / training)
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
+        with free_port() as found:
             port = int(found.getsockname()[1])
             if launch.get("taken"):
                 found.listen()

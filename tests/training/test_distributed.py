@@ -164,8 +164,8 @@ def all_launches(tmp_path_factory: pytest.TempPathFactory) -> Launched:
         "late": {"world": 2, "trainings": {"run-late": short(folder, fault=full_at(STEP))}},
         "full": {"world": 2, "trainings": {"run-full": short(folder, fault=full_at(1))}},
         "torch": {"world": 2, "torch": {"1": "2.0.0"}, "trainings": {"never": short(folder)}},
-        "own": {"world": 2, "trainings": {"own": {**short(folder), "own": True}}},
-        "own-alone": {"world": 1, "trainings": {"own-alone": {**short(folder), "own": True}}},
+        "own": {"world": 2, "trainings": {"idle": {**short(folder), "own": True}}},
+        "own-alone": {"world": 1, "trainings": {"idle-alone": {**short(folder), "own": True}}},
         "rate": {"world": 2, "trainings": {"never-rate": short(folder, **{"else": other_rate(folder)})}},
     }
     second = {
@@ -229,8 +229,8 @@ def test_two_processes_train_as_one(all_launches: Launched) -> None:
 
 def test_parameters_that_a_step_does_not_use_stay_as_they_are(all_launches: Launched) -> None:
     """Of a network of one's own, in one process of two, or in both."""
-    shares = all_launches.shares("own", "own")
-    must_be_alike(all_launches.folder, "own", shares, *all_launches.shares("own-alone", "own-alone"))
+    shares = all_launches.shares("own", "idle")
+    must_be_alike(all_launches.folder, "idle", shares, *all_launches.shares("own-alone", "idle-alone"))
 
 
 @pytest.mark.soak
