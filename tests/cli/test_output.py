@@ -203,6 +203,7 @@ def test_an_error_on_a_terminal_has_two_lines_and_no_frame(tmp_path: Path) -> No
 def test_a_training_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The live line with the time that is left, the last epoch, and what to type next."""
     monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr("vitrail.cli.train.LIVE_SECONDS", 0.0)  # of a training that may take less
     words = ("--config", str(configuration("sort-digits")), "--epochs", "4", "--threads", "1")
     with terminal() as (handle, received), open(handle, "w", closefd=False) as stream:
         with contextlib.redirect_stdout(stream), pytest.raises(SystemExit) as stop:

@@ -223,7 +223,7 @@ class TrainingProgress:
         )
         self.images, self.seconds, self.waiting = 0, 0.0, 0.0
         if self.live:
-            self.bar.update(self.task, completed=event.step, says=says)
+            self.bar.update(self.task, completed=event.step, says=says, refresh=True)
         else:
             self.console.print(f"step {event.step}: {says}")
 
