@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "features",
         "explain",
     },
-    "bench": {"runtime", "nn", "weights"},
+    "bench": {"runtime", "nn", "data", "weights", "tasks", "training"},
     "deploy": {"io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "explain"},
     "": {"nn", "data", "tasks", "model", "features", "explain", "training", "deploy"},  # vitrail/__init__.py
     "cli": {

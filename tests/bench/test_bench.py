@@ -1,6 +1,9 @@
 """Libraries side by side: the same network, its figures from their turns."""
 
+import copy
 import json
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -8,6 +11,7 @@ import torch
 from tests.errors import must_raise
 from vitrail.bench.contestants import OWN, PEERS, contestant, present
 from vitrail.bench.sides import Bench, Side
+from vitrail.bench.steps import RATE, own_step, written_step
 from vitrail.bench.turn import FORMS, MATRICES, Job, runs
 from vitrail.errors import DataError
 from vitrail.nn import ViTConfig
@@ -52,6 +56,25 @@ def test_what_a_turn_calls_counts_its_images() -> None:
     for how in ("apart", "chosen"):
         call, _ = runs(Job(OWN, "default", "Ti/16", 2, image_size=32, how=how), TINY)
         assert call() == 4 * torch.get_num_threads()
+
+
+def test_a_step_of_its_own_loop_moves_the_weights_as_one_that_is_written_out_does() -> None:
+    images, labels = torch.randn(4, 3, 32, 32), torch.tensor([0, 1, 2, 3])
+    network, _ = contestant(OWN, TINY)
+    network.train()
+    moved = []
+    for step in (partial(own_step, classes=5), written_step):
+        twin = copy.deepcopy(network)
+        assert step(twin, images, labels, bf16=False)() == 4
+        moved.append(torch.cat([(after - before).flatten() for after, before in parameters(twin, network)]))
+    own, written = moved
+    assert (written.abs() > RATE / 2).double().mean() > 0.9, "Adam's first step is the rate, whatever the gradient"
+    assert ((own - written).abs() < RATE / 5).double().mean() > 0.99
+
+
+def parameters(one: torch.nn.Module, other: torch.nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Of both, in pairs."""
+    return zip((each.detach() for each in one.parameters()), other.parameters(), strict=True)
 
 
 def test_ratios_are_taken_round_by_round_to_the_best_other() -> None:

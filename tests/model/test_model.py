@@ -200,6 +200,11 @@ def test_nothing_there(tmp_path: Path, folder: Path) -> None:
         load(tmp_path / "empty")
     with must_raise(DataError, "where"):
         load(tmp_path / "no" / "where")
+    variant = tmp_path / "empty" / "model.fp16.safetensors"  # which no folder is opened by
+    variant.touch()
+    with must_raise(DataError, CONFIG) as caught:
+        load(tmp_path / "empty")
+    assert str(variant) in caught.value.hint
 
 
 @pytest.mark.usefixtures("as_a_user")

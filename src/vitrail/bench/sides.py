@@ -19,7 +19,8 @@ from vitrail.errors import RunError, UsageError, nearest
 from vitrail.runtime import device_name
 
 APART, CHOSEN = "vitrail, a batch a thread", "vitrail, as predict --out chooses"
-BESIDE = {"default": (APART, CHOSEN), "autocast": (CHOSEN,), "bf16": (APART,)}  # other ways of vitrail
+CHOSEN_STEP = "vitrail, as train chooses"
+BESIDE = {"default": (APART, CHOSEN), "autocast": (CHOSEN,), "bf16": (APART,), "train": (CHOSEN_STEP,)}  # its own ways
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,10 @@ class Bench:
 
     def share(self, side: Side) -> float | None:
         """Of the rate at which this machine multiplies matrices of that size in that precision."""
-        if side.name == CHOSEN and side.form == "default":  # another precision than that of its matrices
+        if (side.name, side.form) in (
+            (CHOSEN, "default"),
+            (CHOSEN_STEP, "train"),
+        ):  # another precision than that of its matrices
             return None
         own = [each for each in self.sides if (each.name, each.form) == (MATRICES, side.form) and each.rates]
         return side.rate / own[0].rate if own else None
@@ -174,8 +178,8 @@ def _turns(job: Job, form: str, rounds: int, names: Sequence[str], say: Callable
     """One form: the processes are started one after the other, and then take turns."""
     jobs = {name: replace(job, name=name, form=form) for name in (MATRICES, OWN, *names)}
     for name in BESIDE.get(form, ()):
-        if name == CHOSEN or job.device == "cpu":
-            jobs[name] = replace(jobs[OWN], how="chosen" if name == CHOSEN else "apart")
+        if name != APART or job.device == "cpu":
+            jobs[name] = replace(jobs[OWN], how="apart" if name == APART else "chosen")
     processes, rates, problems = dict[str, Process](), {name: list[float]() for name in jobs}, dict[str, str]()
     try:
         for name, each in jobs.items():

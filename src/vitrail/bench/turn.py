@@ -15,23 +15,25 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
 
 from vitrail.bench.contestants import OWN, answer, contestant
+from vitrail.bench.steps import own_step, written_step
 from vitrail.errors import VitrailError
 from vitrail.nn import ViTConfig, in_bf16
 from vitrail.nn.cost import flops
 from vitrail.runtime import in_order
 
 MATRICES = "matrices"  # the contestant that only multiplies: what the machine can do at most
-Form = Literal["default", "autocast", "bf16", "train"]
+Form = Literal["default", "autocast", "bf16", "train", "train-autocast"]
 How = Literal["whole", "apart", "chosen"]
 FORMS: dict[str, str] = {
     "default": "as its documentation has it: fp32, no gradients",
     "autocast": "bf16 autocast, no gradients",
     "bf16": "bf16 weights, no gradients",
-    "train": "forward, cross-entropy, backward, fused AdamW; bf16 autocast",
+    "train": "a step of training as documented: fp32, AdamW",
+    "train-autocast": "a step of training in bf16 autocast, fused AdamW",
 }
+TRAINED = ("train", "train-autocast")
 SECONDS = 2.0  # that a turn takes at least
 LEAST = 3  # calls of a turn
 
@@ -48,8 +50,9 @@ class Job:
         image_size: Their side.
         device: Where.
         threads: Of torch; None for as many as it takes by itself.
-        how: A batch on all threads (whole), or batches beside each other, each on one (apart); or so and in bf16, as
-            `embed` and `predict --out` choose where that is faster and answers alike (chosen).
+        how: A batch on all threads (whole), or batches beside each other, each on one (apart); or as `embed`,
+            `predict --out` and `train` choose where that is faster and answers alike (chosen): in bf16, and where
+            nothing is trained a batch a thread.
     """
 
     name: str
@@ -86,8 +89,13 @@ def runs(job: Job, config: ViTConfig) -> tuple[Callable[[], int], float]:
         return multiplied(job, config), 0.0
     network, gap = contestant(job.name, config)
     network = network.to(job.device)
-    if job.form == "train":
-        return trained(network.train(), images, config), gap
+    if job.form in TRAINED:
+        labels = torch.randint(config.classes, (len(images),), device=images.device)
+        bf16 = job.form != "train" or job.how == "chosen"
+        network.train()
+        if job.name != OWN:
+            return written_step(network, images, labels, bf16), gap
+        return own_step(network, images, labels, config.classes, bf16), gap
     if job.how == "chosen":
         network = in_bf16(network)
     elif job.form == "bf16":
@@ -109,29 +117,13 @@ def runs(job: Job, config: ViTConfig) -> tuple[Callable[[], int], float]:
     return beside_each_other, gap
 
 
-def trained(network: nn.Module, images: Tensor, config: ViTConfig) -> Callable[[], int]:
-    """A step of training on the same images."""
-    labels = torch.randint(config.classes, (len(images),), device=images.device)
-    optimizer = torch.optim.AdamW(network.parameters(), 1e-6, fused=True)
-
-    def step() -> int:
-        with torch.autocast(images.device.type, torch.bfloat16):
-            loss = F.cross_entropy(answer(network(images)).float(), labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return len(images)
-
-    return step
-
-
 def multiplied(job: Job, config: ViTConfig) -> Callable[[], int]:
     """The largest product of a block, as often as has the FLOPs of the images of a batch: "images" of nothing else."""
-    kind = torch.float32 if job.form == "default" else torch.bfloat16
+    kind = torch.float32 if job.form in ("default", "train") else torch.bfloat16
     tokens = job.batch * config.tokens
     left = torch.randn(tokens, config.width, device=job.device, dtype=kind)
     right = torch.randn(config.mlp_width, config.width, device=job.device, dtype=kind)
-    passes = 3.0 if job.form == "train" else 1.0
+    passes = 3.0 if job.form in TRAINED else 1.0
     times = max(1, round(passes * flops(config) * job.batch / (2 * tokens * config.width * config.mlp_width)))
 
     @torch.inference_mode()

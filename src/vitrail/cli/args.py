@@ -355,7 +355,7 @@ class Bench:
     size: str | None = positional("A size such as S/16; B/16 when left out, S/16 with --quick", None)
     quick: bool = option("S/16, inference as each library documents it, 3 rounds: some minutes on two cores.", False)
     tuned: bool = option("Inference in bf16, too: by autocast, and with weights in bf16.", False)
-    train: bool = option("A step of training in bf16 autocast, too.", False)
+    train: bool = option("A step of training, too: fp32 as documented, and bf16 autocast.", False)
     peers: str | None = option("Only these libraries, with commas between: timm,torchvision,transformers,vit-pytorch.")
     rounds: int | None = option("Turns of each; 5 when left out, 3 with --quick.")
     batch_size: int = option("Images at a time.", 8)

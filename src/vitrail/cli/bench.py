@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 
 from vitrail.bench.sides import Bench, Side, bench
-from vitrail.bench.turn import FORMS, MATRICES, Job
+from vitrail.bench.turn import FORMS, MATRICES, TRAINED, Job
 from vitrail.cli.args import Bench as Typed
 from vitrail.cli.output import console, print_json, print_table, say
 from vitrail.errors import UsageError
@@ -24,7 +24,7 @@ def run(typed: Typed, command: str) -> int:
     size = typed.size or (QUICK if typed.quick else USUAL)
     ViTConfig.from_size(size, image_size=typed.image_size)  # refused before a process is started
     job = Job("", "", size, typed.batch_size, typed.image_size, str(pick_device(typed.device)))
-    forms = ["default", *["autocast", "bf16"] * typed.tuned, *["train"] * typed.train]
+    forms = ["default", *["autocast", "bf16"] * typed.tuned, *TRAINED * typed.train]
     found = bench(
         job,
         forms,

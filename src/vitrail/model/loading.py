@@ -281,6 +281,8 @@ def _not_a_model(path: Path) -> DataError:
     if (path / "adapter_config.json").is_file():
         problem = f"{path} holds an adapter, which is no model without the network that it was trained on"
         return DataError(problem, str(path.parent / "model") if (path.parent / "model").is_dir() else "the whole model")
+    if files := sorted(each for each in path.iterdir() if each.is_file() and is_foreign(each)):
+        return DataError(f"{path} holds weights, and no {CONFIG} that says of what", str(files[0]))
     inside = f"neither {CONFIG} nor model/{CONFIG}" if any(path.iterdir()) else "it is empty"
     hint = f"a run or model folder, or one with {CONFIG} and model.safetensors, as hubs lay weights out"
     return DataError(f"{path} holds no model and no weights: {inside}", hint)
