@@ -32,7 +32,8 @@ from vitrail.training.options import DistillOptions, TrainOptions
 from vitrail.training.plan import Plan, plan_of
 from vitrail.training.run import RunFolder, beginning, default_folder, open_folder, resumed, saving
 from vitrail.training.settings import read_given
-from vitrail.training.setup import new_run, resume_run
+from vitrail.training.setup import new_run
+from vitrail.training.stored import resume_run
 
 
 def train(
