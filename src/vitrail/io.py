@@ -7,8 +7,12 @@ import os
 import shlex
 import shutil
 import socket
+import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +24,12 @@ except ImportError:  # not on Windows
     fcntl = None
 
 WRITING = ".writing"  # behind the name of a file that is not whole yet
+TOUCH = 20.0  # seconds between two signs of life of a process that holds a place
+SILENT = 120.0  # without any, after which one on another machine is gone; such file systems tell of them a minute late
+AWAY = "held it last, on another machine: waiting up to two minutes for a sign of life"
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk has no room, or none for this user
+
+_MINE: set[Path] = set()  # locks that this process holds
 
 
 @contextmanager
@@ -128,35 +137,85 @@ def append_line(file: Path, line: str) -> None:
 def locked(place: Path, lock: Path, say: Callable[[str], object] = lambda sentence: None) -> Iterator[None]:
     """Hold a place: a second process that wants it is refused, a dead one's lock is taken over.
 
+    Of this machine the system knows who is dead. Who holds a lock on another one touches the file from time to time;
+    where nobody has for two minutes, as the clock of the file system counts, it is gone, too.
+
     Args:
         place: A folder or a file, as it is named to people.
         lock: The file that says who holds it.
-        say: Told of a lock that is taken over.
+        say: Told of a lock that is taken over, and of the wait.
 
     Raises:
-        RunError: If a living process of this machine holds it, or one of another machine.
+        RunError: If a living process holds it.
     """
-    mine = {"pid": os.getpid(), "host": socket.gethostname()}
-    handle = _claimed(lock)
+    mine, real = {"pid": os.getpid(), "host": socket.gethostname()}, lock.resolve()
+    if real in _MINE:  # to open and close the file would let go of it
+        raise RunError(f"{place} is in use by this process, {mine['pid']}", other_out(place))
+    handle, sure = _claimed(lock)
     held = _held_by(lock) if handle is None else _said_by(os.read(handle, 4096))
-    elsewhere = held.get("host", mine["host"]) != mine["host"]
-    if handle is None or (held and (elsewhere or _alive(held.get("pid", 0)))):
-        if handle is not None:
-            os.close(handle)
-        who = f"process {held['pid']} on {held.get('host')}" if "pid" in held else "a process that begins just now"
-        other = f"{other_out(place)}  # or, if that process is gone: {shlex.join(['rm', str(lock)])}"
-        raise RunError(f"{place} is in use by {who}", other)
+    who = f"process {held['pid']} on {held.get('host')}" if "pid" in held else "a process that begins just now"
     try:
+        waits = partial(say, f"{place}: {who} {AWAY}")
+        if handle is None or (held and not _gone(lock, held, mine["host"], sure, waits)):
+            raise RunError(f"{place} is in use by {who}", other_out(place))
         with written(lock, len(str(mine))):
             os.ftruncate(handle, 0)
             os.lseek(handle, 0, os.SEEK_SET)
             os.write(handle, json.dumps(mine).encode())
         if held:
-            say(f"{place} was held by process {held.get('pid')}, which is gone: taken over")
+            say(f"{place} was held by {who}, which is gone: taken over")
+    except BaseException:
+        if handle is not None:
+            os.close(handle)
+        raise
+    _MINE.add(real)
+    over = threading.Event()
+    touching = threading.Thread(target=_touch, args=(lock, over), daemon=True)
+    touching.start()
+    try:
         yield
     finally:
+        over.set()
+        touching.join()
+        _MINE.discard(real)
         lock.unlink(missing_ok=True)
         os.close(handle)
+
+
+def _touch(lock: Path, over: threading.Event) -> None:
+    """Say from time to time that the process lives that holds a lock."""
+    while not over.wait(TOUCH):
+        with suppress(OSError):  # somebody removed it, or the disk is away for a time
+            os.utime(lock)
+
+
+def _gone(lock: Path, held: Mapping[str, Any], host: str, sure: bool, waiting: Callable[[], object]) -> bool:
+    """Whether the process is gone that a lock names, and which the system gave to this one.
+
+    Args:
+        lock: The file.
+        held: What it says.
+        host: Of this process.
+        sure: Whether the system keeps locks for processes of one machine apart.
+        waiting: Called before it takes long.
+    """
+    if held.get("host", host) == host:
+        return sure or not _alive(held.get("pid", 0))
+    began, first, said = time.monotonic(), lock.stat().st_mtime_ns, False
+    while _age(lock) <= SILENT:
+        if time.monotonic() - began > 2 * SILENT or lock.stat().st_mtime_ns != first:
+            return False
+        if not said:
+            said = True
+            waiting()
+        time.sleep(TOUCH / 10)
+    return True
+
+
+def _age(lock: Path) -> float:
+    """Seconds since it was touched, as the clock of its file system counts."""
+    with tempfile.NamedTemporaryFile(dir=lock.parent) as now:
+        return (os.fstat(now.fileno()).st_mtime_ns - lock.stat().st_mtime_ns) / 1e9
 
 
 @contextmanager
@@ -177,8 +236,10 @@ def turn(lock: Path) -> Iterator[None]:
                 fcntl.flock(handle, fcntl.LOCK_UN)  # a process that was forked meanwhile has this file open, too
 
 
-def _claimed(lock: Path) -> int | None:
+def _claimed(lock: Path) -> tuple[int | None, bool]:
     """A handle of the lock file that the system gives to one process at a time; None where another one has it.
+
+    And whether it does: some file systems know no locks.
 
     The system takes it back when a process ends, or closes any other handle of that file, so the lock is read by this
     one. So of many that find the lock of a dead process only one takes it over.
@@ -189,14 +250,14 @@ def _claimed(lock: Path) -> int | None:
             if fcntl is not None:
                 fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(handle), os.stat(lock)):
-                return handle
+                return handle, fcntl is not None
         except FileNotFoundError:  # whoever had it has just let it go
             pass
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
-                return handle  # a file system without locks: what the file says must do
+                return handle, False  # a file system without locks: what the file says must do
             os.close(handle)
-            return None
+            return None, True
         os.close(handle)
 
 

@@ -7,6 +7,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,27 +68,74 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
         open_folder(tmp_path / "file" / "inner", resume=False)
 
 
-def test_a_living_process_keeps_its_folder(tmp_path: Path) -> None:
-    lock = tmp_path / "lock"
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+HOLDS = """
+import sys
+from pathlib import Path
+from vitrail.io import locked
+with locked(Path(sys.argv[1]), Path(sys.argv[1]) / "lock"):
+    print("held", flush=True)
+    input()
+"""
+
+
+def test_a_living_process_keeps_its_folder_and_a_dead_one_does_not(tmp_path: Path) -> None:
+    lock, said = tmp_path / "lock", list[str]()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    child = subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path)], **pipes)
     try:
-        lock.write_text(held(child.pid, socket.gethostname()))
-        with pytest.raises(RunError, match=f"in use by process {child.pid}"), locked(tmp_path, tmp_path / "lock"):
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"held\n"
+        with pytest.raises(RunError, match=f"in use by process {child.pid}") as caught, locked(tmp_path, lock):
             pytest.fail("two processes in one folder")
-        assert lock.exists()
+        assert caught.value.hint == f"--out {tmp_path}-2"
+        assert json.loads(lock.read_text())["pid"] == child.pid
     finally:
-        child.communicate(b"\n")
-    with locked(tmp_path, tmp_path / "lock"):  # now it is dead, and its lock is taken over
+        child.kill()
+        child.communicate()
+    assert lock.exists(), "a killed process leaves it"
+    with locked(tmp_path, lock, said.append):
         assert json.loads(lock.read_text())["pid"] == os.getpid()
+        with pytest.raises(RunError, match="by this process"), locked(tmp_path, lock):
+            pytest.fail("twice in one process")
     assert not lock.exists()
+    assert len(said) == 1
+    assert str(child.pid) in said[0]
 
 
-def test_another_machine_keeps_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "lock").write_text(held(1, "another-machine"))
-    with pytest.raises(RunError, match="another-machine") as caught, locked(tmp_path, tmp_path / "lock"):
+def test_a_number_that_another_process_has_by_now_holds_nothing(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text(held(os.getppid(), socket.gethostname()))
+    with locked(tmp_path, tmp_path / "lock"):
+        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
+
+
+def test_another_machine_keeps_its_folder_as_long_as_it_gives_signs_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, said = tmp_path / "lock", list[str]()
+    monkeypatch.setattr("vitrail.io.TOUCH", 0.02)
+
+    def says(sentence: str) -> None:
+        said.append(sentence)
+        os.utime(lock)  # as the other machine does meanwhile
+
+    lock.write_text(held(1, "another-machine"))
+    with pytest.raises(RunError, match="another-machine"), locked(tmp_path, lock, says):
         pytest.fail("two machines in one folder")
-    assert str(tmp_path / "lock") in caught.value.hint
-    assert caught.value.hint.startswith(f"--out {tmp_path}-2 ")
+    assert lock.exists()
+    long_ago = time.time() - 1000
+    os.utime(lock, (long_ago, long_ago))
+    said.clear()
+    with locked(tmp_path, lock, said.append):
+        assert lock.stat().st_mtime > long_ago + 500
+        before = lock.stat().st_mtime_ns
+        while lock.stat().st_mtime_ns == before:  # a sign of life of its own
+            time.sleep(0.01)
+    assert len(said) == 1, "taken over at once"
+    lock.write_text(held(1, "another-machine"))
+    monkeypatch.setattr("vitrail.io.SILENT", 0.2)
+    said.clear()
+    with locked(tmp_path, lock, said.append):  # silent for so long while it is waited for
+        assert "gone" in said[-1]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
