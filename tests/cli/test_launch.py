@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -46,9 +47,43 @@ def test_more_processes_than_there_are_are_refused(cli: Cli, tmp_path: Path) -> 
     for devices in (0, cores() + 1):
         answer = cli(*words(tmp_path / "run"), "--devices", devices)
         assert answer.code == USAGE
-        assert f"--devices {devices}" in answer.problem
+        assert f"1 to {cores()}" in answer.problem
+        assert answer.problem.endswith(f"got {devices}")
         assert answer.hint == f"--devices {cores()}"
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("RANK", "x"), ("WORLD_SIZE", "two"), ("RANK", "5"), ("MASTER_PORT", "http")]
+)
+def test_an_environment_that_says_no_place_is_refused(
+    name: str, value: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500", name: value}
+    for each, text in known.items():
+        monkeypatch.setenv(each, text)
+    answer = cli(*words(tmp_path / "run"))
+    assert answer.code == USAGE
+    assert name in answer.problem
+    assert value in answer.problem
+    assert name in answer.hint
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_port_at_which_something_else_listens_is_given_up(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch's own limit does not end the wait for an answer that never comes."""
+    monkeypatch.setattr("vitrail.training.distributed.meeting.LATER", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = str(silent.getsockname()[1])
+        place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for name, value in {**place, "VITRAIL_TIMEOUT": "0.4"}.items():
+            monkeypatch.setenv(name, value)
+        answer = cli(*words(tmp_path / "run"))
+    assert answer.code == 1
+    assert f"127.0.0.1:{port}" in answer.problem
+    assert answer.hint.startswith("MASTER_PORT=")
 
 
 def test_processes_of_another_number_are_refused(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 import vitrail
@@ -31,6 +32,7 @@ from tests.training.tiny import (
 )
 from vitrail.data.columns import Texts
 from vitrail.data.dataset import Counts, Samples, labelled
+from vitrail.data.tensor_files import with_checksum
 from vitrail.errors import RunError, UsageError
 from vitrail.io import write_file
 from vitrail.tasks import Metric
@@ -39,6 +41,7 @@ from vitrail.training.best import best_of, spent
 from vitrail.training.events import Event, Started
 from vitrail.training.halves import LEAST, WHOLE, cut
 from vitrail.training.inputs import rare_notes
+from vitrail.training.run import RunFolder
 from vitrail.training.setup import open_data
 
 ACCURACY = Metric("accuracy", "accuracy")
@@ -185,6 +188,33 @@ def test_a_set_too_small_to_cut_is_marked_everywhere(tmp_path: Path) -> None:
     assert vitrail.evaluate(run).notes
     with must_raise(UsageError, "choose"):
         vitrail.evaluate(run, split="choose")
+
+
+def test_a_best_checkpoint_that_is_lost_gives_way_to_the_next_best(tmp_path: Path) -> None:
+    """A damaged file made a run that was trained to its end one that could not be finished."""
+    folder, said = RunFolder(tmp_path), list[str]()
+    for epoch, accuracy in enumerate((0.5, 0.9, 0.7), start=1):
+        folder.append_metrics({"kind": "epoch", "epoch": epoch, "step": epoch, "validation_accuracy": accuracy})
+        write_file(folder.best / f"{epoch}.safetensors", with_checksum({"weight": torch.full((1, 1), float(epoch))}))
+    network = torch.nn.Linear(1, 1, bias=False)
+
+    def loaded() -> tuple[object, float]:
+        row = best.load_best(folder, network, ACCURACY, said.append)
+        return row and row["epoch"], network.weight.item()
+
+    assert loaded() == (2, 2.0)
+    assert not said
+    content = bytearray((folder.best / "2.safetensors").read_bytes())
+    content[-1] ^= 1  # of a number, which the format itself does not see
+    (folder.best / "2.safetensors").write_bytes(content)
+    assert loaded() == (3, 3.0)
+    (folder.best / "3.safetensors").unlink()
+    assert loaded() == (1, 1.0)
+    assert all("2.safetensors" in sentence for sentence in said)
+    shutil.rmtree(folder.best)
+    with torch.no_grad():
+        network.weight.fill_(7.0)  # of the last step
+    assert loaded() == (None, 7.0)
 
 
 def test_a_full_disk_costs_the_epoch_that_was_to_be_kept_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

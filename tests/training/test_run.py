@@ -197,8 +197,12 @@ def test_metrics_are_cut_so_that_no_row_comes_twice(tmp_path: Path) -> None:
     assert folder.history() == [{"kind": "epoch", "epoch": 1}]
     folder.append_metrics({"kind": "epoch", "epoch": 2})
     assert [row["epoch"] for row in folder.history()] == [1, 2]
-    folder.cut_metrics(10**6)
+    with must_raise(DataError, f"{folder.metrics_bytes():,} bytes"):  # rows are lost
+        folder.cut_metrics(10**6)
     assert len(folder.history()) == 2
+    folder.cut_metrics(length - 3)
+    with must_raise(DataError, str(folder.metrics)):
+        folder.history()
     folder.cut_metrics(0)
     assert folder.history() == []
 

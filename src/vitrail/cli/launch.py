@@ -17,25 +17,30 @@ def is_launched(devices: int) -> bool:
     """
     if "RANK" not in os.environ:
         return False
-    world = int(os.environ.get("WORLD_SIZE", "1"))
+    from vitrail.training.distributed.meeting import world_of
+
+    world = world_of()
     if world != devices:
         problem = f"--devices {devices}, and {counted(world, 'process', 'processes')} of this training were started"
         raise UsageError(problem, "leave --devices out where torchrun starts the processes")
     return True
 
 
+STOPPING = 600  # seconds that processes have to end their step and save, when they are asked to stop; torchrun's are 30
 SLURM = """\
 #!/bin/bash
 #SBATCH --job-name=vitrail
 #SBATCH --ntasks-per-node=1
 #SBATCH --signal=TERM@120
 {gpus}# sbatch --nodes 4 THIS_FILE; 120 s before its time is over it stops and saves; submitted again, it goes on
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=110  # seconds for the step under way and the save; torchrun's own are 30
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 srun {command}
 """
 TORCHRUN = """\
 #!/bin/sh
 # on each machine: NODES=4 HEAD=name-of-one-of-them sh THIS_FILE; all see the same files under the same paths
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=600  # seconds for the step under way and the save; torchrun's own are 30
 exec {command}
 """
 PLACES = {
@@ -91,9 +96,13 @@ def launch(devices: int, device: str, command: str) -> int:
     gpus = torch.cuda.device_count() if device == "auto" or device.startswith("cuda") else 0
     there, what = (gpus, "GPU") if gpus else (cores(), "processor core")
     if not 1 <= devices <= there:
-        raise UsageError(f"--devices {devices}, and this machine has {counted(there, what)}", f"--devices {there}")
+        problem = f"--devices wants 1 to {there}, since this machine has {counted(there, what)}, got {devices}"
+        raise UsageError(problem, f"--devices {there}")
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // devices)))
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes say what happened
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(STOPPING))
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("torch.distributed.elastic"):  # the processes say what happened
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     how = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

@@ -38,7 +38,7 @@ def run(typed: Train | Distill, command: str) -> int:
         return 0
     if typed.devices is not None and not typed.dry_run and not is_launched(typed.devices):
         return launch(typed.devices, typed.device, command)
-    first = int(os.environ.get("RANK", "0")) == 0
+    first = os.environ.get("RANK", "0") == "0"
     screen = console(to_stderr=typed.json, silent=not first)
     progress = TrainingProgress(screen)
     if typed.dry_run:

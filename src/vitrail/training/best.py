@@ -8,14 +8,14 @@ only when no saved state knows it as its best any more. So a run that was killed
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import safetensors.torch
 from torch import nn
 
+from vitrail.data.tensor_files import read_tensors, with_checksum
 from vitrail.errors import DataError
-from vitrail.io import other_out, write_file
+from vitrail.io import write_file
 from vitrail.tasks import Metric
 from vitrail.training.checkpoint import MANIFEST, copy_of, states
 from vitrail.training.run import RunFolder
@@ -69,7 +69,7 @@ def keep_if_best(folder: RunFolder, network: nn.Module, row: Row, metric: Metric
     if best_of([*folder.history(), row], metric) is not row:
         return
     tensors, file = copy_of(network.state_dict()), folder.best / f"{row['epoch']}.safetensors"
-    saver.later(lambda: write_file(file, safetensors.torch.save(tensors)))
+    saver.later(lambda: write_file(file, with_checksum(tensors)))
 
 
 def tidy(folder: RunFolder, metric: Metric) -> None:
@@ -88,20 +88,27 @@ def tidy(folder: RunFolder, metric: Metric) -> None:
             file.unlink()
 
 
-def load_best(folder: RunFolder, network: nn.Module, metric: Metric) -> Row:
-    """Put the best checkpoint's numbers into a network.
+def load_best(folder: RunFolder, network: nn.Module, metric: Metric, say: Callable[[str], object]) -> Row | None:
+    """Put the best checkpoint's numbers into a network; where its file is lost, those of the next best that is whole.
+
+    Args:
+        folder: Of the run.
+        network: Keeps the numbers of the last epoch where no file is whole.
+        metric: The task's.
+        say: Told of a file that is lost.
 
     Returns:
-        The row of its epoch.
-
-    Raises:
-        DataError: Its file is missing or damaged.
+        The row of its epoch; None where no file is whole.
     """
-    row = best_of(folder.history(), metric)
-    assert row is not None, "a run that chooses scores its epochs"
-    file = folder.best / f"{row['epoch']}.safetensors"
-    try:
-        network.load_state_dict(safetensors.torch.load(file.read_bytes()))
-    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-        raise DataError(f"{file}, the best checkpoint, cannot be read ({error})", other_out(folder.path)) from error
-    return row
+    history = folder.history()
+    while row := best_of(history, metric):
+        file = folder.best / f"{row['epoch']}.safetensors"
+        try:
+            network.load_state_dict(read_tensors(file, ""))
+        except DataError as error:
+            if file.exists() or row is best_of(folder.history(), metric):
+                say(f"warning: the best checkpoint is lost, and the next best that is whole is taken: {error.problem}")
+            history = [each for each in history if each["epoch"] != row["epoch"]]
+        else:
+            return row
+    return None

@@ -171,9 +171,9 @@ def load_state(state: State, folder: Path) -> tuple[dict[str, Any], list[str]]:
             content = {name: _verified(place / name, facts) for name, facts in manifest["files"].items()}
             _fill(state, _kinds(place, content), manifest)
         except (OSError, ValueError, KeyError, RuntimeError, safetensors.SafetensorError) as error:
-            notes.append(f"{place} is damaged ({error}); the state before it is used")
+            notes.append(f"{place} is damaged ({error})")
         else:
-            return manifest, notes
+            return manifest, [f"{note}; the state before it is used" for note in notes]
     raise DataError(
         f"none of the {len(found)} saved states in {folder} can be used: {notes[-1] if notes else 'there is none'}",
         other_out(folder.parent),

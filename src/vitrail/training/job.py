@@ -328,7 +328,8 @@ class Job:
         """Model, evaluation, card, page; `evaluation.json` comes last: with it the run is finished."""
         prepared = self.prepared
         metric, initial = prepared.model.task.metric, prepared.settings.initial
-        best = None if prepared.halves is None or not state.step else load_best(self.folder, state.kept, metric)
+        chose = prepared.halves is not None and state.step > 0
+        best = load_best(self.folder, state.kept, metric, self._say) if chose else None
         epochs = state.step / steps_per_epoch(len(prepared.data), prepared.settings.optimization)
         facts = {**prepared.model.facts, "epochs": int(epochs) if epochs.is_integer() else round(epochs, 2)}
         trained = replace(prepared.model, network=state.best_network.eval(), facts=facts)

@@ -140,15 +140,25 @@ class RunFolder:
         return self.metrics.stat().st_size if self.metrics.exists() else 0
 
     def cut_metrics(self, length: int) -> None:
-        """Cut the metrics to a length, so that no row comes twice."""
-        if self.metrics_bytes() > length:
+        """Cut the metrics to a length, so that no row comes twice.
+
+        Raises:
+            DataError: They are shorter: rows are lost, and with them which epoch was the best.
+        """
+        if (found := self.metrics_bytes()) < length:
+            problem = f"{self.metrics} has {found:,} bytes, and the saved state was written when it had {length:,}"
+            raise DataError(problem, other_out(self.path))
+        if found > length:
             os.truncate(self.metrics, length)
 
     def history(self, content: bytes | None = None) -> list[dict[str, Any]]:
         """The epoch rows of the metrics (or of what is given of them), under the keys of today."""
         if content is None:
             content = self.metrics.read_bytes() if self.metrics.exists() else b""
-        rows = [json.loads(line) for line in content.decode().splitlines() if line.strip()]
+        try:
+            rows = [json.loads(line) for line in content.decode().splitlines() if line.strip()]
+        except ValueError as error:
+            raise DataError(f"{self.metrics} is damaged ({error})", other_out(self.path)) from error
         epochs = [row for row in rows if row.get("kind") == "epoch"]
         return [{FORMER_KEYS.get(key, key): value for key, value in row.items()} for row in epochs]
 

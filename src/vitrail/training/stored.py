@@ -63,7 +63,13 @@ def resume_run(folder: RunFolder, asked: Asked, listen: Listen, processes: Group
         hint = f"{other_out(folder.path)}{f' --init {shlex.quote(str(folder.path))}' if starts else ''}"
         raise DataError(_changed(stored, dataset, folder), hint)
     settings, teacher = teacher_of(settings, request, dataset, new=False)
-    network = None if settings.initial is None else load(folder.probe).network
+    network = None
+    if settings.initial is not None:
+        try:
+            network = load(folder.probe).network
+        except DataError as error:
+            problem = f"{folder.path} started from its probe, which cannot be opened: {error.problem}"
+            raise DataError(problem, other_out(folder.path)) from error
     prepared = build(settings, dataset, learnt, listen, own, network)
     freeze_or_adapt(prepared.network, settings)
     with threads_set(settings.execution.threads):

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -54,7 +54,7 @@ def together(device: str, shard: bool = False) -> Iterator[Group]:
         UsageError: They cannot meet, or are not alike.
         VitrailError: What ended another one.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if world_of() == 1:
         if shard:
             raise UsageError("--shard divides a network among processes, and there is one", "--devices 2 --shard")
         yield ALONE
@@ -109,7 +109,9 @@ def _met(timeout: float) -> Together:
     if missing:
         problem = f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, and {' and '.join(missing)} is not set"
         raise UsageError(problem, "torchrun, which sets all of them; or WORLD_SIZE=1")
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, world = _number("RANK"), world_of()
+    if not 0 <= rank < world:
+        raise UsageError(f"RANK is {rank}, and WORLD_SIZE {world}", f"RANK=0 to RANK={world - 1}, each once")
     hosts = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     prefix = f"vitrail/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_meetings)}"
     store, beats = (dist.PrefixStore(prefix, _place(rank, timeout, here)) for here in (hosts, False))
@@ -122,8 +124,21 @@ def _met(timeout: float) -> Together:
             problem = f"rank {rank} has waited {STARTING * timeout:g} s for rank {other}: {here} of {world} have come"
             raise RunError(problem, "one process for each rank; RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT of each")
     watch.watch()
-    machines = max(1, world // int(os.environ.get("LOCAL_WORLD_SIZE", world)))
+    machines = max(1, world // _number("LOCAL_WORLD_SIZE", str(world)))
     return Together(rank=rank, world=world, machines=machines, store=store, watch=watch)
+
+
+def world_of() -> int:
+    """How many processes the environment speaks of; 1 where it speaks of none."""
+    return _number("WORLD_SIZE", "1")
+
+
+def _number(name: str, usual: str = "") -> int:
+    text = os.environ.get(name, usual)
+    if not text.isdecimal():
+        example = 29500 if name == "MASTER_PORT" else 1
+        raise UsageError(f"{name} must be a whole number, got {text!r}", f"{name}={example}; torchrun sets all of them")
+    return int(text)
 
 
 def _timeout() -> float:
@@ -139,7 +154,7 @@ def _timeout() -> float:
 
 def _take_gpu(device: str) -> None:
     """One GPU for each process of a machine: from now on "cuda" means its own."""
-    number, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    number, there = _number("LOCAL_RANK", "0"), torch.cuda.device_count()
     if ":" in device:
         raise UsageError(f"--device {device} is one GPU, and each process takes its own", "--device cuda")
     if number >= there:
@@ -151,11 +166,16 @@ def _take_gpu(device: str) -> None:
 @cache
 def _place(rank: int, timeout: float, hosts: bool) -> dist.Store:
     """A connection to where the processes meet, for the life of this program; or the place itself."""
-    place, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    place, port, limit = os.environ["MASTER_ADDR"], _number("MASTER_PORT"), STARTING * timeout
+
+    def connect() -> dist.Store:
+        return dist.TCPStore(place, port, is_master=hosts, timeout=timedelta(seconds=limit), wait_for_workers=False)
+
     try:
-        found = dist.TCPStore(
-            place, port, is_master=hosts, timeout=timedelta(seconds=STARTING * timeout), wait_for_workers=False
-        )
+        found = _within(limit + LATER, connect)
+    except TimeoutError:
+        problem = f"rank {rank} on {socket.gethostname()}: what listens at {place}:{port} is none of these processes"
+        raise RunError(problem, f"MASTER_PORT={port + 1} for all of them") from None
     except RuntimeError as error:  # torch's DistError and others
         text = " ".join(str(error).split())
         if hosts and "address already in use" in text.lower():
@@ -164,6 +184,32 @@ def _place(rank: int, timeout: float, hosts: bool) -> dist.Store:
         raise RunError(problem, "MASTER_ADDR and MASTER_PORT, which all processes must reach") from error
     found.set_timeout(timedelta(seconds=timeout))
     return found
+
+
+def _within(seconds: float, work: Callable[[], dist.Store]) -> dist.Store:
+    """What some work gives, which may never come to its end.
+
+    Raises:
+        TimeoutError: It took longer.
+        Exception: Its own.
+    """
+    found: list[dist.Store] = []
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except Exception as error:  # for whoever waits
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise failed[0]
+    if not found:
+        raise TimeoutError
+    return found[0]
 
 
 def _check_alike(group: Together) -> None:

@@ -10,10 +10,13 @@ its silence says so. What is written here lies in the store at which the process
 
 import json
 import os
+import signal
 import socket
 import sys
 import threading
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -207,10 +210,15 @@ class Watch:
     def _lose(self, why: str) -> None:
         """Nobody can be heard any more: the place where all met is the first process, or what started it."""
         self.lost = True
-        problem = (
-            f"{self.name(0)}, or what started it, has ended or is silent: {why}; last heard of: {self._steps_words()}"
-        )
+        who = f"what started {self.name(0)}" if self.rank == 0 else f"{self.name(0)}, or what started it,"
+        problem = f"{who} has ended or is silent: {why}; last heard of: {self._steps_words()}"
         self.failure = self.failure or Failure(0, problem, self.hint, gone=True)
+
+    def _end(self, frozen: Mapping[str, Any]) -> None:
+        """End a frozen process of this machine, which hears nothing else; what started it waits for it for long."""
+        if frozen.get("host") == socket.gethostname():
+            with suppress(OSError):
+                os.kill(frozen["pid"], signal.SIGKILL)
 
     def _listen(self) -> None:
         """Take note of the others' beats, and of a failure."""
@@ -226,6 +234,7 @@ class Watch:
                 self._moved[rank], self.others[rank] = now, beat
             elif now - self._moved[rank] > self.timeout and self.failure is None:
                 self.first(self._gone(rank, f"has been silent for {self.timeout:g} s"))
+                self._end(self.others.get(rank, {}))
 
 
 def waiting(store: Store, key: str, watch: Watch, seconds: float | None = None) -> bytes | None:
