@@ -65,7 +65,9 @@ def must_go_on(cases: Sequence[dict[str, Any]], folder: Path, whole: Sequence[di
 
 
 def test_kills_around_the_end_of_an_epoch_and_at_random(tmp_path: Path) -> None:
-    must_go_on([*(ALL[4 * number + number % 4] for number in range(6)), {"kills": 4, "seed": 0}], tmp_path)
+    must_go_on([*(ALL[4 * number + number % 4] for number in range(6)), {"kills": 4, "seed": 0}], tmp_path / "one")
+    at_once = [{**case, "processes": 2} for case in ALL if case["accumulate"] == 1 and not case["workers"]]
+    must_go_on(at_once[1:4:2], tmp_path / "two", TOGETHER[:1])
 
 
 @pytest.mark.soak

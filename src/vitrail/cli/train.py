@@ -108,6 +108,8 @@ def _dry_run(typed: Train | Distill, progress: "TrainingProgress") -> int:
         rate, memory = RATE.format(unit=found.unit), found.timed.memory
         taken = "" if memory is None else f", {memory / 2**30:.1f} GiB of memory"
         say(f"{counted(found.timed.steps, 'step')} made on trial: {1 / found.timed.sample:,.0f} {rate}{taken}")
+    if (typed.devices or 1) > 1:
+        say(f"by one process; {typed.devices} share every batch, and all else is as it is said here")
     how = f"{counted(found.steps, 'step')} of {found.settings.optimization.batch_size}" if found.steps else "no steps"
     say(f"{how}, about {duration(found.seconds)} with scoring; nothing was kept or written")
     return 0

@@ -441,7 +441,8 @@ def _move(state: State, parameters: list[nn.Parameter], skip: Tensor, rate: floa
     """Clip, step, average. A step to be skipped leaves the weights as they are."""
     if clip:
         factor = (clip / (state.gradient_norm + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], factor)
+        if factor.device.type != "cpu" or factor < 1:  # where looking costs nothing
+            torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], factor)
     for group in state.optimizer.param_groups:
         group["lr"] = rate * group["scale"]
     state.optimizer.found_inf = skip  # pyrefly: ignore[missing-attribute]  # read by the fused kernel
