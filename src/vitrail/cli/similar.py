@@ -6,8 +6,9 @@ from vitrail.cli.args import Similar
 from vitrail.cli.embed import shown_progress
 from vitrail.cli.explain.page import check_writable
 from vitrail.cli.output import print_json, print_table, say, warn
-from vitrail.cli.sources import load_on
+from vitrail.cli.sources import files_of, load_on
 from vitrail.cli.weights import typed_hints
+from vitrail.data.readers.folder import EXTENSIONS
 from vitrail.errors import UsageError
 from vitrail.features.similar import Similar as Found, similar
 from vitrail.io import free_name, other_out
@@ -20,6 +21,8 @@ def run(typed: Similar, command: str) -> int:
     """Look for neighbours, write the page, and say which they are."""
     page = _page_at(typed.out)
     check_writable(page)
+    if Path(typed.images).suffix.lower() in EXTENSIONS:
+        files_of([typed.images])  # says what is there where it is not
     images = [name for name in (typed.data, typed.images) if Path(name).is_dir()]
     model = load_on(typed.model, typed.device, typed.threads, LARGE_BATCH, typed, images)
     with shown_progress() as progress, typed_hints(typed):
