@@ -24,6 +24,7 @@ from vitrail.errors import DataError, RunError, UsageError
 from vitrail.features import embed as home
 from vitrail.features.file import read_features
 from vitrail.features.poolings import check_pooling, poolings_of, read_by_head
+from vitrail.io import locked
 from vitrail.jobs import parts, passes
 from vitrail.jobs.parts import folder_of
 from vitrail.nn import ViT, ViTConfig, parts_of
@@ -227,8 +228,7 @@ def test_where_nothing_can_be_written(photos: Path, tmp_path: Path, monkeypatch:
 @pytest.mark.usefixtures("small_parts")
 def test_what_another_process_writes_is_left_to_it(photos: Path, tmp_path: Path) -> None:
     out, lock = tmp_path / "f.npz", tmp_path / "f.npz.lock"
-    lock.write_text(json.dumps({"pid": os.getppid(), "host": socket.gethostname()}))
-    with must_raise(RunError, "in use"):
+    with locked(out, lock), must_raise(RunError, "in use"):  # tests/training/test_run.py: of another process
         home.embed(photos, model_of(), out=out)
     lock.write_text(json.dumps({"pid": 2**22 + 1, "host": socket.gethostname()}))  # dead for long
     home.embed(photos, model_of(), out=out)
