@@ -16,7 +16,12 @@ from tests.cli.command import DATA, USAGE, Cli
 from vitrail.cli.main import VERBS
 
 Typed = tuple[str, str]  # what is typed before and after: the second adds the option
-TRUSTED = ("background", "masks", "precision")  # for the test that the other words leave out: refused beside --no-trust
+TRUSTED = (
+    "full",
+    "background",
+    "masks",
+    "precision",
+)  # for the test that the other words leave out: refused beside --no-trust
 OF_ALL = {"device": ("", "--device cuda:7"), "threads": ("--threads 1", "--threads 2"), "json": ("", "--json")}
 FOREIGN: dict[str, Typed] = {  # of other people's weights, and refused for a model that says all of it itself
     "mean": ("", "--mean 0.5"),
@@ -69,6 +74,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         "similar_to": ("", "--similar-to {photo}"),
         "rather_than": ("--target 4", "--target 4 --rather-than 3"),
         "no_trust": ("", "--no-trust"),
+        "full": ("", "--full"),
         "background": ("", "--background {run}"),
         "masks": ("", "--masks {empty}"),
         "precision": ("", "--precision bf16"),

@@ -297,6 +297,7 @@ class Explain(Weights, Job, Computed):
         "Only the maps, without the test on the model that says how far to trust each; far quicker.",
         False,
     )
+    full: bool = option("Test the maps of images without evidence, too; no verdict changes by it.", False)
     background: Path | None = option(
         "Images whose patches fill the masked ones in that test: a folder of them, or another run; the model's own "
         "when left out."

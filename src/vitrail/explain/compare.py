@@ -88,6 +88,7 @@ def compare(
     areas: bool = True,
     precision: Precision = "fp32",
     seed: int = 0,
+    full: bool = False,
 ) -> Comparison:
     """Explain the same pictures by each of the methods.
 
@@ -103,7 +104,8 @@ def compare(
         scored: Whether each map is also scored, which takes far longer than the maps.
         areas: Whether deletion and insertion, the scores of other tools, come with the verdict; a seventh more passes.
         precision: Of the scores' passes, see `trust`.
-        seed: Of the scores: all methods meet the same covers.
+        seed: Of the scores.
+        full: Test the maps of images without evidence, too, see `trust`.
 
     Raises:
         UsageError: If no method is named, one is unknown, or one that was named cannot answer.
@@ -129,7 +131,7 @@ def compare(
     if not scored:
         return maps
     aim = aim_of(heats[0], function)
-    trial = begin(model, images, aim, references=references, masks=masks, precision=precision, seed=seed)
+    trial = begin(model, images, aim, references=references, masks=masks, precision=precision, seed=seed, full=full)
     tested = replace(maps, trusts=tuple(trial.judge(heat) for heat in heats))
     if not areas:
         return tested

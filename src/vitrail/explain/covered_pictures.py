@@ -1,13 +1,16 @@
 """What becomes of the explained number when squares are covered in a map's order.
 
-The steps cover 1, 2, 3, 5, ... up to half of all squares, each step by covers of its own. Maps that are compared go
-through the same steps and the same covers: what differs between them is the squares alone.
+The steps cover 1, 3, 10, ... up to half of all squares, each step by covers of its own. A map and what it is compared
+with go through the same steps and the same covers: what differs between them is the squares alone. The covers are drawn
+for each map anew, by the order in which it names squares: who would make a map that does well under known covers gets
+other ones with every change of it.
 """
 
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.explain.evidence import explained
@@ -18,6 +21,8 @@ from vitrail.explain.without_evidence import at_a_time
 from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
+
+STEPS = 5  # in which squares are covered, and covers for each map
 
 
 def steps_of(squares: int, count: int) -> tuple[int, ...]:
@@ -35,16 +40,20 @@ class CoveredPictures:
         images: (b, c, h, w).
         aim: What is explained of them.
         fill: What covers squares.
-        draws: How many steps there are, and how many covers.
         seed: Of covers and of the order among equal values.
+        draws: How many steps there are, and how many covers.
     """
 
     network: ViT
     images: Images
     aim: Aim
     fill: Fill
-    draws: int
     seed: int
+    draws: int = STEPS
+
+    def select(self, pictures: Int[Tensor, "some"]) -> "CoveredPictures":
+        """The same for some of the pictures."""
+        return replace(self, images=self.images[pictures], aim=self.aim.select(pictures))
 
     @property
     def grid(self) -> Size:
@@ -67,29 +76,44 @@ class CoveredPictures:
         """How many steps cover at most a quarter of the squares: those that are told of in words."""
         return sum(step <= max(1, self.grid[0] * self.grid[1] // 4) for step in self.steps)
 
+    def covers(self, maps: Float[Tensor, "b rows columns"]) -> Float[Tensor, "draws b c h w"]:
+        """What stands in covered squares, for each draw: whole pictures to take them from, drawn for these maps."""
+        return torch.cat(
+            [
+                self.fill.make(one[None], self.patch, self.draws, seed_of(self.seed, "covers", key))
+                for one, key in zip(self.images, self.keys(maps), strict=True)
+            ],
+            dim=1,
+        )
+
+    def keys(self, maps: Float[Tensor, "b rows columns"]) -> list[int]:
+        """A number for each map, made of its picture and of the order in which it names squares."""
+        orders, pictures = self._order(maps[None])[0].cpu().numpy(), keys_of(self.images)
+        return [zlib.crc32(order.tobytes(), key) for order, key in zip(orders, pictures, strict=True)]
+
     def paired(
-        self, maps: Float[Tensor, "m b rows columns"]
+        self, maps: Float[Tensor, "m b rows columns"], covers: Float[Tensor, "draws b c h w"]
     ) -> tuple[Float[Tensor, "steps m b"], Float[Tensor, "steps m b"]]:
-        """The number and the target's probability after each step, one cover for each step."""
+        """The number and the target's probability after each step, one of the covers for each step."""
         order, numbers, shares = self._order(maps), [], []
         for step, squares in enumerate(self.steps):
-            logits = self._logits(self.cover(step), self._first(order, squares))
+            logits = self._logits(covers[step], self._first(order, squares))
             numbers.append(explained(logits, self.aim))
             shares.append(probability(logits, self.aim))
         return torch.stack(numbers), torch.stack(shares)
 
     def by_draw(
-        self, maps: Float[Tensor, "b rows columns"]
+        self, maps: Float[Tensor, "b rows columns"], covers: Float[Tensor, "draws b c h w"]
     ) -> tuple[Float[Tensor, "draws steps b"], Float[Tensor, "draws steps b"]]:
-        """The number and the target's probability after each step, under each draw of covers.
+        """The number and the target's probability after each step, under each of the covers.
 
-        There are as many draws as steps, and `paired` takes step i under draw i: the diagonal of these.
+        There are as many covers as steps, and `paired` takes step i under cover i: the diagonal of these.
         """
         order = self._order(maps[None])
         masks = torch.cat([self._first(order, squares) for squares in self.steps])  # (steps, b, rows, columns)
         numbers, shares = [], []
-        for draw in range(self.draws):
-            logits = self._logits(self.cover(draw), masks)
+        for cover in covers:
+            logits = self._logits(cover, masks)
             numbers.append(explained(logits, self.aim))
             shares.append(probability(logits, self.aim))
         return torch.stack(numbers), torch.stack(shares)
@@ -101,10 +125,6 @@ class CoveredPictures:
         order, others = self._order(maps), self._order(other[None])
         same = [self._first(order, k) == self._first(others, k) for k in self.steps]
         return torch.stack(same).all(dim=0).flatten(2).all(dim=2)
-
-    def cover(self, number: int) -> Float[Tensor, "b c h w"]:
-        """What stands in covered squares, in step or draw `number`: whole pictures to take them from."""
-        return self.fill.make(self.images, self.patch, 1, seed_of(self.seed, "cover", number))[0]
 
     def _order(self, maps: Float[Tensor, "m b rows columns"]) -> Tensor:
         """(m, b, squares), highest value first; equal values come in an order of the picture's own, at random."""

@@ -35,13 +35,14 @@ over all pictures, then composites of r references have s (r - 1) / r around the
 s (r + 1) / r around it. So the composites' numbers are spread out by the root of (r + 1) / (r - 1) before they are
 compared. Below ten references that correction is larger than a tenth, and too rough to build on.
 
-Both are asked in rounds, until so many leave little doubt on which side of the limit a picture stands. Of pictures like
-the others, 5.1 % pass a limit of 5 % in this way.
+Composites serve all pictures of a network, so all of them are made, once (`composites.py`). Surrogates are a picture's
+own, and are made in rounds, only as long as their number leaves it open on which side of the limit the picture stands.
+Of pictures that are like their surrogates, 5.1 % pass the limit of 5 % in this way, however many rounds it takes (a
+test counts it exactly).
 """
 
 import math
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -51,15 +52,15 @@ from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import donor, keys_of, logits_in_chunks, seed_of
 from vitrail.explain.target import Aim, Similarity
 from vitrail.explain.verdict import EVIDENCE, Unit
-from vitrail.explain.without_evidence import at_a_time, composites_of, surrogates
+from vitrail.explain.without_evidence import COMPOSITES, at_a_time, composites_of, surrogates
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
 FEWEST = 10  # references
-COMPOSITES = (99, 199, 299, 399, 499)  # after each round; they serve all pictures of a call
-SURROGATES = (59, 119, 239, 499)  # after each round; each picture has its own
+SURROGATES = (29, 59, 119, 239, 499)  # after each round
+RARE = (0, 0, 1, 5, 24)  # so few of them that are as high are the end of it: the number is exceptional
+OFTEN = (3, 4, 7, 18, 25)  # and so many: it is not
 LEAST_RISE = 0.25  # of a cosine; benchmarks/LOG.md says what others of its kind let pass
-DOUBT = 0.05  # chance of a number as low, or as high, at the limit itself, up to which a round is the last
 NO_SURER = 1e-15  # than this, or 1 less this, is a probability taken to be: log-odds end at 35 nats
 
 
@@ -163,6 +164,9 @@ def find_evidence(
     aim: Aim,
     lent: Float[Tensor, "r c h w"] | None,
     seed: int = 0,
+    *,
+    logits: Float[Tensor, "b v"] | None = None,
+    without: Float[Tensor, "count v"] | None = None,
 ) -> Evidence:
     """Ask of each picture whether it holds evidence for what is explained.
 
@@ -172,55 +176,42 @@ def find_evidence(
         aim: What is explained of them.
         lent: References that lend their patches. With fewer than ten that differ, the question is not asked.
         seed: Decides composites and surrogates.
+        logits: Of the images, where they are at hand.
+        without: Of composites of these references, where they are at hand.
     """
     nothing = torch.zeros(len(images), dtype=torch.long, device="cpu")
     references = 0 if lent is None else different(lent)
     if lent is None or references < FEWEST:
         unknown = torch.full(nothing.shape, torch.nan, dtype=torch.float64, device="cpu")
         return Evidence(unknown, nothing, nothing, unknown, None, None)
+    if logits is None:
+        logits = wide(logits_in_chunks(network, images[None], at_a_time(images))[0])
+    if without is None:
+        without = composites_of(network, images, donor(lent), range(COMPOSITES), seed)
     least = least_effect(network.config.classes, aim)
-    logits = wide(logits_in_chunks(network, images[None], at_a_time(images))[0])
-    p, composites, effect = _among_composites(network, images, logits, aim, lent, references, seed)
+    p = ranked(as_high(logits, aim, without, references), len(without))
+    effect = effects(logits, aim, without)
     surrogates_asked = nothing.clone()
     for picture in ((p <= EVIDENCE) & large_enough(effect, least)).nonzero()[:, 0].tolist():
         one = slice(picture, picture + 1)
         own, count = _among_surrogates(network, images[one], logits[one], aim.select(one), seed)
         p[picture], surrogates_asked[picture] = max(own, float(p[picture])), count
-    return Evidence(p, composites, surrogates_asked, effect, least, unit_of(network.config.classes, aim))
-
-
-def _among_composites(
-    network: ViT, images: Images, logits: Tensor, aim: Aim, lent: Tensor, references: int, seed: int
-) -> tuple[Float[Tensor, "b"], Int[Tensor, "b"], Float[Tensor, "b"]]:
-    """p of each picture, the composites that it took, and its effect over these."""
-    fill, without = donor(lent), logits[:0]
-    p = torch.ones(len(images), dtype=torch.float64, device="cpu")
-    effect = torch.full_like(p, torch.nan)
-    asked = torch.zeros(len(images), dtype=torch.long, device="cpu")
-    open_ = torch.ones_like(p, dtype=torch.bool)
-    for count in COMPOSITES:
-        more = composites_of(network, images, fill, range(len(without), count), seed)
-        without = torch.cat([without, more])
-        above = as_high(logits, aim, without, references)
-        p, asked = torch.where(open_, ranked(above, count), p), torch.where(open_, count, asked)
-        effect = torch.where(open_, effects(logits, aim, without), effect)
-        open_ = open_ & ~settled(above, count)
-        if not open_.any():
-            break
-    return p, asked, effect
+    asked = torch.full_like(nothing, len(without))
+    return Evidence(p, asked, surrogates_asked, effect, least, unit_of(network.config.classes, aim))
 
 
 def _among_surrogates(network: ViT, image: Images, logits: Tensor, aim: Aim, seed: int) -> tuple[float, int]:
-    key, above, asked = keys_of(image)[0], torch.zeros(1, dtype=torch.long, device="cpu"), 0
-    for count in SURROGATES:
+    """p of one picture, and the surrogates that it took."""
+    key, above, asked = keys_of(image)[0], 0, 0
+    for round_, count in enumerate(SURROGATES):
         while asked < count:
             some = min(at_a_time(image[:1]), count - asked)
             made = surrogates(image[0], some, seed_of(seed, "surrogates", asked), key)
-            above = above + as_high(logits, aim, wide(logits_in_chunks(network, made[None], len(made))[0]))
+            above += int(as_high(logits, aim, wide(logits_in_chunks(network, made[None], len(made))[0])))
             asked += len(made)
-        if bool(settled(above, asked)):
+        if settled(above, round_):
             break
-    return float(ranked(above, asked)), asked
+    return (1 + above) / (1 + asked), asked
 
 
 def as_high(
@@ -270,22 +261,6 @@ def ranked(above: Int[Tensor, "b"], count: int) -> Float[Tensor, "b"]:
     return (1 + above).double() / (1 + count)
 
 
-def settled(above: Int[Tensor, "b"], count: int) -> Bool[Tensor, "b"]:
-    """Whether so few, or so many, of `count` are rare where the share is the limit itself."""
-    few, many = _bounds(count)
-    return (above <= few) | (above >= many)
-
-
-@cache
-def _bounds(count: int) -> tuple[int, int]:
-    """The most that are rarely that few, and the least that are rarely that many; rare is a chance of `DOUBT`."""
-    below, few, many = 0.0, -1, count + 1
-    for number in range(count + 1):
-        chance = math.comb(count, number) * EVIDENCE**number * (1 - EVIDENCE) ** (count - number)
-        if 1 - below <= DOUBT:
-            many = number
-            break
-        below += chance
-        if below <= DOUBT:
-            few = number
-    return few, many
+def settled(above: int, round_: int) -> bool:
+    """Whether so many surrogates that are as high, after so many rounds, are the end of it."""
+    return above <= RARE[round_] or above >= OFTEN[round_]

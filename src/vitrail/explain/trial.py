@@ -4,10 +4,14 @@
     held.verdict           ("supported", "cannot tell", ...)
     held.sentence(0, "7")  what covering the brightest squares of picture 0 does, beside covering random ones
 
-Squares are covered in steps, from the one that the map names first to half of all, and the fall of the explained number
-is averaged over the steps. The map, its random twins and the true mask go through the same covers
-(`covered_pictures.py`). Several maps of the same pictures and the same target share all but the map itself: `begin` a
-trial once, and let it `judge` each of them, as `compare` does.
+First the pictures are asked for evidence, whatever a map says; where none is found no map can be trusted, and the test
+ends there unless it is to be `full`. Then squares are covered in steps, from the one that the map names first to half
+of all, and the fall of the explained number is averaged over the steps. The map and its random twins go through the
+same covers (`covered_pictures.py`). A map that none of 24 twins equals is faithful, one that two equal is not; where
+one does, 25 more decide, of which none may. Of maps that are as random as their twins 4.98 % pass.
+
+Several maps of the same pictures and the same target share all but the map itself: `begin` a trial once, and let it
+`judge` each of them, as `compare` does.
 """
 
 import math
@@ -15,23 +19,24 @@ from dataclasses import dataclass
 from typing import Protocol, get_args, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.errors import UsageError
+from vitrail.explain.composites import kept_composites
 from vitrail.explain.covered_pictures import CoveredPictures, probability
-from vitrail.explain.evidence import Evidence, different, explained, find_evidence
+from vitrail.explain.evidence import FEWEST, Evidence, different, explained, find_evidence
 from vitrail.explain.heat import NO_SIGNAL, NOT_FINITE, Heat, aim_of, caveats
 from vitrail.explain.readout import check, wide
-from vitrail.explain.scores.fill import donor, keys_of, logits_in_chunks, own_patches
-from vitrail.explain.scores.random_maps import random_maps as random_maps_like
+from vitrail.explain.scores.fill import donor, logits_in_chunks, own_patches
+from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.target import Aim, OfLogits
 from vitrail.explain.verdict import Kind, Precision, Trust, Verdict, verdict
 from vitrail.explain.without_evidence import at_a_time
 from vitrail.nn import ViT, in_bf16
 from vitrail.nn.vit import Images
 
-LEAST = {"random_maps": 39, "draws": 10}
+TWINS, MORE_TWINS = 24, 25  # of each map; more where one of the first is as good
 
 
 @runtime_checkable
@@ -47,6 +52,50 @@ class Explainable(Protocol):
     def background_images(self) -> Float[Tensor, "r c h w"] | None:
         """Reference pictures as the network reads them; None where the model carries none."""
         ...
+
+
+@dataclass(eq=False)
+class Falls:
+    """What covering squares did; one entry for each picture, on the CPU, nan where nothing was tested.
+
+    Attributes:
+        score: (b,), the mean fall of the explained number, over all covers.
+        interval: (b, 2), of it.
+        paired: (b,), the same under the covers that the twins met.
+        random: (b, twins), the twins' falls.
+        as_good: (b,), how many twins are as good as the map.
+        twins: (b,), how many there were.
+        covered: (b,), the target's probability with squares covered in the map's order.
+        covered_random: (b,), in the twins' order.
+        squares: (b,), how many squares that is; 0 where nothing was tested.
+    """
+
+    score: Float[Tensor, "b"]
+    interval: Float[Tensor, "b 2"]
+    paired: Float[Tensor, "b"]
+    random: Float[Tensor, "b twins"]
+    as_good: Int[Tensor, "b"]
+    twins: Int[Tensor, "b"]
+    covered: Float[Tensor, "b"]
+    covered_random: Float[Tensor, "b"]
+    squares: Int[Tensor, "b"]
+
+    @classmethod
+    def unknown(cls, pictures: int, twins: int) -> "Falls":
+        """Of pictures that were not tested."""
+        none = torch.full((pictures,), torch.nan, device="cpu")
+        nothing = torch.zeros(pictures, dtype=torch.long, device="cpu")
+        return cls(
+            score=none.clone(),
+            interval=none[:, None].repeat(1, 2),
+            paired=none.clone(),
+            random=none[:, None].repeat(1, twins),
+            as_good=nothing.clone(),
+            twins=nothing.clone(),
+            covered=none.clone(),
+            covered_random=none.clone(),
+            squares=nothing.clone(),
+        )
 
 
 def check_model(model: Explainable) -> None:
@@ -75,15 +124,15 @@ def trust(
     references: Float[Tensor, "r c h w"] | None = None,
     masks: Bool[Tensor, "b rows columns"] | None = None,
     function: OfLogits | None = None,
-    random_maps: int = LEAST["random_maps"],
-    draws: int = LEAST["draws"],
     precision: Precision = "fp32",
     seed: int = 0,
+    full: bool = False,
 ) -> Trust:
     """Score a heat, compare it with random maps, and say how far to trust it.
 
-    It takes draws x (random_maps + draws) forward passes for each picture (490 as it stands, 10 more with a mask), up
-    to 499 to ask a picture for evidence, and 99 to 499 once for all pictures.
+    A clear picture takes 175 forward passes: 1 as it is, 29 to ask it for evidence, 120 for random maps and 25 for the
+    map; one without evidence 1, or 30 and more. Composites of the references take 499, once for a network, and are kept
+    (`composites.py`).
 
     Args:
         model: A network in eval mode with its references.
@@ -94,16 +143,15 @@ def trust(
             tell"; with none, patches of the same picture cover squares.
         masks: True on the patches that hold the evidence, where that is known.
         function: The function that was explained, for a heat whose target is one.
-        random_maps: Random maps for each map, at least 39.
-        draws: Steps, each with a cover of its own, and covers for the interval; at least 10.
         precision: "bf16" runs the scores' forward passes in bfloat16, several times as fast where the processor has it.
         seed: Decides random maps and covers.
+        full: Test the maps of pictures without evidence, too, which changes no verdict.
 
     Returns:
         One verdict for each picture, and the numbers behind it, on the CPU.
 
     Raises:
-        UsageError: If a number is too small, or heat, images, masks or references do not fit each other.
+        UsageError: If heat, images, masks or references do not fit each other.
     """
     trial = begin(
         model,
@@ -111,10 +159,9 @@ def trust(
         aim_of(heat, function),
         references=references,
         masks=masks,
-        random_maps=random_maps,
-        draws=draws,
         precision=precision,
         seed=seed,
+        full=full,
     )
     return trial.judge(heat)
 
@@ -128,10 +175,9 @@ def begin(
     *,
     references: Float[Tensor, "r c h w"] | None = None,
     masks: Bool[Tensor, "b rows columns"] | None = None,
-    random_maps: int = LEAST["random_maps"],
-    draws: int = LEAST["draws"],
     precision: Precision = "fp32",
     seed: int = 0,
+    full: bool = False,
 ) -> "Trial":
     """Do what all maps of these pictures have in common. Arguments and errors are those of `trust`.
 
@@ -141,14 +187,12 @@ def begin(
         aim: What the maps explain.
         references: Pictures that lend their patches.
         masks: True on the patches that hold the evidence.
-        random_maps: For each map.
-        draws: Steps, and covers.
         precision: Of the passes.
         seed: Decides random maps and covers.
+        full: Test all maps.
     """
     check_model(model)
     check(model.network, images, False)
-    _check_numbers({"random_maps": random_maps, "draws": draws})
     if images.dim() != 4:
         raise UsageError(
             f"a test covers squares of pictures (b, c, h, w), and these have the shape {tuple(images.shape)}",
@@ -169,18 +213,23 @@ def begin(
             "references= with pictures of their size, as the network reads them",
         )
     fill = own_patches() if lent is None else donor(lent)
-    network = in_precision(model.network, precision)
-    covering = CoveredPictures(network, images, aim, fill, draws, seed)
+    network, many = in_precision(model.network, precision), 0 if lent is None else different(lent)
+    covering = CoveredPictures(network, images, aim, fill, seed)
     logits = wide(logits_in_chunks(network, images[None], at_a_time(images))[0])
+    without = None
+    if lent is not None and many >= FEWEST:
+        without = kept_composites(model.network, network, images, lent, seed, precision)
+    evidence = find_evidence(network, images, aim, lent, seed, logits=logits, without=without)
     before = explained(logits, aim)
+    tested = torch.full_like(evidence.found, True) if full else evidence.found
     return Trial(
         covering=covering,
         before=before,
         share=probability(logits, aim),
-        evidence=find_evidence(network, images, aim, lent, seed),
-        oracle=None if masks is None else _fall_of(masks, covering, before),
-        references=0 if lent is None else different(lent),
-        random_maps=random_maps,
+        evidence=evidence,
+        tested=tested,
+        oracle=None if masks is None else _fall_of(masks, covering, before, tested),
+        references=many,
         precision=precision,
     )
 
@@ -194,9 +243,10 @@ class Trial:
         before: (b,), the explained number of the pictures as they are.
         share: (b,), the target's probability; nan where a function is explained.
         evidence: Whether the pictures hold evidence.
-        oracle: (b,), the fall when the true squares are covered first; None where they are not known.
+        tested: (b,), whether maps of a picture are tested: where there is evidence, or where all are.
+        oracle: (b,), the fall when the true squares are covered first; nan where nothing is tested, None where they are
+            not known.
         references: How many different pictures lend patches.
-        random_maps: How many random twins each map gets.
         precision: Of the passes.
     """
 
@@ -204,9 +254,9 @@ class Trial:
     before: Float[Tensor, "b"]
     share: Float[Tensor, "b"]
     evidence: Evidence
+    tested: Bool[Tensor, "b"]
     oracle: Float[Tensor, "b"] | None
     references: int
-    random_maps: int
     precision: Precision
 
     @torch.inference_mode(False)
@@ -217,43 +267,68 @@ class Trial:
         Raises:
             UsageError: If the heat is not of these pictures, or explains something else.
         """
-        covering = self.covering
-        _check_heat(heat, covering)
-        twins = random_maps_like(heat.values, self.random_maps, covering.seed, keys_of(covering.images))
-        twins = twins.to(heat.values)
-        numbers, shares = covering.paired(twins)
-        random = (self.before - numbers).mean(dim=0)  # (maps, b)
-        own, by_step = covering.by_draw(heat.values)  # (draws, steps, b) each
-        paired = (self.before - own.diagonal().T).mean(dim=0)
-        score, interval = _mean_and_interval((self.before - own).mean(dim=1))
-        covered, chance = by_step.mean(dim=0), shares.mean(dim=1)  # (steps, b) each
-        told = (chance - covered)[: covering.few].nan_to_num().argmax(dim=0)[None]
-        as_good = ~(random < paired) | covering.alike(twins, heat.values)  # what is no number, or equal, counts against
+        _check_heat(heat, self.covering)
         notes = [{*said, *seen} for said, seen in zip(heat.notes, caveats(heat.values), strict=True)]
-        faithful = _rank(as_good.cpu(), notes)
+        falls = self._falls(heat.values)
+        faithful = _rank(falls, notes)
         said = self._say(notes, faithful)
         return Trust(
             verdict=tuple(word for word, _ in said),
             reason=tuple(why for _, why in said),
-            score=score.cpu(),
-            interval=interval.cpu(),
-            random=random.T.contiguous().cpu(),
-            paired=paired.cpu(),
+            score=falls.score,
+            interval=falls.interval,
+            random=falls.random,
+            paired=falls.paired,
             oracle=None if self.oracle is None else self.oracle.cpu(),
             evidence=self.evidence.p,
             effect=self.evidence.effect,
             least_effect=self.evidence.least,
             effect_unit=self.evidence.unit,
             faithful=faithful,
+            twins=falls.twins,
             before=self.share.cpu(),
-            covered=covered.gather(0, told)[0].cpu(),
-            covered_random=chance.gather(0, told)[0].cpu(),
-            squares=torch.tensor(covering.steps, device="cpu")[told[0].cpu()],
+            covered=falls.covered,
+            covered_random=falls.covered_random,
+            squares=falls.squares,
             composites=self.evidence.composites,
             surrogates=self.evidence.surrogates,
-            fill=covering.fill.name,
+            fill=self.covering.fill.name,
             precision=self.precision,
         )
+
+    def _falls(self, values: Float[Tensor, "b rows columns"]) -> Falls:
+        """What covering does, of the pictures that are tested."""
+        found = Falls.unknown(len(values), TWINS)
+        pictures = self.tested.nonzero()[:, 0].to(values.device)
+        if not len(pictures):
+            return found
+        some, values, before = self.covering.select(pictures), values[pictures], self.before[pictures]
+        covers, keys = some.covers(values), some.keys(values)
+        own, by_step = some.by_draw(values, covers)  # (draws, steps, b) each
+        paired = (before - own.diagonal().T).mean(dim=0)
+        score, interval = _mean_and_interval((before - own).mean(dim=1))
+        twins = random_maps(values, TWINS + MORE_TWINS, some.seed, keys).to(values)
+        random, as_good, chance = _twins(some, twins[:TWINS], values, before, paired, covers)
+        covered = by_step.mean(dim=0)  # (steps, b)
+        told = (chance - covered)[: some.few].nan_to_num().argmax(dim=0)[None]
+        at = pictures.cpu()
+        found.score[at], found.interval[at], found.paired[at] = score.cpu(), interval.cpu(), paired.cpu()
+        found.random[at], found.as_good[at], found.twins[at] = random.T.cpu(), as_good.sum(dim=0).cpu(), TWINS
+        found.covered[at] = covered.gather(0, told)[0].cpu()
+        found.covered_random[at] = chance.gather(0, told)[0].cpu()
+        found.squares[at] = torch.tensor(some.steps, device="cpu")[told[0].cpu()]
+        more = (as_good.sum(dim=0) == 1).nonzero()[:, 0]
+        if not len(more):
+            return found
+        one = some.select(more)
+        given = values[more], before[more], paired[more], covers[:, more]
+        random, as_good, _ = _twins(one, twins[TWINS:, more], *given)
+        found.random = torch.cat([found.random, torch.full((len(self.before), MORE_TWINS), torch.nan)], dim=1)
+        at = at[more.cpu()]
+        found.random[at, TWINS:] = random.T.cpu()
+        found.as_good[at] += as_good.sum(dim=0).cpu()
+        found.twins[at] += MORE_TWINS
+        return found
 
     def _say(self, notes: list[set[str]], faithful: Float[Tensor, "b"]) -> list[tuple[Verdict, str]]:
         """The verdict on each picture's map, and why."""
@@ -268,17 +343,38 @@ class Trial:
         ]
 
 
-def _fall_of(masks: Bool[Tensor, "b rows columns"], covering: CoveredPictures, before: Tensor) -> Float[Tensor, "b"]:
-    """The mean fall when the true squares are covered first; nan where a mask is empty."""
-    falls = (before - covering.paired(masks.to(before)[None])[0]).mean(dim=0)[0]
-    return falls.masked_fill(~masks.flatten(1).any(dim=1).to(falls.device), torch.nan)
+def _twins(
+    covering: CoveredPictures,
+    twins: Float[Tensor, "m b rows columns"],
+    values: Float[Tensor, "b rows columns"],
+    before: Float[Tensor, "b"],
+    paired: Float[Tensor, "b"],
+    covers: Float[Tensor, "draws b c h w"],
+) -> tuple[Float[Tensor, "m b"], Bool[Tensor, "m b"], Float[Tensor, "steps b"]]:
+    """The falls of random twins, which of them are as good as the map, and the mean probability after each step."""
+    numbers, shares = covering.paired(twins, covers)
+    random = (before - numbers).mean(dim=0)
+    # what is no number, or covers the same squares, counts against the map
+    return random, ~(random < paired) | covering.alike(twins, values), shares.mean(dim=1)
 
 
-def _rank(as_good: Bool[Tensor, "maps b"], notes: list[set[str]]) -> Float[Tensor, "b"]:
-    """p of "is the map faithful?": its place among its random twins, in float64; nan without a signal."""
-    p = (1 + as_good.sum(dim=0)).double() / (1 + len(as_good))
-    silent = [bool({NO_SIGNAL, NOT_FINITE} & said) for said in notes]
-    return p.masked_fill(torch.tensor(silent, device="cpu"), torch.nan)
+def _fall_of(
+    masks: Bool[Tensor, "b rows columns"], covering: CoveredPictures, before: Tensor, tested: Bool[Tensor, "b"]
+) -> Float[Tensor, "b"]:
+    """The mean fall when the true squares are covered first; nan where a mask is empty, or nothing is tested."""
+    falls = torch.full_like(before, torch.nan)
+    pictures = (tested & masks.flatten(1).any(dim=1).cpu()).nonzero()[:, 0].to(before.device)
+    if len(pictures):
+        some, first = covering.select(pictures), masks.to(before)[pictures.to(masks.device)]
+        falls[pictures] = (before[pictures] - some.paired(first[None], some.covers(first))[0]).mean(dim=0)[0]
+    return falls
+
+
+def _rank(falls: Falls, notes: list[set[str]]) -> Float[Tensor, "b"]:
+    """p of "is the map faithful?": its place among its random twins, in float64; nan untested, or without a signal."""
+    p = (1 + falls.as_good).double() / (1 + falls.twins)
+    silent = torch.tensor([bool({NO_SIGNAL, NOT_FINITE} & said) for said in notes], device="cpu")
+    return p.masked_fill(silent | (falls.twins == 0), torch.nan)
 
 
 def _mean_and_interval(scores: Float[Tensor, "draws b"]) -> tuple[Float[Tensor, "b"], Float[Tensor, "b 2"]]:
@@ -298,12 +394,6 @@ def _t_97_5(count: int) -> float:
 
 def _known(values: Float[Tensor, "b"]) -> list[float | None]:
     return [None if math.isnan(value) else value for value in values.tolist()]
-
-
-def _check_numbers(given: dict[str, int]) -> None:
-    for name, number in given.items():
-        if number < LEAST[name]:
-            raise UsageError(f"{name} must be at least {LEAST[name]}, got {number}", f"{name}={LEAST[name]}")
 
 
 def check_masks(grid: tuple[int, int], pictures: int, masks: Tensor | None) -> None:

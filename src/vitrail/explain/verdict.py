@@ -35,7 +35,10 @@ FAITHFUL = 0.05
 WEAK = 0.20
 VISIBLE = 0.05  # difference of probabilities that a sentence speaks of
 # What is nan where it is not known:
-UNKNOWN = ("oracle", "evidence", "effect", "faithful", "before", "covered", "covered_random")
+UNKNOWN = (
+    *("score", "interval", "paired", "oracle", "evidence", "effect", "faithful", "before", "covered"),
+    "covered_random",
+)
 _CARRY = "there is evidence, and the squares that the map names carry it"
 LENT = "ten others or more can lend their squares (--background DIR, in Python references=)"
 
@@ -59,7 +62,7 @@ def verdict(
 
     Args:
         evidence: p of the first question; None where it could not be asked.
-        faithful: p of the second; None for a map without signal, which names nothing.
+        faithful: p of the second; None for a map without signal, which names nothing, and where nothing was tested.
         references: Pictures whose patches covered squares. With none, a change may come from the cover itself; with
             few, it is not known what is exceptional: the verdict is "cannot tell".
         kind: Of the pictures without evidence, those that reached the number more often; for the reason.
@@ -67,8 +70,6 @@ def verdict(
         least: The least of it; None where none is known, as for a function: then "weak" is the best.
         unit: Of both.
     """
-    if faithful is None:
-        return "cannot tell", "the map prefers no square"
     if references == 0:
         why = "there are no reference pictures to cover squares with, so a change may come from the cover"
         return "cannot tell", f"{why}; {LENT}"
@@ -80,6 +81,8 @@ def verdict(
         return "cannot tell", f"no evidence found{_REACHED[kind]} as high in {_above(evidence)} of cases ({limit})"
     if least is not None and not (effect is not None and effect >= least):
         return "cannot tell", f"no evidence found, since {_too_small(effect, least, unit)}"
+    if faithful is None:
+        return "cannot tell", "the map prefers no square"
     if faithful <= FAITHFUL and least is None:
         return "weak", f"{_CARRY}, but how far such a number has to rise is known of classes and similarities alone"
     if faithful <= FAITHFUL:
@@ -115,9 +118,10 @@ class Trust:
     Attributes:
         verdict: "supported", "weak", "no better than random" or "cannot tell".
         reason: Why, in plain words.
-        score: (b,), mean fall of the explained number when squares are covered in the map's order, in logits.
+        score: (b,), mean fall of the explained number when squares are covered in the map's order, in logits; nan, as
+            all that follows from it, where the test ended with the picture, which holds no evidence.
         interval: (b, 2), 95 % interval of the score over the draws of covers.
-        random: (b, maps), the same of random maps of the same smoothness and values.
+        random: (b, maps), the same of random maps of the same smoothness and values; nan behind the last that was made.
         paired: (b,), the map's own score under exactly the covers of `random`; what it is ranked by.
         oracle: (b,), the same of the true mask; None where no mask was given, nan where one is empty.
         evidence: (b,), p of "is there evidence?"; nan where it could not be asked.
@@ -126,7 +130,8 @@ class Trust:
         least_effect: From how much on there is evidence; None of a number that is neither: there p alone decides, and
             "weak" is the best verdict.
         effect_unit: Of both, "nats" or "cosine"; None where there is none.
-        faithful: (b,), p of "is the map faithful?"; nan for a map without signal.
+        faithful: (b,), p of "is the map faithful?"; nan for a map without signal, and one that was not tested.
+        twins: (b,), how many random maps were made; 0 of a map that was not tested.
         before: (b,), the target's probability, for a contrast that among the two classes; nan for a function, and for
             a network of one output.
         covered: (b,), the same with the map's first `squares` squares covered, mean over the draws.
@@ -150,6 +155,7 @@ class Trust:
     least_effect: float | None
     effect_unit: Unit | None
     faithful: Float[Tensor, "b"]
+    twins: Int[Tensor, "b"]
     before: Float[Tensor, "b"]
     covered: Float[Tensor, "b"]
     covered_random: Float[Tensor, "b"]
@@ -176,7 +182,7 @@ class Trust:
         before, after, chance = (float(each[picture]) for each in (self.before, self.covered, self.covered_random))
         shown = chance - after >= VISIBLE  # False for nan, too
         if not shown or says == "no better than random":
-            own, random = float(self.paired[picture]), float(self.random[picture].median())
+            own, random = float(self.paired[picture]), float(self.random[picture].nanmedian())
             is_class = not math.isnan(before)
             what, places = (f"the score of {name}", 1) if is_class else (name, 2)
             lost, at_random = (_told(each, own, random, least=places) for each in (own, random))
@@ -201,7 +207,10 @@ def _of(values: Any, picture: int, may_lack: bool) -> Any:
             return values[picture]
         case Tensor():
             own = values[picture].tolist()
-            return None if may_lack and own != own else tuple(own) if values.dim() > 1 else own
+            if values.dim() > 1:
+                known = tuple(value for value in own if value == value)
+                return known if known or not may_lack else None
+            return None if may_lack and own != own else own
     return values
 
 

@@ -17,6 +17,7 @@ from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
 VALUES = 3_000_000  # of the pictures that are made and go through the network at a time: 19 of 3 x 224 x 224
+COMPOSITES = 499  # that a network is asked of, once
 SHARE = 0.1  # of a reference's squares, those that an explanation names, are not lent
 REFERENCES_AT_A_TIME = 16  # that are explained
 

@@ -6,7 +6,6 @@ page's script reads them from there. Of several maps, a table shows verdicts and
 """
 
 from collections.abc import Sequence
-from statistics import median
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from vitrail.pages.words import (
     explained_words,
     fall_words,
     marks_words,
+    middle_of,
     parts_words,
     reach_of,
     several_words,
@@ -173,7 +173,7 @@ def at_a_glance(heats: Sequence[HeatView]) -> str:
     rows = "".join(
         f'<tr class="trusted-row {verdict_class(trust.verdict)}"><th scope="row">{escape(heat.title)}</th>'
         f"<td>{verdict_icon(trust.verdict)}{escape(trust.verdict)}</td><td>{score_line(trust, axis)}</td>"
-        f"<td>{fall_words(trust.paired, reach)}</td><td>{fall_words(median(trust.random), reach)}</td>"
+        f"<td>{fall_words(trust.paired, reach)}</td><td>{fall_words(middle_of(trust), reach)}</td>"
         + ("" if heat.areas is None else f"<td>{heat.areas.deletion:.2f}</td><td>{heat.areas.insertion:.2f}</td>")
         + "</tr>"
         for heat, trust in zip(tested, trusts, strict=True)

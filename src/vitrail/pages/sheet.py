@@ -7,7 +7,6 @@ about twice its size, so that it is sharp on any screen and on paper.
 
 import math
 from collections.abc import Sequence
-from statistics import median
 
 import numpy as np
 from jaxtyping import UInt8
@@ -29,6 +28,7 @@ from vitrail.pages.words import (
     explained_words,
     fall_words,
     marks_words,
+    middle_of,
     one_verdict,
     parts_words,
     rank_words,
@@ -182,9 +182,10 @@ def _told(column: Column, heat: HeatView) -> None:
             column.text(words, SMALL if place else TEXT, SOFT if place else INK)
             column.space(6)
         column.space(18)
-        column.text(f"{SCORE_TITLE}, {UNITS[heat.explains]}", SMALL, SOFT)
-        column.space(6)
-        column.score(heat.trust)
+        if heat.trust.random:
+            column.text(f"{SCORE_TITLE}, {UNITS[heat.explains]}", SMALL, SOFT)
+            column.space(6)
+            column.score(heat.trust)
         for kind, words in scored_words(heat.trust):
             column.key(kind, words)
         column.space(18)
@@ -202,9 +203,10 @@ def _told_in_short(column: Column, heat: HeatView, axis: Axis | None, shared: Se
         for place, words in enumerate(words for words in short_words(heat.trust) if words not in shared):
             column.text(words, SMALL, SOFT if place else INK)
         column.space(10)
-        column.score(heat.trust, axis)
-        column.text(_score_words(heat.trust), SMALL)
-        column.space(8)
+        if heat.trust.random:
+            column.score(heat.trust, axis)
+            column.text(_score_words(heat.trust), SMALL)
+            column.space(8)
     if not heat.class_specific:
         column.text(f"{blind_words(heat.explains)}.", SMALL, bold=True)
     _notes(column, heat)
@@ -213,7 +215,7 @@ def _told_in_short(column: Column, heat: HeatView, axis: Axis | None, shared: Se
 def _score_words(trust: TrustView) -> str:
     """The line of a score in words: `this map 2.50 (24th of 40), random middle 2.56; under every cover ...`."""
     reach, rank = reach_of([trust]), rank_words(trust)
-    own, half = fall_words(trust.paired, reach), fall_words(median(trust.random), reach)
+    own, half = fall_words(trust.paired, reach), fall_words(middle_of(trust), reach)
     return f"this map {own}{f' ({rank})' if rank else ''}, random middle {half}; {cover_words(trust)}"
 
 

@@ -118,7 +118,7 @@ class Column:
             axis: The axis that several lines have in common; the line's own when None.
         """
         own = score_axis([trust])
-        if own is None:
+        if own is None or trust.paired is None:
             return
         axis = axis or own
         high, margin = 52, 14

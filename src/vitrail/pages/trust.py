@@ -7,10 +7,11 @@ import math
 from collections.abc import Sequence
 
 from vitrail.pages.chart import Axis
-from vitrail.pages.html import escape, number, plural
+from vitrail.pages.html import escape, number
 from vitrail.pages.views import Explains, HeatView, TrustView
 from vitrail.pages.words import (
     NO_LEAST,
+    NOT_TESTED,
     SCORE_TITLE,
     TWO_SCORES,
     UNITS,
@@ -58,7 +59,11 @@ _ICONS = {
 
 def score_axis(trusts: Sequence[TrustView]) -> Axis | None:
     """An axis that holds zero, the scores and what they are compared with; None where no score is a number."""
-    lines = [[trust.paired, *trust.random, *(() if trust.oracle is None else (trust.oracle,))] for trust in trusts]
+    lines = [
+        [value for value in (trust.paired, *trust.random, trust.oracle) if value is not None]
+        for trust in trusts
+        if trust.random
+    ]
     values = [value for line in lines if all(map(math.isfinite, line)) for value in line]
     if not values:
         return None
@@ -74,7 +79,7 @@ def score_line(trust: TrustView, axis: Axis | None = None) -> str:
         axis: The axis that several lines have in common, whose zero has no name; the line's own when None.
     """
     own = score_axis([trust])
-    if own is None:
+    if own is None or trust.paired is None:
         return ""
     within = axis or own
 
@@ -124,13 +129,15 @@ def _numbers(trust: TrustView, explains: Explains, key: str = "") -> str:
     """How the verdict came about, for those who want to know."""
     fill = escape(FILLS.get(trust.fill, trust.fill))
     reach = reach_of([trust])
-    score, low, high = (fall_words(value, reach) for value in (trust.score, *trust.interval))
+    score, low, high = (fall_words(value, reach) for value in (trust.score, *(trust.interval or (None, None))))
     rows = [
         (
             "Score",
             f"{score} (95 % interval {low} to {high}): the mean fall of the explained number, {UNITS[explains]}, while "
-            "squares are covered in the map's order, from the first one to half of all. Beside the random maps, all "
-            "maps meet the very same covers, so that nothing but the squares differs",
+            "squares are covered in the map's order, from the first one to half of all. The random maps meet the very "
+            "same covers, so that nothing but the squares differs"
+            if trust.random
+            else NOT_TESTED,
         ),
         (
             "Is there evidence?",
@@ -159,8 +166,12 @@ def trust_block(trust: TrustView, explains: Explains = "class") -> str:
         explains: What the map explains.
     """
     figure = (
-        f'<figure class="score"><figcaption>{SCORE_TITLE}, {UNITS[explains]}</figcaption>{score_line(trust)}'
-        f"{key_list(scored_words(trust))}</figure>"
+        ""
+        if not trust.random
+        else (
+            f'<figure class="score"><figcaption>{SCORE_TITLE}, {UNITS[explains]}</figcaption>{score_line(trust)}'
+            f"{key_list(scored_words(trust))}</figure>"
+        )
     )
     return _block(trust, told_words(trust), figure + _numbers(trust, explains))
 
@@ -174,7 +185,8 @@ def brief_block(trust: TrustView, shared: Sequence[str], explains: Explains = "c
         explains: What the map explains.
     """
     told = [words for words in short_words(trust) if words not in shared]
-    return _block(trust, told, _numbers(trust, explains, key_list(scored_words(trust))))
+    words = scored_words(trust)
+    return _block(trust, told, _numbers(trust, explains, key_list(words) if words else ""))
 
 
 def verdict_line(verdict: str) -> str:
@@ -204,7 +216,8 @@ def how_tested(trusts: Sequence[TrustView], explains: Explains = "class") -> str
     """How the maps of a page were tested, as items of a list."""
     fills = " and ".join(dict.fromkeys(FILLS.get(trust.fill, trust.fill) for trust in trusts))
     precisions = " and ".join(dict.fromkeys(PRECISIONS.get(trust.precision, trust.precision) for trust in trusts))
-    maps = plural(max(len(trust.random) for trust in trusts), "random map")
+    counts = sorted({trust.twins for trust in trusts if trust.twins})
+    maps = f"{' to '.join(map(str, counts[:1] + counts[1:][-1:]))} random maps" if counts else "random maps"
     scores = " ".join(words for words in (TWO_SCORES, step_words(trusts)) if words)
     asked = f" Pictures without evidence: {_without(trusts)}." if any(trust.composites for trust in trusts) else ""
     return (

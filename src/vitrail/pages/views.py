@@ -22,17 +22,19 @@ class TrustView:
         verdict: "supported", "weak", "no better than random" or "cannot tell".
         reason: Why, in plain words.
         sentence: What covering squares does, with the verdict, in plain words.
-        score: Mean fall of the explained number when squares are covered in the map's order.
+        score: Mean fall of the explained number when squares are covered in the map's order; None, as the other falls,
+            where the test ended with the picture, which holds no evidence.
         interval: 95 % interval of the score.
         paired: The same fall under exactly the covers that the random maps met.
-        random: The fall for each random map.
+        random: The fall for each random map; empty where none was made.
         oracle: The fall for the true mask; None where it is not known.
         evidence: p of "is there evidence?"; None where it could not be asked.
         effect: By how much the log-odds of the class, or the cosine of a similarity, lie above those of the middle
             picture put together of other pictures' squares; None where that is not known.
         least_effect: From how much on there is evidence; None of a number that is neither, where p alone decides.
         effect_unit: "nats" or "cosine"; None where there is none.
-        faithful: p of "is the map faithful?"; None for a map without signal.
+        faithful: p of "is the map faithful?"; None for a map without signal, and one that was not tested.
+        twins: How many random maps were made.
         before: The target's probability; for one class rather than another, that of the first among the two; None
             where no class is explained.
         covered: The same with the map's first `squares` squares covered.
@@ -47,9 +49,9 @@ class TrustView:
     verdict: str
     reason: str
     sentence: str
-    score: float
-    interval: tuple[float, float]
-    paired: float
+    score: float | None
+    interval: tuple[float, float] | None
+    paired: float | None
     random: tuple[float, ...]
     oracle: float | None
     evidence: float | None
@@ -57,6 +59,7 @@ class TrustView:
     least_effect: float | None
     effect_unit: str | None
     faithful: float | None
+    twins: int
     before: float | None
     covered: float | None
     covered_random: float | None

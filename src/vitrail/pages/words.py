@@ -14,8 +14,9 @@ SCORE_TITLE = "Fall of the score when squares are covered"
 # Two numbers for one map look like a mistake unless somebody says what each is for.
 TWO_SCORES = (
     "“This map” met the very covers that the random maps met, so they can be compared; “under every cover” is its "
-    "mean with each of the ten covers at every step, with the 95 % interval."
+    "mean with each of the five covers at every step, with the 95 % interval."
 )
+NOT_TESTED = "not asked for: where there is no evidence, no map can be trusted, and the test ends (--full goes on)"
 STEP_TOLD = (
     "What covering the brightest squares does is told of one step, up to a quarter of all squares: the one at which "
     "the map and the random maps differ most. The verdict goes by the mean over all steps."
@@ -75,25 +76,33 @@ def blind_words(explains: Explains) -> str:
 
 
 def rank_of(trust: TrustView) -> int:
-    """The place of a map among its random maps, 1 for the largest fall; a tie counts against it."""
-    return 1 + sum(not other < trust.paired for other in trust.random)  # what is no number counts as high
+    """The place of a map among its random maps, 1 for the largest fall; a tie counts against it, 0 without a place."""
+    return round((trust.faithful or 0.0) * (1 + trust.twins))
+
+
+def middle_of(trust: TrustView) -> float | None:
+    """The middle fall of the random maps; None where none was made."""
+    return median(trust.random) if trust.random else None
 
 
 def rank_words(trust: TrustView) -> str:
     """The same in words: `1st of 40`; empty for a map without signal, whose order is drawn by lot."""
     if trust.faithful is None:
         return ""
-    return f"{_ordinal(rank_of(trust))} of {len(trust.random) + 1}"
+    return f"{_ordinal(rank_of(trust))} of {trust.twins + 1}"
 
 
 def cover_words(trust: TrustView) -> str:
     """The score and its interval: `under every cover 2.25 (2.00 to 2.50)`."""
-    score, low, high = (fall_words(value, reach_of([trust])) for value in (trust.score, *trust.interval))
+    falls = (trust.score, *(trust.interval or (None, None)))
+    score, low, high = (fall_words(value, reach_of([trust])) for value in falls)
     return f"under every cover {score} ({low} to {high})"
 
 
 def scored_words(trust: TrustView) -> list[tuple[str, str]]:
-    """What stands on the line of the score, in words: (kind of mark, what it says)."""
+    """What stands on the line of the score, in words: (kind of mark, what it says); nothing of an untested map."""
+    if not trust.random:
+        return []
     rank, (low, high, half) = rank_words(trust), (min(trust.random), max(trust.random), median(trust.random))
     own, low, high, half = (fall_words(value, reach_of([trust])) for value in (trust.paired, low, high, half))
     words = [
@@ -116,8 +125,10 @@ def step_words(trusts: Sequence[TrustView]) -> str:
     return STEP_TOLD if any(" brightest square" in trust.sentence for trust in trusts) else ""
 
 
-def fall_words(value: float, reach: float) -> str:
+def fall_words(value: float | None, reach: float) -> str:
     """A fall of the score: as many decimals for all numbers that stand together, whose largest is `reach`."""
+    if value is None:
+        return ""
     if not math.isfinite(value):
         return number(value)
     decimals = _enough(reach, 4)
@@ -131,7 +142,11 @@ def tests_of(heats: Sequence[HeatView]) -> list[TrustView]:
 
 def reach_of(trusts: Sequence[TrustView]) -> float:
     """The largest size of all falls that are told of these maps; 0 where there is none."""
-    told = [fall for trust in trusts for fall in (trust.paired, *trust.random, trust.oracle or 0.0, *trust.interval)]
+    told = [
+        fall
+        for trust in trusts
+        for fall in (trust.paired or 0.0, *trust.random, trust.oracle or 0.0, *(trust.interval or ()))
+    ]
     return max((abs(fall) for fall in told if math.isfinite(fall)), default=0.0)
 
 

@@ -41,6 +41,7 @@ class Asked:
         rather_than: Index of the class that it is held against.
         references: What covers squares, as the network reads pictures; the model's own when None.
         scored: Whether each map is tested.
+        full: Also those of pictures without evidence.
         precision: Of the passes that test maps: "fp32", "bf16", or "auto" for the faster.
         function: What is explained, where it is no class.
         explained: What that is, in words.
@@ -54,6 +55,7 @@ class Asked:
     rather_than: int | None
     references: Tensor | None
     scored: bool
+    full: bool = False
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     function: OfLogits | None = None
     explained: str = ""
@@ -80,7 +82,12 @@ def check_asked(model: Model, typed: Explain) -> Asked | None:
     if not isinstance(model.output, Classes | Numbers):
         problem = f"the model in {typed.run} learnt {model.task.name}, and pages show classes and texts"
         raise UsageError(problem, "in Python: vitrail.explain.occlusion(model.network, model.tensor(images), 0)")
-    tested = {"--background": typed.background, "--masks": typed.masks, "--precision": typed.precision != "auto"}
+    tested = {
+        "--full": typed.full,
+        "--background": typed.background,
+        "--masks": typed.masks,
+        "--precision": typed.precision != "auto",
+    }
     for option in (option for option, given in tested.items() if given and typed.no_trust):
         raise UsageError(f"{option} is for the test that --no-trust leaves out", "one of the two")
     contrast = typed.rather_than is not None
@@ -99,6 +106,7 @@ def check_asked(model: Model, typed: Explain) -> Asked | None:
         rather_than=rather_than,
         references=_references(model, typed),
         scored=not typed.no_trust,
+        full=typed.full,
         precision=typed.precision,
         function=function,
         explained=explained,
@@ -187,6 +195,7 @@ def _check_written(model: Model, typed: Explain) -> None:
         "--background": typed.background is not None,
         "--masks": typed.masks is not None,
         "--no-trust": typed.no_trust,
+        "--full": typed.full,
         "--precision": typed.precision != "auto",  # of a test that there is none of
     }
     for option in (option for option, is_given in given.items() if is_given):

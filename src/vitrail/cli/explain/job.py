@@ -52,6 +52,7 @@ ASKED = (
     "similar_to",
     "rather_than",
     "no_trust",
+    "full",
     "background",
     "precision",
 )

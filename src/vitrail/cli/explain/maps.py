@@ -149,6 +149,7 @@ def _compared(
             scored=asked.scored,
             areas=len(methods) > 1,
             precision=precision,
+            full=asked.full,
         )
     except UsageError as error:  # its hint speaks Python
         raise UsageError(error.problem, _typed_hint(error, asked.options)) from error

@@ -11,7 +11,8 @@ it took (`passes` of the network, `seconds` for one picture), with --compare its
 a random order, and in `trust` how far to trust it; `trust` is null with --no-trust. There:
 
     verdict, reason, sentence   as on the page
-    score, interval             mean fall of the explained number, with each of the ten covers at every step
+    score, interval             mean fall of the explained number, with each of the five covers at every step; null, as
+                                all falls, where the test ended with a picture without evidence (--full goes on)
     paired, rank                the same fall under the covers that the random maps met, and the place among these
     random_mean, random_maps    the mean of their falls, and how many they are
     oracle                      the fall for the true place; null where it is not known
@@ -57,7 +58,7 @@ from vitrail.pages.words import rank_of
 
 LIST = "pictures.json"
 FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]')  # in the names of files, on some systems
-OTHERWISE = ("random", "evidence", "faithful")  # what a `TrustView` holds and JSON tells otherwise
+OTHERWISE = ("random", "twins", "evidence", "faithful")  # what a `TrustView` holds and JSON tells otherwise
 
 
 class Files(NamedTuple):
@@ -209,8 +210,8 @@ def _trust_json(trust: TrustView) -> dict[str, Any]:
     return {
         **told,
         "rank": None if trust.faithful is None else rank_of(trust),
-        "random_mean": sum(trust.random) / len(trust.random),
-        "random_maps": len(trust.random),
+        "random_mean": sum(trust.random) / len(trust.random) if trust.random else None,
+        "random_maps": trust.twins,
         "evidence_p": trust.evidence,
         "faithful_p": trust.faithful,
     }

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
 from vitrail.cli.args import Explain
 from vitrail.cli.explain.job import ENDING, run_job
@@ -19,7 +18,7 @@ from vitrail.model import Model
 from vitrail.model.vouch import changes_of
 from vitrail.pages.explanation_page import write_explanation_page
 from vitrail.pages.views import ExplainedPicture, ExplanationPage
-from vitrail.pages.words import fall_words, parts_words, reach_of, several_words, shared_words, tests_of
+from vitrail.pages.words import fall_words, middle_of, parts_words, reach_of, several_words, shared_words, tests_of
 from vitrail.tasks import FeaturePrediction, TextPrediction
 from vitrail.text import percent
 
@@ -141,7 +140,7 @@ def _tell_comparison(one: ExplainedPicture) -> None:
     first = one.heats[0]
     if first.trust is not None and first.areas is not None:
         curves = (f"{first.areas.random_deletion:.2f}", f"{first.areas.random_insertion:.2f}")
-        rows.append(("A random order", "", "", fall_words(median(first.trust.random), reach), *curves, ""))
+        rows.append(("A random order", "", "", fall_words(middle_of(first.trust), reach), *curves, ""))
     if first.trust is None:
         rows, head = [(title, blind, seconds) for title, blind, *_, seconds in rows], ("", "", "time")
     say("")
