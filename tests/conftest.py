@@ -41,6 +41,15 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def a_cache_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is kept for a user is neither read nor written; all workers of this session share one folder."""
+    base = tmp_path_factory.getbasetemp()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def shared_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What tests/runs.py makes lies in one folder for all workers of this session."""
     from tests import runs

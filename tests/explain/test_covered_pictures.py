@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("as_a_user")
 def make(draws: int = 10, seed: int = 0, pictures: int = 3) -> CoveredPictures:
     network, images = make_network(PLAIN).double(), make_images(PLAIN, pictures).double()
     references = make_images(PLAIN, 5, seed=9).double()
-    return CoveredPictures(network, images, Aim(torch.arange(pictures)), donor(references), draws, seed)
+    return CoveredPictures(network, images, Aim(torch.arange(pictures)), donor(references), seed, draws)
 
 
 @pytest.mark.parametrize("squares", [1, 2, 4, 9, 49, 64, 196, 1024])
@@ -36,10 +36,11 @@ def test_the_numbers_are_those_of_pictures_covered_by_hand() -> None:
     rows, columns = covering.grid
     down, across = covering.patch
     maps = torch.from_numpy(random.permutation(3 * rows * columns).reshape(1, 3, rows, columns)).double()
-    numbers, shares = covering.paired(maps)
+    covers = covering.covers(maps[0])
+    numbers, shares = covering.paired(maps, covers)
     assert numbers.shape == shares.shape == (10, 1, 3)
     for step, squares in enumerate(covering.steps):
-        cover = covering.cover(step)
+        cover = covers[step]
         covered = covering.images.clone()
         for picture in range(3):
             first = np.argsort(-maps[0, picture].flatten().numpy())[:squares]
@@ -56,11 +57,27 @@ def test_the_numbers_are_those_of_pictures_covered_by_hand() -> None:
 def test_equal_maps_have_equal_numbers_and_others_the_same_covers() -> None:
     covering = make()
     one = torch.randn(3, *covering.grid, generator=torch.Generator().manual_seed(1))
-    numbers, _ = covering.paired(torch.stack([one, -one, one]))
+    covers = covering.covers(one)
+    numbers, _ = covering.paired(torch.stack([one, -one, one]), covers)
     assert (numbers[:, 0] - numbers[:, 2]).abs().max() <= 1e-12  # another place in a batch may round otherwise
     assert (numbers[:, 0] - numbers[:, 1]).abs().max() > 1e-3
-    scaled, _ = covering.paired((3 * one + 1)[None])
+    scaled, _ = covering.paired((3 * one + 1)[None], covering.covers(3 * one + 1))
     assert (numbers[:, :1] - scaled).abs().max() <= 1e-12  # the order counts, not the unit
+
+
+def test_another_map_gets_other_covers_and_each_picture_its_own() -> None:
+    """Who makes a map that does well under known covers gets other ones with every change of its order."""
+    covering = make()
+    one = torch.randn(3, *covering.grid, generator=torch.Generator().manual_seed(1))
+    other = one.clone()
+    first, second = one[0].flatten().argsort(descending=True)[:2].tolist()
+    other.view(3, -1)[0, [first, second]] = one.view(3, -1)[0, [second, first]]  # of one picture, two squares
+    covers, changed = covering.covers(one), covering.covers(other)
+    assert not torch.equal(covers[:, 0], changed[:, 0])
+    assert torch.equal(covers[:, 1:], changed[:, 1:])
+    picture = torch.tensor([2])
+    assert torch.equal(covers[:, 2:], covering.select(picture).covers(one[picture])), "in every batch alike"
+    assert len({cover.numpy().tobytes() for cover in covers.flatten(0, 1)}) == 30
 
 
 @torch.no_grad()
@@ -79,15 +96,16 @@ def test_among_equals_no_place_is_preferred() -> None:
 def test_draws_are_of_their_own_and_their_diagonal_is_what_maps_are_compared_by() -> None:
     covering = make()
     maps = torch.randn(3, *covering.grid, generator=torch.Generator().manual_seed(1))
-    numbers, shares = covering.by_draw(maps)
+    covers = covering.covers(maps)
+    numbers, shares = covering.by_draw(maps, covers)
     assert numbers.shape == shares.shape == (10, 10, 3)
     assert len(numbers.mean(dim=1)[:, 0].unique()) == 10
     draw = 4
-    cover = covering.cover(draw)
+    cover = covers[draw]
     order = covering._order(maps[None])
     by_step = [explained(covering._logits(cover, covering._first(order, k)), covering.aim)[0] for k in covering.steps]
     assert (numbers[draw] - torch.stack(by_step)).abs().max() <= 1e-12
-    paired, paired_shares = covering.paired(maps[None])
+    paired, paired_shares = covering.paired(maps[None], covers)
     assert (numbers.diagonal().T - paired[:, 0]).abs().max() <= 1e-12
     assert (shares.diagonal().T - paired_shares[:, 0]).abs().max() <= 1e-12
 

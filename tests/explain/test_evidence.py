@@ -2,7 +2,9 @@
 
 import copy
 import math
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -11,9 +13,8 @@ from torch import Tensor
 from tests.explain.planted_lab import known, load_planted
 from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.explain.evidence import (
-    COMPOSITES,
-    DOUBT,
     LEAST_RISE,
+    RARE,
     SURROGATES,
     Evidence,
     as_high,
@@ -29,7 +30,7 @@ from vitrail.explain.scores.fill import donor
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import Aim, choose_target, similarity
 from vitrail.explain.verdict import EVIDENCE
-from vitrail.explain.without_evidence import composites_of
+from vitrail.explain.without_evidence import COMPOSITES, composites_of
 from vitrail.nn import ViTConfig
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
@@ -141,33 +142,54 @@ def test_few_references_are_allowed_for(references: int) -> None:
     assert shares[1] > shares[0] + (0.01 if references < 20 else 0.0)
 
 
-@pytest.mark.parametrize("count", sorted({*COMPOSITES, *SURROGATES}))
-def test_a_round_is_the_last_when_its_count_is_rare_at_the_limit(count: int) -> None:
-    above = torch.arange(count + 1)
-    at_limit = stats.binom(count, EVIDENCE)
-    rare = (at_limit.cdf(above) <= DOUBT) | (at_limit.sf(above - 1) <= DOUBT)
-    assert torch.equal(settled(above, count), torch.from_numpy(rare))
+def urn(above: int, asked: int, drawn: int) -> list[Fraction]:
+    """Chances of 0, 1, ... more that are as high among `drawn`, where `above` of `asked` were, and any share is as
+    likely as any other: so it is where picture and surrogates are exchangeable (Polya's urn)."""
+
+    def beta(one: int, other: int) -> Fraction:
+        return Fraction(math.factorial(one) * math.factorial(other), math.factorial(one + other + 1))
+
+    whole = beta(above, asked - above)
+    return [
+        math.comb(drawn, more) * beta(above + more, asked + drawn - above - more) / whole for more in range(drawn + 1)
+    ]
 
 
-@pytest.mark.parametrize("rounds", [COMPOSITES, SURROGATES])
-def test_asking_in_rounds_lets_hardly_more_pass_than_the_limit(rounds: tuple[int, ...]) -> None:
-    """Exactly, over pictures like the others: the share that reach them is uniform; 5.1 % pass."""
-    shares = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
-    open_, passed, before = {0: torch.ones_like(shares)}, torch.zeros_like(shares), 0
-    for count in rounds:
-        chances: dict[int, Tensor] = {}
-        numbers = torch.arange(count - before + 1)[:, None]
-        steps = torch.from_numpy(stats.binom.pmf(numbers.numpy(), count - before, shares.numpy()))
+def test_asking_in_rounds_lets_hardly_more_pass_than_the_limit() -> None:
+    """Exactly, in whole fractions: of pictures like their surrogates 5.1 % pass, however many rounds it takes."""
+    open_, passed, asked = {0: Fraction(1)}, Fraction(0), 0
+    for round_, count in enumerate(SURROGATES):
+        chances: dict[int, Fraction] = {}
         for above, chance in open_.items():
-            for more, step in enumerate(steps):
-                chances[above + more] = chances.get(above + more, 0) + chance * step
-        last, before = count == rounds[-1], count
-        done = [above for above in chances if last or settled(torch.tensor([above]), count)[0]]
-        passed += sum(chances[above] for above in done if ranked(torch.tensor([above]), count)[0] <= EVIDENCE)
-        open_ = {above: chance for above, chance in chances.items() if above not in done and chance.max() > 1e-9}
-    assert EVIDENCE - 0.002 <= float(passed.mean()) <= EVIDENCE + 0.0015
-    assert float(passed[shares <= 0.02].min()) >= 0.99  # clear cases do not hang on the draw
-    assert float(passed[shares >= 0.10].max()) <= 0.01
+            for more, share in enumerate(urn(above, asked, count - asked)):
+                chances[above + more] = chances.get(above + more, Fraction(0)) + chance * share
+        asked = count
+        done = {above for above in chances if settled(above, round_)}
+        for above in done:
+            rare = Fraction(1 + above, 1 + count) <= Fraction(EVIDENCE).limit_denominator(1000)
+            assert rare == (above <= RARE[round_]), "who is told that p is so much is told the same by the rule"
+            passed += chances[above] if rare else 0
+        open_ = {above: chance for above, chance in chances.items() if above not in done}
+    assert not open_, "the last round is the end of it"
+    assert Fraction(49, 1000) < passed <= Fraction(51, 1000)
+
+
+def test_clear_cases_do_not_hang_on_the_draw() -> None:
+    """A share of 1 % among surrogates passes nearly always, one of 15 % next to never; and both soon."""
+    for share, least, most, rounds in ((0.002, 0.999, 1.0, 40), (0.01, 0.99, 1.0, 80), (0.15, 0.0, 0.011, 50)):
+        open_, passed, asked, taken = {0: 1.0}, 0.0, 0, 0.0
+        for round_, count in enumerate(SURROGATES):
+            taken += (count - asked) * sum(open_.values())
+            step = stats.binom.pmf(np.arange(count - asked + 1), count - asked, share)
+            chances: dict[int, float] = {}
+            for above, chance in open_.items():
+                for more, each in enumerate(step):
+                    chances[above + more] = chances.get(above + more, 0.0) + chance * each
+            asked = count
+            passed += sum(chance for above, chance in chances.items() if above <= RARE[round_])
+            open_ = {above: chance for above, chance in chances.items() if not settled(above, round_)}
+        assert least <= passed <= most, share
+        assert taken <= rounds, share
 
 
 SMOOTH = ViTConfig.from_dict({**vars(PLAIN), "image_size": 32, "patch_size": 4, "width": 32, "channels": 3})
@@ -214,7 +236,7 @@ def test_a_picture_is_judged_alike_in_every_batch_and_the_smaller_answer_does_no
             int(together.composites[picture]),
             int(together.surrogates[picture]),
         )
-    assert set(together.composites.tolist()) <= set(COMPOSITES)
+    assert set(together.composites.tolist()) == {COMPOSITES}
     assert set(together.surrogates.tolist()) <= {0, *SURROGATES}
     assert ((together.surrogates > 0) | (together.p > EVIDENCE)).all()
 

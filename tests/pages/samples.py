@@ -118,6 +118,7 @@ def trust(verdict: str = "supported", text: str = "plain") -> TrustView:
         least_effect=6.9,
         effect_unit="nats",
         faithful=0.025,
+        twins=39,
         before=0.91,
         covered=0.08,
         covered_random=0.86,

@@ -11,7 +11,7 @@ import pytest
 from tests.pages import samples
 from tests.pages.structure import Structure
 from vitrail.explain import METHODS, verdict
-from vitrail.explain.trial import LEAST
+from vitrail.explain.covered_pictures import STEPS
 from vitrail.pages import HeatView
 from vitrail.pages.explanation_page import about_methods
 from vitrail.pages.maps import at_a_glance
@@ -32,7 +32,7 @@ def test_what_holds_for_all_maps_stands_once_for_a_page() -> None:
     for each in (TWO_SCORES, STEP_TOLD):
         assert each not in block
         assert whole.count(each) == 1
-    assert ["ten"][LEAST["draws"] - 10] in TWO_SCORES  # who changes the number changes the words
+    assert ["five"][STEPS - 5] in TWO_SCORES  # who changes the number changes the words
     assert len({trust_block(samples.trust(), each) for each in UNITS}) == len(UNITS)
 
 

@@ -28,7 +28,7 @@ from vitrail.explain.covered_pictures import CoveredPictures, probability
 from vitrail.explain.evidence import FEWEST, Evidence, different, explained, find_evidence
 from vitrail.explain.heat import NO_SIGNAL, NOT_FINITE, Heat, aim_of, caveats
 from vitrail.explain.readout import check, wide
-from vitrail.explain.scores.fill import donor, logits_in_chunks, own_patches
+from vitrail.explain.scores.fill import donor, logits_in_chunks, own_patches, seed_of
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.target import Aim, OfLogits
 from vitrail.explain.verdict import Kind, Precision, Trust, Verdict, verdict
@@ -81,10 +81,10 @@ class Falls:
     squares: Int[Tensor, "b"]
 
     @classmethod
-    def unknown(cls, pictures: int, twins: int) -> "Falls":
-        """Of pictures that were not tested."""
-        none = torch.full((pictures,), torch.nan, device="cpu")
-        nothing = torch.zeros(pictures, dtype=torch.long, device="cpu")
+    def unknown(cls, before: Float[Tensor, "b"], twins: int) -> "Falls":
+        """Of pictures that were not tested, with these numbers."""
+        none = torch.full_like(before, torch.nan, device="cpu")
+        nothing = torch.zeros(len(before), dtype=torch.long, device="cpu")
         return cls(
             score=none.clone(),
             interval=none[:, None].repeat(1, 2),
@@ -298,7 +298,7 @@ class Trial:
 
     def _falls(self, values: Float[Tensor, "b rows columns"]) -> Falls:
         """What covering does, of the pictures that are tested."""
-        found = Falls.unknown(len(values), TWINS)
+        found = Falls.unknown(self.before, TWINS)
         pictures = self.tested.nonzero()[:, 0].to(values.device)
         if not len(pictures):
             return found
@@ -307,8 +307,8 @@ class Trial:
         own, by_step = some.by_draw(values, covers)  # (draws, steps, b) each
         paired = (before - own.diagonal().T).mean(dim=0)
         score, interval = _mean_and_interval((before - own).mean(dim=1))
-        twins = random_maps(values, TWINS + MORE_TWINS, some.seed, keys).to(values)
-        random, as_good, chance = _twins(some, twins[:TWINS], values, before, paired, covers)
+        twins = random_maps(values, TWINS, some.seed, keys).to(values)
+        random, as_good, chance = _twins(some, twins, values, before, paired, covers)
         covered = by_step.mean(dim=0)  # (steps, b)
         told = (chance - covered)[: some.few].nan_to_num().argmax(dim=0)[None]
         at = pictures.cpu()
@@ -320,10 +320,13 @@ class Trial:
         more = (as_good.sum(dim=0) == 1).nonzero()[:, 0]
         if not len(more):
             return found
-        one = some.select(more)
         given = values[more], before[more], paired[more], covers[:, more]
-        random, as_good, _ = _twins(one, twins[TWINS:, more], *given)
-        found.random = torch.cat([found.random, torch.full((len(self.before), MORE_TWINS), torch.nan)], dim=1)
+        keys = [keys[row] for row in more.tolist()]
+        twins = random_maps(given[0], MORE_TWINS, seed_of(some.seed, "more twins"), keys).to(values)
+        random, as_good, _ = _twins(some.select(more), twins, *given)
+        found.random = torch.cat(
+            [found.random, found.random.new_full((len(self.before), MORE_TWINS), torch.nan)], dim=1
+        )
         at = at[more.cpu()]
         found.random[at, TWINS:] = random.T.cpu()
         found.as_good[at] += as_good.sum(dim=0).cpu()
@@ -389,7 +392,8 @@ def _t_97_5(count: int) -> float:
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / freedom + second / freedom**2 + third / freedom**3
+    fourth = (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160
+    return z + first / freedom + second / freedom**2 + third / freedom**3 + fourth / freedom**4
 
 
 def _known(values: Float[Tensor, "b"]) -> list[float | None]:
