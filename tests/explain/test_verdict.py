@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from vitrail.explain.verdict import EVIDENCE, FAITHFUL, WEAK, verdict
+from vitrail.explain.verdict import EVIDENCE, FAITHFUL, TINY, WEAK, verdict
 
 LARGE: dict[str, Any] = {"effect": 2.0, "least": 1.0}
-ORDER = ("cannot tell", "no better than random", "weak", "supported")
+ORDER = ("cannot tell", "no better than random", "weak", "supported, tiny", "supported")
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,17 @@ def test_cases(evidence: float | None, faithful: float | None, references: int, 
     says, reason = verdict(evidence, faithful, references, **LARGE)
     assert says == wanted
     assert why in reason
+
+
+def test_a_fall_that_is_next_to_nothing_is_told_as_tiny() -> None:
+    """A fall of 0.002 logits was "supported"."""
+    for unit, limit in TINY.items():
+        falls = (-1.0, 0.002, limit * 0.999, limit, 5.0, None)
+        says = [verdict(0.01, 0.025, 64, unit=unit, fall=fall, **LARGE)[0] for fall in falls]
+        assert says == ["supported, tiny"] * 3 + ["supported"] * 3
+        assert "0.002" in verdict(0.01, 0.025, 64, unit=unit, fall=0.002, **LARGE)[1]
+    assert verdict(0.01, 0.5, 64, fall=0.002, **LARGE)[0] == "no better than random"
+    assert verdict(0.01, 0.025, 64, fall=0.002)[0] == "weak"
 
 
 p = st.integers(1, 100).map(lambda count: count / 100)

@@ -16,7 +16,7 @@ from vitrail.pages.sheet_column import BLUE, FRAME, SOFT, SUNK, TONES, Column
 from vitrail.pages.trust import score_axis
 from vitrail.pages.words import STEP_TOLD, TWO_SCORES
 
-VERDICTS = ("supported", "weak", "no better than random", "cannot tell")
+VERDICTS = ("supported", "supported, tiny", "weak", "no better than random", "cannot tell")
 HEAT = HeatView("generic_attention", "Generic attention", "7", 8.2, np.eye(4), False, True, (), None, samples.trust())
 
 

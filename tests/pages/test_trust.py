@@ -19,7 +19,7 @@ from vitrail.pages.trust import FILLS, brief_block, how_tested, shared_block, tr
 from vitrail.pages.views import AreasView
 from vitrail.pages.words import STEP_TOLD, TWO_SCORES, UNITS, told_words
 
-VERDICTS = ("supported", "weak", "no better than random", "cannot tell")
+VERDICTS = ("supported", "supported, tiny", "weak", "no better than random", "cannot tell")
 HEAT = HeatView("generic_attention", "Generic attention", "7", 8.2, np.eye(2), False, True, trust=samples.trust())
 
 

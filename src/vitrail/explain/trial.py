@@ -271,7 +271,8 @@ class Trial:
         notes = [{*said, *seen} for said, seen in zip(heat.notes, caveats(heat.values), strict=True)]
         falls = self._falls(heat.values)
         faithful = _rank(falls, notes)
-        said = self._say(notes, faithful)
+        beyond = falls.paired - falls.random.nanmedian(dim=1).values
+        said = self._say(notes, faithful, beyond)
         return Trust(
             verdict=tuple(word for word, _ in said),
             reason=tuple(why for _, why in said),
@@ -333,16 +334,20 @@ class Trial:
         found.twins[at] += MORE_TWINS
         return found
 
-    def _say(self, notes: list[set[str]], faithful: Float[Tensor, "b"]) -> list[tuple[Verdict, str]]:
+    def _say(
+        self, notes: list[set[str]], faithful: Float[Tensor, "b"], beyond: Float[Tensor, "b"]
+    ) -> list[tuple[Verdict, str]]:
         """The verdict on each picture's map, and why."""
         found = self.evidence
         kinds: list[Kind] = ["surrogates" if asked else "composites" for asked in found.surrogates.tolist()]
-        asked = zip(notes, _known(found.p), _known(faithful), kinds, _known(found.effect), strict=True)
+        asked = zip(
+            *(notes, _known(found.p), _known(faithful), kinds, _known(found.effect), _known(beyond)), strict=True
+        )
         return [
             ("cannot tell", "the map holds values that are no numbers")
             if NOT_FINITE in said
-            else verdict(p, rank, self.references, kind, effect, found.least, found.unit)
-            for said, p, rank, kind, effect in asked
+            else verdict(p, rank, self.references, kind, effect, found.least, found.unit, fall)
+            for said, p, rank, kind, effect, fall in asked
         ]
 
 

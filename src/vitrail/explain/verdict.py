@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vitrail.text import percent_in_words, times
 
-Verdict = Literal["supported", "weak", "no better than random", "cannot tell"]
+Verdict = Literal["supported", "supported, tiny", "weak", "no better than random", "cannot tell"]
 Kind = Literal["composites", "surrogates"]
 Precision = Literal["fp32", "bf16"]
 Unit = Literal["nats", "cosine"]  # of an effect
@@ -33,6 +33,7 @@ Unit = Literal["nats", "cosine"]  # of an effect
 EVIDENCE = 0.05
 FAITHFUL = 0.05
 WEAK = 0.20
+TINY: dict[Unit, float] = {"nats": 0.1, "cosine": 0.01}  # beyond the middle random map; less is told as tiny
 VISIBLE = 0.05  # difference of probabilities that a sentence speaks of
 # What is nan where it is not known:
 UNKNOWN = (
@@ -57,6 +58,7 @@ def verdict(
     effect: float | None = None,
     least: float | None = None,
     unit: Unit | None = "nats",
+    fall: float | None = None,
 ) -> tuple[Verdict, str]:
     """The verdict and the reason for it, in plain words.
 
@@ -69,6 +71,7 @@ def verdict(
         effect: By how much the log-odds of the class, or the cosine, lie above those of the middle composite.
         least: The least of it; None where none is known, as for a function: then "weak" is the best.
         unit: Of both.
+        fall: How much more the number falls in the map's order than in that of the middle random map.
     """
     if references == 0:
         why = "there are no reference pictures to cover squares with, so a change may come from the cover"
@@ -85,6 +88,9 @@ def verdict(
         return "cannot tell", "the map prefers no square"
     if faithful <= FAITHFUL and least is None:
         return "weak", f"{_CARRY}, but how far such a number has to rise is known of classes and similarities alone"
+    if faithful <= FAITHFUL and fall is not None and unit is not None and fall < TINY[unit]:
+        by = f"the number falls by {fall:.1g} more than in the order of random maps (the limit is {TINY[unit]:g})"
+        return "supported, tiny", f"{_CARRY}, but hardly: {by}"
     if faithful <= FAITHFUL:
         return "supported", _CARRY
     if faithful <= WEAK:
@@ -116,7 +122,7 @@ class Trust:
     """How far to trust each map of a heat; one entry for each picture.
 
     Attributes:
-        verdict: "supported", "weak", "no better than random" or "cannot tell".
+        verdict: "supported", "supported, tiny", "weak", "no better than random" or "cannot tell".
         reason: Why, in plain words.
         score: (b,), mean fall of the explained number when squares are covered in the map's order, in logits; nan, as
             all that follows from it, where the test ended with the picture, which holds no evidence.

@@ -20,7 +20,7 @@ Number = float | int
 CARD, INK, SOFT, RULE, SUNK = (255, 255, 255), (28, 34, 48), (89, 96, 113), (212, 207, 196), (232, 228, 218)
 FAINT = (150, 154, 164)  # random maps on the line of a score
 GREEN, BLUE, ORANGE = (29, 107, 75), (33, 88, 168), (163, 72, 12)
-TONES = {"supported": GREEN, "weak": BLUE, "no better than random": ORANGE}
+TONES = {"supported": GREEN, "supported, tiny": BLUE, "weak": BLUE, "no better than random": ORANGE}
 TITLE, TEXT, SMALL = 29, 25, 21
 FRAME = 14  # pixels around a pale map
 TALLEST = 5000
@@ -196,6 +196,8 @@ def _sign(verdict: str, tone: Colour, side: int) -> Image.Image:
     match verdict:
         case "supported":
             stroke((4.6, 8.4), (7.1, 10.9), (11.5, 5.5))
+        case "supported, tiny":
+            stroke((6.0, 8.4), (7.5, 9.9), (10.2, 6.6))
         case "weak":
             turn = np.linspace(0, 2 * np.pi, 40)
             stroke(*[(3.9 + 8.2 * t / (2 * np.pi), 8 - 1.7 * np.sin(t)) for t in turn])

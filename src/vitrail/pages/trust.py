@@ -51,6 +51,7 @@ PRECISIONS = {
 # A verdict is never told by colour alone: each has a shape of its own.
 _ICONS = {
     "supported": '<path d="M4.5 8.5l2.5 2.5 4.5-5.5"/>',
+    "supported, tiny": '<path d="M6 8.4l1.5 1.5 2.7-3.3"/>',
     "weak": '<path d="M3.8 8.6c1.4-2 2.8-2 4.2-.6s2.8 1.4 4.2-.6"/>',
     "no better than random": '<path d="M5.2 5.2l5.6 5.6M10.8 5.2l-5.6 5.6"/>',
     "cannot tell": '<path d="M6.1 6.4c0-2.5 3.8-2.4 3.8-.1 0 1.5-1.9 1.5-1.9 3M8 11.5v.1"/>',
@@ -122,7 +123,7 @@ def verdict_icon(verdict: str) -> str:
 
 def verdict_class(verdict: str) -> str:
     """The verdict as the name of a style."""
-    return verdict.replace(" ", "-") if verdict in _ICONS else "cannot-tell"
+    return verdict.replace(",", "").replace(" ", "-") if verdict in _ICONS else "cannot-tell"
 
 
 def _numbers(trust: TrustView, explains: Explains, key: str = "") -> str:

@@ -19,7 +19,7 @@ class TrustView:
     """How far to trust one map.
 
     Args:
-        verdict: "supported", "weak", "no better than random" or "cannot tell".
+        verdict: "supported", "supported, tiny", "weak", "no better than random" or "cannot tell".
         reason: Why, in plain words.
         sentence: What covering squares does, with the verdict, in plain words.
         score: Mean fall of the explained number when squares are covered in the map's order; None, as the other falls,

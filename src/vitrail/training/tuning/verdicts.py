@@ -18,6 +18,7 @@ from vitrail.data.images import Images
 from vitrail.errors import DataError
 from vitrail.explain import generic_attention, trust
 from vitrail.explain.verdict import Precision
+from vitrail.explain.without_evidence import COMPOSITES
 from vitrail.model import Model
 from vitrail.nn import ViT
 from vitrail.tasks.task import wilson_interval
@@ -26,7 +27,7 @@ from vitrail.training.prepared import Prepared
 
 COUNT = 24
 MOST_SECONDS = 60.0  # that are spent without being asked for
-PASSES = 1_000  # forward passes for each image, about: 490 for its map, up to 499 for its evidence
+PASSES = 200  # forward passes for each image, about; composites come once for each network
 TOGETHER = 8
 
 
@@ -73,7 +74,7 @@ def wanted(prepared: Prepared, asked: int | None) -> tuple[int, str]:
         return asked, ""
     alone = prepared.step_seconds * prepared.processes
     each = alone / settings.optimization.batch_size / 3  # a forward pass is a third of a step
-    seconds = 2 * COUNT * PASSES * each
+    seconds = 2 * (COUNT * PASSES + COMPOSITES) * each
     if seconds <= MOST_SECONDS and not settings.optimization.max_time:
         return COUNT, ""
     return 0, f"--verdicts {COUNT} would test {COUNT} explanations of each network, in about {seconds / 60:.0f} min"
