@@ -44,9 +44,8 @@ from benchmarks.trust_power import shuffled_weights
 from vitrail.data.background import FEW, open_background
 from vitrail.data.shipped_background import photographs
 from vitrail.explain import METHODS
-from vitrail.explain.evidence import find_evidence
 from vitrail.explain.target import Target, choose_target, similarity
-from vitrail.explain.trial import begin, in_precision
+from vitrail.explain.trial import begin
 from vitrail.features.headless import headless
 from vitrail.model import Model
 from vitrail.nn import ViT
@@ -98,36 +97,21 @@ def answers(
     background: Tensor,
     targets: Target,
     methods: Sequence[str],
-    may_be_false: bool,
 ) -> list[dict[str, Any]]:
-    """The verdicts of each method on each image.
-
-    Where "supported" would be false, evidence is asked for first, and maps are tested only of what has some: without
-    it each is "cannot tell".
-    """
-    network, fewer = model.network, in_precision(model.network, "bf16")
+    """The verdicts of each method on each image."""
+    network = model.network
     with torch.no_grad():
         aim = choose_target(network(images), targets)
-    rows = list(range(len(images)))
-    unknown = {"evidence": 0.0, "effect": 0.0}
-    found = [{**unknown, "verdicts": dict.fromkeys(methods, "cannot tell"), "faithful": {}} for _ in rows]
-    if may_be_false:
-        evidence = find_evidence(fewer, images, aim, background, SEED)
-        for row in rows:
-            found[row] |= {"evidence": float(evidence.p[row]), "effect": float(evidence.effect[row])}
-        rows = [row for row in rows if evidence.found[row]]
-    if not rows:
-        return found
-    kept = torch.tensor(rows)
-    some, one = images[kept], aim.select(kept)
-    chosen = one.function or (one.target if one.rather_than is None else (one.target, one.rather_than))
-    trial = begin(model, some, one, references=background, precision="bf16", seed=SEED)
+    chosen = aim.function or (aim.target if aim.rather_than is None else (aim.target, aim.rather_than))
+    trial = begin(model, images, aim, references=background, precision="bf16", seed=SEED)
+    p, effect = (each.tolist() for each in (trial.evidence.p, trial.evidence.effect))
+    found = [
+        {"evidence": one, "effect": other, "verdicts": {}, "faithful": {}} for one, other in zip(p, effect, strict=True)
+    ]
     for name in methods:
-        trust = trial.judge(METHODS[name].function(network, some, chosen))
-        for place, row in enumerate(rows):
-            found[row] |= {"evidence": float(trust.evidence[place]), "effect": float(trust.effect[place])}
-            found[row]["verdicts"][name] = trust.verdict[place]
-            found[row]["faithful"][name] = float(trust.faithful[place])
+        trust = trial.judge(METHODS[name].function(network, images, chosen))
+        for row, (word, rank) in enumerate(zip(trust.verdict, trust.faithful.tolist(), strict=True)):
+            found[row]["verdicts"][name], found[row]["faithful"][name] = word, rank
     return found
 
 
@@ -179,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             with torch.no_grad():
                 first, second = asked.network(images[rows]).topk(2, dim=1).indices.T
             targets = first, second
-        found = answers(asked, images[rows], background, targets, given.methods, condition not in HOPED)
+        found = answers(asked, images[rows], background, targets, given.methods)
         write(given.out, condition, name, [files[row] for row in rows], given.methods, found)
     alike = headless(model)
     bare = {"similarity": alike.network, "similarity, shuffled": shuffled(alike.network, given.seed)}
@@ -192,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         asked = Model(bare[condition], alike.input, alike.output)
         with torch.no_grad():
             target = similarity(asked.network(asked.tensor([other]))[0])
-        found = answers(asked, asked.tensor(ten), background, target, given.methods, condition not in HOPED)
+        found = answers(asked, asked.tensor(ten), background, target, given.methods)
         write(given.out, condition, name, ten, given.methods, found)
     return table(given.out)
 
