@@ -54,7 +54,6 @@ from vitrail.tasks.task import wilson_interval
 CONDITIONS = ("as it is", "shuffled", "wrong target")
 CONTRASTS = ("contrast", "contrast, shuffled")
 SIMILAR = ("similarity", "similarity, shuffled")
-HOPED = ("as it is", "contrast", "similarity")
 GROUP = 10  # photographs that are tested together
 FULL = ("generic_attention", "conservative")
 SEED = 0
