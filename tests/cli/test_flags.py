@@ -133,6 +133,7 @@ FLAGS = {
         "--target",
         "--rather-than",
         "--no-trust",
+        "--full",
         "--background",
         "--masks",
         "--precision",

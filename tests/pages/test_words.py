@@ -33,14 +33,9 @@ HEAT = HeatView("conservative", "Conservative propagation", "7", 11.6, np.eye(2)
 def test_the_rank_counts_random_maps_that_do_better() -> None:
     ends = {0: "1st", 1: "2nd", 2: "3rd", 3: "4th", 10: "11th", 11: "12th", 12: "13th", 20: "21st", 39: "40th"}
     for better, said in ends.items():
-        random = (2.0,) * better + (0.0,) * (39 - better)
-        assert rank_words(dataclasses.replace(samples.trust(), paired=1.0, random=random)) == f"{said} of 40"
-
-
-def test_a_tie_counts_against_the_map_as_in_its_p() -> None:
-    trust = dataclasses.replace(samples.trust(), paired=1.0, random=(1.0, 1.0, 0.5))
-    assert rank_of(trust) == 3
-    assert rank_of(trust) / 4 == (1 + sum(value >= 1.0 for value in trust.random)) / (1 + len(trust.random))
+        trust = dataclasses.replace(samples.trust(), faithful=(1 + better) / 40)
+        assert rank_words(trust) == f"{said} of 40"
+        assert rank_of(trust) == 1 + better
 
 
 def test_the_warning_counts_the_maps_that_were_tested() -> None:

@@ -83,7 +83,7 @@ class Falls:
     @classmethod
     def unknown(cls, before: Float[Tensor, "b"], twins: int) -> "Falls":
         """Of pictures that were not tested, with these numbers."""
-        none = torch.full_like(before, torch.nan, device="cpu")
+        none = torch.full((len(before),), torch.nan, dtype=before.dtype, device="cpu")
         nothing = torch.zeros(len(before), dtype=torch.long, device="cpu")
         return cls(
             score=none.clone(),

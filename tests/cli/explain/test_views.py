@@ -19,7 +19,7 @@ def tested() -> Comparison:
     model = planted_model(background=True)
     assert model.background is not None
     images = torch.rand(1, 1, 32, 32, generator=torch.Generator().manual_seed(0))
-    found = compare(model, images, ("generic_attention",), ([6], [5]))
+    found = compare(model, images, ("generic_attention",), ([6], [5]), full=True)
     (trust,) = found.trusts
     before, covered, chance = (torch.tensor([value]) for value in (0.9, 0.2, 0.8))
     told = dataclasses.replace(trust, verdict=("weak",), before=before, covered=covered, covered_random=chance)

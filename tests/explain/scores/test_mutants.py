@@ -14,7 +14,6 @@ from tests.explain.scores import checks
 from vitrail.explain import scores
 from vitrail.explain.covered_pictures import CoveredPictures
 from vitrail.explain.evidence import (
-    COMPOSITES,
     _reached,
     as_high,
     effects,
@@ -29,7 +28,7 @@ from vitrail.explain.scores.localisation import pointing_game, relevance_mass, s
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.removal import _curve, saco_of
 from vitrail.explain.scores.sanity import class_discrimination, max_sensitivity, scrambled
-from vitrail.explain.trial import Trial
+from vitrail.explain.trial import _twins
 from vitrail.explain.verdict import verdict
 from vitrail.explain.without_evidence import surrogates, without_evidence
 
@@ -158,10 +157,16 @@ FAULTS = {
         ).sum(dim=0),
         guards=(test_evidence.test_ranks_by_hand,),
     ),
-    "one round of composites is enough": Fault(
+    "one round of surrogates is enough": Fault(
         settled,
-        lambda settled, above, count: torch.ones_like(above, dtype=torch.bool),
-        guards=(partial(test_evidence.test_a_round_is_the_last_when_its_count_is_rare_at_the_limit, COMPOSITES[0]),),
+        lambda settled, above, round_: True,
+        guards=(test_evidence.test_asking_in_rounds_lets_hardly_more_pass_than_the_limit,),
+    ),
+    "covers that are the same whatever the map": Fault(
+        CoveredPictures.keys,
+        lambda crc32, order, key: key,
+        at="crc32",
+        guards=(test_covered_pictures.test_another_map_gets_other_covers_and_each_picture_its_own,),
     ),
     "what surrogates say is thrown away": Fault(
         find_evidence,
@@ -201,7 +206,7 @@ FAULTS = {
         guards=(test_covered_pictures.test_the_numbers_are_those_of_pictures_covered_by_hand,),
     ),
     "twins that cover the same squares count for the map": Fault(
-        Trial.judge,
+        _twins,
         lambda or_, lower, alike: lower,
         at="|",
         guards=(test_trial.test_a_twin_that_covers_the_same_squares_counts_against_the_map,),
