@@ -21,13 +21,14 @@ def make(draws: int = 10, seed: int = 0, pictures: int = 3) -> CoveredPictures:
 
 @pytest.mark.parametrize("squares", [1, 2, 4, 9, 49, 64, 196, 1024])
 @pytest.mark.parametrize("count", [10, 13])
-def test_steps_go_from_one_square_to_half_of_all(squares: int, count: int) -> None:
+def test_steps_go_from_a_32nd_of_the_squares_to_half_of_all(squares: int, count: int) -> None:
     steps = steps_of(squares, count)
     assert len(steps) == count
-    assert steps[0] == 1
+    assert steps[0] == max(1, round(squares / 32))
     assert steps[-1] == max(1, round(squares / 2))
     assert list(steps) == sorted(steps)
-    assert steps_of(64, 10) == (1, 1, 2, 3, 5, 7, 10, 15, 22, 32)
+    assert steps_of(64, 5) == (2, 4, 8, 16, 32)
+    assert steps_of(196, 5) == (6, 12, 24, 49, 98)
 
 
 @torch.no_grad()

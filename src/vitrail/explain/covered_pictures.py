@@ -1,6 +1,6 @@
 """What becomes of the explained number when squares are covered in a map's order.
 
-The steps cover 1, 3, 10, ... up to half of all squares, each step by covers of its own. A map and what it is compared
+The steps cover a 32nd, a 16th, ... up to half of all squares, each step by covers of its own. A map and what it is compared
 with go through the same steps and the same covers: what differs between them is the squares alone. The covers are drawn
 for each map anew, by the order in which it names squares: who would make a map that does well under known covers gets
 other ones with every change of it.
@@ -26,9 +26,10 @@ STEPS = 5  # in which squares are covered, and covers for each map
 
 
 def steps_of(squares: int, count: int) -> tuple[int, ...]:
-    """How many squares each step covers: from 1 to half of them, evenly on a logarithmic scale."""
+    """How many squares each step covers: from a 32nd of them to half, evenly on a logarithmic scale."""
     shares = torch.linspace(0, 1, count, dtype=torch.float64, device="cpu")
-    return tuple(int(k) for k in (max(1.0, squares / 2) ** shares).round().tolist())
+    first, last = max(1.0, squares / 32), max(1.0, squares / 2)
+    return tuple(int(k) for k in (first * (last / first) ** shares).round().tolist())
 
 
 @dataclass(frozen=True, eq=False)

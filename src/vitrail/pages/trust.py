@@ -135,7 +135,7 @@ def _numbers(trust: TrustView, explains: Explains, key: str = "") -> str:
         (
             "Score",
             f"{score} (95 % interval {low} to {high}): the mean fall of the explained number, {UNITS[explains]}, while "
-            "squares are covered in the map's order, from the first one to half of all. The random maps meet the very "
+            "squares are covered in the map's order, from a 32nd of all to half of them. The random maps meet the very "
             "same covers, so that nothing but the squares differs"
             if trust.random
             else NOT_TESTED,
