@@ -1,9 +1,9 @@
 """What becomes of the explained number when squares are covered in a map's order.
 
-The steps cover a 32nd, a 16th, ... up to half of all squares, each step by covers of its own. A map and what it is compared
-with go through the same steps and the same covers: what differs between them is the squares alone. The covers are drawn
-for each map anew, by the order in which it names squares: who would make a map that does well under known covers gets
-other ones with every change of it.
+The steps cover a 32nd, a 16th, ... up to half of all squares, each step by covers of its own. A map and what it is
+compared with go through the same steps and the same covers: what differs between them is the squares alone. The covers
+are drawn for each map anew, by the order in which it names squares: who would make a map that does well under known
+covers gets other ones with every change of it.
 """
 
 import zlib

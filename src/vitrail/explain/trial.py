@@ -5,9 +5,10 @@
     held.sentence(0, "7")  what covering the brightest squares of picture 0 does, beside covering random ones
 
 First the pictures are asked for evidence, whatever a map says; where none is found no map can be trusted, and the test
-ends there unless it is to be `full`. Then squares are covered in the order of the map in steps, up to half of all, and the fall of the explained number is averaged over the steps. The map and its random twins go through the
-same covers (`covered_pictures.py`). A map that none of 24 twins equals is faithful, one that two equal is not; where
-one does, 25 more decide, of which none may. Of maps that are as random as their twins 4.98 % pass.
+ends there unless it is to be `full`. Then squares are covered in steps, in the order of the map, up to half of all, and
+the fall of the explained number is averaged over the steps. The map and its random twins go through the same covers
+(`covered_pictures.py`). A map that none of 24 twins equals is faithful, one that two equal is not; where one does, 25
+more decide, of which none may. Of maps that are as random as their twins 4.98 % pass.
 
 Several maps of the same pictures and the same target share all but the map itself: `begin` a trial once, and let it
 `judge` each of them, as `compare` does.
