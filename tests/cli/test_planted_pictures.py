@@ -18,7 +18,7 @@ RUN = NETWORKS / "mean-0"
 
 
 def test_pictures_without_a_digit_have_no_evidence(cli: Cli, tmp_path: Path) -> None:
-    answer = cli("explain", RUN, "planted:empty", "--count", 2, "--out", tmp_path / "p.html", "--json")
+    answer = cli("explain", RUN, "planted:empty", "--count", 2, "--full", "--out", tmp_path / "p.html", "--json")
     assert answer.code == 0, answer.err
     rows = json.loads(answer.out)
     assert [row["file"] for row in rows] == [f"planted-empty/test/{i}" for i in (0, 1000)]
