@@ -18,7 +18,7 @@ RUN = NETWORKS / "mean-0"
 
 
 def test_pictures_without_a_digit_have_no_evidence(cli: Cli, tmp_path: Path) -> None:
-    answer = cli("explain", RUN, "planted:empty", "--count", 2, "--full", "--out", tmp_path / "p.html", "--json")
+    answer = cli("explain", RUN, "planted:empty", "--count", 2, "--out", tmp_path / "p.html", "--json")
     assert answer.code == 0, answer.err
     rows = json.loads(answer.out)
     assert [row["file"] for row in rows] == [f"planted-empty/test/{i}" for i in (0, 1000)]
@@ -30,7 +30,7 @@ def test_pictures_without_a_digit_have_no_evidence(cli: Cli, tmp_path: Path) -> 
 
 
 def test_two_digits_are_both_the_true_place(cli: Cli, tmp_path: Path) -> None:
-    answer = cli("explain", RUN, "planted:double", "--count", 2, "--out", tmp_path / "p.html", "--json")
+    answer = cli("explain", RUN, "planted:double", "--count", 2, "--full", "--out", tmp_path / "p.html", "--json")
     assert answer.code == 0, answer.err
     assert all(row["heats"][0]["trust"]["oracle"] is not None for row in json.loads(answer.out))
     made = planted_digits("test", 2000, "double")
