@@ -46,6 +46,20 @@ def test_a_score_that_is_no_number_has_no_line(value: float) -> None:
     assert Structure(block).open == []
 
 
+def test_a_map_that_was_not_tested_has_no_figures_and_the_page_does_not_say_it_was() -> None:
+    falls = {"score": None, "interval": None, "paired": None, "random": (), "twins": 0, "faithful": None}
+    untested = dataclasses.replace(samples.trust("cannot tell"), **falls, covered=None, covered_random=None, squares=0)
+    block, whole = trust_block(untested), how_tested([untested])
+    assert "<figure" not in block
+    assert "None" not in block + whole
+    assert "nan" not in (block + whole).lower().replace("explanation", "")
+    assert "--full" in block
+    assert "--full" in whole
+    assert "Every map was tested" not in whole
+    assert "Every map was tested" in how_tested([untested, samples.trust()])
+    assert Structure(block).open == []
+
+
 def test_a_verdict_is_told_by_word_and_shape_and_not_by_colour_alone() -> None:
     assert len({verdict_icon(each) for each in VERDICTS}) == len(VERDICTS)
     for each in VERDICTS:

@@ -221,11 +221,21 @@ def how_tested(trusts: Sequence[TrustView], explains: Explains = "class") -> str
     maps = f"{' to '.join(map(str, counts[:1] + counts[1:][-1:]))} random maps" if counts else "random maps"
     scores = " ".join(words for words in (TWO_SCORES, step_words(trusts)) if words)
     asked = f" Pictures without evidence: {_without(trusts)}." if any(trust.composites for trust in trusts) else ""
-    return (
+    covered = (
         "<li><strong>Every map was tested on the model itself.</strong> Squares are covered in the order in which the "
         f"map names them, by {escape(fills)}, and the fall of the explained number is compared with the fall for "
         f"{maps} of the same smoothness. Falls are {UNITS[explains]}. {scores} The test was computed "
         f"{escape(precisions)}.</li>"
+    )
+    if not counts:
+        covered = (
+            "<li><strong>No map was tested.</strong> The explained number is held against pictures without evidence "
+            "first; where it does not stand out, or that cannot be asked, no map of it can be trusted (--full goes on "
+            "all the same). Computed "
+            f"{escape(precisions)}.</li>"
+        )
+    return (
+        f"{covered}"
         f"<li><b>Supported</b>: at most 5 % of pictures without evidence reach the number, {_least(trusts)}and at most "
         "one random map in twenty does as well as this one. <b>Weak</b>: at most one in five does. <b>No better than "
         "random</b>: more do. <b>Cannot tell</b>: there is no evidence to be found, or it could not be asked for."

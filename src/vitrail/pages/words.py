@@ -177,7 +177,7 @@ def one_verdict(heats: Sequence[HeatView]) -> str:
 
 def several_words(heats: Sequence[HeatView]) -> str:
     """Why one may not choose among several maps by their verdicts; empty where no two were tested."""
-    tested = len(tests_of(heats))
+    tested = sum(bool(trust.random) for trust in tests_of(heats))
     if tested < 2:
         return ""
     return (
