@@ -231,7 +231,7 @@ def how_tested(trusts: Sequence[TrustView], explains: Explains = "class") -> str
         covered = (
             "<li><strong>No map was tested.</strong> The explained number is held against pictures without evidence "
             "first; where it does not stand out, or that cannot be asked, no map of it can be trusted (--full goes on "
-            "all the same). Computed "
+            "all the same). The test was computed "
             f"{escape(precisions)}.</li>"
         )
     return (
