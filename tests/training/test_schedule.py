@@ -5,6 +5,7 @@ And a finished run that goes on to more epochs.
 
 import html
 import json
+import math
 import os
 import random
 import shutil
@@ -71,20 +72,30 @@ class Machine:
         score: Seconds of a look.
         planned: What the steps before the first said of one.
         factor: How much slower it is
-        slow_from: from this part of the limit on.
+        slow_from: from this part of the limit on,
+        slow_to: and up to this part.
         epochs: Of the recipe, of 15 steps.
     """
 
     def __init__(
-        self, limit: float, step: float, score: float, planned: float, factor: float, slow_from: float, epochs: int
+        self,
+        limit: float,
+        step: float,
+        score: float,
+        planned: float,
+        factor: float,
+        slow_from: float,
+        epochs: int,
+        slow_to: float = math.inf,
     ) -> None:
         self.now = self.done = 0.0
+        self.slow_to = slow_to * limit
         self.step, self.score, self.factor, self.slow_from = step, score, factor, slow_from * limit
         self.choices = Optimization(epochs=epochs, warmup_epochs=1.0, max_time=limit)
         self.budget = Budget(limit, 0.0, 0.0, 15, planned, score, 1.0, lambda: self.now)
 
     def take(self, seconds: float) -> float:
-        seconds *= self.factor if self.now >= self.slow_from else 1
+        seconds *= self.factor if self.slow_from <= self.now < self.slow_to else 1
         self.now += seconds
         return seconds
 
@@ -123,6 +134,27 @@ def test_a_run_ends_within_its_limit(step: float, score: float, wrong: float, fa
     assert rates[-1] < 0.25 * max(rates), "whatever happened, the rate came down"
     firsts = [phase.first for phase in schedule.phases]
     assert firsts == sorted(set(firsts))
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    step=st.floats(0.05, 1.0),
+    score=st.floats(0.1, 1.0),
+    factor=st.floats(1.5, 3.0),
+    slow_from=st.floats(0.1, 0.7),
+    lasts=st.floats(0.05, 0.5),
+)
+def test_a_load_that_is_over_before_the_run_is_leaves_no_time_unused(
+    step: float, score: float, factor: float, slow_from: float, lasts: float
+) -> None:
+    """Beside tests that came and went, runs of 150 s were over after 130 s."""
+    machine = Machine(180.0, step, score, step, factor, slow_from, 10_000, slow_to=min(0.85, slow_from + lasts))
+    schedule = machine.run()
+    assert 0.9 * 180 <= machine.now <= 1.1 * 180
+    rates = [schedule.rate(one) for one in range(schedule.end)]
+    assert rates[-1] < 0.25 * max(rates)
+    ends = [phase.origin + phase.steps for phase in schedule.phases if phase.shape != "linear"]
+    assert schedule.end <= ends[-1], "never more than was planned before it was late"
 
 
 def test_a_limit_that_is_long_enough_changes_nothing() -> None:

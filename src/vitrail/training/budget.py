@@ -21,6 +21,7 @@ from vitrail.training.settings import Optimization
 COUNTED = 20  # steps after which their number is fixed; a quarter of the run, where that is fewer
 LEAST = 3  # steps that must have been timed before anything is decided
 LATE = 0.02  # of the limit: so much later than it the run may be expected to end
+EARLY = 0.05  # the same of a run that was late, and is no more
 COOLDOWN = 0.2  # of the planned steps: a late run begins to come down when no more than these are to be had
 FINISHING = 2.0  # seconds for the model, the page and the files
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -119,6 +120,8 @@ class Budget:
     def after(self, step: int, schedule: Schedule, choices: Optimization) -> Phase | None:
         """What the clock changes behind a step: the number of steps, once, and an earlier end where it is late.
 
+        Where what made it late is over, the end moves back again, to where it was planned at most.
+
         Args:
             step: Steps that are done.
             schedule: As it is; it is not changed.
@@ -135,12 +138,16 @@ class Budget:
             fixed = self._phase(choices, steps, first=step, origin=ruling.origin)
             return replace(fixed, warmup=ruling.warmup if ruling.warmup <= local else max(local, fixed.warmup))
         ends = self.around + (schedule.end - step) * self.step
-        steps = self.affordable()
-        if ends <= self.limit * (1 + LATE) or steps > COOLDOWN * ruling.steps:
-            return None
-        why = f"late: it would have ended after {ends:.0f} s of {self.limit:g}"
-        rate = schedule.rate(step)
-        return Phase(first=step, origin=step, steps=steps, peak=rate, shape="linear", why=why)
+        steps, rate, words = self.affordable(), schedule.rate(step), f"would have ended after {ends:.0f} s"
+        if ends > self.limit * (1 + LATE) and steps <= COOLDOWN * ruling.steps:
+            why = f"late: it {words} of {self.limit:g}"
+            return Phase(first=step, origin=step, steps=steps, peak=rate, shape="linear", why=why)
+        planned = next(phase for phase in reversed(schedule.phases) if phase.shape != "linear")
+        steps = min(steps, planned.origin + planned.steps - step)
+        if ruling.shape == "linear" and ends < self.limit * (1 - EARLY) and step + steps > schedule.end:
+            why = f"no more so late: it {words} of {self.limit:g}"
+            return Phase(first=step, origin=step, steps=steps, peak=rate, shape="linear", why=why)
+        return None
 
     def _phase(self, choices: Optimization, steps: int, first: int, origin: int) -> Phase:
         """A whole schedule in so many steps; its warm-up is the same fraction of it as the recipe's."""
