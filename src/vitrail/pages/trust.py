@@ -23,6 +23,7 @@ from vitrail.pages.words import (
     short_words,
     step_words,
     told_words,
+    twins_words,
     upper,
 )
 from vitrail.text import joined, times
@@ -217,8 +218,7 @@ def how_tested(trusts: Sequence[TrustView], explains: Explains = "class") -> str
     """How the maps of a page were tested, as items of a list."""
     fills = " and ".join(dict.fromkeys(FILLS.get(trust.fill, trust.fill) for trust in trusts))
     precisions = " and ".join(dict.fromkeys(PRECISIONS.get(trust.precision, trust.precision) for trust in trusts))
-    counts = sorted({trust.twins for trust in trusts if trust.twins})
-    maps = f"{' to '.join(map(str, counts[:1] + counts[1:][-1:]))} random maps" if counts else "random maps"
+    maps = twins_words(trusts)
     scores = " ".join(words for words in (TWO_SCORES, step_words(trusts)) if words)
     asked = f" Pictures without evidence: {_without(trusts)}." if any(trust.composites for trust in trusts) else ""
     covered = (
@@ -227,7 +227,7 @@ def how_tested(trusts: Sequence[TrustView], explains: Explains = "class") -> str
         f"{maps} of the same smoothness. Falls are {UNITS[explains]}. {scores} The test was computed "
         f"{escape(precisions)}.</li>"
     )
-    if not counts:
+    if not any(trust.twins for trust in trusts):
         covered = (
             "<li><strong>No map was tested.</strong> The explained number is held against pictures without evidence "
             "first; where it does not stand out, or that cannot be asked, no map of it can be trusted (--full goes on "

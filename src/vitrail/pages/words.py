@@ -114,9 +114,15 @@ def scored_words(trust: TrustView) -> list[tuple[str, str]]:
     return [*words, ("other", cover_words(trust))]
 
 
+def twins_words(trusts: Sequence[TrustView]) -> str:
+    """How many random maps there were: `24 random maps`, or `24 to 49 random maps`."""
+    counts = sorted({trust.twins for trust in trusts if trust.twins})
+    return f"{' to '.join(map(str, counts[:1] + counts[1:][-1:]))} random maps".lstrip()
+
+
 def marks_words(trusts: Sequence[TrustView]) -> list[tuple[str, str]]:
     """What the marks on the lines of several maps are: (kind of mark, what it says)."""
-    words = [("map", "the map"), ("random", f"{max(len(trust.random) for trust in trusts)} random maps as smooth")]
+    words = [("map", "the map"), ("random", f"{twins_words(trusts)} as smooth")]
     return [*words, ("oracle", "the true place")] if any(trust.oracle is not None for trust in trusts) else words
 
 
