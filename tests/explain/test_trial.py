@@ -22,6 +22,7 @@ from tests.explain.refused import must_refuse, must_refuse_and_say_what_works
 from vitrail.explain import Heat
 from vitrail.explain.compare import compare
 from vitrail.explain.evidence import SURROGATES
+from vitrail.explain.falls import MORE_TWINS, TWINS, _t_97_5
 from vitrail.explain.heat import aim_of
 from vitrail.explain.methods.conservative import conservative
 from vitrail.explain.methods.generic_attention import generic_attention
@@ -30,7 +31,7 @@ from vitrail.explain.methods.rollout import rollout
 from vitrail.explain.scores.fill import keys_of
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.selftest import selftest
-from vitrail.explain.trial import MORE_TWINS, TWINS, Trial, _t_97_5, begin, check_masks, trust
+from vitrail.explain.trial import Trial, begin, check_masks, trust
 from vitrail.explain.verdict import FAITHFUL, Trust, _told
 from vitrail.explain.without_evidence import COMPOSITES
 from vitrail.nn import ViT

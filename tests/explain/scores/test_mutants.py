@@ -22,13 +22,13 @@ from vitrail.explain.evidence import (
     large_enough,
     settled,
 )
+from vitrail.explain.falls import _twins
 from vitrail.explain.scores.covering_by_rank import ranks_of
 from vitrail.explain.scores.fill import composite, donor, own_patches
 from vitrail.explain.scores.localisation import pointing_game, relevance_mass, segmentation
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.removal import _curve, saco_of
 from vitrail.explain.scores.sanity import class_discrimination, max_sensitivity, scrambled
-from vitrail.explain.trial import _twins
 from vitrail.explain.verdict import verdict
 from vitrail.explain.without_evidence import surrogates, without_evidence
 
