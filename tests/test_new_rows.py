@@ -58,7 +58,7 @@ def token_norm(network: ViT, images: Tensor, target: Target = None) -> Heat:
 @pytest.mark.soak
 def test_a_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Maps are made with it, and compared."""
-    row = Method(token_norm, "token_norm", "Token norm", False, False, "how long each token is", "none")
+    row = Method(token_norm, "token_norm", "Token norm", False, False, "how long each token is", "How long.", "none")
     monkeypatch.setitem(METHODS, row.name, row)
     page = tmp_path / "page.html"
     words = ("explain", run_of("digits"), "digits", "--count", 2, "--out", page)

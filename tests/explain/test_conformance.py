@@ -1,5 +1,6 @@
 """What every method promises of its maps; a new row of `METHODS` inherits all of it (see also test_manners.py)."""
 
+import inspect
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from tests.explain.suite import (
+    BY_COVERING,
     CUT_AT_ZERO,
     differentiates,
     draws,
@@ -19,6 +21,7 @@ from tests.explain.suite import (
     takes,
 )
 from vitrail.explain import METHODS, Heat, Method, readout
+from vitrail.explain.methods import METHODS_OF_TEXTS
 from vitrail.nn import ViT, ViTConfig
 
 WITH_CHUNKS = [quick(method) for method in METHODS.values() if takes(method, "batch_size")]
@@ -28,11 +31,25 @@ SIZES = ((12, 10), (4, 2), (8, 22), (24, 4))
 
 
 def test_the_table_is_complete() -> None:
-    for name, method in METHODS.items():
+    for name, method in (METHODS | METHODS_OF_TEXTS).items():
         assert method.name == name == method.function.__name__
         assert method.title
         assert method.says
         assert method.paper
+        assert method.about.endswith("."), name
+        assert 80 < len(method.about) < 600, name
+        known = inspect.signature(method.function).parameters.values()
+        assert [*method.options] == [each.name for each in known if each.kind is each.KEYWORD_ONLY], name
+        assert all(method.options.values()), name
+
+
+def test_what_covers_is_said_where_patches_are_covered() -> None:
+    """A covered patch is no absence of evidence."""
+    covering = [method for method in METHODS.values() if takes(method, "fill")]
+    assert {each.name for each in covering} == BY_COVERING
+    for method in covering:
+        assert inspect.signature(method.function).parameters["fill"].default == "mean"
+        assert "mean colour" in method.about
 
 
 @every_method_and_variant

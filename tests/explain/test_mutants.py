@@ -19,6 +19,7 @@ from tests.explain.methods import test_conservative, test_cross_attention
 from tests.explain.mutants import Fault, must_be_found, planted, rows
 from tests.explain.reference import PLAIN
 from tests.explain.scores.test_mutants import FAULTS as OF_SCORES
+from vitrail.explain import METHODS
 from vitrail.explain.heat import caveats
 from vitrail.explain.layers import (
     RecordedLayer,
@@ -265,7 +266,7 @@ def test_a_fault_is_gone_after_its_block() -> None:
         assert 0 < aim.of(logits) < 1
     assert aim.of(logits) == 3
     with pytest.raises(ZeroDivisionError), planted(Fault(caveats, lambda *_: 1 / 0)):
-        heat_of(torch.zeros(1, 2, 2), aim, logits[:, 1], "none", signed=False, class_specific=False)
+        heat_of(torch.zeros(1, 2, 2), aim, logits[:, 1], METHODS["rollout"])
     assert caveats(torch.zeros(1, 2, 2)) == (("no signal",),)
 
 

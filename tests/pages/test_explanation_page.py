@@ -66,6 +66,12 @@ def test_what_to_know_of_the_probabilities_stands_there_once():
     assert "<li></li>" not in page_of(HEAT)
 
 
+def test_what_a_method_leaves_out_stands_there_once():
+    told = dataclasses.replace(HEAT, about="Not the <b>values</b>.")
+    assert page_of(told, told).count("Not the &lt;b&gt;values&lt;/b&gt;.") == 1
+    assert page_of(told, dataclasses.replace(told, method="other", about="Nor")).count("<li>Nor</li>") == 1
+
+
 def test_the_legend_states_the_range_in_raw_units():
     page = page_of(dataclasses.replace(HEAT, values=np.array([[0.1, 1.4, 0.2, 0.1]])))
     assert ends_of(page) == ["0", "", "1.4"]

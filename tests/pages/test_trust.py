@@ -1,7 +1,6 @@
 """How far to trust a map: figures, signs and one line; and the table of all maps of a picture."""
 
 import dataclasses
-import inspect
 import math
 import re
 
@@ -10,10 +9,9 @@ import pytest
 
 from tests.pages import samples
 from tests.pages.structure import Structure
-from vitrail.explain import METHODS, verdict
+from vitrail.explain import verdict
 from vitrail.explain.covered_pictures import STEPS
 from vitrail.pages import HeatView
-from vitrail.pages.explanation_page import about_methods
 from vitrail.pages.maps import at_a_glance
 from vitrail.pages.trust import FILLS, brief_block, how_tested, shared_block, trust_block, verdict_icon
 from vitrail.pages.views import AreasView
@@ -104,17 +102,6 @@ def test_how_many_pictures_without_evidence_there_were() -> None:
 def test_every_fill_has_words() -> None:
     assert set(FILLS) >= {"donor", "own patches", "grey", "mean", "blur"}
     assert "somehow" in trust_block(dataclasses.replace(samples.trust(), fill="somehow"))
-
-
-def test_every_method_is_described() -> None:
-    about = about_methods()
-    assert set(METHODS) <= set(about)
-    for name, says in about.items():
-        assert says.endswith("."), name
-        assert 80 < len(says) < 600, name
-    for name in ("occlusion", "rise", "kernel_shap"):  # a covered square is no absence of evidence
-        assert inspect.signature(METHODS[name].function).parameters["fill"].default == "mean"
-        assert "mean colour" in about[name]
 
 
 def test_a_row_for_each_tested_map_with_a_line() -> None:

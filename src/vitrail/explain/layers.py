@@ -213,12 +213,32 @@ def times(
     return product
 
 
+def through(
+    rows: Float[Tensor, "b r n"],
+    layer: Layer,
+    each: Each,
+    then: Callable[[Tensor], Tensor] | None = None,
+    *,
+    heads: Indices | None = None,
+) -> Float[Tensor, "b r n"]:
+    """`rows` times the mean over heads of a layer, which is made in pieces, and of query rows that are read alone.
+
+    Args:
+        rows: Mixtures of tokens behind the layer; what comes out are mixtures of those in front of it.
+        layer: Whose weights.
+        each: What the mean is taken of: a function of layer, heads and query rows.
+        then: What is done with each entry of the mean; nothing when None.
+        heads: Which heads; all when None.
+    """
+    pieces = joined(layer, each, rows_read(rows), heads=heads)
+    return times(rows, pieces if then is None else ((some, then(piece)) for some, piece in pieces))
+
+
 def read_row(
     layer: Layer, each: Each, readout: Float[Tensor, "*b n"], heads: Indices | None = None
 ) -> Float[Tensor, "b n"]:
     """The readout's row, in the mean over some heads; only the query rows that are read out are made."""
-    rows = start_rows(layer, readout[..., None, :])
-    return times(rows, joined(layer, each, rows_read(rows), heads=heads))[:, 0]
+    return through(start_rows(layer, readout[..., None, :]), layer, each, heads=heads)[:, 0]
 
 
 def read_heads(

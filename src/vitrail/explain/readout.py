@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat, caveats
+from vitrail.explain.methods.method import Method
 from vitrail.explain.target import Aim, Target, choose_target, refuse_constant
 from vitrail.nn import Record, ViT
 from vitrail.nn.embedding import Size
@@ -69,14 +70,18 @@ class Opened:
         """
         return readout_of(self.network, self.record[last_output(self.network)].detach()).to(wide(self.logit))
 
-    def heat(self, row: Float[Tensor, "b n"], method: str, *, signed: bool, class_specific: bool) -> Heat:
+    def heat(self, row: Float[Tensor, "b n"], method: Method) -> Heat:
         """The heat of a row over all tokens."""
-        values = on_grid(row.detach(), self.prefix, self.grid)
-        return heat_of(values, self.aim, self.logit, method, signed=signed, class_specific=class_specific)
+        return heat_of(on_grid(row.detach(), self.prefix, self.grid), self.aim, self.logit, method)
 
 
 def open_run(
-    network: ViT, images: Images, target: Target, *names: str, gradients: bool = False, blind: str = ""
+    network: ViT,
+    images: Images,
+    target: Target,
+    *names: str,
+    gradients: bool = False,
+    method: Method | None = None,
 ) -> Opened:
     """Run `network` once and keep what `names` ask for; nothing of the network or of `images` changes.
 
@@ -89,16 +94,16 @@ def open_run(
         target: See `vitrail.explain.target`.
         *names: Which names to record, as in `Record`.
         gradients: Whether the record and the logit stay in the graph.
-        blind: The name of a method that cannot tell classes apart, which can then not be asked for a contrast.
+        method: Whose run it is; needed of one that cannot tell classes apart, and so cannot be asked for a contrast.
 
     Raises:
-        UsageError: If a blind method is asked for a contrast, if the network is in training mode or has an attention
+        UsageError: If such a method is asked for a contrast, if the network is in training mode or has an attention
             that cannot be read, if gradients are asked of weights made in inference mode or of a target function that
             does not depend on the logits, or if images or target do not fit.
     """
-    if blind and isinstance(target, tuple):
+    if method is not None and not method.class_specific and isinstance(target, tuple):
         raise UsageError(
-            f"{blind} cannot tell classes apart, so it cannot say why one class rather than another",
+            f"{method.name} cannot tell classes apart, so it cannot say why one class rather than another",
             "generic_attention, or another method that is class-specific",
         )
     check(network, images, gradients)
@@ -119,17 +124,23 @@ def heat_of(
     values: Float[Tensor, "b rows columns"],
     aim: Aim,
     logit: Float[Tensor, "b"],
-    method: str,
-    *,
-    signed: bool,
-    class_specific: bool,
+    method: Method,
     notes: Sequence[tuple[str, ...]] = (),
 ) -> Heat:
-    """A heat, with what its values themselves tell; `notes` are added, one tuple for each picture."""
+    """A heat of a method, with what its values themselves tell; `notes` are added, one tuple for each picture."""
     found = caveats(values)
     if notes:
         found = tuple(one + more for one, more in zip(found, notes, strict=True))
-    return Heat(values.detach(), aim.target, logit.detach(), method, signed, class_specific, found, aim.rather_than)
+    return Heat(
+        values=values.detach(),
+        target=aim.target,
+        logit=logit.detach(),
+        method=method.name,
+        signed=method.signed,
+        class_specific=method.class_specific,
+        notes=found,
+        rather_than=aim.rather_than,
+    )
 
 
 def check_attentions(network: ViT, record: Record, names: Sequence[str]) -> None:

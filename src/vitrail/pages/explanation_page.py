@@ -3,15 +3,13 @@
 What a method cannot tell, and how far to trust its map, is said beside the map, not in a footnote.
 """
 
-from functools import cache
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from vitrail.io import write_file
 from vitrail.pages.colour import DIVERGING, EVEN, SEQUENTIAL, common_scale, grey
-from vitrail.pages.html import asset, bar, data_uri, document, escape, plural, small
+from vitrail.pages.html import bar, data_uri, document, escape, plural, small
 from vitrail.pages.maps import at_a_glance, map_figure
 from vitrail.pages.trust import how_tested, shared_block
 from vitrail.pages.views import ExplainedPicture, ExplanationPage
@@ -100,18 +98,11 @@ def _case(explained: ExplainedPicture, index: int, one_scale: bool) -> str:
     )
 
 
-@cache
-def about_methods() -> dict[str, str]:
-    """What each method shows, and what it leaves out, by the method's name."""
-    return yaml.safe_load(asset("methods.yaml"))
-
-
 def _trust(page: ExplanationPage) -> str:
     """What a reader may conclude, and what not."""
     heats = [heat for explained in page.pictures for heat in explained.heats]
     methods = {heat.method: heat for heat in heats}
-    told = about_methods()
-    about = "".join(f"<li>{escape(told[name])}</li>" for name in methods if name in told)
+    about = "".join(f"<li>{escape(heat.about)}</li>" for heat in methods.values() if heat.about)
     blind = (
         "<li>A map by a method that cannot tell what is explained would look the same for anything else. It is no "
         "reason for the answer.</li>"

@@ -107,6 +107,7 @@ class HeatView:
         areas: Deletion and insertion, where maps are compared; None elsewhere.
         seconds: What the map took; None where it was not measured.
         function: What the target is where it is no class.
+        about: What the method does and what it leaves out, in one paragraph; empty where nothing says it.
     """
 
     method: str
@@ -123,6 +124,7 @@ class HeatView:
     areas: AreasView | None = None
     seconds: float | None = None
     function: Function | None = None
+    about: str = ""
 
     @property
     def explains(self) -> Explains:

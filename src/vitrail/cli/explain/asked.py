@@ -15,14 +15,13 @@ from vitrail.data.background import FEW, open_background
 from vitrail.data.columns import Classes, Codec
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, counted, nearest
-from vitrail.explain.methods import METHODS, Method, nearest_method
+from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS, Method, nearest_method
 from vitrail.explain.target import FUNCTION, OfLogits, number, similarity
 from vitrail.model import Model
 from vitrail.pages.views import Function
 from vitrail.tasks import FeaturePrediction, Numbers
 
-DEFAULT_METHOD = "generic_attention"
-WRITTEN = "cross_attention"  # the method of a model that writes
+(WRITTEN,) = METHODS_OF_TEXTS  # the method of a model that writes
 SQUARES = 256  # with more of them, a comparison leaves out what covers one square after another
 SLOW_WITH_SQUARES = ("occlusion",)
 EVERY_HAS = {"layer": "--layer -1", "head": "--head 0"}  # what any network has, of what some methods read
@@ -238,7 +237,7 @@ def choose_methods(model: Model, method: str | None, compare: bool, named: str |
         raise UsageError(problem, f"--methods {named or method} in its place")
     if compare and named is None:
         return _compared_by_itself(model, contrast)
-    names = [method or DEFAULT_METHOD] if named is None else [part.strip() for part in named.split(",") if part.strip()]
+    names = [method or DEFAULT] if named is None else [part.strip() for part in named.split(",") if part.strip()]
     if not names:
         raise UsageError(f"--methods '{named}' names no method", "--methods generic_attention,rollout")
     return _named(names, "--methods" if compare else "--method", contrast)
@@ -254,7 +253,7 @@ def _named(names: Sequence[str], option: str, contrast: bool) -> Methods:
     chosen = tuple(METHODS[name] for name in dict.fromkeys(names))
     blind = [each.name for each in chosen if not each.class_specific]
     if contrast and blind:
-        able = [each.name for each in chosen if each.class_specific] or [DEFAULT_METHOD]
+        able = [each.name for each in chosen if each.class_specific] or [DEFAULT]
         problem = f"{', '.join(blind)} cannot tell classes apart and so cannot say why one class rather than another"
         raise UsageError(problem, f"{option} {','.join(able)}")
     return chosen
@@ -274,7 +273,7 @@ def _compared_by_itself(model: Model, contrast: bool) -> Methods:
     if blind:
         warn(f"left out, since they cannot tell classes apart: {', '.join(blind)}")
     for name, why in named.items():
-        warn(f"left out, since {why}: {name}; --methods {DEFAULT_METHOD},{name} takes it")
+        warn(f"left out, since {why}: {name}; --methods {DEFAULT},{name} takes it")
     return tuple(each for each in METHODS.values() if each.name not in {*costly, *blind, *named})
 
 

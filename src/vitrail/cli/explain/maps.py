@@ -16,7 +16,8 @@ from vitrail.cli.output import console, warn
 from vitrail.cli.sources import Shown
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import UsageError
-from vitrail.explain import METHODS, Comparison, Method, balance_sheet, compare, cross_attention
+from vitrail.explain import METHODS, Comparison, Method, balance_sheet, compare
+from vitrail.explain.methods import METHODS_OF_TEXTS
 from vitrail.explain.methods.conservative import NOT_LINEAR
 from vitrail.explain.readout import wide
 from vitrail.explain.target import Target
@@ -258,6 +259,7 @@ def views_of(
                 areas=areas,
                 seconds=compared.seconds[number] / len(heat.values),
                 function=function,
+                about=METHODS[name].about,
             )
         )
     return views
@@ -271,22 +273,23 @@ def _explain_text(model: Model, shown: Shown) -> Result:
     (written,) = model.predict([shown.picture])
     assert isinstance(written, TextPrediction)
     assert isinstance(model.output, Vocabulary)
-    images, views = model.tensor([shown.picture]), []
+    method, images, views = METHODS_OF_TEXTS[WRITTEN], model.tensor([shown.picture]), []
     if written.ids:
-        heat = cross_attention(model.network, images, torch.tensor([written.ids], device=images.device))
+        heat = method.function(model.network, images, torch.tensor([written.ids], device=images.device))
         for place, number in enumerate(written.ids):
             token = model.output.decode([number])
             views.append(
                 HeatView(
-                    method=WRITTEN,
+                    method=method.name,
                     title=f"Token {place + 1}: {token}",
                     target=token,
                     logit=float(heat.logit[0, place]),
                     values=wide(heat.values[0, place]).cpu().numpy(),
-                    signed=False,
-                    class_specific=False,
+                    signed=method.signed,
+                    class_specific=method.class_specific,
                     notes=tuple(note for note in heat.notes[0] if note.startswith(f"token {place + 1}:")),
                     function="token",
+                    about=method.about,
                 )
             )
     picture = model.preprocessing.to_array(shown.picture)

@@ -1,7 +1,8 @@
 """The methods, one file each, and the table of them.
 
-A method is `function(network, images, target=None, **options) -> Heat`. A new one is a file here and a row in
-`table.py`; the conformance suite (tests/explain/suite.py) then asks of it what it asks of all.
+A method is `function(network, images, target=None, **options) -> Heat`. A new one is a file here, which ends with its
+row (`METHOD`, see `method.py`), and its name in `table.py`. Flags, help, pages and docs are made of the row, and the
+conformance suite (tests/explain/suite.py) asks of it what it asks of all.
 
 Shared by several: `pixels.py` (gradients that reach the pixels), `covering.py` (covering patches), `held.py` (parts
 whose weights, deviations and gates are held fixed).

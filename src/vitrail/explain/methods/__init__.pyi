@@ -1,1 +1,7 @@
-from .table import DEFAULT as DEFAULT, METHODS as METHODS, Method as Method, nearest_method as nearest_method
+from .method import Method as Method
+from .table import (
+    DEFAULT as DEFAULT,
+    METHODS as METHODS,
+    METHODS_OF_TEXTS as METHODS_OF_TEXTS,
+    nearest_method as nearest_method,
+)

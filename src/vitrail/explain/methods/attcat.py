@@ -12,6 +12,7 @@ import torch
 
 from vitrail.explain.heat import Heat
 from vitrail.explain.layers import attention, mean_over_queries, recorded
+from vitrail.explain.methods.method import Method
 from vitrail.explain.readout import open_run, wide
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
@@ -41,4 +42,21 @@ def attcat(network: ViT, images: Images, target: Target = None) -> Heat:
         mean_over_queries(layer, attention) * (wide(output.detach()) * wide(gradient)).sum(dim=-1)
         for layer, output, gradient in layers
     ]
-    return opened.heat(torch.stack(rows).sum(dim=0), "attcat", signed=True, class_specific=True)
+    return opened.heat(torch.stack(rows).sum(dim=0), METHOD)
+
+
+METHOD = Method(
+    function=attcat,
+    name="attcat",
+    title="AttCAT",
+    signed=True,
+    class_specific=True,
+    says="how each token pushes the class's logit, weighed by the attention it gets, through all layers",
+    about=(
+        "AttCAT (Qiang and others, 2022) adds up, over all blocks, how much each token pushes the class's score, as "
+        "far as other tokens attend to it. It speaks of tokens inside the network, which hold more than their own "
+        "square, so its signs are to be read with care."
+    ),
+    paper="AttCAT: explaining Transformers via attentive class activation tokens (Qiang et al., 2022)",
+    cost="3",
+)

@@ -16,6 +16,7 @@ import torch
 
 from vitrail.explain.heat import Heat
 from vitrail.explain.layers import RecordedLayer, attention, block_of, gradient, read_heads
+from vitrail.explain.methods.method import Method
 from vitrail.explain.readout import open_run
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
@@ -44,4 +45,23 @@ def attention_grad_cam(network: ViT, images: Images, target: Target = None, *, l
     recorded = RecordedLayer(opened.record.kept(place), at_attended[place])
     weights = read_heads(recorded, gradient, opened.readout)[:, :, opened.prefix :].mean(dim=2, keepdim=True)
     row = (weights * read_heads(recorded, attention, opened.readout)).mean(dim=1).clamp(min=0)
-    return opened.heat(row, "attention_grad_cam", signed=False, class_specific=True)
+    return opened.heat(row, METHOD)
+
+
+METHOD = Method(
+    function=attention_grad_cam,
+    name="attention_grad_cam",
+    title="Attention Grad-CAM",
+    signed=False,
+    class_specific=True,
+    says="attention of one layer, each head weighed by how the class's logit reacts to it",
+    about=(
+        "Attention Grad-CAM looks at one block only: the heads to which the class's score reacts most have the most to "
+        "say in the map. A head counts as a whole, also where it looks at something else."
+    ),
+    paper="Grad-CAM (Selvaraju et al., 2017), as a baseline of Chefer, Gur and Wolf (CVPR 2021)",
+    options={
+        "layer": "the block that is read, from 0; -1 is the last",
+    },
+    cost="3",
+)

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from vitrail.errors import UsageError, nearest
 from vitrail.explain.heat import Heat
 from vitrail.explain.methods.held import Count, Counted, held, uncounted
+from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.pixels import by_patch, gradients_of
 from vitrail.explain.readout import Opened, check, heat_of, on_grid, open_run, wide
 from vitrail.explain.target import Target
@@ -117,7 +118,7 @@ def conservative(network: ViT, images: Images, target: Target = None, *, at: At 
         far = gap.abs() > NOT_LINEAR * opened.logit.detach().abs().clamp(min=NOT_LINEAR)
         said = "the target is not linear in the logits, so {:.3g} of it belongs to no part"
         notes = [(said.format(one),) if is_far else () for one, is_far in zip(gap.tolist(), far.tolist(), strict=True)]
-    return heat_of(values, opened.aim, opened.logit, "conservative", signed=True, class_specific=True, notes=notes)
+    return heat_of(values, opened.aim, opened.logit, METHOD, notes)
 
 
 @torch.inference_mode(False)
@@ -196,3 +197,26 @@ def _opened(network: ViT, images: Images, target: Target, count: Count = uncount
     """A run of the twin; what explanations cannot read at all is refused first."""
     check(network, images, gradients=True)
     return open_run(held(network, count), images, target, "tokens", "logits", gradients=True)
+
+
+METHOD = Method(
+    function=conservative,
+    name="conservative",
+    title="Conservative propagation",
+    signed=True,
+    class_specific=True,
+    says="what the pixels of each patch give to the class's logit, for it or against it; the parts sum to it",
+    about=(
+        "Conservative propagation (Ali and others, 2022) holds the attention and the scale of every layer fixed and "
+        "shares the score out among the pixels, for it and against it. Together with the shares of positions, prefix "
+        "tokens and biases, which no map of the picture can show, the numbers add up to the score exactly. That they "
+        "add up does not show that they are right. The makers of another package report a patent on this family of "
+        "methods (layer-wise relevance propagation)."
+    ),
+    paper="XAI for transformers: better explanations through conservative propagation (Ali et al., ICML 2022)",
+    options={
+        "at": "where the logit is shared out: over pixels, or over the tokens that enter the first block",
+    },
+    cost="3",
+    opt_in="others report a patent on rules of its kind",
+)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat, no_signal_where
+from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.pixels import chunks, like_pictures, numbers_at
 from vitrail.explain.readout import Opened, exact, heat_of, wide
 from vitrail.nn import ViT
@@ -89,13 +90,13 @@ def answers(
 
 
 def heat_of_answers(
-    values: Float[Tensor, "b rows columns"], found: Float[Tensor, "m b"], opened: Opened, method: str
+    values: Float[Tensor, "b rows columns"], found: Float[Tensor, "m b"], opened: Opened, method: Method
 ) -> Heat:
-    """A signed heat of values made of answers; differences that are rounding alone are noted as no signal."""
+    """A heat of values made of answers; differences that are rounding alone are noted as no signal."""
     values = values.to(wide(opened.logit))
     noise = _DROWNED * torch.finfo(opened.logit.dtype).eps * found.abs().amax(dim=0)
     notes = no_signal_where(exact(values).abs().amax(dim=(1, 2)) <= noise, values)
-    return heat_of(values, opened.aim, opened.logit, method, signed=True, class_specific=True, notes=notes)
+    return heat_of(values, opened.aim, opened.logit, method, notes)
 
 
 def spread(masks: Float[Tensor, "m r s"], size: Size) -> Float[Tensor, "m height width"]:

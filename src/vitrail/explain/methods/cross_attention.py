@@ -15,10 +15,9 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.heat import NO_SIGNAL, NOT_FINITE, Heat, caveats
 from vitrail.explain.layers import head_among, layer_among
+from vitrail.explain.methods.method import Method
 from vitrail.explain.readout import check_eval, wide
 from vitrail.nn import ImageToSequence, Record
-
-METHOD = "cross_attention"
 
 
 @torch.inference_mode(False)
@@ -64,7 +63,7 @@ def cross_attention(
     there = target != config.padding
     grid = network.encoder.grid(images)
     values = (rows * there[..., None]).unflatten(2, grid)
-    return Heat(values, target, logit * there, METHOD, False, False, _notes(values, there))
+    return Heat(values, target, logit * there, METHOD.name, METHOD.signed, METHOD.class_specific, _notes(values, there))
 
 
 def _notes(values: Tensor, there: Tensor) -> tuple[tuple[str, ...], ...]:
@@ -80,3 +79,23 @@ def _notes(values: Tensor, there: Tensor) -> tuple[tuple[str, ...], ...]:
         ]
         notes.append(tuple(f"token {place}: {what}" for place, what in numbered if what in (NO_SIGNAL, NOT_FINITE)))
     return tuple(notes)
+
+
+METHOD = Method(
+    function=cross_attention,
+    name="cross_attention",
+    title="Cross-attention",
+    signed=False,
+    class_specific=False,
+    says="where the decoder looked for each token that it wrote, in the mean over its blocks and heads",
+    about=(
+        "Cross-attention shows, for one written token, how the part of the network that writes shared its attention "
+        "among the squares, as the mean over all blocks and heads. It says where it read; what the part that reads had "
+        "brought to a square from others before is not in it."
+    ),
+    paper="Attention is all you need (Vaswani et al., 2017), section 3.2.3",
+    options={
+        "layer": "the decoder's block that is read, from 0, -1 for the last; the mean over all when left out",
+        "head": "the head that is read, from 0; the mean over all when left out",
+    },
+)

@@ -13,7 +13,7 @@ before the mean. With `clamp="mean"`, pos(E_h(G_l * A_l)), a head that speaks ag
 for it; on digits with a known place that pointed no better (tests/explain/test_digits_lab.py has the figures).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 import torch
@@ -23,22 +23,56 @@ from torch import Tensor
 from vitrail.errors import UsageError, nearest
 from vitrail.explain.heat import Heat
 from vitrail.explain.layers import (
+    Each,
     Indices,
     Layer,
     attention_x_gradient,
     given_layers,
-    joined,
     recorded,
-    rows_read,
     start_rows,
-    times,
+    through,
 )
+from vitrail.explain.methods.method import Method
 from vitrail.explain.readout import open_run
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
 Clamp = Literal["head", "mean"]
+
+
+@torch.no_grad()
+def relevance_of(
+    layers: Sequence[Layer], readout: Float[Tensor, "*b r n"] | None, clamp: Clamp
+) -> Float[Tensor, "b r n"]:
+    """Rows of R - I, where R = (I + M_L) ... (I + M_1), of layers first to last.
+
+    A row is made from the last layer to the first. The identity is left out on the way, not subtracted at the end, so
+    that small relevance keeps its digits.
+    """
+    each, then = RAISING[clamp]  # M_l = E_h(pos(G_l * A_l))
+    start = start_rows(layers[-1], readout)
+    relevance = torch.zeros_like(start)
+    for layer in reversed(layers):
+        relevance = relevance + through(start + relevance, layer, each, then)
+    return relevance
+
+
+def positive(entries: Tensor) -> Tensor:
+    """pos(x) = max(x, 0)."""
+    return entries.clamp(min=0)
+
+
+def raising_in_each_head(layer: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
+    """pos(G * A), for `through`."""
+    return positive(attention_x_gradient(layer, heads, queries))
+
+
+# Of what the mean over heads is taken, and what is done with it, by what is clamped.
+RAISING: dict[Clamp, tuple[Each, Callable[[Tensor], Tensor] | None]] = {
+    "head": (raising_in_each_head, None),
+    "mean": (attention_x_gradient, positive),
+}
 
 
 @torch.inference_mode(False)
@@ -61,7 +95,7 @@ def generic_attention(network: ViT, images: Images, target: Target = None, *, cl
     opened = open_run(network, images, target, "blocks.*.attention", gradients=True)
     at_attended = opened.record.attended_gradient(opened.logit.sum())  # pictures do not mix: each gets its own
     rows = relevance_of(recorded(opened.record, at_attended), opened.readout[:, None], clamp)
-    return opened.heat(rows[:, 0], "generic_attention", signed=False, class_specific=True)
+    return opened.heat(rows[:, 0], METHOD)
 
 
 @torch.no_grad()
@@ -73,9 +107,6 @@ def generic_relevance_of(
     clamp: Clamp = "head",
 ) -> Float[Tensor, "b r n"]:
     """Rows of R - I for given attention weights and their gradients.
-
-    R = (I + M_L) ... (I + M_1) with M_l as above. A row is propagated from the last layer to the first;
-    the identity is left out on the way, not subtracted at the end, so that small relevance keeps its digits.
 
     Args:
         attentions: Of each layer, first layer first.
@@ -93,32 +124,28 @@ def generic_relevance_of(
     return relevance_of(given_layers(attentions, gradients), readout, clamp)
 
 
-@torch.no_grad()
-def relevance_of(
-    layers: Sequence[Layer], readout: Float[Tensor, "*b r n"] | None, clamp: Clamp
-) -> Float[Tensor, "b r n"]:
-    """`generic_relevance_of`, of layers that may be made while they are read."""
-    start = start_rows(layers[-1], readout)
-    gathered = torch.zeros_like(start)
-    for layer in reversed(layers):
-        rows = start + gathered
-        gathered = gathered + times(rows, raising(layer, clamp, rows_read(rows)))
-    return gathered
-
-
-def raising(layer: Layer, clamp: Clamp, queries: Indices) -> Iterator[tuple[Indices, Float[Tensor, "b q n"]]]:
-    """M_l, some rows at a time."""
-    if clamp == "head":
-        return joined(layer, raising_in_each_head, queries)
-    return ((some, piece.clamp(min=0)) for some, piece in joined(layer, attention_x_gradient, queries))
-
-
-def raising_in_each_head(layer: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
-    """pos(G * A), for `joined`."""
-    return attention_x_gradient(layer, heads, queries).clamp(min=0)
-
-
 def _check(clamp: str) -> None:
     if clamp not in get_args(Clamp):
         guess = nearest(clamp, get_args(Clamp)) or "head"
         raise UsageError(f"clamp must be one of {', '.join(get_args(Clamp))}, got {clamp!r}", f"clamp={guess!r}")
+
+
+METHOD = Method(
+    function=generic_attention,
+    name="generic_attention",
+    title="Generic attention",
+    signed=False,
+    class_specific=True,
+    says="which patches the attention that raises the class's logit comes from, through all layers",
+    about=(
+        "Generic attention (Chefer, Gur and Wolf, 2021) weighs the attention of every block by how much the class's "
+        "score would react to it, keeps what raises the score, and adds it up over the blocks. It shows only what "
+        "speaks for the class, never what speaks against it, and it is a rule of thumb, not a sum that gives the "
+        "score."
+    ),
+    paper="Generic attention-model explainability (Chefer, Gur and Wolf, ICCV 2021), rules 5 and 6",
+    options={
+        "clamp": "what is cut at zero: each head before the mean, as in the paper, or the mean over heads",
+    },
+    cost="3",
+)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitrail.errors import UsageError, nearest
 from vitrail.explain.heat import Heat
+from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.pixels import differentiate
 from vitrail.explain.readout import Opened, heat_of, open_run, wide
 from vitrail.explain.target import Target
@@ -45,7 +46,7 @@ def grad_cam(network: ViT, images: Images, target: Target = None, *, layer: str 
     opened, tokens, gradients = open_layer(network, images, target, layer)
     weights = gradients.mean(dim=1, keepdim=True)
     values = (weights * tokens).sum(dim=2).clamp(min=0).unflatten(1, opened.grid)
-    return heat_of(values, opened.aim, opened.logit, "grad_cam", signed=False, class_specific=True)
+    return heat_of(values, opened.aim, opened.logit, METHOD)
 
 
 def open_layer(
@@ -92,3 +93,26 @@ def _refuse_if_dead(network: ViT, images: Images, target: Target, layer: str) ->
             f"(a class token reads patches in the attention alone); it does reach {alive[0]} to {alive[-1]}",
             f"layer={[name for name in alive if not name.endswith('.mlp')][-1]!r}",
         )
+
+
+METHOD = Method(
+    function=grad_cam,
+    name="grad_cam",
+    title="Grad-CAM",
+    signed=False,
+    class_specific=True,
+    says="patch tokens of one layer, each channel weighed by how the class's logit reacts to it",
+    about=(
+        "Grad-CAM (Selvaraju and others, 2017) weighs the features of the squares in one block by how the score reacts "
+        "to them on average over the picture, and keeps what speaks for the class. It was made for another kind of "
+        "network; here it depends much on the block that is chosen."
+    ),
+    paper="Grad-CAM: visual explanations from deep networks (Selvaraju et al., ICCV 2017), equations 1 and 2",
+    options={
+        "layer": (
+            "tokens, or .input, .norm1, .mlp or .output of a block, such as blocks.3.norm1; the last block's .norm1 "
+            "when left out"
+        ),
+    },
+    cost="3",
+)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from vitrail.explain.heat import Heat
 from vitrail.explain.layers import Layer, attention_x_gradient, given_layers, recorded, rows_read, start_rows
+from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.rollout import check_discard, largest
 from vitrail.explain.readout import open_run, without_autocast
 from vitrail.explain.target import Target
@@ -49,7 +50,7 @@ def gradient_rollout(network: ViT, images: Images, target: Target = None, *, dis
     opened = open_run(network, images, target, "blocks.*.attention", gradients=True)
     at_attended = opened.record.attended_gradient(opened.logit.sum())  # pictures do not mix: each gets its own
     rows = rolled_by_gradient(recorded(opened.record, at_attended), opened.readout[:, None], discard)
-    return opened.heat(rows[:, 0], "gradient_rollout", signed=False, class_specific=True)
+    return opened.heat(rows[:, 0], METHOD)
 
 
 @torch.no_grad()
@@ -101,3 +102,22 @@ def rolled_by_gradient(
             with without_autocast(moved):
                 moved += (stayed + had_moved) @ raising
     return moved
+
+
+METHOD = Method(
+    function=gradient_rollout,
+    name="gradient_rollout",
+    title="Gradient rollout",
+    signed=False,
+    class_specific=True,
+    says="rollout through the attention that raises the class's logit",
+    about=(
+        "Gradient rollout is rollout in which every block's attention counts as far as the class's score would react "
+        "to it. So it can tell classes apart; the parts of the network between two attentions are left out."
+    ),
+    paper="as in vit-explain (Gildenblat, 2020), after Quantifying attention flow (Abnar and Zuidema, 2020)",
+    options={
+        "discard": "fraction of the smallest entries of each layer that is set to zero",
+    },
+    cost="3",
+)

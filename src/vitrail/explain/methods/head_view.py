@@ -14,6 +14,7 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
 from vitrail.explain.layers import RecordedLayer, attention, block_of, heads_of, read_heads, read_row
+from vitrail.explain.methods.method import Method
 from vitrail.explain.readout import open_run
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
@@ -44,12 +45,10 @@ def head_view(
     """
     place, heads = f"blocks.{block_of(network, layer)}", heads_of(network, head)
     _check(mass)
-    opened = open_run(network, images, target, f"{place}.attention", blind="head_view")
+    opened = open_run(network, images, target, f"{place}.attention", method=METHOD)
     row = read_row(RecordedLayer(opened.record.kept(place)), attention, opened.readout, heads)
     kept = most_of(row[:, opened.prefix :], mass)
-    return opened.heat(
-        torch.cat([row[:, : opened.prefix], kept], dim=1), "head_view", signed=False, class_specific=False
-    )
+    return opened.heat(torch.cat([row[:, : opened.prefix], kept], dim=1), METHOD)
 
 
 @torch.inference_mode(False)
@@ -91,3 +90,23 @@ def most_of(shares: Float[Tensor, "*b p"], mass: float) -> Float[Tensor, "*b p"]
 def _check(mass: float) -> None:
     if not 0 < mass <= 1:
         raise UsageError(f"mass must be above 0 and at most 1, got {mass}", "mass=0.6")
+
+
+METHOD = Method(
+    function=head_view,
+    name="head_view",
+    title="Head view",
+    signed=False,
+    class_specific=False,
+    says="the fewest patches that hold most of the attention of one layer, or of one of its heads",
+    about=(
+        "The head view (Caron and others, 2021) keeps the fewest squares that hold most of one block's attention and "
+        "leaves all others at zero. It shows where the network looks in that block, whatever the class."
+    ),
+    paper="Emerging properties in self-supervised vision transformers (Caron et al., 2021), figures 1 and 3",
+    options={
+        "layer": "the block that is read, from 0; -1 is the last",
+        "head": "the head that is read, from 0; the mean over all when left out",
+        "mass": "fraction of the attention that the patches shown hold, above 0 and at most 1",
+    },
+)

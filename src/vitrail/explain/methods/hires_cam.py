@@ -15,6 +15,7 @@ import torch
 
 from vitrail.explain.heat import Heat, no_signal_where
 from vitrail.explain.methods.grad_cam import open_layer
+from vitrail.explain.methods.method import Method
 from vitrail.explain.readout import heat_of
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
@@ -46,4 +47,24 @@ def hires_cam(network: ViT, images: Images, target: Target = None, *, layer: str
     cancelled = values.abs().amax(dim=1) <= CANCELLED * parts.abs().sum(dim=2).amax(dim=1)
     values = values.unflatten(1, opened.grid)
     notes = no_signal_where(cancelled, values)
-    return heat_of(values, opened.aim, opened.logit, "hires_cam", signed=True, class_specific=True, notes=notes)
+    return heat_of(values, opened.aim, opened.logit, METHOD, notes)
+
+
+METHOD = Method(
+    function=hires_cam,
+    name="hires_cam",
+    title="HiResCAM",
+    signed=True,
+    class_specific=True,
+    says="patch tokens of one layer times the gradient that reaches each",
+    about=(
+        "HiResCAM (Draelos and Carin, 2020) multiplies the features of each square in one block by how the score "
+        "reacts to them at that very square. It cannot point where that block had no effect; what happened in the "
+        "blocks before is left out."
+    ),
+    paper="Use HiResCAM instead of Grad-CAM (Draelos and Carin, 2020), section 3",
+    options={
+        "layer": "as in grad_cam; the last block's .norm1 when left out",
+    },
+    cost="3",
+)

@@ -10,6 +10,7 @@ A pixel of value 0, the colour that preprocessing subtracts, gets nothing whatev
 import torch
 
 from vitrail.explain.heat import Heat
+from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.pixels import by_patch, differentiate
 from vitrail.explain.readout import heat_of, open_run, wide
 from vitrail.explain.target import Target
@@ -35,4 +36,20 @@ def input_x_gradient(network: ViT, images: Images, target: Target = None) -> Hea
     opened = open_run(network, images, target, "logits", gradients=True)
     gradient = wide(differentiate(opened.logit, opened.pixels))
     values = by_patch(wide(opened.pixels.detach()) * gradient, opened.grid)
-    return heat_of(values, opened.aim, opened.logit, "input_x_gradient", signed=True, class_specific=True)
+    return heat_of(values, opened.aim, opened.logit, METHOD)
+
+
+METHOD = Method(
+    function=input_x_gradient,
+    name="input_x_gradient",
+    title="Input x gradient",
+    signed=True,
+    class_specific=True,
+    says="the pixels of each patch times the gradient that reaches them; the parts do not sum to the logit",
+    about=(
+        "Input times gradient (Shrikumar and others, 2016) multiplies each pixel by how fast the score would change "
+        "with it. In a Transformer these numbers do not add up to the score, and their signs are often wrong."
+    ),
+    paper="Not just a black box: learning important features (Shrikumar et al., 2016), section 2",
+    cost="3",
+)

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
+from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.pixels import at_least, by_patch, chunks, gradients_at, like_pictures, numbers_at
 from vitrail.explain.readout import check, exact, heat_of, open_run, wide
 from vitrail.explain.target import Aim, Target
@@ -115,9 +116,7 @@ def integrated_gradients_with_gap(
     gap = gap_of(values.double().sum(dim=(1, 2)), end - low[:, 0])
     notes = [(_note(share),) if share > NOTED else () for share in gap.tolist()]
     values = values.to(pictures)
-    heat = heat_of(
-        values, opened.aim, opened.logit, "integrated_gradients", signed=True, class_specific=True, notes=notes
-    )
+    heat = heat_of(values, opened.aim, opened.logit, METHOD, notes)
     return heat, gap
 
 
@@ -252,3 +251,26 @@ def _note(share: float) -> str:
     return (
         f"completeness gap {share:.1%}: the values do not add up to the difference from the baseline; take more steps"
     )
+
+
+METHOD = Method(
+    function=integrated_gradients,
+    name="integrated_gradients",
+    title="Integrated Gradients",
+    signed=True,
+    class_specific=True,
+    says="what each patch adds to the class's logit on the way from a picture of one colour to this one",
+    about=(
+        "Integrated Gradients (Sundararajan and others, 2017) adds up how the score reacts on the way from a plain "
+        "picture to this one. Its numbers sum to the difference of the two scores; another plain picture to start from "
+        "would give another map."
+    ),
+    paper="Axiomatic attribution for deep networks (Sundararajan, Taly and Yan, 2017), section 3",
+    options={
+        "steps": "nodes on the path; up to eight times as many where the tolerance needs them",
+        "baseline": "where the path begins, in normalised pixels: a number, or one for each channel",
+        "batch_size": "how many points of the path run at once",
+        "tolerance": "the completeness gap to reach; none for one sum with exactly as many nodes as steps",
+    },
+    cost="6 + 3 x steps (156), up to eight times as many",
+)

@@ -23,6 +23,7 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
 from vitrail.explain.methods.covering import Filling, answers, heat_of_answers
+from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.pixels import at_least
 from vitrail.explain.readout import open_run
 from vitrail.explain.target import Target
@@ -69,7 +70,7 @@ def kernel_shap(
     covers = torch.cat([ends, sets]).float().unflatten(1, opened.grid)
     found = answers(network, images, opened, covers, fill, batch_size)
     values = shapley_fit(sets.to(found), weights.to(found), found[2:], found[0], found[1])
-    return heat_of_answers(values.unflatten(1, opened.grid), found, opened, "kernel_shap")
+    return heat_of_answers(values.unflatten(1, opened.grid), found, opened, METHOD)
 
 
 def coalitions(players: int, samples: int, seed: int) -> tuple[Bool[Tensor, "m p"], Float[Tensor, "m"]]:
@@ -141,3 +142,31 @@ def shapley_fit(
         )
     others = fit.solution.where(finite, torch.nan).T
     return torch.cat([others, difference[:, None] - others.sum(dim=1, keepdim=True)], dim=1)
+
+
+METHOD = Method(
+    function=kernel_shap,
+    name="kernel_shap",
+    title="KernelSHAP",
+    signed=True,
+    class_specific=True,
+    says="what a patch adds to the class's logit, on average; mean colour covers what is not seen",
+    about=(
+        "KernelSHAP (Lundberg and Lee, 2017) shares the score out among the squares by how much each adds, averaged "
+        "over all orders in which they could be uncovered; the picture's mean colour (or another that was asked for) "
+        "covers them. The shares always sum up, which by itself does not make them right: they are estimated from a "
+        "sample, on covered pictures that the network has not learnt from."
+    ),
+    paper="A unified approach to interpreting model predictions (Lundberg and Lee, 2017), section 4.1",
+    options={
+        "samples": "how many sets of patches are tried, at least eight for each patch",
+        "fill": (
+            "what covers patches, in normalised pixels: mean (the image's own mean colour), a number, or one for each "
+            "channel"
+        ),
+        "seed": "of the sets",
+        "batch_size": "how many covered images run at once",
+    },
+    cost="3 + samples (2051)",
+    costly=True,
+)

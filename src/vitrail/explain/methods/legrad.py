@@ -24,6 +24,7 @@ from torch import Tensor
 
 from vitrail.explain.heat import Heat
 from vitrail.explain.layers import Indices, Layer, RecordedLayer, block_of, mean_over_queries
+from vitrail.explain.methods.method import Method
 from vitrail.explain.readout import open_run
 from vitrail.explain.target import Aim, Target
 from vitrail.nn import Record, ViT
@@ -52,7 +53,7 @@ def legrad(network: ViT, images: Images, target: Target = None, *, first_layer: 
     mixed = not opened.readout[:, opened.prefix :].any()  # what the head reads is no patch
     layers = (layer_after(network, opened.record, opened.aim, place, mixed) for place in places)
     row = torch.stack([mean_over_queries(layer, raising_gradient) for layer in layers]).mean(dim=0)
-    return opened.heat(row, "legrad", signed=False, class_specific=True)
+    return opened.heat(row, METHOD)
 
 
 def layer_after(network: ViT, record: Record, aim: Aim, place: str, mixed: bool) -> Layer:
@@ -72,3 +73,23 @@ def score(network: ViT, tokens: Float[Tensor, "b n d"], aim: Aim, mixed: bool) -
 def raising_gradient(layer: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
     """pos(G), for `joined`."""
     return layer.gradient(heads, queries).clamp(min=0)
+
+
+METHOD = Method(
+    function=legrad,
+    name="legrad",
+    title="LeGrad",
+    signed=False,
+    class_specific=True,
+    says="where more attention would raise the class's score, each layer scored for itself",
+    about=(
+        "LeGrad (Bousselham and others, 2024) asks every block what the answer would be if it were the last, and how "
+        "that answer reacts to the block's attention; the map is the mean over the blocks. Only what raises the score "
+        "is kept."
+    ),
+    paper="LeGrad: explainability via feature formation sensitivity (Bousselham et al., 2024), section 3",
+    options={
+        "first_layer": "the first block that counts, from 0; -2 for the last two",
+    },
+    cost="1, and a short pass back for each layer",
+)

@@ -16,6 +16,7 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
 from vitrail.explain.methods.covering import Filling, answers, heat_of_answers
+from vitrail.explain.methods.method import Method
 from vitrail.explain.readout import exact, open_run
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
@@ -58,7 +59,7 @@ def occlusion(
     falls = exact(opened.logit) - covered
     hidden = hidden.to(falls)
     values = torch.einsum("mb,mij->bij", falls, hidden) / hidden.sum(dim=0)
-    return heat_of_answers(values, covered, opened, "occlusion")
+    return heat_of_answers(values, covered, opened, METHOD)
 
 
 def windows(grid: Size, window: Size, stride: Size) -> Float[Tensor, "m rows columns"]:
@@ -88,3 +89,30 @@ def _pair(name: str, given: int | Size) -> Size:
     if len(pair) != 2 or any(type(side) is not int for side in pair):
         raise UsageError(f"{name} must be patches, one number or (rows, columns), got {given!r}", f"{name}=1")
     return pair[0], pair[1]
+
+
+METHOD = Method(
+    function=occlusion,
+    name="occlusion",
+    title="Occlusion",
+    signed=True,
+    class_specific=True,
+    says="how far the class's logit falls when a patch is covered by the picture's mean colour",
+    about=(
+        "Occlusion (Zeiler and Fergus, 2014) covers one small window after another with the picture's mean colour (or "
+        "another that was asked for) and looks how far the score falls. It asks the network itself, but only about one "
+        "window at a time: two places that say the same hide each other, and a covered window is something that the "
+        "network has not learnt from."
+    ),
+    paper="Visualizing and understanding convolutional networks (Zeiler and Fergus, 2014), section 4.2",
+    options={
+        "window": "patches that are covered together: a number, or rows,columns",
+        "stride": "patches from one window to the next, at most the window",
+        "fill": (
+            "what covers patches, in normalised pixels: mean (the image's own mean colour), a number, or one for each "
+            "channel"
+        ),
+        "batch_size": "how many covered images run at once",
+    },
+    cost="1 + the number of patches",
+)

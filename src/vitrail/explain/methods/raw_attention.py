@@ -10,6 +10,7 @@ import torch
 
 from vitrail.explain.heat import Heat
 from vitrail.explain.layers import RecordedLayer, attention, block_of, heads_of, read_row
+from vitrail.explain.methods.method import Method
 from vitrail.explain.readout import open_run
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
@@ -37,6 +38,25 @@ def raw_attention(
         UsageError: If the network is in training mode, or if images, target, layer or head do not fit.
     """
     place, heads = f"blocks.{block_of(network, layer)}", heads_of(network, head)
-    opened = open_run(network, images, target, f"{place}.attention", blind="raw_attention")
+    opened = open_run(network, images, target, f"{place}.attention", method=METHOD)
     row = read_row(RecordedLayer(opened.record.kept(place)), attention, opened.readout, heads)
-    return opened.heat(row, "raw_attention", signed=False, class_specific=False)
+    return opened.heat(row, METHOD)
+
+
+METHOD = Method(
+    function=raw_attention,
+    name="raw_attention",
+    title="Raw attention",
+    signed=False,
+    class_specific=False,
+    says="how strongly the token that is read out attends to each patch, in one layer",
+    about=(
+        "Raw attention shows how strongly the part of the network that gives the answer attends to each square, in one "
+        "block. What the squares had exchanged before, and what is done with them after, is not in it."
+    ),
+    paper="as in Emerging properties in self-supervised vision transformers (Caron et al., 2021), figure 1",
+    options={
+        "layer": "the block that is read, from 0; -1 is the last",
+        "head": "the head that is read, from 0; the mean over all when left out",
+    },
+)

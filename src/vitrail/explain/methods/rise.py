@@ -23,6 +23,7 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
 from vitrail.explain.methods.covering import Filling, answers, heat_of_answers, spread
+from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.pixels import at_least
 from vitrail.explain.readout import open_run
 from vitrail.explain.target import Target
@@ -71,7 +72,7 @@ def rise(
     opened = open_run(network, images, target, "logits")
     drawn = random_masks(opened.grid, masks, cells, seen, seed)
     found = answers(network, images, opened, drawn, fill, batch_size)
-    return heat_of_answers(rise_of(drawn.to(found), found), found, opened, "rise")
+    return heat_of_answers(rise_of(drawn.to(found), found), found, opened, METHOD)
 
 
 def rise_of(masks: Float[Tensor, "m rows columns"], found: Float[Tensor, "m b"]) -> Float[Tensor, "b rows columns"]:
@@ -102,3 +103,32 @@ def random_masks(grid: Size, count: int, cells: int, seen: float, seed: int) -> 
         shift[:, None] + torch.arange(side, device="cpu") for shift, side in zip(shifts, grid, strict=True)
     )  # (m, rows), (m, columns)
     return large[torch.arange(count, device="cpu")[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+
+METHOD = Method(
+    function=rise,
+    name="rise",
+    title="RISE",
+    signed=True,
+    class_specific=True,
+    says="how much higher the class's logit is with a patch seen, not covered by the picture's mean colour",
+    about=(
+        "RISE (Petsiuk and others, 2018) shows the network many pictures with random parts covered by the picture's "
+        "mean colour (or another that was asked for); a square counts as much as the score is better when it can be "
+        "seen. The map is noisy, and partly covered pictures are something that the network has not learnt from."
+    ),
+    paper="RISE: randomized input sampling for explanation (Petsiuk, Das and Saenko, 2018), section 3",
+    options={
+        "masks": "how many random masks",
+        "cells": "cells along each side of a mask's small grid",
+        "seen": "the probability of a cell to be seen, above 0 and below 1",
+        "fill": (
+            "what covers patches, in normalised pixels: mean (the image's own mean colour), a number, or one for each "
+            "channel"
+        ),
+        "seed": "of the masks",
+        "batch_size": "how many masked images run at once",
+    },
+    cost="1 + masks (2001)",
+    costly=True,
+)

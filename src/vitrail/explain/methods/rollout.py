@@ -29,6 +29,7 @@ from vitrail.explain.layers import (
     start_rows,
     times,
 )
+from vitrail.explain.methods.method import Method
 from vitrail.explain.readout import open_run
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
@@ -58,9 +59,9 @@ def rollout(
         UsageError: If the network is in training mode, or if images, target, fusion or discard do not fit.
     """
     _check(fusion, discard)
-    opened = open_run(network, images, target, "blocks.*.attention", blind="rollout")
+    opened = open_run(network, images, target, "blocks.*.attention", method=METHOD)
     rows = rolled_out(recorded(opened.record), opened.readout[:, None], fusion, discard)
-    return opened.heat(rows[:, 0], "rollout", signed=False, class_specific=False)
+    return opened.heat(rows[:, 0], METHOD)
 
 
 @torch.no_grad()
@@ -144,3 +145,23 @@ def check_discard(discard: float) -> None:
     """Refuse a share that is not at least 0 and below 1."""
     if not 0 <= discard < 1:
         raise UsageError(f"discard must be at least 0 and below 1, got {discard}", "discard=0.0 to keep every entry")
+
+
+METHOD = Method(
+    function=rollout,
+    name="rollout",
+    title="Attention rollout",
+    signed=False,
+    class_specific=False,
+    says="where information could have come from, through the attention of all layers",
+    about=(
+        "Rollout (Abnar and Zuidema, 2020) multiplies the attention of all blocks, with the skip connections added, "
+        "into one map of where information could have come from. It knows nothing of the class, of the values that "
+        "were passed on, or of what was done with them."
+    ),
+    paper="Quantifying attention flow in transformers (Abnar and Zuidema, 2020), section 3",
+    options={
+        "fusion": "how heads are joined",
+        "discard": "fraction of the smallest entries of each layer that is set to zero",
+    },
+)

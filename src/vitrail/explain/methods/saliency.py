@@ -10,6 +10,7 @@ patches the sum is taken, of pixels and channels alike, and nothing else is offe
 import torch
 
 from vitrail.explain.heat import Heat
+from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.pixels import by_patch, differentiate
 from vitrail.explain.readout import heat_of, open_run, wide
 from vitrail.explain.target import Target
@@ -35,4 +36,21 @@ def saliency(network: ViT, images: Images, target: Target = None) -> Heat:
     opened = open_run(network, images, target, "logits", gradients=True)
     gradient = wide(differentiate(opened.logit, opened.pixels))
     values = by_patch(gradient.abs(), opened.grid)
-    return heat_of(values, opened.aim, opened.logit, "saliency", signed=False, class_specific=True)
+    return heat_of(values, opened.aim, opened.logit, METHOD)
+
+
+METHOD = Method(
+    function=saliency,
+    name="saliency",
+    title="Saliency",
+    signed=False,
+    class_specific=True,
+    says="how fast the class's logit would change with the pixels of each patch",
+    about=(
+        "Saliency (Simonyan and others, 2013) shows how fast the score would change if the pixels of a square changed "
+        "a little. It says where the network is touchy, not what the score is made of: a square that settles the "
+        "matter may hardly be felt any more."
+    ),
+    paper="Deep inside convolutional networks (Simonyan, Vedaldi and Zisserman, 2013), section 3",
+    cost="3",
+)

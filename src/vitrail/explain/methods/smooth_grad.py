@@ -13,6 +13,7 @@ import torch
 
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
+from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.pixels import at_least, by_patch, chunks, gradients_at, onto_pixels
 from vitrail.explain.readout import check, heat_of, open_run, wide
 from vitrail.explain.target import Target
@@ -68,4 +69,27 @@ def smooth_grad(
         gradients = gradients_at(network, versions.to(images.dtype), opened.aim.select(which))
         gathered[which] += (gradients.square() if squared else gradients).sum(dim=0)
     values = by_patch(gathered.abs() / samples, opened.grid)
-    return heat_of(values, opened.aim, opened.logit, "smooth_grad", signed=False, class_specific=True)
+    return heat_of(values, opened.aim, opened.logit, METHOD)
+
+
+METHOD = Method(
+    function=smooth_grad,
+    name="smooth_grad",
+    title="SmoothGrad",
+    signed=False,
+    class_specific=True,
+    says="saliency, averaged over noisy copies of the picture",
+    about=(
+        "SmoothGrad (Smilkov and others, 2017) is saliency averaged over copies of the picture with noise on them, so "
+        "that one pixel's chance does not show. It shares what saliency cannot say."
+    ),
+    paper="SmoothGrad: removing noise by adding noise (Smilkov et al., 2017), section 2",
+    options={
+        "samples": "noisy copies of each image",
+        "noise": "standard deviation of the noise, as a fraction of the image's range",
+        "squared": "whether squared gradients are averaged",
+        "seed": "of the noise",
+        "batch_size": "how many copies run at once",
+    },
+    cost="1 + 3 x samples (76)",
+)

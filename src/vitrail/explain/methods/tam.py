@@ -19,18 +19,8 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
-from vitrail.explain.layers import (
-    Each,
-    Indices,
-    Layer,
-    attention,
-    block_of,
-    joined,
-    read_row,
-    recorded,
-    rows_read,
-    times,
-)
+from vitrail.explain.layers import Each, Indices, Layer, attention, block_of, read_row, recorded, through
+from vitrail.explain.methods.method import Method
 from vitrail.explain.readout import Opened, check, open_run, wide
 from vitrail.explain.target import Target, refuse_constant
 from vitrail.nn import Record, ViT
@@ -65,13 +55,13 @@ def tam(
     *before, last = recorded(opened.record)
     states = read_row(last, attention, opened.readout)
     for layer in reversed(before[first:]):
-        states = states + times(states[:, None], joined(layer, attention, rows_read(states)))[:, 0]
+        states = states + through(states[:, None], layer, attention)[:, 0]
     weights = read_row(last, integrated(network, opened, steps), opened.readout)
-    return opened.heat(states * weights, "tam", signed=False, class_specific=True)
+    return opened.heat(states * weights, METHOD)
 
 
 def integrated(network: ViT, opened: Opened, steps: int) -> Each:
-    """pos of the last attention's mean gradient on the way from black to the picture, for `joined`."""
+    """pos of the last attention's mean gradient on the way from black to the picture, for `read_row`."""
     check(network, opened.pixels, gradients=True)
     runs = [last_gradient(network, opened, (step + 1) / steps) for step in range(steps)]
 
@@ -96,3 +86,24 @@ def last_gradient(
         number = opened.aim.of(logits).sum()  # pictures do not mix: each gets its own
     refuse_constant(number)
     return record.attended_gradient(number)[place], record[f"{place}.values"].detach()
+
+
+METHOD = Method(
+    function=tam,
+    name="tam",
+    title="Transition attention maps",
+    signed=False,
+    class_specific=True,
+    says="attention walked back through the layers, weighed by the last layer's gradient on the way from black",
+    about=(
+        "TAM (Yuan and others, 2021) follows the attention back from the last block to the picture, as a walk from "
+        "token to token, and weighs where it ends by how the class's score reacts to the last block, averaged on the "
+        "way from an empty picture to this one. Only the last block knows the class."
+    ),
+    paper="Explaining information flow inside vision transformers using Markov chain (Yuan et al., 2021)",
+    options={
+        "steps": "into how many the way from black to the image is cut",
+        "first_layer": "the block at which the walk ends, from 0; a third of the depth when left out",
+    },
+    cost="1 + steps (21)",
+)
