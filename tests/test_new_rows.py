@@ -1,24 +1,21 @@
-"""A row in a table is all that a new task, format, method or part needs besides its own file: every verb knows it."""
+"""A row in a table is all that a new task, format or part needs besides its own file: every verb knows it.
+
+For a method of explanation see `cli/explain/test_outside.py`.
+"""
 
 import json
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
-from torch import Tensor, nn
+from torch import nn
 
 import vitrail
 from tests.cli.command import USAGE, call, must_refuse
 from tests.own_objects import SMALL, Gaussian, PredictNumber, read_bars
-from tests.runs import run_of
 from tests.training.tiny import options
 from vitrail.data.readers import FORMATS, table
 from vitrail.data.readers.table import Format
-from vitrail.explain.heat import Heat
-from vitrail.explain.methods import METHODS, Method
-from vitrail.explain.target import Target, choose_target
-from vitrail.nn import Record, ViT
 from vitrail.nn.parts import TABLE, parts_of
 from vitrail.tasks import TASKS
 
@@ -43,32 +40,6 @@ def test_a_task_and_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "Mean absolute error" in (run / "run.html").read_text()
     must_refuse(call("doctor", "--model", run), USAGE, "a number for each image")
     must_refuse(call("explain", run, image), USAGE, "predict-height")  # its pages know classes and texts
-
-
-def token_norm(network: ViT, images: Tensor, target: Target = None) -> Heat:
-    """How long each patch token is behind the first block."""
-    record = Record("blocks.0.output")
-    with torch.no_grad():
-        logits = network(images, record=record)
-    aim, patches = choose_target(logits, target), record["blocks.0.output"][:, network.config.prefix :]
-    values = patches.norm(dim=-1).unflatten(1, network.grid(images))
-    return Heat(values, aim.target, aim.of(logits), "token_norm", False, False, ((),) * len(images))
-
-
-@pytest.mark.soak
-def test_a_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Maps are made with it, and compared."""
-    row = Method(token_norm, "token_norm", "Token norm", False, False, "how long each token is", "How long.", "none")
-    monkeypatch.setitem(METHODS, row.name, row)
-    page = tmp_path / "page.html"
-    words = ("explain", run_of("digits"), "digits", "--count", 2, "--out", page)
-    alone = call(*words, "--method", "token_norm", "--json")
-    assert alone.code == 0, alone.err
-    assert "token_norm" in alone.out
-    assert "Token norm" in page.read_text()
-    compared = call(*words[:-1], tmp_path / "all.html", "--compare", "--methods", "token_norm,rollout")
-    assert compared.code == 0, compared.err
-    assert "Token norm" in (tmp_path / "all.html").read_text()
 
 
 def make_gaussian(config: object) -> nn.Module:

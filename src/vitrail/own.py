@@ -5,7 +5,9 @@ with contract("the reader read_bars", "(data, data_root) -> RawDataset"):   what
 check_given(stored, {"reader": reader}, "evaluate", ["'runs/x'"])           the hint is the call that is wanted
 """
 
+import importlib.util
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +16,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from vitrail.errors import UsageError, VitrailError, out_of_memory
+from vitrail.errors import UsageError, VitrailError, nearest, out_of_memory
 
 OWN = "own:"  # in front of the name of a part that is a person's own
 
@@ -68,6 +70,31 @@ def _place(error: Exception) -> str:
     others = (str(Path(__file__).parent), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<")
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
     return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+
+
+def imported(what: str) -> object:
+    """An object that a person named as MODULE:NAME on the command line, of a module found from the current folder, too.
+
+    Raises:
+        UsageError: There is no such module, it cannot be imported, or it does not have the name.
+    """
+    module, _, name = what.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), name)):
+        raise UsageError(
+            f"an object of your own is named MODULE:NAME, got '{what}'", "mymethods:METHOD, of mymethods.py"
+        )
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+    if importlib.util.find_spec(module.partition(".")[0]) is None:
+        raise UsageError(
+            f"there is no module {module} to import, here or elsewhere", f"PYTHONPATH=FOLDER, of {module}.py"
+        )
+    with contract(f"the module {module}", f"python -c 'import {module}'"):
+        found = importlib.import_module(module)
+    if name not in vars(found):
+        near = nearest(name, vars(found))
+        raise UsageError(f"the module {module} has no {name}", f"{module}:{near or 'METHOD'}")
+    return vars(found)[name]
 
 
 def check_kind(name: str, given: object, kind: Any, wanted: str) -> None:

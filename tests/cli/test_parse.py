@@ -39,7 +39,7 @@ def test_every_kind_of_value() -> None:
 
 def test_a_value_may_begin_with_a_hyphen() -> None:
     assert train("digits", "--lr", "-1e-3").lr == -0.001
-    assert parse(Explain, "explain", ["run", "a.png", "--target", "-a", "--layer=-1"]).target == "-a"
+    assert parse(Explain, "explain", ["run", "a.png", "--target", "-a", "--option=layer=-1"]).target == "-a"
     assert train("--out", "--strange--", "digits").out == Path("--strange--")
 
 

@@ -20,6 +20,11 @@ def positional(help: str, default: Any = MISSING) -> Any:
     return field(default=default, metadata={"help": help, "positional": True})
 
 
+def several(metavar: str, help: str) -> Any:
+    """An option that may be typed several times."""
+    return field(default=(), metadata={"help": help, "metavar": metavar})
+
+
 def hidden(instead: str, default: Any = None) -> Any:
     """An option that a verb inherits and does not have; it is pointed to another."""
     return field(default=default, metadata={"instead": instead})
@@ -259,6 +264,14 @@ class Data:
             raise UsageError("--quality is for images that are scaled, and --size is not given", "--size 256")
 
 
+def methods() -> str:
+    """What stands below the options of `vitrail explain`: all methods, as the files say that they are made of."""
+    from vitrail.explain.methods.listed import listed  # for this text alone
+
+    lines = "\n".join(each.lines() for each in listed())
+    return f"\nmethods, with what their options are when left out:\n{lines}\n"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Explain(Weights, Job, Computed):
     """Show where on an image a prediction comes from.
@@ -274,16 +287,9 @@ class Explain(Weights, Job, Computed):
         (),
     )
     method: str | None = option(
-        "How to explain: raw_attention, head_view, rollout, gradient_rollout, attention_grad_cam, generic_attention, "
-        "legrad, attcat, tam, saliency, input_x_gradient, smooth_grad, integrated_gradients, grad_cam, hires_cam, "
-        "occlusion, rise, kernel_shap, conservative; generic_attention when left out. A model that writes has "
-        "cross_attention."
+        "How to explain, by a name of the list below, generic_attention when left out; a model that writes has "
+        "cross_attention. Or a method of your own: MODULE:NAME, of a module that can be imported."
     )
-    layer: str | None = option(
-        "The layer that the method reads, where it reads one: a number, -1 for the last, or a name such as "
-        "blocks.3.norm1."
-    )
-    head: int | None = option("The head that the method reads, where it can; all together when left out.")
     compare: bool = option("Several methods side by side, on one colour scale.", False)
     methods: str | None = option(
         "Which ones --compare shows, with commas between; all but those that take long when left out."
@@ -316,6 +322,10 @@ class Explain(Weights, Job, Computed):
     device: str = option("cpu, cuda, cuda:1, mps.", "auto")
     threads: int | None = option("Processor threads; chosen by the size of the work when left out.")
     json: bool = option("Print a JSON list with the values of every map.", False)
+    option: tuple[str, ...] = several(  # the last one: from here on the word means this field
+        "NAME=VALUE",
+        "An option of the method, which the list below names; may be typed several times.",
+    )
 
     def __post_init__(self) -> None:
         """Refuse to explain nothing."""

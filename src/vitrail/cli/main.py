@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -22,11 +22,13 @@ class Verb(NamedTuple):
         line: In the list of verbs.
         options: What can be typed after it.
         module: Whose `run` does it; imported when all that was typed is known to be right.
+        more: What stands below the options in its help.
     """
 
     line: str
     options: type
     module: str
+    more: Callable[[], str] = str
 
 
 VERBS = {
@@ -34,7 +36,7 @@ VERBS = {
     "distill": Verb("train one with the help of a teacher", training_args.Distill, "train"),
     "evaluate": Verb("count how often a model is right", args.Evaluate, "evaluate"),
     "predict": Verb("say what is on images, or write a text for each", args.Predict, "predict"),
-    "explain": Verb("show where on an image a prediction comes from", args.Explain, "explain"),
+    "explain": Verb("show where on an image a prediction comes from", args.Explain, "explain", args.methods),
     "embed": Verb("write what a network says of images before its head, as vectors", args.Embed, "embed"),
     "similar": Verb("show the images that are most like one, and where they agree", args.Similar, "similar"),
     "data": Verb("pack images into tar shards, to be read at speed", args.Data, "data"),
@@ -108,7 +110,7 @@ def run(arguments: list[str]) -> int:
         again = shlex.join([meant, *words]) if meant else "--help"
         raise UsageError(f"unknown verb '{name}'{gone}", f"vitrail {again}")
     verb = VERBS[name]
-    typed = parse(verb.options, name, words)
+    typed = parse(verb.options, name, words, verb.more)
     module = importlib.import_module(f"vitrail.cli.{verb.module}")
     return int(module.run(typed, shlex.join(["vitrail", *arguments])))
 

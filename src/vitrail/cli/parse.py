@@ -5,14 +5,15 @@ The fields come from `vitrail.cli.args` and say by their type how a word is read
     int, float, str, Path, also `| None`   --batch-size 64 (or --batch-size=64, or --batch_size 64)
     Literal["auto", "never"], also | None  --resume auto, and no other word
     bool                                   --json; where True is the default, --no-background
-    tuple[str, ...]                        names without an option, as many as there are
+    tuple[str, ...]                        names without an option, as many as there are; as an option, it may be typed
+                                           several times
 
-What is typed twice counts as it was typed last.
+What else is typed twice counts as it was typed last.
 """
 
 import argparse
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from types import NoneType
@@ -64,6 +65,12 @@ class _Option:
         return " or ".join(self.choices) if self.choices else _KINDS[self.kind][1]
 
     @property
+    def metavar(self) -> str:
+        """What stands behind the option in a help text."""
+        words = f"{{{','.join(self.choices)}}}" if self.choices else _KINDS[self.kind][0]
+        return self.field.metadata.get("metavar", words)
+
+    @property
     def help(self) -> str:
         """With its default, where that says anything."""
         default = self.field.default
@@ -95,18 +102,25 @@ class _Lines(argparse.HelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
+    more: Callable[[], str] = str
+
+    def format_help(self) -> str:
+        """With what stands below the options."""
+        return super().format_help() + self.more()
+
     def error(self, message: str) -> NoReturn:
         """Two lines in the place of argparse's usage and exit."""
         raise UsageError(message, f"{self.prog} --help")
 
 
-def parse(kind: type[Options], verb: str, words: Sequence[str]) -> Options:
+def parse(kind: type[Options], verb: str, words: Sequence[str], more: Callable[[], str] = str) -> Options:
     """The options of one verb.
 
     Args:
         kind: A dataclass of `vitrail.cli.args`, whose docstring is the verb's help.
         verb: Its name, for messages.
         words: What was typed after the verb.
+        more: What stands below the options in its help; asked for when that is shown.
 
     Raises:
         UsageError: For an unknown option (offers the nearest), a word of the wrong kind, or one that is missing.
@@ -114,9 +128,9 @@ def parse(kind: type[Options], verb: str, words: Sequence[str]) -> Options:
     hints = get_type_hints(kind)
     options = [_option(field, hints[field.name]) for field in fields(kind)]  # pyrefly: ignore[bad-argument-type]
     there = [option for option in options if "instead" not in option.field.metadata]
-    typed, left = _parser(verb, kind.__doc__ or "", there).parse_known_intermixed_args(
-        list(_joined(verb, words, options))
-    )
+    parser = _parser(verb, kind.__doc__ or "", there)
+    parser.more = more
+    typed, left = parser.parse_known_intermixed_args(list(_joined(verb, words, options)))
     if left:
         raise UsageError(f"vitrail {verb} has no place for {' '.join(left)}", f"vitrail {verb} --help")
     values: dict[str, Any] = {}
@@ -161,8 +175,8 @@ def _parser(verb: str, about: str, options: Sequence[_Option]) -> _Parser:
             value = option.field.default is not True
             parser.add_argument(option.flag, dest=name, action="store_const", const=value, help=help)
         else:
-            metavar = f"{{{','.join(option.choices)}}}" if option.choices else _KINDS[option.kind][0]
-            parser.add_argument(option.flag, dest=name, metavar=metavar, help=help)
+            action = "append" if option.many else "store"
+            parser.add_argument(option.flag, dest=name, action=action, metavar=option.metavar, help=help)
     return parser
 
 

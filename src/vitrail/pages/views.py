@@ -108,6 +108,7 @@ class HeatView:
         seconds: What the map took; None where it was not measured.
         function: What the target is where it is no class.
         about: What the method does and what it leaves out, in one paragraph; empty where nothing says it.
+        passes: How many passes of the network it takes, in words; None where that was not measured.
     """
 
     method: str
@@ -125,6 +126,7 @@ class HeatView:
     seconds: float | None = None
     function: Function | None = None
     about: str = ""
+    passes: str | None = None
 
     @property
     def explains(self) -> Explains:

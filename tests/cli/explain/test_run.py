@@ -240,9 +240,10 @@ def test_the_layer_and_the_head_asked_for(cli: Cli, planted: Path, pictures: Pat
         words = ("--method", "raw_attention", "--no-trust", "--out", tmp_path / "p.html", "--json", *words)
         return heat_of(cli("explain", planted, pictures / "0.png", *words))["values"]
 
-    assert values() == values("--layer", -1) == values("--layer", 1) != values("--layer", 0)
-    assert values("--head", 0) != values("--head", 1)
-    mean = (np.array(values("--head", 0)) + np.array(values("--head", 1))) / 2
+    assert values() == values("--option", "layer=-1") == values("--option=layer=1") != values("--option", "layer=0")
+    first, second = values("--option", "head=0"), values("--option", "head=0", "--option", "head=1")
+    assert first != second
+    mean = (np.array(first) + np.array(second)) / 2
     np.testing.assert_allclose(values(), mean, atol=1e-6)
 
 
@@ -252,10 +253,11 @@ def test_the_layer_and_the_head_asked_for(cli: Cli, planted: Path, pictures: Pat
         (("--method", "nonsense"), "--method generic_attention"),
         (("--method", "conservativ"), "--method conservative"),
         (("--method", "shap"), "--method kernel_shap"),
-        (("--method", "raw_attention", "--layer", "7"), "--layer -1"),
-        (("--method", "raw_attention", "--layer", "last"), "--layer -1"),
-        (("--method", "head_view", "--layer", "-1", "--head", "9"), "--head 0"),
-        (("--method", "grad_cam", "--layer", "9"), "--layer blocks.1.norm1"),
+        (("--method", "raw_attention", "--option", "layer=7"), "--option layer=-1"),
+        (("--method", "raw_attention", "--option", "layer=last"), "--option layer=-1"),
+        (("--method", "head_view", "--option", "layer=-1", "--option", "head=9"), "--option head=none"),
+        (("--method", "grad_cam", "--option", "layer=9"), "--option layer=blocks.1.norm1"),
+        (("--method", "smooth_grad", "--option", "noise=-1"), "--option noise=0.15"),
     ],
 )
 def test_a_hint_can_be_typed_as_it_is(

@@ -9,7 +9,7 @@ import torch
 from tests.cli.planted import planted_model
 from vitrail.cli.explain.maps import views_of
 from vitrail.cli.explain.page import Files, explained_json
-from vitrail.explain import Comparison, compare
+from vitrail.explain import METHODS, Comparison, compare
 from vitrail.pages import ExplainedPicture, HeatView
 
 
@@ -27,7 +27,7 @@ def tested() -> Comparison:
 
 
 def view_of(tested: Comparison) -> HeatView:
-    (view,) = views_of(planted_model().classes.__getitem__, tested, 0)
+    (view,) = views_of(planted_model().classes.__getitem__, [METHODS[name] for name in tested.methods], tested, 0)
     return view
 
 

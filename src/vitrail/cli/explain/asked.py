@@ -1,6 +1,5 @@
 """What was asked of `vitrail explain`: which maps of which class, checked before anything is computed."""
 
-import inspect
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from vitrail.data.columns import Classes, Codec
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, counted, nearest
 from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS, Method, nearest_method
+from vitrail.explain.methods.options import read_options
+from vitrail.explain.methods.own import own_method
 from vitrail.explain.target import FUNCTION, OfLogits, number, similarity
 from vitrail.model import Model
 from vitrail.pages.views import Function
@@ -24,7 +25,6 @@ from vitrail.tasks import FeaturePrediction, Numbers
 (WRITTEN,) = METHODS_OF_TEXTS  # the method of a model that writes
 SQUARES = 256  # with more of them, a comparison leaves out what covers one square after another
 SLOW_WITH_SQUARES = ("occlusion",)
-EVERY_HAS = {"layer": "--layer -1", "head": "--head 0"}  # what any network has, of what some methods read
 
 Methods = tuple[Method, ...]
 
@@ -35,7 +35,7 @@ class Asked:
 
     Args:
         methods: Which maps.
-        options: The layer and the head that were asked for.
+        options: Those of the only method that were asked for.
         target: Index of the class; each picture's top class when None.
         rather_than: Index of the class that it is held against.
         references: What covers squares, as the network reads pictures; the model's own when None.
@@ -100,7 +100,7 @@ def check_asked(model: Model, typed: Explain) -> Asked | None:
         target, rather_than = _of_classes(model, typed)
     return Asked(
         methods=methods,
-        options=choose_options(methods, {"layer": typed.layer, "head": typed.head}),
+        options=choose_options(methods, typed.option),
         target=target,
         rather_than=rather_than,
         references=_references(model, typed),
@@ -189,8 +189,7 @@ def _check_written(model: Model, typed: Explain) -> None:
         "--methods": typed.methods is not None,
         f"--target {typed.target}": typed.target is not None,
         f"--rather-than {typed.rather_than}": typed.rather_than is not None,
-        "--layer": typed.layer is not None,
-        "--head": typed.head is not None,
+        "--option": bool(typed.option),
         "--background": typed.background is not None,
         "--masks": typed.masks is not None,
         "--no-trust": typed.no_trust,
@@ -246,11 +245,12 @@ def choose_methods(model: Model, method: str | None, compare: bool, named: str |
 def _named(names: Sequence[str], option: str, contrast: bool) -> Methods:
     """The methods of these names, each once."""
     for name in names:
-        if name not in METHODS:
+        if name not in METHODS and ":" not in name:
             raise UsageError(
                 f"unknown method '{name}', there are {', '.join(METHODS)}", f"{option} {nearest_method(name)}"
             )
-    chosen = tuple(METHODS[name] for name in dict.fromkeys(names))
+    rows = [METHODS.get(name) or own_method(name) for name in names]
+    chosen = tuple({each.name: each for each in rows}.values())
     blind = [each.name for each in chosen if not each.class_specific]
     if contrast and blind:
         able = [each.name for each in chosen if each.class_specific] or [DEFAULT]
@@ -277,26 +277,16 @@ def _compared_by_itself(model: Model, contrast: bool) -> Methods:
     return tuple(each for each in METHODS.values() if each.name not in {*costly, *blind, *named})
 
 
-def choose_options(methods: Methods, given: Mapping[str, str | int | None]) -> dict[str, Any]:
-    """The options of one method that were typed, such as its layer, each of the kind that the method wants.
+def choose_options(methods: Methods, words: Sequence[str]) -> dict[str, Any]:
+    """The options of one method that were typed as NAME=VALUE, each of the kind that the method wants; the last counts.
 
     Raises:
-        UsageError: If there are several methods, or this one does not have the option or wants a number.
+        UsageError: If there are several methods, or this one does not have the option or wants another kind of value.
     """
-    options: dict[str, Any] = {}
-    for name, value in given.items():
-        if value is None:
-            continue
-        if len(methods) > 1:
-            raise UsageError(f"--{name} is for one method, not for a comparison", f"leave --{name} out")
-        method, known = methods[0].name, inspect.signature(methods[0].function).parameters
-        if name not in known:
-            raise UsageError(f"{method} has no --{name}", f"leave --{name} out")
-        wants_number = known[name].annotation in (int, int | None)
-        if wants_number and not str(value).removeprefix("-").isdecimal():
-            raise UsageError(f"--{name} of {method} must be a number, got '{value}'", EVERY_HAS[name])
-        options[name] = int(value) if wants_number else value
-    return options
+    if words and len(methods) > 1:
+        raise UsageError("--option is for one method, not for a comparison", "leave --option out")
+    given = {name.replace("-", "_"): value for name, _, value in (word.partition("=") for word in words)}
+    return read_options(methods[0], given)
 
 
 def class_index(model: Model, name: str | None, option: str) -> int | None:

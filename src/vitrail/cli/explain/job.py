@@ -44,8 +44,7 @@ ROWS = 16  # images of a range
 ENDING = ".jsonl"
 ASKED = (
     "method",
-    "layer",
-    "head",
+    "option",
     "compare",
     "methods",
     "target",
@@ -167,7 +166,7 @@ def _first(files: Sequence[Path]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
+    return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
 
 
 def _lenders(model: Model, lent: Sequence[str]) -> Lenders | None:

@@ -2,23 +2,23 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from vitrail.cli.explain.asked import EVERY_HAS, WRITTEN, Asked
+from vitrail.cli.explain.asked import WRITTEN, Asked
 from vitrail.cli.explain.pictures import Lenders, mask_patches
 from vitrail.cli.output import console, warn
 from vitrail.cli.sources import Shown
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import UsageError
-from vitrail.explain import METHODS, Comparison, Method, balance_sheet, compare
+from vitrail.explain import Comparison, Method, balance_sheet, compare
 from vitrail.explain.methods import METHODS_OF_TEXTS
 from vitrail.explain.methods.conservative import NOT_LINEAR
+from vitrail.explain.methods.options import as_typed
 from vitrail.explain.readout import wide
 from vitrail.explain.target import Target
 from vitrail.explain.verdict import Precision
@@ -113,7 +113,7 @@ def _explain(
         other = asked.other.name, model.preprocessing.to_array(opened(asked.other))
     results: list[Result] = []
     for row, (one, prediction) in enumerate(zip(shown, predictions, strict=True)):
-        views = views_of(partial(asked.name_of, model.output), compared, row, asked.kind)
+        views = views_of(partial(asked.name_of, model.output), asked.methods, compared, row, asked.kind)
         views = [dataclasses.replace(v, parts=parts[row]) if v.method == SUMMED else v for v in views]
         picture = model.preprocessing.to_array(one.picture)
         top, answer = [], ""
@@ -153,16 +153,9 @@ def _compared(
             full=asked.full,
         )
     except UsageError as error:  # its hint speaks Python
-        raise UsageError(error.problem, _typed_hint(error, asked.options)) from error
-
-
-def _typed_hint(error: UsageError, options: Mapping[str, Any]) -> str:
-    """A hint such as `layer=-1 for the last` as one types it: `--layer -1`; other hints as they are."""
-    name, equals, value = error.hint.partition("=")
-    if name not in options or not equals:
-        return error.hint
-    example = value.split()[0].strip("'")
-    return EVERY_HAS[name] if example == "None" else f"--{name} {example}"
+        if len(methods) > 1:
+            raise
+        raise as_typed(methods[0], error) from error
 
 
 def _parts(
@@ -217,6 +210,7 @@ def choose_precision(model: Model, picture: Image.Image, asked: AskedPrecision, 
 
 def views_of(
     called: Callable[[int], str],
+    methods: Sequence[Method],
     compared: Comparison,
     row: int,
     function: Function | None = None,
@@ -225,12 +219,13 @@ def views_of(
 
     Args:
         called: The name of what is explained, by its index.
+        methods: By which they were made.
         compared: The maps of a batch, each with how far to trust it.
         row: The place of the picture in the batch.
         function: What is explained where it is no class.
     """
     views = []
-    for number, (name, heat) in enumerate(zip(compared.methods, compared.heats, strict=True)):
+    for number, (method, heat) in enumerate(zip(methods, compared.heats, strict=True)):
         target = called(int(heat.target[row]))
         against = None if heat.rather_than is None else called(int(heat.rather_than[row]))
         trust = areas = None
@@ -246,8 +241,8 @@ def views_of(
             areas = AreasView(*(float(area[row]) for one in both for area in (one.deletion, one.insertion)))
         views.append(
             HeatView(
-                method=name,
-                title=METHODS[name].title,
+                method=method.name,
+                title=method.title,
                 target=target,
                 logit=float(heat.logit[row]),
                 values=wide(heat.values[row]).cpu().numpy(),
@@ -259,7 +254,8 @@ def views_of(
                 areas=areas,
                 seconds=compared.seconds[number] / len(heat.values),
                 function=function,
-                about=METHODS[name].about,
+                about=method.about,
+                passes=method.cost,
             )
         )
     return views

@@ -48,7 +48,6 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from vitrail.errors import UsageError
-from vitrail.explain.methods import METHODS
 from vitrail.io import free_name, write_file
 from vitrail.pages.explanation_page import KIND
 from vitrail.pages.html import is_page
@@ -197,7 +196,7 @@ def _heat_json(view: HeatView, file: str) -> dict[str, Any]:
         "notes": list(view.notes),
         "parts": dict(view.parts) or None,
         "picture": file,
-        "passes": METHODS[view.method].cost if view.method in METHODS else None,
+        "passes": view.passes,
         "seconds": view.seconds,
         **(no_areas if view.areas is None else dataclasses.asdict(view.areas)),
         "trust": None if view.trust is None else _trust_json(view.trust),

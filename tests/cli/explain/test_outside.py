@@ -1,0 +1,112 @@
+"""A method from outside: named on the command line, and as a row of the table; pages, JSON, help and docs know it."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import USAGE, Cli, must_refuse
+from tests.cli.explain.test_run import rows
+from tests.explain.methods_page import tables_of
+from tests.explain.outside import METHOD, __file__ as FILE
+from vitrail.explain import METHODS
+from vitrail.explain.methods.listed import rows_of
+
+NAMED = "tests.explain.outside:METHOD"
+BROKEN = """
+import torch, vitrail
+from tests.explain.outside import METHOD, strongest
+from dataclasses import replace
+
+def fails(network, images, target=None):
+    return images.nothing
+
+def flat(network, images, target=None):
+    return replace(strongest(network, images), values=torch.ones(len(images), 3))
+
+def other(network, images, target=None):
+    return replace(strongest(network, images), class_specific=True)
+
+def nothing(network, images, target=None):
+    return None
+
+FAILS, FLAT, OTHER, NOTHING = (replace(METHOD, function=each, options={}) for each in (fails, flat, other, nothing))
+ROLLOUT, SLASH = replace(METHOD, name="rollout"), replace(METHOD, name="a/b")
+UNKNOWN = replace(METHOD, options={"no_such": "an option that the function does not have"})
+FUNCTION = strongest
+"""
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "in the table"])
+def test_a_method_from_outside(
+    named: bool, cli: Cli, planted: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not named:
+        monkeypatch.setitem(METHODS, METHOD.name, METHOD)
+    method, page = NAMED if named else METHOD.name, tmp_path / "page.html"
+    words = ("explain", planted, pictures / "0.png", "--no-trust", "--out", page, "--json")
+
+    def values(*more: object) -> list[list[float]]:
+        ((heat,),) = (row["heats"] for row in rows(cli(*words, "--method", method, *more)))
+        assert (heat["method"], heat["signed"], heat["passes"]) == ("strongest", False, METHOD.cost)
+        return heat["values"]
+
+    assert values() == values("--option", "layer=-1") != values("--option", "layer=0")
+    assert values("--option", "layer=0", "--option", "squared=true") == [
+        [pytest.approx(value**2) for value in row] for row in values("--option", "layer=0")
+    ]
+    assert METHOD.title in page.read_text()
+    assert METHOD.about in page.read_text()
+    (both,) = rows(cli(*words, "--compare", "--methods", f"rollout,{method}"))
+    assert [heat["method"] for heat in both["heats"]] == ["rollout", "strongest"]
+    for option, hint in (("layers=1", "--option layer=-1"), ("layer=x", "--option layer=-1"), ("layer=9", None)):
+        answer = cli(*words, "--method", method, "--option", option)
+        must_refuse(answer, USAGE, option.partition("=")[0])
+        assert cli(*words, "--method", method, *answer.hint.split()[:2]).code == 0
+        assert answer.hint.startswith(hint or "--option layer=-1")
+
+
+def test_a_row_of_the_table_is_compared_with_others(
+    cli: Cli, planted: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, METHOD.name, METHOD)
+    words = ("--no-trust", "--compare", "--out", tmp_path / "page.html", "--json")
+    (row,) = rows(cli("explain", planted, pictures / "0.png", *words))
+    assert METHOD.name in [heat["method"] for heat in row["heats"]]
+
+
+def test_help_and_docs_are_made_of_the_row(cli: Cli) -> None:
+    (listed,) = rows_of(Path(FILE).read_text())
+    assert listed.lines().split() == ["strongest", *METHOD.says.split(), "(layer=-1,", "squared=false)"]
+    told = tables_of([METHOD])
+    for each in (METHOD.name, METHOD.says, METHOD.paper, "layer=-1", *METHOD.options.values()):
+        assert each in told
+    text = " ".join(cli("explain", "--help").out.split())
+    for name, method in METHODS.items():
+        assert re.search(rf"\b{name} {re.escape(method.says)}", text), name
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        *[(name, name) for name in ("FAILS", "FLAT", "OTHER", "NOTHING", "SLASH", "UNKNOWN", "FUNCTION")],
+        ("ROLLOUT", "rollout"),
+        ("ABSENT", "ABSENT"),
+    ],
+)
+def test_a_broken_contract_is_one_line(
+    name: str, given: str, cli: Cli, planted: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"broken_{name.lower()}.py").write_text(BROKEN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    words = ("explain", planted, pictures / "0.png", "--no-trust", "--out", tmp_path / "page.html")
+    must_refuse(cli(*words, "--method", f"broken_{name.lower()}:{name}"), USAGE, given)
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("what", ["nowhere_at_all:METHOD", ":METHOD", "tests.explain.outside:", "a/b:c", "os:nothing"])
+def test_what_is_not_there_is_refused(what: str, cli: Cli, planted: Path, pictures: Path, tmp_path: Path) -> None:
+    words = ("explain", planted, pictures / "0.png", "--no-trust", "--out", tmp_path / "page.html")
+    must_refuse(cli(*words, "--method", what), USAGE, what.partition(":")[0])

@@ -1,0 +1,100 @@
+"""Options as they are typed: read by the annotation of their parameter, and refused in words."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import pytest
+
+from tests.explain.refused import must_refuse
+from vitrail.errors import COMMAND_LINE, UsageError
+from vitrail.explain import METHODS
+from vitrail.explain.methods import METHODS_OF_TEXTS
+from vitrail.explain.methods.listed import listed, typed
+from vitrail.explain.methods.options import Option, as_typed, options_of, read_options
+
+KINDS: list[tuple[Any, str, Any]] = [
+    (int, "-3", -3),
+    (float, "1e-3", 1e-3),
+    (str, "blocks.1.norm1", "blocks.1.norm1"),
+    (bool, "true", True),
+    (bool, "false", False),
+    (int | None, "none", None),
+    (int | None, "4", 4),
+    (str | None, "none", None),
+    (Literal["head", "mean"], "mean", "mean"),
+    (Literal["mean"] | float | Sequence[float], "mean", "mean"),
+    (Literal["mean"] | float | Sequence[float], "0.5", 0.5),
+    (Literal["mean"] | float | Sequence[float], "0.5,-1,2", (0.5, -1.0, 2.0)),
+    (int | tuple[int, int], "2,3", (2, 3)),
+]
+WRONG: list[tuple[Any, str]] = [
+    (int, "1.5"),
+    (int, ""),
+    (float, "nan"),
+    (float, "inf"),
+    (float, "half"),
+    (bool, "yes"),
+    (int | None, "all"),
+    (Literal["head", "mean"], "max"),
+    (int | tuple[int, int], "2,x"),
+    (dict, "{}"),
+]
+
+
+@pytest.mark.parametrize(("kind", "word", "value"), KINDS)
+def test_a_word_is_read_by_its_kind(kind: Any, word: str, value: Any) -> None:
+    found = Option("x", kind, 0, "").read(word)
+    assert (found, type(found)) == (value, type(value))
+    assert Option("x", kind, 0, "").read(typed("x", value).removeprefix("x=")) == value
+
+
+@pytest.mark.parametrize(("kind", "word"), WRONG)
+def test_a_word_of_another_kind_is_refused(kind: Any, word: str) -> None:
+    with must_refuse("amount", f"'{word}'") as caught:
+        Option("amount", kind, 7, "").read(word)
+    assert caught.value.typed == "--option amount=7"
+
+
+@pytest.mark.parametrize("name", METHODS | METHODS_OF_TEXTS)
+def test_every_default_can_be_typed(name: str) -> None:
+    for option in options_of((METHODS | METHODS_OF_TEXTS)[name]).values():
+        word = typed(option.name, option.default).partition("=")[2]
+        assert option.read(word) == option.default, option
+
+
+def test_the_options_of_a_method() -> None:
+    rise = METHODS["rise"]
+    found = read_options(rise, {"masks": "500", "seen": "0.3", "fill": "0.5,0.4,0.3", "seed": 3})
+    assert found == {"masks": 500, "seen": 0.3, "fill": (0.5, 0.4, 0.3), "seed": 3}
+    for name, hint in (("mask", "--option masks=2000"), ("seeds", "--option seed=0")):
+        with must_refuse(name, "rise", *rise.options) as caught:
+            read_options(rise, {name: "1"})
+        assert caught.value.typed == hint
+    with must_refuse("saliency", "seed"):
+        read_options(METHODS["saliency"], {"seed": "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "hint", "wanted"),
+    [
+        ("smooth_grad", "noise=0.15", "--option noise=0.15"),
+        ("raw_attention", "head=None for the mean over all heads", "--option head=none"),
+        ("grad_cam", "layer='blocks.1.norm1'", "--option layer=blocks.1.norm1"),
+        ("occlusion", "window=1, stride=1", "--option window=1 --option stride=1"),
+        ("rise", "images.to(torch.float32)", "images.to(torch.float32)"),
+        ("rise", "noise=0.15", "noise=0.15"),
+        ("rise", f"masks=3{COMMAND_LINE}something else", "something else"),
+    ],
+)
+def test_a_hint_in_python_as_one_types_it(name: str, hint: str, wanted: str) -> None:
+    error = as_typed(METHODS[name], UsageError("a problem", hint))
+    assert error.typed == wanted
+    assert hint.partition(COMMAND_LINE)[0] in str(error)
+
+
+def test_the_list_that_loads_no_torch_says_what_the_rows_say() -> None:
+    rows = {each.name: each for each in listed()}
+    assert rows.keys() == (METHODS | METHODS_OF_TEXTS).keys()
+    for name, method in (METHODS | METHODS_OF_TEXTS).items():
+        defaults = {option.name: option.default for option in options_of(method).values()}
+        assert (rows[name].says, rows[name].options) == (method.says, defaults)

@@ -1,0 +1,44 @@
+"""The tables of methods in `docs/explaining.md`, as the rows of the methods have them.
+
+python -m tests.explain.methods_page     # writes them anew, between the marks of the page
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from vitrail.explain import METHODS, Method
+from vitrail.explain.methods import METHODS_OF_TEXTS
+from vitrail.explain.methods.listed import typed
+from vitrail.explain.methods.options import options_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "explaining.md"
+START, END = "<!-- made by `python -m tests.explain.methods_page` -->", "<!-- end -->"
+
+
+def tables_of(methods: Iterable[Method]) -> str:
+    """A line for each method, then one for each of their options."""
+    rows = list(methods)
+    lines = ["| `--method` | a map shows | tells classes apart | sign | passes | from |", "|---|---|---|---|---|---|"]
+    for each in rows:
+        told = "yes" if each.class_specific else "no", "for and against" if each.signed else "none"
+        lines.append(f"| `{each.name}` | {each.says} | {' | '.join(told)} | {each.cost} | {each.paper} |")
+    lines += ["", "| method | `--option`, as it is when left out | what it is |", "|---|---|---|"]
+    lines += [
+        f"| `{each.name}` | `{typed(option.name, option.default)}` | {option.help} |"
+        for each in rows
+        for option in options_of(each).values()
+    ]
+    return "\n".join(lines)
+
+
+def written(text: str, tables: str) -> str:
+    """A page with these tables between its marks."""
+    before, start, rest = text.partition(START)
+    _, end, after = rest.partition(END)
+    assert start, f"the page has no mark {START}"
+    assert end, f"the page has no mark {END}"
+    return f"{before}{START}\n{tables}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text("utf-8"), tables_of((METHODS | METHODS_OF_TEXTS).values())), "utf-8")

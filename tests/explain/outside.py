@@ -1,0 +1,33 @@
+"""A method from outside, as `docs/own-objects.md` says it: a function and its row, in a module that no table names."""
+
+import torch
+
+from vitrail.explain.heat import Heat
+from vitrail.explain.layers import RecordedLayer, attention, block_of, read_heads
+from vitrail.explain.methods import Method
+from vitrail.explain.readout import open_run
+from vitrail.explain.target import Target
+from vitrail.nn import ViT
+from vitrail.nn.vit import Images
+
+
+@torch.inference_mode(False)
+def strongest(network: ViT, images: Images, target: Target = None, *, layer: int = -1, squared: bool = False) -> Heat:
+    """The attention that each patch gets from the head that gives it most, in one layer."""
+    place = f"blocks.{block_of(network, layer)}"
+    opened = open_run(network, images, target, f"{place}.attention", method=METHOD)
+    row = read_heads(RecordedLayer(opened.record.kept(place)), attention, opened.readout).amax(dim=1)
+    return opened.heat(row.square() if squared else row, METHOD)
+
+
+METHOD = Method(
+    function=strongest,
+    name="strongest",
+    title="Strongest head",
+    signed=False,
+    class_specific=False,
+    says="how much attention each patch gets from the head that gives it most",
+    about="The strongest head is the one that attends most to a patch, for each patch by itself; a test brings it.",
+    paper="none",
+    options={"layer": "the block that is read, from 0; -1 is the last", "squared": "whether it is squared"},
+)
