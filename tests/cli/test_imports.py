@@ -12,7 +12,7 @@ from tests.cli.command import environment
 from tests.cli.planted import planted_model
 from vitrail.cli.main import VERBS
 
-HEAVY = ("torch", "torchvision", "numpy", "PIL", "safetensors", "pydantic")
+HEAVY = ("torch", "torchvision", "numpy", "PIL", "safetensors", "pydantic", "jinja2")
 EVERY = """
 import contextlib, io, sys
 from vitrail.cli import main

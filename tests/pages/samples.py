@@ -14,6 +14,7 @@ from vitrail.pages import (
     Table,
     TrustView,
 )
+from vitrail.pages.similar_page import PairView, QueryView, SideView, SimilarPage
 from vitrail.pages.views import AreasView
 
 
@@ -163,3 +164,21 @@ def explanation(text: str = "plain", rows: int = 3, columns: int = 4) -> Explana
             ExplainedPicture(text, picture(9, 16, colour=True), f"{text}!", [(text, 0.9)], heats(text, rows, columns)),
         ],
     )
+
+
+def side(seed: int, rows: int = 3, columns: int = 4) -> SideView:
+    draw = np.random.default_rng(seed)
+    cosines = draw.uniform(0.3, 0.9, (rows, columns))
+    return SideView(draw.permutation(rows * columns).reshape(rows, columns), cosines, cosines - 0.2)
+
+
+def similar(text: str = "a.png", shown: bool = True) -> SimilarPage:
+    """Two images, the second not at hand, each with two neighbours; every text of a stranger holds `text`."""
+    image = np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8) if shown else None
+    sides = (side(1), side(2)) if shown else ()
+    pairs = [PairView(f"{text}{i}", "train", text, 0.125 + i, image, sides) for i in range(2)]
+    queries = [
+        QueryView(text, text, image, pairs, f"vitrail explain m {text} --similar-to b"),
+        QueryView("q", None, None, pairs),
+    ]
+    return SimilarPage(f"model {text}", text, "class", True, 398, queries, (f"note {text}",), f"vitrail similar {text}")

@@ -125,7 +125,7 @@ def test_many_maps_come_with_a_table_and_two_with_a_warning():
     verdicts = ["supported", "weak", "cannot tell", "weak"]
     heats = [dataclasses.replace(HEAT, trust=samples.trust(verdict)) for verdict in verdicts]
     page = page_of(*heats, one_scale=True)
-    table = re.search(r'<div class="glance">.*?</table>', page).group()
+    table = re.search(r'(?s)<div class="glance">.*?</table>', page).group()
     assert re.findall(r'<tr class="trusted-row.*?</svg>([a-z ]+)</td>', table) == verdicts
     assert 'class="score"' not in page.split("</style>")[1]  # the lines stand in the table
     assert "glance" not in page_of(heats[0]).split("</style>")[1]

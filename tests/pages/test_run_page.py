@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tests.pages import samples
+from tests.pages.shown import confusion_table, mistakes_list, settings_table
 from tests.pages.structure import Structure
 from vitrail.pages import EvaluationView, RunView, Table, write_run_page
 from vitrail.pages.run_page import run_page
-from vitrail.pages.tables import confusion_table, confusions_list, most_confused, settings_table
+from vitrail.pages.tables import most_confused
 
 
 def text_of(page: str) -> str:
@@ -89,10 +90,10 @@ def test_most_confused_counts_both_directions_and_keeps_the_order():
 
 
 def test_most_frequent_mistakes_in_order():
-    items = re.findall(r"<li>(.*?)</li>", confusions_list(np.array([[5, 1, 0], [4, 5, 0], [0, 2, 5]]), ["a", "b", "c"]))
+    items = re.findall(r"<li>(.*?)</li>", mistakes_list(np.array([[5, 1, 0], [4, 5, 0], [0, 2, 5]]), ["a", "b", "c"]))
     told = [(*re.findall("<b>(.*?)</b>", item), *re.findall(r"\d+", item)) for item in items]
     assert told == [("b", "a", "4", "9"), ("c", "b", "2", "7"), ("a", "b", "1", "6")]
-    assert "<li>" not in confusions_list(np.diag([5, 5]), ["a", "b"])
+    assert "<li>" not in mistakes_list(np.diag([5, 5]), ["a", "b"])
 
 
 @pytest.mark.parametrize("k", [0, 1, 2])

@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 
 from tests.pages import samples
+from tests.pages.shown import macro
 from tests.pages.structure import Structure
-from vitrail.pages.trust import MARGIN, WIDTH, key_list, score_axis, score_line
+from vitrail.pages.trust import MARGIN, WIDTH, score_axis, score_line
 from vitrail.pages.words import marks_words, scored_words
+
+
+def key_list(marks: list[tuple[str, str]]) -> str:
+    return macro("trust.html", "key_list")(marks)
 
 
 def drawn(block: str, kind: str, name: str) -> list[float]:

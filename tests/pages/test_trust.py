@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from tests.pages import samples
+from tests.pages.shown import glance_table, how_tested_list, macro, shared_block, trust_block
 from tests.pages.structure import Structure
 from vitrail.explain import verdict
 from vitrail.explain.covered_pictures import STEPS
 from vitrail.pages import HeatView
 from vitrail.pages.maps import at_a_glance
-from vitrail.pages.trust import FILLS, brief_block, how_tested, shared_block, trust_block, verdict_icon
+from vitrail.pages.trust import FILLS
 from vitrail.pages.views import AreasView
 from vitrail.pages.words import STEP_TOLD, TWO_SCORES, UNITS, told_words
 
@@ -26,7 +27,7 @@ def heats(*verdicts: str) -> list[HeatView]:
 
 
 def test_what_holds_for_all_maps_stands_once_for_a_page() -> None:
-    block, whole = trust_block(samples.trust()), how_tested([samples.trust()] * 3)
+    block, whole = trust_block(samples.trust()), how_tested_list([samples.trust()] * 3)
     for each in (TWO_SCORES, STEP_TOLD):
         assert each not in block
         assert whole.count(each) == 1
@@ -47,27 +48,28 @@ def test_a_score_that_is_no_number_has_no_line(value: float) -> None:
 def test_a_map_that_was_not_tested_has_no_figures_and_the_page_does_not_say_it_was() -> None:
     falls = {"score": None, "interval": None, "paired": None, "random": (), "twins": 0, "faithful": None}
     untested = dataclasses.replace(samples.trust("cannot tell"), **falls, covered=None, covered_random=None, squares=0)
-    block, whole = trust_block(untested), how_tested([untested])
+    block, whole = trust_block(untested), how_tested_list([untested])
     assert "<figure" not in block
     assert "None" not in block + whole
     assert "nan" not in (block + whole).lower().replace("explanation", "")
     assert "--full" in block
     assert "--full" in whole
     assert "Every map was tested" not in whole
-    assert "Every map was tested" in how_tested([untested, samples.trust()])
+    assert "Every map was tested" in how_tested_list([untested, samples.trust()])
     assert Structure(block).open == []
 
 
 def test_a_verdict_is_told_by_word_and_shape_and_not_by_colour_alone() -> None:
-    assert len({verdict_icon(each) for each in VERDICTS}) == len(VERDICTS)
+    sign = macro("trust.html", "sign")
+    assert len({sign(each) for each in VERDICTS}) == len(VERDICTS)
     for each in VERDICTS:
         assert f"<strong>{each[0].upper()}{each[1:]}</strong>" in trust_block(samples.trust(each))
-    assert verdict_icon("something else") == verdict_icon("cannot tell")
+    assert sign("something else") == sign("cannot tell")
 
 
 def test_the_rule_in_words_is_the_rule() -> None:
     """Whoever changes the limits must change what the page says of them."""
-    said = re.sub(r"<.*?>", "", how_tested([samples.trust()]))
+    said = re.sub(r"<.*?>", "", how_tested_list([samples.trust()]))
     assert (verdict.EVIDENCE, verdict.FAITHFUL, verdict.WEAK) == (5 / 100, 1 / 20, 1 / 5)
     for limit in ("5 %", "one random map in twenty", "one in five"):
         assert limit in said
@@ -76,12 +78,12 @@ def test_the_rule_in_words_is_the_rule() -> None:
 def test_one_of_several_maps_is_told_in_short() -> None:
     """No line, which stands in the table of all; nothing that is told of all; why it is supported stands below all."""
     trust = samples.trust("weak")
-    reason, block = told_words(trust)[-1], brief_block(trust, [])
+    reason, block = told_words(trust)[-1], trust_block(trust, shared=[])
     assert 'class="score"' not in block
     assert reason in block
-    assert reason not in brief_block(trust, [reason])
-    assert told_words(trust)[0] in brief_block(trust, [reason])
-    assert reason not in brief_block(samples.trust("supported"), [])
+    assert reason not in trust_block(trust, shared=[reason])
+    assert told_words(trust)[0] in trust_block(trust, shared=[reason])
+    assert reason not in trust_block(samples.trust("supported"), shared=[])
     assert reason in trust_block(samples.trust("supported"))
 
 
@@ -94,7 +96,7 @@ def test_how_many_pictures_without_evidence_there_were() -> None:
         ([settled, few], ("59 ",), ()),
         ([settled], ("99 ",), ("59 ",)),
     ):
-        said = how_tested(trusts)
+        said = how_tested_list(trusts)
         assert all(count in said for count in there)
         assert not any(count in said for count in absent)
 
@@ -105,24 +107,25 @@ def test_every_fill_has_words() -> None:
 
 
 def test_a_row_for_each_tested_map_with_a_line() -> None:
-    table = at_a_glance([*heats("supported", "weak"), dataclasses.replace(HEAT, trust=None)])
+    table = glance_table([*heats("supported", "weak"), dataclasses.replace(HEAT, trust=None)])
     rows = re.findall(
         r"<tr class=\"trusted-row (.*?)\">.*?</svg>([a-z ]+)</td>.*?<td>([^<]*)</td><td>(.*?)</td>", table
     )
     assert rows == [("supported", "supported", "2.12", "0.50"), ("weak", "weak", "2.12", "0.50")]
     assert table.count('role="img"') == 2
     contrast = [dataclasses.replace(heat, rather_than="1") for heat in heats("weak", "weak")]
-    assert at_a_glance(contrast) != at_a_glance(heats("weak", "weak"))
+    assert glance_table(contrast) != glance_table(heats("weak", "weak"))
     assert Structure(table).open == []
-    assert at_a_glance([dataclasses.replace(HEAT, trust=None)] * 2) == shared_block([]) == ""
+    assert at_a_glance([dataclasses.replace(HEAT, trust=None)] * 2) is None
+    assert shared_block([]) == ""
 
 
 def test_deletion_and_insertion_stand_above_those_of_a_random_order() -> None:
     areas = AreasView(deletion=0.12, insertion=0.88, random_deletion=0.45, random_insertion=0.46)
-    table = at_a_glance([dataclasses.replace(heat, areas=areas) for heat in heats("supported", "weak")])
+    table = glance_table([dataclasses.replace(heat, areas=areas) for heat in heats("supported", "weak")])
     assert table.count("<td>0.12</td><td>0.88</td>") == 2
-    assert re.search("(<td></td>){4}<td>0.45</td><td>0.46</td></tr></tbody>", table)
-    assert "0.12" not in at_a_glance(heats("supported", "weak"))
+    assert re.search(r"(<td></td>){4}<td>0.45</td><td>0.46</td></tr>\s*</tbody>", table)
+    assert "0.12" not in glance_table(heats("supported", "weak"))
     assert Structure(table).open == []
 
 

@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from vitrail.pages.html import escape, number
 
 WIDTH, HEIGHT = 440, 250
@@ -115,7 +117,7 @@ def line_chart(
     *,
     log: bool = False,
     write: Callable[[float], str] = number,
-) -> str:
+) -> Markup:
     """Draw lines over epochs.
 
     Args:
@@ -133,7 +135,7 @@ def line_chart(
     shown = [line for line in series if any(_drawable(value, log) for value in line.values)]
     heading = f"<figcaption>{escape(title)}{' <small>log scale</small>' if log else ''}</figcaption>"
     if not shown:
-        return f'<figure class="chart">{heading}<p class="empty">Nothing measured yet.</p></figure>'
+        return Markup(f'<figure class="chart">{heading}<p class="empty">Nothing measured yet.</p></figure>')
     heights = [value for line in shown for value in line.values if value is not None and _drawable(value, log)]
     across = linear_axis(epochs, whole=True)
     up = log_axis(heights) if log else linear_axis(heights)
@@ -158,7 +160,7 @@ def line_chart(
         swatch = f'<svg class="swatch series-{index % 6}" viewBox="0 0 26 8" aria-hidden="true">'
         legend.append(f'<li>{swatch}<path class="line" d="M1 4H25"/></svg>{escape(line.label)}</li>')
     names = escape(f"{title}: {', '.join(line.label for line in shown)} over epoch")
-    return (
+    return Markup(
         f'<figure class="chart">{heading}<ul class="legend">{"".join(legend)}</ul>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{names}">'
         f"{_frame(across, up, write)}{''.join(lines)}</svg>"

@@ -1,8 +1,8 @@
-"""What every page is made of: escaped text, pictures as data, and the document around them.
+"""What every page is made of: text and numbers that can stand in it, pictures as data, and how a page is known again.
 
-Class names, file names and settings come from strangers. Everything that is not written in this folder goes through
-`escape`, and the document forbids by Content-Security-Policy whatever it does not carry itself: one style and one
-script, both named by their SHA-256, and pictures given as data. Nothing is loaded from anywhere.
+Class names, file names and settings come from strangers. Templates write them as text by themselves (`render.py`);
+charts, which are no templates, put them through `escape`. A page forbids by Content-Security-Policy whatever it does
+not carry itself: one style and one script, both named by their SHA-256, and pictures given as data.
 """
 
 import base64
@@ -12,7 +12,6 @@ import io
 import math
 import re
 from importlib import resources
-from string import Template
 
 import numpy as np
 from jaxtyping import UInt8
@@ -23,6 +22,14 @@ from PIL import Image
 _UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 
 
+def writable(value: object) -> str:
+    """Any value as text, in which the replacement character stands for what cannot stand in a page.
+
+    That is control characters, lone surrogates and direction overrides.
+    """
+    return _UNWRITABLE.sub("\ufffd", str(value))
+
+
 def escape(text: object) -> str:
     """Make any value safe to stand in text or inside a quoted attribute.
 
@@ -30,10 +37,9 @@ def escape(text: object) -> str:
         text: Anything; it is turned into a string first.
 
     Returns:
-        The string with `& < > " '` written as entities, and with characters that cannot stand in a page (control
-        characters, lone surrogates, direction overrides) shown as the replacement character.
+        The string, made `writable`, with `& < > " '` written as entities.
     """
-    return html.escape(_UNWRITABLE.sub("\ufffd", str(text)), quote=True)
+    return html.escape(writable(text), quote=True)
 
 
 def number(value: float | int | None, digits: int = 4) -> str:
@@ -70,14 +76,6 @@ def data_uri(picture: UInt8[np.ndarray, "h w *channels"]) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def bar(share: float) -> str:
-    """A bar that is filled as far as a share says."""
-    return (
-        '<svg class="bar" aria-hidden="true"><rect class="track" width="100%" height="6" rx="3"/>'
-        f'<rect class="fill" width="{100 * min(1, max(0, share)):.2f}%" height="6" rx="3"/></svg>'
-    )
-
-
 def small(picture: np.ndarray) -> str:
     """The style of a picture whose pixels stay squares, beside another style; nothing for a larger one."""
     return " small" if max(picture.shape[:2]) <= 96 else ""
@@ -89,40 +87,15 @@ def content_hash(text: str) -> str:
 
 
 def asset(name: str) -> str:
-    """The text of a file that lies beside this one in the package (`page.html`, `page.css`, `page.js`)."""
+    """The text of a file that lies beside this one in the package (`page.css`, `page.js`)."""
     return resources.files("vitrail.pages").joinpath(name).read_text(encoding="utf-8")
 
 
 def is_page(text: str, kind: str) -> bool:
     """Whether a file holds a page of this kind; a page that speaks of vitrail is none, nor one that quotes its mark."""
-    return _generator(kind) in text.partition("</head>")[0]
-
-
-def _generator(kind: str) -> str:
-    return f'<meta name="generator" content="vitrail {escape(kind)}">'
+    return f'<meta name="generator" content="vitrail {escape(kind)}">' in text.partition("</head>")[0]
 
 
 def in_frame(page: str) -> str:
     """A page inside another document, such as a notebook: with its own style, and none of its scripts runs."""
     return f'<iframe sandbox="" srcdoc="{escape(page)}" style="width:100%;height:32rem;border:0"></iframe>'
-
-
-def document(title: str, body: str, kind: str) -> str:
-    """Put a page around finished HTML.
-
-    Args:
-        title: Plain text for the window's title; escaped here.
-        body: HTML made by this folder's functions; it is trusted.
-        kind: What the page tells of, in a word, by which `is_page` knows it again.
-
-    Returns:
-        The whole document, which allows itself one style, one script and pictures given as data, and nothing else.
-    """
-    style, script = asset("page.css"), asset("page.js")
-    policy = (
-        f"default-src 'none'; img-src data:; style-src '{content_hash(style)}'; "
-        f"script-src '{content_hash(script)}'; base-uri 'none'; form-action 'none'"
-    )
-    return Template(asset("page.html")).substitute(
-        policy=policy, generator=_generator(kind), title=escape(title), style=style, body=body, script=script
-    )

@@ -13,10 +13,9 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 
 from vitrail.io import write_file
-from vitrail.pages.colour import Range, grey, heat_colours
-from vitrail.pages.explanation_page import scale_defs
-from vitrail.pages.html import data_uri, document, escape, number, plural, small
-from vitrail.pages.maps import grid_lines
+from vitrail.pages.colour import Range, heat_colours
+from vitrail.pages.html import number
+from vitrail.pages.render import document
 
 KIND = "similar"  # by which the page is known again
 LEAST = 0.05  # of the scale: pairs that have less beyond the usual everywhere stay dark
@@ -114,134 +113,107 @@ def _scale(page: SimilarPage) -> Range:
     return Range(float(every.min()), high, 0.0, high, 0, False)
 
 
-def _photo(picture: np.ndarray, said: str) -> str:
-    height, width = picture.shape[:2]
-    return (
-        f'<svg class="stage{small(picture)}" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(said)}">'
-        f'<image class="photo" width="{width}" height="{height}" href="{data_uri(picture)}"/></svg>'
+@dataclass(frozen=True)
+class ShownSide:
+    """An image of a pair as it is shown, and what the script reads from its attributes.
+
+    Args:
+        rows: How many patches stand below each other.
+        columns: How many stand side by side.
+        colours: One pixel per patch, of what it has beyond the usual.
+        cosines: Of the patches, in reading order, with commas between; so are
+        usual: the usual ones
+        partners: and the numbers of their partners.
+    """
+
+    rows: int
+    columns: int
+    colours: UInt8[np.ndarray, "rows columns 3"]
+    cosines: str
+    usual: str
+    partners: str
+
+
+@dataclass(frozen=True)
+class ShownPair:
+    """A neighbour, and both images under their agreement.
+
+    Args:
+        pair: The neighbour.
+        sides: The image that was asked about, and its own; empty where a picture is not at hand.
+        most_alike: The two patches that agree most, in words.
+    """
+
+    pair: PairView
+    sides: Sequence[ShownSide] = ()
+    most_alike: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """An image that was asked about, and its neighbours.
+
+    Args:
+        query: The image.
+        pairs: Its neighbours.
+        elected: The class that most neighbours have,
+        votes: how many have it,
+        voters: and how many have a class that is known.
+    """
+
+    query: QueryView
+    pairs: Sequence[ShownPair]
+    elected: str
+    votes: int
+    voters: int
+
+
+def _side(side: SideView, shown: Range) -> ShownSide:
+    rows, columns = side.cosines.shape
+    return ShownSide(
+        rows=rows,
+        columns=columns,
+        colours=heat_colours(np.maximum(side.beyond, 0), False, shown),
+        cosines=",".join(f"{value:.2f}" for value in side.cosines.ravel().tolist()),
+        usual=",".join(f"{value:.2f}" for value in side.usual.ravel().tolist()),
+        partners=",".join(f"{value:d}" for value in side.partners.ravel().tolist()),
     )
 
 
-def _side(picture: str, size: tuple[int, int], side: SideView, shown: Range, said: str) -> str:
-    """An image in grey under what its patches have beyond the usual; the script reads the rest from its attributes."""
-    (height, width), (rows, columns) = size, side.cosines.shape
-    squares = data_uri(heat_colours(np.maximum(side.beyond, 0), False, shown))
-    told = " ".join(
-        f'data-{name}="{",".join(f"{value:{form}}" for value in values.ravel().tolist())}"'
-        for name, values, form in (
-            ("cosines", side.cosines, ".2f"),
-            ("usual", side.usual, ".2f"),
-            ("partners", side.partners, "d"),
-        )
-    )
-    return (
-        f'<svg class="stage" data-rows="{rows}" data-columns="{columns}" {told} viewBox="0 0 {width} {height}" '
-        f'role="img" aria-label="{escape(said)}">{picture}<image class="heat" width="{width}" height="{height}" '
-        f'preserveAspectRatio="none" href="{squares}"/>{grid_lines(height, width, rows, columns)}</svg>'
-    )
-
-
-def _pair(pair: PairView, query: QueryView, index: int, shown: Range) -> str:
-    """A neighbour, and beside it both images under their agreement."""
-    label = f"<b>{escape(pair.label)}</b>, " if pair.label is not None else ""
-    split = "" if pair.split == "all" else f" ({escape(pair.split)})"
-    head = f'{label}distance {pair.distance:.3f}<span class="name">{escape(pair.name)}{split}</span>'
+def _pair(pair: PairView, query: QueryView, shown: Range) -> ShownPair:
     if pair.picture is None or query.picture is None or not pair.sides:
-        photo = "" if pair.picture is None else _photo(pair.picture, pair.name)
-        return f'<figure class="pair"><div><figcaption>{head}</figcaption>{photo}</div></figure>'
-    size = pair.picture.shape[0], pair.picture.shape[1]
-    theirs = f'<image class="photo" width="{size[1]}" height="{size[0]}" href="{data_uri(grey(pair.picture))}"/>'
+        return ShownPair(pair)
     here, there = pair.sides
-    best = int(here.beyond.argmax())
-    row, column = divmod(best, here.cosines.shape[1])
+    row, column = divmod(int(here.beyond.argmax()), here.cosines.shape[1])
     to_row, to_column = divmod(int(here.partners[row, column]), there.cosines.shape[1])
     usual = f", usually {here.usual[row, column]:.2f}" if here.usual.any() else ""
     most = (
         f"Most alike: row {row + 1}, column {column + 1} with row {to_row + 1}, column {to_column + 1} "
         f"(cosine {here.cosines[row, column]:.2f}{usual})."
     )
-    asked, said = f'<use class="photo" href="#asked-{index}"/>', f"{query.name} and {pair.name}: where they agree"
-    first = _side(asked, size, here, shown, f"{said}, in the first")
-    second = _side(theirs, size, there, shown, f"{said}, in the other")
-    return (
-        f'<figure class="pair"><div><figcaption>{head}</figcaption>{_photo(pair.picture, pair.name)}</div>'
-        f'<div class="agreed">{first}{second}<p class="readout" data-hint="{escape(most)}">{escape(most)}</p>'
-        "</div></figure>"
-    )
+    return ShownPair(pair, [_side(side, shown) for side in pair.sides], most)
 
 
-def _query(query: QueryView, index: int, shown: Range) -> str:
-    pairs = "".join(_pair(pair, query, index, shown) for pair in query.pairs)
-    subject = '<p class="empty">The picture is not at hand.</p>'
-    if query.picture is not None:
-        height, width = query.picture.shape[:2]
-        under = data_uri(grey(query.picture))
-        subject = (
-            f"<figure><figcaption>The picture</figcaption>{_photo(query.picture, query.name)}"
-            f'<p class="note">As the model sees it ({width} × {height}).</p></figure>'
-            '<svg class="defs" width="0" height="0" aria-hidden="true"><defs>'
-            f'<image id="asked-{index}" width="{width}" height="{height}" href="{under}"/></defs>'
-            "</svg>"
-        )
-    label = "" if query.label is None else f'<p class="verdict">Its label is <b>{escape(query.label)}</b>.</p>'
-    votes = [pair.label for pair in query.pairs if pair.label is not None]
-    if votes:
-        most = max(dict.fromkeys(votes), key=votes.count)
-        label += f"<p>{votes.count(most)} of {len(votes)} neighbours are <b>{escape(most)}</b>.</p>"
-    proof = ""
-    if query.explain:
-        proof = f"<p>What the likeness to the nearest depends on is tested by</p><pre>{escape(query.explain)}</pre>"
-    return (
-        f'<section class="case"><h2>{escape(query.name)}</h2><div class="case-body"><div class="subject">{subject}'
-        f'<div class="said">{label}</div></div><div class="shown pairs">{pairs}{proof}</div></div></section>'
-    )
-
-
-def _legend(page: SimilarPage, shown: Range) -> str:
-    known = any(side.usual.any() for query in page.queries for pair in query.pairs for side in pair.sides)
-    most = number(shown.high, 2)
-    ends = ("0: as alike as usual", f"{most} above the usual cosine") if known else ("0", f"cosine {most}")
-    return (
-        '<div class="scale"><svg aria-hidden="true" viewBox="0 0 100 6" preserveAspectRatio="none">'
-        '<rect width="100" height="6" fill="url(#scale-sequential)"/></svg><p class="ends">'
-        f"<span>{ends[0]}</span><span>{ends[1]}</span></p></div>"
-    )
-
-
-def _about(page: SimilarPage, shown: Range) -> str:
-    """What a reader may conclude, and what not."""
-    agreed = any(pair.sides for query in page.queries for pair in query.pairs)
-    head = "which is what the network's head reads" if page.head else "which is not what the network's head reads"
-    colours = (
-        "<li>Colours say how much more alike a patch is to its partner, the most similar patch of the other image, "
-        "than usual: than it is, at best, to a middle one of other images of the data. All pairs have one scale. "
-        f"Point at a patch to see its partner.{_legend(page, shown)}</li>"
-        "<li><strong>That patches agree is no evidence of what the distance depends on.</strong> A patch token knows "
-        "of the whole image, and nothing was covered to see whether the distance changes. "
-        "<code>vitrail explain --similar-to</code> tests that, for what the head reads.</li>"
-        if agreed
-        else ""
-    )
-    notes = "".join(f"<li>{escape(note)}</li>" for note in page.notes)
-    return (
-        f'<section class="trust"><h2>How to read this</h2><ul class="notes"><li>Distance is 1 less the cosine of two '
-        f"vectors, from 0 (the same direction) to 2. Compared is <b>{escape(page.pooling)}</b>, {head}. Near means "
-        f"alike to this network, not to people.</li>{colours}{notes}</ul></section>"
-    )
+def _case(query: QueryView, shown: Range) -> Case:
+    labels = [pair.label for pair in query.pairs if pair.label is not None]
+    elected = max(dict.fromkeys(labels), key=labels.count) if labels else ""
+    return Case(query, [_pair(pair, query, shown) for pair in query.pairs], elected, labels.count(elected), len(labels))
 
 
 def similar_page(page: SimilarPage) -> str:
     """The page as text; the same values always give the same text."""
     shown = _scale(page)
-    cases = "".join(_query(query, index, shown) for index, query in enumerate(page.queries))
-    title = f"Nearest to {page.queries[0].name}" if len(page.queries) == 1 else "Nearest images"
-    command = f"<section><h2>How it was made</h2><pre>{escape(page.command)}</pre></section>" if page.command else ""
-    among = (
-        f"Among {plural(page.known, 'image')} of <b>{escape(page.data)}</b>, by the model <b>{escape(page.model)}</b>."
-    )
-    head = f'<header><h1>{escape(title)}</h1><p class="interval">{among}</p></header>'
-    body = f"{scale_defs()}<main>{head}{_about(page, shown)}{cases}{command}</main>"
-    return document(f"{title} · vitrail", body, KIND)
+    sides = [side for query in page.queries for pair in query.pairs for side in pair.sides]
+    most, known = number(shown.high, 2), any(side.usual.any() for side in sides)
+    heading = f"Nearest to {page.queries[0].name}" if len(page.queries) == 1 else "Nearest images"
+    values = {
+        "page": page,
+        "heading": heading,
+        "agreed": bool(sides),
+        "ends": ("0: as alike as usual", f"{most} above the usual cosine") if known else ("0", f"cosine {most}"),
+        "cases": [_case(query, shown) for query in page.queries],
+    }
+    return document("similar.html", f"{heading} · vitrail", KIND, values)
 
 
 def write_similar_page(path: Path, page: SimilarPage) -> None:

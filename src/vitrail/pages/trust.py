@@ -1,41 +1,33 @@
-"""How far to trust a map, as HTML: the verdict by sign and word, what it rests on, and how all maps were tested.
+"""How far to trust a map, as a page tells it: what its verdict rests on, and how all maps were tested.
 
 The score of a map stands on one line with what it is compared with: random maps and, where it is known, the true place.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
 
 from vitrail.pages.chart import Axis
 from vitrail.pages.html import escape, number
-from vitrail.pages.views import Explains, HeatView, TrustView
+from vitrail.pages.views import Explains, TrustView
 from vitrail.pages.words import (
     NO_LEAST,
-    NOT_TESTED,
-    SCORE_TITLE,
     TWO_SCORES,
     UNITS,
     fall_words,
-    one_verdict,
     reach_of,
     scored_words,
-    shared_words,
     short_words,
     step_words,
     told_words,
     twins_words,
     upper,
 )
-from vitrail.text import joined, times
+from vitrail.text import times
 
 WIDTH, HEIGHT, MARGIN = 320, 46, 10  # of the line of a score
-_MARKS = {
-    "map": '<circle class="own" cx="8" cy="6" r="4.5"/>',
-    "random": '<rect class="band" x="1" y="1" width="14" height="10" rx="2"/>'
-    '<path class="random" d="M5 2v8M9 2v8M11 2v8"/>',
-    "oracle": '<path class="oracle" d="M8 1l4.5 5-4.5 5-4.5-5z"/>',
-    "other": "",
-}
 # What covered squares, in words.
 FILLS = {
     "donor": "what stands in the same place in reference pictures",
@@ -48,14 +40,6 @@ FILLS = {
 PRECISIONS = {
     "fp32": "in single precision (fp32)",
     "bf16": "in bfloat16 (bf16), which keeps about three digits and takes less time",
-}
-# A verdict is never told by colour alone: each has a shape of its own.
-_ICONS = {
-    "supported": '<path d="M4.5 8.5l2.5 2.5 4.5-5.5"/>',
-    "supported, tiny": '<path d="M6 8.4l1.5 1.5 2.7-3.3"/>',
-    "weak": '<path d="M3.8 8.6c1.4-2 2.8-2 4.2-.6s2.8 1.4 4.2-.6"/>',
-    "no better than random": '<path d="M5.2 5.2l5.6 5.6M10.8 5.2l-5.6 5.6"/>',
-    "cannot tell": '<path d="M6.1 6.4c0-2.5 3.8-2.4 3.8-.1 0 1.5-1.9 1.5-1.9 3M8 11.5v.1"/>',
 }
 
 
@@ -73,7 +57,7 @@ def score_axis(trusts: Sequence[TrustView]) -> Axis | None:
     return Axis(low, high) if high > low else Axis(low - 0.5, high + 0.5)
 
 
-def score_line(trust: TrustView, axis: Axis | None = None) -> str:
+def score_line(trust: TrustView, axis: Axis | None = None) -> Markup:
     """The score, the random maps and the true mask on one line, as SVG; nothing where the score is no number.
 
     Args:
@@ -82,7 +66,7 @@ def score_line(trust: TrustView, axis: Axis | None = None) -> str:
     """
     own = score_axis([trust])
     if own is None or trust.paired is None:
-        return ""
+        return Markup()
     within = axis or own
 
     def at(value: float) -> str:
@@ -104,144 +88,105 @@ def score_line(trust: TrustView, axis: Axis | None = None) -> str:
         anchor = "start" if zero < 0.05 else "end" if zero > 0.95 else "middle"
         parts.append(f'<text x="{at(0.0)}" y="43" text-anchor="{anchor}">0</text>')
     said = escape(f"Fall of the explained number: {'; '.join(words for _, words in scored_words(trust))}")
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{said}">{"".join(parts)}</svg>'
+    return Markup(f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{said}">{"".join(parts)}</svg>')
 
 
-def key_list(named: Sequence[tuple[str, str]]) -> str:
-    """The legend of a line, or of several: a mark and what it says."""
-    items = "".join(
-        f'<li><svg viewBox="0 0 16 12" aria-hidden="true">{_MARKS[kind]}</svg>{escape(words)}</li>'
-        for kind, words in named
-    )
-    return f'<ul class="key">{items}</ul>'
+@dataclass(frozen=True)
+class Told:
+    """What is told of the test of one map.
+
+    Args:
+        trust: What the test said.
+        alone: Whether the map is the only one of its picture; the lines of several stand together in a table.
+        sentences: What stands below the verdict.
+        line: The score on a line; empty where it is no number.
+        marks: The marks on it, as of `scored_words`.
+        unit: Of all falls.
+        score: The score in words,
+        low: and the ends
+        high: of its interval.
+        without: With how many pictures without evidence the explained number was compared.
+        effect: How much it lies above them, where that is asked for.
+        fill: What covered squares.
+    """
+
+    trust: TrustView
+    alone: bool
+    sentences: Sequence[str]
+    line: Markup
+    marks: Sequence[tuple[str, str]]
+    unit: str
+    score: str
+    low: str
+    high: str
+    without: str
+    effect: str
+    fill: str
 
 
-def verdict_icon(verdict: str) -> str:
-    """The sign of a verdict: a shape in a ring."""
-    shape = _ICONS.get(verdict, _ICONS["cannot tell"])
-    return f'<svg class="sign" viewBox="0 0 16 16" aria-hidden="true"><circle cx="8" cy="8" r="7"/>{shape}</svg>'
+def told(trust: TrustView, explains: Explains = "class", shared: Sequence[str] | None = None) -> Told:
+    """What is told of the test of a map.
 
-
-def verdict_class(verdict: str) -> str:
-    """The verdict as the name of a style."""
-    return verdict.replace(",", "").replace(" ", "-") if verdict in _ICONS else "cannot-tell"
-
-
-def _numbers(trust: TrustView, explains: Explains, key: str = "") -> str:
-    """How the verdict came about, for those who want to know."""
-    fill = escape(FILLS.get(trust.fill, trust.fill))
-    reach = reach_of([trust])
+    Args:
+        trust: What the test said.
+        explains: What the map explains.
+        shared: For one of several maps: what is told of all of them elsewhere. None for a map that stands alone.
+    """
+    reach, alone = reach_of([trust]), shared is None
     score, low, high = (fall_words(value, reach) for value in (trust.score, *(trust.interval or (None, None))))
-    rows = [
-        (
-            "Score",
-            f"{score} (95 % interval {low} to {high}): the mean fall of the explained number, {UNITS[explains]}, while "
-            "squares are covered in the map's order, from a 32nd of all to half of them. The random maps meet the very "
-            "same covers, so that nothing but the squares differs"
-            if trust.random
-            else NOT_TESTED,
-        ),
-        (
-            "Is there evidence?",
-            f"p = {number(trust.evidence, 2)}: how often pictures without evidence reach as much, of "
-            f"{_without([trust])}{_effect(trust)}"
-            if trust.evidence is not None
-            else "not known: it takes reference pictures to ask, and there are none or too few",
-        ),
-        (
-            "Is the map faithful?",
-            f"p = {number(trust.faithful, 2)}: how often random maps, as smooth as this one, do as well"
-            if trust.faithful is not None
-            else f"not asked: {escape(trust.reason)}",
-        ),
-        ("Covered by", fill),
-    ]
-    shown = "".join(f"<dt>{name}</dt><dd>{says}</dd>" for name, says in rows)
-    return f'<details><summary>How the verdict came about</summary>{key}<dl class="asked">{shown}</dl></details>'
+    return Told(
+        trust=trust,
+        alone=alone,
+        sentences=told_words(trust) if shared is None else [each for each in short_words(trust) if each not in shared],
+        line=score_line(trust) if alone else Markup(),
+        marks=scored_words(trust),
+        unit=UNITS[explains],
+        score=score,
+        low=low,
+        high=high,
+        without=_without([trust]),
+        effect=_effect(trust),
+        fill=FILLS.get(trust.fill, trust.fill),
+    )
 
 
-def trust_block(trust: TrustView, explains: Explains = "class") -> str:
-    """The verdict, the sentence, the score with its references, and how it came about; for a map that stands alone.
+@dataclass(frozen=True)
+class HowTested:
+    """How the maps of a page were tested.
 
     Args:
-        trust: What the test of a map said.
-        explains: What the map explains.
+        twins: With how many random maps each was compared; empty where no map was tested.
+        fills: What covered squares.
+        precisions: In which the tests were computed.
+        unit: Of all falls.
+        scores: What the two scores of a map are, and of which step sentences speak.
+        least: From how much on there is evidence, where all pictures have that in common.
+        beside: What evidence is for what is not one class by itself.
+        without: With how many pictures without evidence the explained numbers were compared.
     """
-    figure = (
-        ""
-        if not trust.random
-        else (
-            f'<figure class="score"><figcaption>{SCORE_TITLE}, {UNITS[explains]}</figcaption>{score_line(trust)}'
-            f"{key_list(scored_words(trust))}</figure>"
-        )
-    )
-    return _block(trust, told_words(trust), figure + _numbers(trust, explains))
+
+    twins: str
+    fills: str
+    precisions: str
+    unit: str
+    scores: str
+    least: str
+    beside: str
+    without: str
 
 
-def brief_block(trust: TrustView, shared: Sequence[str], explains: Explains = "class") -> str:
-    """The same for one of several maps, whose lines stand together in a table.
-
-    Args:
-        trust: What the test of a map said.
-        shared: What is told of all of them elsewhere.
-        explains: What the map explains.
-    """
-    told = [words for words in short_words(trust) if words not in shared]
-    words = scored_words(trust)
-    return _block(trust, told, _numbers(trust, explains, key_list(words) if words else ""))
-
-
-def verdict_line(verdict: str) -> str:
-    """The sign and the word."""
-    return f'<p class="says">{verdict_icon(verdict)}<strong>{escape(upper(verdict))}</strong></p>'
-
-
-def _block(trust: TrustView, told: Sequence[str], below: str) -> str:
-    said = "".join(
-        f'<p class="why">{escape(joined(words))}</p>' if place else f"<p>{escape(joined(words))}</p>"
-        for place, words in enumerate(told)
-    )
-    return f'<div class="trusted {verdict_class(trust.verdict)}">{verdict_line(trust.verdict)}{said}{below}</div>'
-
-
-def shared_block(heats: Sequence[HeatView]) -> str:
-    """What is the same for all tested maps of a picture, such as that there is no evidence; else nothing."""
-    told = shared_words(heats)
-    if not told:
-        return ""
-    verdict = one_verdict(heats)
-    said = "".join(f"<p>{escape(joined(words))}</p>" for words in told)
-    return f'<div class="trusted {verdict_class(verdict)}">{verdict_line(verdict) if verdict else ""}{said}</div>'
-
-
-def how_tested(trusts: Sequence[TrustView], explains: Explains = "class") -> str:
-    """How the maps of a page were tested, as items of a list."""
-    fills = " and ".join(dict.fromkeys(FILLS.get(trust.fill, trust.fill) for trust in trusts))
-    precisions = " and ".join(dict.fromkeys(PRECISIONS.get(trust.precision, trust.precision) for trust in trusts))
-    maps = twins_words(trusts)
-    scores = " ".join(words for words in (TWO_SCORES, step_words(trusts)) if words)
-    asked = f" Pictures without evidence: {_without(trusts)}." if any(trust.composites for trust in trusts) else ""
-    covered = (
-        "<li><strong>Every map was tested on the model itself.</strong> Squares are covered in the order in which the "
-        f"map names them, by {escape(fills)}, and the fall of the explained number is compared with the fall for "
-        f"{maps} of the same smoothness. Falls are {UNITS[explains]}. {scores} The test was computed "
-        f"{escape(precisions)}.</li>"
-    )
-    if not any(trust.twins for trust in trusts):
-        covered = (
-            "<li><strong>No map was tested.</strong> The explained number is held against pictures without evidence "
-            "first; where it does not stand out, or that cannot be asked, no map of it can be trusted (--full goes on "
-            "all the same). The test was computed "
-            f"{escape(precisions)}.</li>"
-        )
-    return (
-        f"{covered}"
-        f"<li><b>Supported</b>: at most 5 % of pictures without evidence reach the number, {_least(trusts)}and at most "
-        "one random map in twenty does as well as this one. <b>Weak</b>: at most one in five does. <b>No better than "
-        "random</b>: more do. <b>Cannot tell</b>: there is no evidence to be found, or it could not be asked for."
-        f"{_asked_beside(trusts, explains)}{asked}</li>"
-        "<li>Maps of the last two kinds are drawn pale, in a hatched frame: strong colours would say more than is "
-        "known.</li>"
+def how_tested(trusts: Sequence[TrustView], explains: Explains = "class") -> HowTested:
+    """How the maps of a page were tested, in words."""
+    asked = any(trust.composites for trust in trusts)
+    return HowTested(
+        twins=twins_words(trusts) if any(trust.twins for trust in trusts) else "",
+        fills=" and ".join(dict.fromkeys(FILLS.get(trust.fill, trust.fill) for trust in trusts)),
+        precisions=" and ".join(dict.fromkeys(PRECISIONS.get(trust.precision, trust.precision) for trust in trusts)),
+        unit=UNITS[explains],
+        scores=" ".join(words for words in (TWO_SCORES, step_words(trusts)) if words),
+        least=_least(trusts),
+        beside=_asked_beside(trusts, explains),
+        without=f" Pictures without evidence: {_without(trusts)}." if asked else "",
     )
 
 

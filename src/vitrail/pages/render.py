@@ -1,0 +1,64 @@
+"""From values to pages by the templates beside this file: jinja2, with one environment for all of them.
+
+Class names, file names and settings come from strangers. Whatever a template shows is text (`autoescape`), without the
+characters that cannot stand in a page (`finalize`); a name that is not there is an error. Only what a template or a
+chart of this folder made is HTML already: it is `Markup`, and nothing else may be.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import cast
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from vitrail.pages.colour import DIVERGING, SEQUENTIAL, grey
+from vitrail.pages.html import asset, content_hash, data_uri, number, plural, small, writable
+from vitrail.pages.words import NOT_TESTED, SCORE_TITLE, upper
+from vitrail.text import joined, percent, percent_in_words
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, Markup) else writable(value)
+
+
+@cache
+def environment() -> Environment:
+    """The templates of this folder, and what they may call by name."""
+    made = Environment(
+        loader=PackageLoader("vitrail.pages"),
+        autoescape=True,
+        finalize=_shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    for function in (data_uri, grey, joined, number, percent, percent_in_words, plural, small):
+        made.filters[function.__name__] = function
+    made.filters["capital"] = upper
+    names = cast(dict[str, object], made.globals)  # jinja2 types them by those that it brings itself
+    names |= {
+        "scales": {"sequential": SEQUENTIAL, "diverging": DIVERGING},
+        "score_title": SCORE_TITLE,
+        "not_tested": NOT_TESTED,
+    }
+    return made
+
+
+def document(template: str, title: str, kind: str, values: Mapping[str, object]) -> str:
+    """A whole page, which allows itself one style, one script and pictures given as data, and nothing else.
+
+    Args:
+        template: Name of a template that extends `page.html`.
+        title: Of the window.
+        kind: What the page tells of, in a word, by which `is_page` knows it again.
+        values: What the template shows, by name.
+    """
+    style, script = asset("page.css"), asset("page.js")
+    policy = (
+        f"default-src 'none'; img-src data:; style-src '{content_hash(style)}'; "
+        f"script-src '{content_hash(script)}'; base-uri 'none'; form-action 'none'"
+    )
+    around = {"policy": policy, "kind": kind, "title": title, "style": Markup(style), "script": Markup(script)}
+    return environment().get_template(template).render({**values, **around})

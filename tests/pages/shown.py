@@ -1,0 +1,47 @@
+"""A part of a page by itself: a macro of a template with the values that it shows."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from markupsafe import Markup
+
+from vitrail.pages.maps import at_a_glance
+from vitrail.pages.render import environment
+from vitrail.pages.tables import matrix_of, settings_rows
+from vitrail.pages.trust import how_tested, told
+from vitrail.pages.views import Explains, HeatView, TrustView
+from vitrail.pages.words import one_verdict, shared_words
+
+
+def macro(template: str, name: str) -> Callable[..., Markup]:
+    return getattr(environment().get_template(template).module, name)
+
+
+def trust_block(trust: TrustView, explains: Explains = "class", shared: Sequence[str] | None = None) -> str:
+    return macro("trust.html", "trust_block")(told(trust, explains, shared))
+
+
+def how_tested_list(trusts: Sequence[TrustView]) -> str:
+    return macro("trust.html", "how_tested")(how_tested(trusts))
+
+
+def shared_block(heats: Sequence[HeatView]) -> str:
+    return macro("trust.html", "shared_block")(one_verdict(heats), shared_words(heats))
+
+
+def glance_table(heats: Sequence[HeatView]) -> str:
+    glance = at_a_glance(heats)
+    assert glance is not None
+    return macro("maps.html", "glance_table")(glance)
+
+
+def confusion_table(counts: np.ndarray, names: Sequence[str]) -> str:
+    return macro("tables.html", "confusion_table")(matrix_of(counts, names))
+
+
+def mistakes_list(counts: np.ndarray, names: Sequence[str]) -> str:
+    return macro("tables.html", "mistakes_list")(matrix_of(counts, names).mistakes)
+
+
+def settings_table(settings: dict) -> str:
+    return macro("tables.html", "settings_table")(settings_rows(settings))
