@@ -79,16 +79,14 @@ def imported(what: str) -> object:
         UsageError: There is no such module, it cannot be imported, or it does not have the name.
     """
     module, _, name = what.partition(":")
-    if not all(part.isidentifier() for part in (*module.split("."), name)):
-        raise UsageError(
-            f"an object of your own is named MODULE:NAME, got '{what}'", "mymethods:METHOD, of mymethods.py"
-        )
+    if module.endswith(".py") or not all(part.isidentifier() for part in (*module.split("."), name)):
+        stem, problem = PurePath(module).stem, f"an object of your own is named MODULE:NAME, got '{what}'"
+        raise UsageError(problem, f"{stem if stem.isidentifier() else 'mymethods'}:{name or 'METHOD'}")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
     if importlib.util.find_spec(module.partition(".")[0]) is None:
-        raise UsageError(
-            f"there is no module {module} to import, here or elsewhere", f"PYTHONPATH=FOLDER, of {module}.py"
-        )
+        problem = f"there is no module {module} to import, here or elsewhere"
+        raise UsageError(problem, f"PYTHONPATH with the folder of {module}.py")
     with contract(f"the module {module}", f"python -c 'import {module}'"):
         found = importlib.import_module(module)
     if name not in vars(found):

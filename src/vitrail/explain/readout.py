@@ -76,12 +76,7 @@ class Opened:
 
 
 def open_run(
-    network: ViT,
-    images: Images,
-    target: Target,
-    *names: str,
-    gradients: bool = False,
-    method: Method | None = None,
+    network: ViT, images: Images, target: Target, *names: str, gradients: bool = False, method: Method | None = None
 ) -> Opened:
     """Run `network` once and keep what `names` ask for; nothing of the network or of `images` changes.
 
@@ -131,16 +126,9 @@ def heat_of(
     found = caveats(values)
     if notes:
         found = tuple(one + more for one, more in zip(found, notes, strict=True))
-    return Heat(
-        values=values.detach(),
-        target=aim.target,
-        logit=logit.detach(),
-        method=method.name,
-        signed=method.signed,
-        class_specific=method.class_specific,
-        notes=found,
-        rather_than=aim.rather_than,
-    )
+    values, logit = values.detach(), logit.detach()
+    signed, class_specific = method.signed, method.class_specific
+    return Heat(values, aim.target, logit, method.name, signed, class_specific, found, aim.rather_than)
 
 
 def check_attentions(network: ViT, record: Record, names: Sequence[str]) -> None:

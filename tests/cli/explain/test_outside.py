@@ -106,7 +106,9 @@ def test_a_broken_contract_is_one_line(
     assert not (tmp_path / "page.html").exists()
 
 
-@pytest.mark.parametrize("what", ["nowhere_at_all:METHOD", ":METHOD", "tests.explain.outside:", "a/b:c", "os:nothing"])
+@pytest.mark.parametrize(
+    "what", ["nowhere_at_all:METHOD", ":METHOD", "tests.explain.outside:", "a/b:c", "os:nothing", "outside.py:METHOD"]
+)
 def test_what_is_not_there_is_refused(what: str, cli: Cli, planted: Path, pictures: Path, tmp_path: Path) -> None:
     words = ("explain", planted, pictures / "0.png", "--no-trust", "--out", tmp_path / "page.html")
     must_refuse(cli(*words, "--method", what), USAGE, what.partition(":")[0])
