@@ -8,7 +8,7 @@ from markupsafe import Markup
 from vitrail.pages.maps import at_a_glance
 from vitrail.pages.render import environment
 from vitrail.pages.tables import matrix_of, settings_rows
-from vitrail.pages.trust import how_tested, told
+from vitrail.pages.trust import how_tested, verdict_view
 from vitrail.pages.views import Explains, HeatView, TrustView
 from vitrail.pages.words import one_verdict, shared_words
 
@@ -18,7 +18,7 @@ def macro(template: str, name: str) -> Callable[..., Markup]:
 
 
 def trust_block(trust: TrustView, explains: Explains = "class", shared: Sequence[str] | None = None) -> str:
-    return macro("trust.html", "trust_block")(told(trust, explains, shared))
+    return macro("trust.html", "trust_block")(verdict_view(trust, explains, shared))
 
 
 def how_tested_list(trusts: Sequence[TrustView]) -> str:

@@ -122,8 +122,8 @@ def test_pages_are_complete_without_the_script(browser, pages, name):
 
 
 @pytest.mark.parametrize("name", ["run", "explanation", "similar"])
-@pytest.mark.parametrize("text", ["狗与猫", "كلب صغير", "कुत्ता", "🐕‍🦺", "{{ 7*7 }}", "<script>x</script>"])
-def test_a_name_is_seen_as_it_is(browser, tmp_path, name, text):
+def test_a_name_is_seen_as_it_is(browser, tmp_path, name):
+    text = "狗与猫 كلب صغير कुत्ता 🐕‍🦺 {{ 7*7 }} <script>x</script>"
     WRITE[name](tmp_path / "p.html", MAKE[name](text))
     browser.open(tmp_path / "p.html")
     assert browser.ask("document.body.innerText").count(text) >= 5

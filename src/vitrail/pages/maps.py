@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from vitrail.pages.colour import EVEN, Common, Range, heat_colours, scaled, value_range
 from vitrail.pages.html import number
-from vitrail.pages.trust import Told, score_axis, score_line, told
+from vitrail.pages.trust import VerdictView, score_axis, score_line, verdict_view
 from vitrail.pages.views import AreasView, ExplainedPicture, HeatView
 from vitrail.pages.words import (
     UNITS,
@@ -51,7 +51,7 @@ class DrawnMap:
         other: What is to be known where it is not the answer that is explained; else empty.
         blind: What is to be known where it does not depend on what is explained.
         parts: What the explained number is the sum of; empty where the method does not say.
-        told: What is told of its test; None where there was none.
+        verdict: How far to trust it; None where that was not tested.
     """
 
     heat: HeatView
@@ -67,7 +67,7 @@ class DrawnMap:
     other: str
     blind: str
     parts: str
-    told: Told | None
+    verdict: VerdictView | None
 
 
 def drawn_map(heat: HeatView, explained: ExplainedPicture, common: Common | None) -> DrawnMap:
@@ -96,7 +96,7 @@ def drawn_map(heat: HeatView, explained: ExplainedPicture, common: Common | None
         other=_other(heat, explained.top[0][0] if explained.top else None),
         blind=blind_words(heat.explains),
         parts=parts_words(heat) if heat.parts else "",
-        told=None if heat.trust is None else told(heat.trust, heat.explains, shared),
+        verdict=None if heat.trust is None else verdict_view(heat.trust, heat.explains, shared),
     )
 
 

@@ -92,8 +92,8 @@ def score_line(trust: TrustView, axis: Axis | None = None) -> Markup:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What is told of the test of one map.
+class VerdictView:
+    """What the block of a verdict shows.
 
     Args:
         trust: What the test said.
@@ -124,17 +124,17 @@ class Told:
     fill: str
 
 
-def told(trust: TrustView, explains: Explains = "class", shared: Sequence[str] | None = None) -> Told:
-    """What is told of the test of a map.
+def verdict_view(trust: TrustView, explains: Explains = "class", shared: Sequence[str] | None = None) -> VerdictView:
+    """The verdict on a map, with what it rests on in words.
 
     Args:
         trust: What the test said.
         explains: What the map explains.
-        shared: For one of several maps: what is told of all of them elsewhere. None for a map that stands alone.
+        shared: For one of several maps: what stands once for all of them. None for a map that stands alone.
     """
     reach, alone = reach_of([trust]), shared is None
     score, low, high = (fall_words(value, reach) for value in (trust.score, *(trust.interval or (None, None))))
-    return Told(
+    return VerdictView(
         trust=trust,
         alone=alone,
         sentences=told_words(trust) if shared is None else [each for each in short_words(trust) if each not in shared],
