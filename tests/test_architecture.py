@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": {"io", "text", "nn", "data", "weights", "tasks"},
     "jobs": {"io", "runtime", "nn", "data", "tasks", "model"},
     "features": {"io", "text", "runtime", "pages", "nn", "data", "tasks", "model", "jobs"},
-    "explain": {"io", "text", "runtime", "pages", "nn", "data", "weights"},
+    "explain": {"io", "text", "runtime", "pages", "nn", "data", "weights", "tasks", "model", "jobs", "features"},
     "training": {
         "io",
         "text",

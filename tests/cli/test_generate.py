@@ -90,12 +90,12 @@ def test_explain_shows_where_each_token_was_read(cli: Cli, place: dict[str, Path
     (row,) = json.loads(answer.out)
     (written,) = vitrail.load(place["pictures"]).predict(place["picture"])
     assert row["text"] == written.text
-    assert [heat["target"] for heat in row["heats"]] == list(written.text)
-    for heat in row["heats"]:
+    assert [heat["target"] for heat in row["attributions"]] == list(written.text)
+    for heat in row["attributions"]:
         assert np.array(heat["values"]).shape == (2, 12)
         assert np.array(heat["values"]).sum() == pytest.approx(1.0, abs=1e-4)
-    assert len({heat["picture"] for heat in row["heats"]}) == len(written.text)
-    assert all(Path(heat["picture"]).is_file() for heat in row["heats"])
+    assert len({heat["overlay"] for heat in row["attributions"]}) == len(written.text)
+    assert all(Path(heat["overlay"]).is_file() for heat in row["attributions"])
     page = (tmp_path / "p.html").read_text()
     assert f"<b>{written.text}</b>" in page
     assert "cross attention" in page

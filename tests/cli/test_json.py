@@ -73,13 +73,12 @@ def test_explain(cli: Cli, one_bad: Path, photo_run: Path, tmp_path: Path) -> No
     assert len(value) == 2
     for row in value:
         assert row["page"] == str(page)
-        assert [heat["method"] for heat in row["heats"]] == ["rollout", "legrad"]
-        for heat in row["heats"]:
+        assert [heat["method"] for heat in row["attributions"]] == ["rollout", "legrad"]
+        for heat in row["attributions"]:
             assert (len(heat["values"]), len(heat["values"][0])) == (4, 4)
             assert heat["target"] == "c"
-            assert Path(heat["picture"]).is_file()
+            assert Path(heat["overlay"]).is_file()
             assert heat["trust"]["verdict"] in ("supported", "weak", "no better than random", "cannot tell")
-        assert Path(row["sheet"]).is_file()
     assert page.is_file()
 
 

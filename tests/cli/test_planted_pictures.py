@@ -9,7 +9,7 @@ import pytest
 import vitrail
 from tests.cli.command import DATA, USAGE, Cli, must_be_understood, must_refuse, retyped
 from tests.explain.planted_lab import NETWORKS, load_planted
-from vitrail.cli.explain.pictures import read_pictures
+from vitrail.cli.explain.inputs import read_images
 from vitrail.cli.sources import root_of, show_planted
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.planted import parse_planted, planted_digits, planted_pictures
@@ -23,7 +23,7 @@ def test_pictures_without_a_digit_have_no_evidence(cli: Cli, tmp_path: Path) -> 
     rows = json.loads(answer.out)
     assert [row["file"] for row in rows] == [f"planted-empty/test/{i}" for i in (0, 1000)]
     for row in rows:
-        trust = row["heats"][0]["trust"]
+        trust = row["attributions"][0]["trust"]
         assert trust["verdict"] == "cannot tell"
         assert "no evidence" in trust["sentence"]
         assert (trust["oracle"], row["true_label"]) == (None, None)  # no place is the true one
@@ -32,9 +32,9 @@ def test_pictures_without_a_digit_have_no_evidence(cli: Cli, tmp_path: Path) -> 
 def test_two_digits_are_both_the_true_place(cli: Cli, tmp_path: Path) -> None:
     answer = cli("explain", RUN, "planted:double", "--count", 2, "--full", "--out", tmp_path / "p.html", "--json")
     assert answer.code == 0, answer.err
-    assert all(row["heats"][0]["trust"]["oracle"] is not None for row in json.loads(answer.out))
+    assert all(row["attributions"][0]["trust"]["oracle"] is not None for row in json.loads(answer.out))
     made = planted_digits("test", 2000, "double")
-    for one in read_pictures(load_planted("mean-0"), str(RUN), ["planted:double"], 3, None, []):
+    for one in read_images(load_planted("mean-0"), str(RUN), ["planted:double"], 3, None, []):
         index, first, second = (int(each) for each in one.name.rsplit("/", 1)[1].split("-"))
         assert [first, second] == made.labels[index].tolist()
         np.testing.assert_array_equal(np.asarray(one.picture), made.pixels[index])
@@ -52,12 +52,12 @@ def test_rectangles_have_their_masks() -> None:
     preprocessing = Preprocessing((16, 24), channels=1, mean=(0.5,), std=(0.5,))
     model = vitrail.Model(vitrail.ViT(config).eval(), preprocessing, vitrail.Classes(other.classes))
     truth = planted_pictures(parse_planted("planted:2x3"), "test")
-    for one in read_pictures(model, "", ["planted:2x3"], 4, None, []):
+    for one in read_images(model, "", ["planted:2x3"], 4, None, []):
         index = int(one.name.rsplit("/", 1)[1])
         assert one.mask is not None
         np.testing.assert_array_equal(np.asarray(one.mask) > 0, truth.masks(1)[index, 0])
         assert one.true_label == str(truth.labels[index, 0])
-    assert all(one.mask is None for one in read_pictures(other, str(RUN), ["planted:2x3"], 2, None, []))
+    assert all(one.mask is None for one in read_images(other, str(RUN), ["planted:2x3"], 2, None, []))
 
 
 def test_predictions_of_planted_pictures(cli: Cli, tmp_path: Path) -> None:

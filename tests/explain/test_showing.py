@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from vitrail.explain.heat import MOST_MAPS, Heat, Shown, caveats, heat_html
+from vitrail.explain.heat import Heat, caveats
 from vitrail.pages.colour import MISSING, SEQUENTIAL, Common, heat_colours, share_range, value_range
+from vitrail.pages.notebook import MOST_MAPS, Shown, heat_html
 
 
 def heat_of(values: torch.Tensor, signed: bool = False, **more: object) -> Heat:

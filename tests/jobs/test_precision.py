@@ -253,5 +253,5 @@ def test_every_verb_computes_as_was_chosen(
     near = json.loads(cli("similar", images.paths[0], tmp_path / "f.npz", "--model", folder, *page).out)
     assert near["queries"][0]["neighbours"]
     answer = cli("explain", folder, images.paths[0], "--out", tmp_path / "e.html", "--json")
-    assert [row["heats"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["bf16"]
+    assert [row["attributions"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["bf16"]
     assert len(asked) == count, "it was chosen anew"

@@ -2,13 +2,13 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Int64
 from PIL import Image
 
 from vitrail import training
@@ -22,24 +22,10 @@ from vitrail.nn import ViTConfig
 from vitrail.runtime import pick_device, pick_threads
 from vitrail.weights.kinds import is_foreign
 
+if TYPE_CHECKING:
+    from vitrail.data.images import NamedImage
+
 WRITTEN = 10.0  # tokens that a sample has, about, where a model that writes is loaded
-
-
-@dataclass(frozen=True)
-class Shown:
-    """An image to look at.
-
-    Args:
-        name: Its file, or its name in a set.
-        picture: Decoded.
-        true_label: Where known.
-        mask: Not black where the evidence lies, of the image's size; None where that is not known.
-    """
-
-    name: str
-    picture: Image.Image
-    true_label: str | None
-    mask: Image.Image | None = None
 
 
 def typed_of(typed: Weights) -> bool:
@@ -170,7 +156,7 @@ def leave_out(problems: Sequence[DataError], answered: str = "") -> None:
 # ---- planted images: `explain` and `predict` take those with two labels or none, too
 
 
-def show_planted(run: str, name: str, count: int | None, data_root: Path | None) -> list[Shown]:
+def show_planted(run: str, name: str, count: int | None, data_root: Path | None) -> "list[NamedImage]":
     """Test images of a planted set, evenly spread; their names say which digits they show.
 
     Args:
@@ -183,20 +169,29 @@ def show_planted(run: str, name: str, count: int | None, data_root: Path | None)
         UsageError: If the name is wrong.
         DataError: If MNIST is missing or damaged.
     """
+    from vitrail.data.images import NamedImage  # which answers to files do not need
+
     chosen = readers.parse_planted(name)
     made = readers.planted_pictures(chosen, "test", data_root or root_of(run))
-    shown = []
+    boxes, shown = made.boxes(), []
     for i in spread(range(len(made.pixels)), len(made.pixels) if count is None else count):
         digits = "".join(f"-{label}" for label in made.labels[i])
-        picture = Image.fromarray(made.pixels[i])
-        shown.append(Shown(f"{chosen.label}/test/{i}{digits}", picture, None, digits_mask(made.masks(1)[i])))
+        mask = box_mask(boxes[i], made.pixels.shape[1:])
+        shown.append(NamedImage(f"{chosen.label}/test/{i}{digits}", Image.fromarray(made.pixels[i]), None, mask))
     return shown
 
 
-def digits_mask(places: Bool[np.ndarray, "p h w"]) -> Image.Image | None:
-    """White where a planted image shows one of its digits, black elsewhere; None where it shows none."""
-    pixels = places.any(axis=0)
-    return Image.fromarray(np.where(pixels, 255, 0).astype(np.uint8)) if pixels.any() else None
+def box_mask(boxes: Int64[np.ndarray, "p 4"], size: tuple[int, int]) -> Image.Image | None:
+    """White inside of the boxes, black elsewhere; None where there is no box.
+
+    Args:
+        boxes: Top, left, bottom, right, in pixels.
+        size: (height, width) of the image.
+    """
+    pixels = np.zeros(size, np.uint8)
+    for top, left, bottom, right in boxes.tolist():
+        pixels[top:bottom, left:right] = 255
+    return Image.fromarray(pixels) if len(boxes) else None
 
 
 def root_of(run: str) -> Path | None:

@@ -23,6 +23,9 @@ from torch import Tensor
 from vitrail.errors import UsageError
 
 LABEL, TEXT = "label", "text"  # the columns that readers of the library give
+EVIDENCE = (
+    "evidence"  # and, where it is known, where the evidence lies: boxes (p, 4) of top, left, bottom, right in pixels
+)
 
 
 class Column(ABC):

@@ -24,6 +24,23 @@ from vitrail.data.decode import open_picture
 from vitrail.errors import DataError
 
 
+@dataclass(frozen=True, eq=False)
+class NamedImage:
+    """An image to look at.
+
+    Args:
+        name: Its file, or its name in a set.
+        image: Decoded.
+        label: Its true class or text, where known.
+        mask: Not black where the evidence lies, of the image's size; None where that is not known.
+    """
+
+    name: str
+    image: Image.Image
+    label: str | None = None
+    mask: Image.Image | None = None
+
+
 class Images(abc.ABC):
     """A row of images that can be counted, named and opened by number.
 

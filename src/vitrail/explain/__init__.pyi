@@ -28,6 +28,8 @@ from .methods.rollout import rollout as rollout, rollout_of as rollout_of
 from .methods.saliency import saliency as saliency
 from .methods.smooth_grad import smooth_grad as smooth_grad
 from .methods.tam import tam as tam
+from .reporting.explained import ExplainedImage as ExplainedImage
+from .reporting.report import Report as Report, report as report
 from .selftest import SelfTest as SelfTest, selftest as selftest
 from .target import Contrast as Contrast, Target as Target
 from .trial import trust as trust

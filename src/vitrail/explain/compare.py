@@ -8,6 +8,7 @@ order says how far a map could fall or rise (`scores/removal.py` has the definit
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -16,7 +17,8 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.covered_pictures import CoveredPictures
 from vitrail.explain.heat import Heat, aim_of
-from vitrail.explain.inside.sinks import find_sinks, noted
+from vitrail.explain.inside.reading import read
+from vitrail.explain.inside.sinks import Sinks, noted, output_names, sinks_of
 from vitrail.explain.methods import METHODS, Method, nearest_method
 from vitrail.explain.readout import check
 from vitrail.explain.scores.covering_by_rank import Covering
@@ -25,6 +27,7 @@ from vitrail.explain.target import OfLogits, Target
 from vitrail.explain.trial import Explainable, begin, check_model
 from vitrail.explain.verdict import Precision, Trust
 from vitrail.explain.without_evidence import at_a_time
+from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
 STEPS = 10  # from no square to all of them
@@ -43,6 +46,29 @@ class Areas:
 
     deletion: Float[Tensor, "b"]
     insertion: Float[Tensor, "b"]
+
+
+class Seen(NamedTuple):
+    """What one forward pass says of images, before any method is asked.
+
+    Attributes:
+        logits: (b, v).
+        sinks: Patches that the network uses as scratch paper.
+    """
+
+    logits: Float[Tensor, "b v"]
+    sinks: Sinks
+
+
+@torch.inference_mode(False)
+def seen(network: ViT, images: Images) -> Seen:
+    """One forward pass, from which classes, answers and sinks come.
+
+    Raises:
+        UsageError: If the network is in training mode, or images do not fit.
+    """
+    record = read(network, images, *output_names(network), "logits")
+    return Seen(record["logits"], sinks_of(network, record, network.grid(images)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +115,7 @@ def compare(
     precision: Precision = "fp32",
     seed: int = 0,
     full: bool = False,
+    before: Seen | None = None,
 ) -> Comparison:
     """Explain the same pictures by each of the methods.
 
@@ -106,6 +133,7 @@ def compare(
         precision: Of the scores' passes, see `trust`.
         seed: Of the scores.
         full: Test the maps of images without evidence, too, see `trust`.
+        before: What one pass of these images said, where it was made already.
 
     Raises:
         UsageError: If no method is named, one is unknown, or one that was named cannot answer.
@@ -117,16 +145,16 @@ def compare(
         raise UsageError("there is no method to compare", "methods=None for all that are quick")
     check_model(model)
     check(model.network, images, False)
+    before = seen(model.network, images) if before is None else before
     if target is None:  # once for all, so that no rounding lets two methods explain two classes
-        with torch.no_grad():
-            target = model.network(images).argmax(dim=1)
+        target = before.logits.argmax(dim=1)
     function: OfLogits | None = target if callable(target) and not isinstance(target, Tensor) else None
-    sinks, heats, seconds = find_sinks(model.network, images), [], []
+    heats, seconds = [], []
     for method in chosen.values():
         began = time.perf_counter()
         heat = method.function(model.network, images, target)
         seconds.append(time.perf_counter() - began)
-        heats.append(noted(heat, sinks))
+        heats.append(noted(heat, before.sinks))
     maps = Comparison(tuple(chosen), tuple(heats), (), (), None, tuple(seconds))
     if not scored:
         return maps

@@ -5,28 +5,27 @@ small, static HTML without a script. The full page, with the picture below the m
 `vitrail explain`.
 """
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+import io
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
+from PIL import Image
 from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.target import FUNCTION, Aim, OfLogits
-from vitrail.pages.colour import ROUNDING, heat_colours, value_range
-from vitrail.pages.html import escape
+from vitrail.io import plain, to_json, write_file
+from vitrail.pages.colour import ROUNDING
+from vitrail.pages.notebook import Shown, heat_html
+from vitrail.pages.overlay import overlay, png
 
 NO_SIGNAL = "no signal"
 NOT_FINITE = "not finite"
-
-# In a notebook.
-MOST_MAPS = 12
-MOST_SQUARES = 8192  # in all maps; where there are more, fewer maps are shown
-SIDE = 160  # pixels of the longer side of a map
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +55,115 @@ class Heat:
     class_specific: bool
     notes: tuple[tuple[str, ...], ...]
     rather_than: Int[Tensor, "b"] | None = None
+
+    def __len__(self) -> int:
+        """How many images it explains."""
+        return len(self.values)
+
+    def __getitem__(self, image: int) -> "Heat":
+        """What it holds of one image, still as a batch: values (1, rows, columns)."""
+        if not -len(self) <= image < len(self):
+            raise IndexError(f"image {image} of {len(self)}")
+        place = image % len(self)
+        one = slice(place, place + 1)
+        against = None if self.rather_than is None else self.rather_than[one]
+        return replace(
+            self,
+            values=self.values[one],
+            target=self.target[one],
+            logit=self.logit[one],
+            notes=(self.notes[place],),
+            rather_than=against,
+        )
+
+    def token(self, place: int) -> "Heat":
+        """Of a network that writes, what it holds of one written token: values (b, rows, columns)."""
+        said = f"token {place + 1}:"
+        notes = tuple(tuple(note for note in each if note.startswith(said)) for each in self.notes)
+        of = self.values[:, place], self.target[:, place], self.logit[:, place]
+        return replace(self, values=of[0], target=of[1], logit=of[2], notes=notes)
+
+    def upsampled(self, size: tuple[int, int], mode: Literal["nearest", "bilinear"] = "bilinear") -> Tensor:
+        """One number for each pixel, (b, height, width), in float32 at least.
+
+        Args:
+            size: (height, width) in pixels.
+            mode: "nearest" gives each pixel the number of its patch, "bilinear" what lies between the middles of
+                patches (as torchvision and pytorch-grad-cam draw maps).
+        """
+        values = self._of_patches("upsampled").detach()
+        values = values.to(torch.promote_types(values.dtype, torch.float32))[:, None]
+        smooth = {} if mode == "nearest" else {"align_corners": False}
+        return torch.nn.functional.interpolate(values, size=size, mode=mode, **smooth)[:, 0]
+
+    def overlay(self, image: Image.Image | UInt8[np.ndarray, "h w *c"], *, pale: bool = False) -> Image.Image:
+        """The attribution of a single image over this image, in the colours of the pages; small ones are enlarged.
+
+        Args:
+            image: As the model saw it (`model.preprocessing.to_array(image)`, or `image` of what a report explains): a
+                map speaks of the pixels that the network was given, and not of what was cut off before.
+            pale: In faint colours, as pages draw what no test supports.
+
+        Raises:
+            UsageError: If it explains several images: `attribution[0]` is that of the first.
+        """
+        values = self._single("overlay").float().cpu().numpy()
+        return overlay(
+            np.asarray(image if isinstance(image, np.ndarray) else image.convert("RGB")),
+            values,
+            self.signed,
+            None,
+            pale,
+        )
+
+    def save(self, path: str | Path, image: Image.Image | UInt8[np.ndarray, "h w *c"] | None = None) -> None:
+        """Write it: `.png` over its image, `.npz` or `.json` as numbers with all that belongs to them.
+
+        Args:
+            path: Its ending says which.
+            image: As of `overlay`; for `.png`.
+
+        Raises:
+            UsageError: If the ending is another, a `.png` is to have no image, or has several.
+        """
+        path = Path(path)
+        if path.suffix.lower() == ".png":
+            if image is None:
+                raise UsageError("an attribution is drawn over its image, and none is given", "save(path, image)")
+            write_file(path, png(self.overlay(image), {"method": self.method}))
+            return
+        against = None if self.rather_than is None else self.rather_than.tolist()
+        facts = {
+            "method": self.method,
+            "target": self.target.tolist(),
+            "contrast": against,
+            "logit": self.logit.tolist(),
+            "signed": self.signed,
+            "class_specific": self.class_specific,
+            "notes": [list(notes) for notes in self.notes],
+        }
+        values = self.values.detach().float().cpu()
+        match path.suffix.lower():
+            case ".json":
+                write_file(path, to_json({**facts, "values": values.tolist()}))
+            case ".npz":
+                content = io.BytesIO()
+                np.savez_compressed(content, values=values.numpy(), facts=np.array(json.dumps(plain(facts))))
+                write_file(path, content.getvalue())
+            case other:
+                raise UsageError(f"an attribution is a .png, .npz or .json file, not '{other}'", f"{path.stem}.png")
+
+    def _of_patches(self, what: str) -> Float[Tensor, "b rows columns"]:
+        if self.values.dim() != 3:
+            problem = f"{what} is of one map for each image, and this has one for each of {self.values.shape[1]} tokens"
+            raise UsageError(problem, "attribution.token(0), that of the first token")
+        return self.values
+
+    def _single(self, what: str) -> Float[Tensor, "rows columns"]:
+        values = self._of_patches(what)
+        if len(values) != 1:
+            raise UsageError(f"{what} is of one image, and this explains {len(values)}", "attribution[0]")
+        return values[0].detach()
 
     def _repr_html_(self) -> str:
         """The maps in colours, for a notebook."""
@@ -109,69 +217,3 @@ def aim_of(heat: Heat, function: OfLogits | None = None) -> Aim:
         problem = "explains a class, and a function is given" if function else "explains a function, which is not given"
         raise UsageError(f"the heat {problem}", "function=... exactly when the target was a function")
     return Aim(heat.target, heat.rather_than, function)
-
-
-class Shown(NamedTuple):
-    """One map.
-
-    Args:
-        title: What it is of, such as "picture 0: class 3 (logit 8.21)".
-        values: One number per square.
-        notes: Its caveats.
-    """
-
-    title: str
-    values: Float[np.ndarray, "rows columns"]
-    notes: Sequence[str]
-
-
-def heat_html(heading: str, maps: Sequence[Shown], signed: bool, class_specific: bool) -> str:
-    """Maps side by side.
-
-    Args:
-        heading: Name of the method.
-        maps: What to show, in order; at most a dozen are, and what is left out is counted.
-        signed: Whether the sign means for and against.
-        class_specific: Whether another class would give other maps.
-    """
-    squares = maps[0].values.size if maps else 1
-    most = max(1, min(MOST_MAPS, MOST_SQUARES // max(1, squares)))
-    figures = "".join(_figure(one, signed) for one in maps[:most])
-    more = f"<p>{len(maps) - most} more are not shown.</p>" if len(maps) > most else ""
-    blind = "" if class_specific else "<p>This method cannot tell classes apart.</p>"
-    return (
-        f'<div class="vitrail-heat"><p><b>{escape(heading)}</b></p>{blind}'
-        f'<div style="display:flex;flex-wrap:wrap;gap:1.2em">{figures}</div>{more}</div>'
-    )
-
-
-def _figure(one: Shown, signed: bool) -> str:
-    """One map with its range; rows and columns count from 1, as on a page."""
-    (rows, columns), shown = one.values.shape, value_range(one.values, signed)
-    if shown.flat:
-        every = f"every square is {_number(shown.smallest)}"
-        legend = f"no signal: {every if shown.missing < one.values.size else 'no square has a number'}"
-    else:
-        ends = ("against", "for") if signed else ("dark", "light")
-        between = ", " if signed else " to "
-        legend = f"{_number(shown.low)} {ends[0]}{between}{_number(shown.high)} {ends[1]}"
-    colours = heat_colours(one.values, signed, shown).tolist()
-    drawn = "".join(
-        f'<rect x="{column}" y="{row}" width="1.02" height="1.02" fill="rgb({red},{green},{blue})">'
-        f"<title>row {row + 1}, column {column + 1}: {_number(value)}</title></rect>"
-        for row, line in enumerate(one.values.tolist())
-        for column, (value, (red, green, blue)) in enumerate(zip(line, colours[row], strict=True))
-    )
-    side = SIDE / max(rows, columns)
-    notes = "".join(f"<br>{escape(note)}" for note in one.notes)
-    title = escape(one.title)
-    return (
-        f'<figure style="margin:0;max-width:{SIDE + 60}px"><figcaption>{title}</figcaption>'
-        f'<svg width="{columns * side:.0f}" height="{rows * side:.0f}" viewBox="0 0 {columns} {rows}" role="img" '
-        f'aria-label="{title}" shape-rendering="crispEdges">{drawn}</svg>'
-        f"<div><small>{escape(legend)}{notes}</small></div></figure>"
-    )
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}" if math.isfinite(value) else "no number"

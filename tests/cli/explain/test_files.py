@@ -8,6 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from tests.cli.command import Cli
+from vitrail.explain import METHODS
 
 
 def test_a_page_and_pictures_are_written(cli: Cli, digits_run: Path, tmp_path: Path) -> None:
@@ -17,10 +18,11 @@ def test_a_page_and_pictures_are_written(cli: Cli, digits_run: Path, tmp_path: P
     assert answer.code == 0
     assert {str(page), str(tmp_path / "page")} <= set(answer.out.split())
     pictures = sorted((tmp_path / "page").glob("*.png"))
-    assert len(pictures) == 9
+    assert len(pictures) == 6
     for file in pictures:
-        with Image.open(file) as picture:
-            assert picture.width > 472 if file.stem.endswith("-sheet") else picture.width == 472
+        with Image.open(file) as drawn:
+            assert drawn.size == (448, 448)
+            assert drawn.info["Title"] in {METHODS[name].title for name in ("rollout", "generic_attention")}
     text = page.read_text()
     assert text.count('<section class="case">') == 3
     assert f"vitrail explain {digits_run} digits {' '.join(map(str, words))}" in text
@@ -34,7 +36,7 @@ def test_once_more_takes_away_the_pictures_of_before_and_nothing_else(
     methods = ("raw_attention", "rollout", "generic_attention")
     assert cli(*words, "--compare", "--methods", ",".join(methods)).code == 0
     names = {path.name for path in folder.glob("*.png")}
-    assert names == {f"001-a_000-{part}.png" for part in ("sheet", *methods)}
+    assert names == {f"001-a_000-{part}.png" for part in methods}
     assert set(json.loads((folder / "pictures.json").read_text())) == names
     mine = folder / "002-mine-rollout.png"
     shutil.copy(photo, mine)  # never listed
@@ -46,7 +48,7 @@ def test_once_more_takes_away_the_pictures_of_before_and_nothing_else(
     (folder / "pictures.json").write_text(json.dumps(before))
     assert cli(*words).code == 0
     left = {path.name for path in folder.iterdir()}
-    now = ["001-a_000-sheet.png", "001-a_000-generic_attention.png"]
+    now = ["001-a_000-generic_attention.png"]
     assert left == {mine.name, "001-a_000-raw_attention.png", "pictures.json", *now}
     assert outside.is_file()
     assert list(json.loads((folder / "pictures.json").read_text())) == now

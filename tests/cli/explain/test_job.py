@@ -44,7 +44,7 @@ def without(value: Any) -> Any:
     """A value without times and places."""
     match value:
         case dict():
-            return {key: without(inner) for key, inner in value.items() if key not in {*TIMES, "sheet", "picture"}}
+            return {key: without(inner) for key, inner in value.items() if key not in {*TIMES, "overlay"}}
         case list():
             return [without(inner) for inner in value]
     return value
@@ -60,16 +60,16 @@ def test_a_line_says_what_a_page_says(cli: Cli, planted: Path, images: Path, tmp
     assert [line["file"] for line in lines] == [str(images / f"{number}.png") for number in range(5)]
     assert "problem" in lines[3]
     wanted = [plain(one) for one in json.loads(page.out)]
-    told = [without(line) for line in lines if "heats" in line]
+    told = [without(line) for line in lines if "attributions" in line]
     for ours, theirs in zip(told, wanted, strict=True):
-        assert np.allclose(ours["heats"][0]["values"], theirs["heats"][0]["values"])
+        assert np.allclose(ours["attributions"][0]["values"], theirs["attributions"][0]["values"])
         assert ours.keys() == without(theirs).keys()
-        assert ours["heats"][0].keys() == without(theirs["heats"][0]).keys()
-        assert (ours["label"], ours["heats"][0]["trust"]["verdict"]) == (
+        assert ours["attributions"][0].keys() == without(theirs["attributions"][0]).keys()
+        assert (ours["label"], ours["attributions"][0]["trust"]["verdict"]) == (
             theirs["label"],
-            theirs["heats"][0]["trust"]["verdict"],
+            theirs["attributions"][0]["trust"]["verdict"],
         )
-    named = [line["sheet"] for line in lines[:3]] + [heat["picture"] for line in lines[:3] for heat in line["heats"]]
+    named = [heat["overlay"] for line in lines[:3] for heat in line["attributions"]]
     assert all((tmp_path / name).is_file() for name in named)
     assert not any(f'"{word}"' in (tmp_path / "x.jsonl").read_text() for word in TIMES)
 

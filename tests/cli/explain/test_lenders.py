@@ -12,13 +12,13 @@ from PIL import Image
 import vitrail
 from tests.cli.command import Cli
 from tests.explain.planted_lab import load_planted
-from vitrail.cli.explain.maps import at_a_time
-from vitrail.cli.explain.pictures import find_lenders
-from vitrail.cli.sources import Shown
+from vitrail.cli.explain.inputs import find_others
 from vitrail.data.background import FEW
 from vitrail.data.decode import open_picture
+from vitrail.data.images import NamedImage
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import compare
+from vitrail.explain.reporting.explained import at_a_time
 from vitrail.model import Model
 
 COUNT = 30
@@ -44,7 +44,7 @@ def place(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trusts(cli: Cli, place: Path, *words: object) -> list[dict[str, Any]]:
     done = cli("explain", place / "model", *words, "--json", "--out", place / "page.html")
     assert done.code == 0, done.err
-    return [one["heats"][0]["trust"] for one in json.loads(done.out)]
+    return [one["attributions"][0]["trust"] for one in json.loads(done.out)]
 
 
 def test_a_folder_lends_what_a_verdict_needs(cli: Cli, place: Path, model: Model) -> None:
@@ -66,13 +66,13 @@ def test_too_few_lend_nothing(cli: Cli, place: Path, model: Model) -> None:
     files = sorted((place / "images").iterdir())
     names = [str(file) for file in files]
     assert {one["verdict"] for one in trusts(cli, place, names[0])} == {"cannot tell"}
-    some = [Shown(name, open_picture(Path(name)), None) for name in names[:2]]
-    enough = find_lenders(model, "run", names[: 2 + FEW], None, 2)
+    some = [NamedImage(name, open_picture(Path(name)), None) for name in names[:2]]
+    enough = find_others(model, "run", names[: 2 + FEW], None, 2)
     assert enough is not None
     lent = enough.besides(some)
     assert lent is not None
     assert torch.equal(lent, model.tensor(files[2 : 2 + FEW]))
-    fewer = find_lenders(model, "run", names[: 1 + FEW], None, 2)
+    fewer = find_others(model, "run", names[: 1 + FEW], None, 2)
     assert fewer is not None
     assert fewer.besides(some) is None
-    assert find_lenders(model, "run", names[:FEW], None, 2) is None
+    assert find_others(model, "run", names[:FEW], None, 2) is None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command import Answer, Cli
-from vitrail.cli.explain import maps
+from vitrail.explain.reporting import explained
 
 
 def rows(answer: Answer) -> list[dict[str, Any]]:
@@ -32,7 +32,7 @@ def test_a_picture_of_the_other_class_is_left_out(cli: Cli, photo_run: Path, pho
 def test_an_interruption_leaves_what_is_there(
     cli: Cli, planted: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, batches = maps._explain, []
+    real, batches = explained._some, []
 
     def interrupted(*given: Any) -> Any:
         if len(batches) == stop:
@@ -40,22 +40,22 @@ def test_an_interruption_leaves_what_is_there(
         batches.append(given)
         return real(*given)
 
-    monkeypatch.setattr(maps, "_explain", interrupted)
-    monkeypatch.setattr(maps, "BATCH", 1)
+    monkeypatch.setattr(explained, "_some", interrupted)
+    monkeypatch.setattr(explained, "BATCH", 1)
     for stop, code in ((1, 130), (0, 130)):
         batches.clear()
         page = tmp_path / f"{stop}.html"
         answer = cli("explain", planted, pictures, "--no-trust", "--out", page)
         assert answer.code == code
         assert page.exists() == (stop == 1)
-        said = "interrupted: 1 picture of 2 explained, and written" if stop else "try: the same command again\n"
+        said = "interrupted: 1 image of 2 explained, and written" if stop else "try: the same command again\n"
         assert said in answer.err
 
 
 def test_a_place_where_nothing_can_be_written_is_refused_before_the_work(
     cli: Cli, planted: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maps, "_explain", None)
+    monkeypatch.setattr(explained, "_some", None)
     (tmp_path / "file").write_text("mine")
     answer = cli("explain", planted, pictures, "--out", tmp_path / "file")
     assert (answer.code, answer.hint) == (2, f"--out {tmp_path / 'file'}.html")

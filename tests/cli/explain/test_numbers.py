@@ -66,7 +66,7 @@ def test_one_output_is_a_number_and_the_same_wherever_it_is_told(folder: Path) -
     assert numbers_of(folder, "one", "00.png").tolist() == [number]
     assert json.loads(call("predict", folder / "one", image, "--json").out)[0]["features"] == [number]
     found = explained(folder, "one")
-    (heat,) = found["heats"]
+    (heat,) = found["attributions"]
     assert found["features"] == [number]
     assert heat["explains"] == "number"
     assert heat["logit"] == pytest.approx(number, rel=1e-5)
@@ -76,9 +76,9 @@ def test_one_output_is_a_number_and_the_same_wherever_it_is_told(folder: Path) -
 def test_a_similarity_has_an_effect_and_a_number_none(folder: Path) -> None:
     image, other = (numbers_of(folder, "many", f"0{number}.png") for number in (0, 1))
     alike = float(torch.nn.functional.cosine_similarity(image, other, dim=0))
-    similar = explained(folder, "many", "--similar-to", str(folder / "images" / "01.png"), *SUMMED)["heats"][0]
+    similar = explained(folder, "many", "--similar-to", str(folder / "images" / "01.png"), *SUMMED)["attributions"][0]
     held_against = pictures_of(folder)
-    single = explained(folder, "many", "--target", "3", *SUMMED)["heats"][0]
+    single = explained(folder, "many", "--target", "3", *SUMMED)["attributions"][0]
     assert held_against == pictures_of(folder) + 1  # the other picture
     assert (similar["explains"], single["explains"]) == ("similarity", "number")
     assert similar["logit"] == pytest.approx(alike, abs=1e-5)
@@ -108,7 +108,7 @@ def test_what_can_be_explained_of_many_numbers_is_offered(folder: Path) -> None:
     assert [part[0] for part in offered] == ["--similar-to", "--target"]
     for part in offered:
         must_be_understood([*map(str, words), *part])
-        assert explained(folder, "many", *part, *SUMMED)["heats"]
+        assert explained(folder, "many", *part, *SUMMED)["attributions"]
 
 
 def test_one_number_has_no_direction_no_class_and_no_second(folder: Path) -> None:

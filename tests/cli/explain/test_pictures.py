@@ -1,6 +1,5 @@
 """Which pictures are explained; and the masks that say where their evidence lies, on the grid of patches."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -10,37 +9,38 @@ from PIL import Image
 
 from tests.cli.command import Cli
 from tests.cli.planted import planted_model
-from vitrail.cli.explain.pictures import mask_patches, read_pictures, with_masks, with_planted_masks
-from vitrail.cli.sources import Shown
+from vitrail.cli.explain.inputs import read_images, with_masks
+from vitrail.data.images import NamedImage
 from vitrail.data.readers.planted import planted_digits
 from vitrail.errors import DataError
+from vitrail.explain.reporting.masks import mask_patches
 
 
 def test_the_masks_of_planted_pictures_are_where_the_digits_are() -> None:
     model = planted_model()
-    shown = read_pictures(model, "run", ("planted",), 5, None, [])
+    shown = read_images(model, "run", ("planted",), 5, None, [])
     made = planted_digits("test", 2000)
     indices = [int(one.name.rpartition("/")[2]) for one in shown]
-    np.testing.assert_array_equal(np.stack([np.asarray(one.picture) for one in shown]), made.pixels[indices])
+    np.testing.assert_array_equal(np.stack([np.asarray(one.image) for one in shown]), made.pixels[indices])
     masks = mask_patches(shown, model)
     assert masks is not None
     np.testing.assert_array_equal(masks.numpy(), made.masks(4)[indices, 0])
-    wide = planted_model(patch=16)  # a square would lie in four cells
-    bare = [dataclasses.replace(one, mask=None) for one in shown]
-    assert with_planted_masks(bare, wide) == bare
+    wide = planted_model(patch=16)  # a patch would lie in four cells
+    bare = read_images(wide, "run", ("planted",), 5, None, [])
+    assert [one.mask for one in bare] == [None] * 5
     assert mask_patches(bare, wide) is None
 
 
 def test_pictures_of_another_size_than_the_model_reads_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     """Before, they were scaled and their masks left out without a word."""
-    (one,) = read_pictures(planted_model(), "run", ("planted:2x3",), 1, None, [])
+    (one,) = read_images(planted_model(), "run", ("planted:2x3",), 1, None, [])
     assert one.mask is None
     said = "planted:2x3 have 24 x 16 pixels, and the model reads 32 x 32: they are scaled, and where their digits lie"
     assert said in capsys.readouterr().err
-    (one,) = read_pictures(planted_model(), "run", ("planted:2x3,double",), 1, None, [])
+    (one,) = read_images(planted_model(), "run", ("planted:2x3,double",), 1, None, [])
     assert one.mask is not None  # it is scaled like the picture
     assert "they are scaled\n" in capsys.readouterr().err
-    read_pictures(planted_model(), "run", ("planted:4x4",), 1, None, [])
+    read_images(planted_model(), "run", ("planted:4x4",), 1, None, [])
     assert "scaled" not in capsys.readouterr().err
 
 
@@ -58,7 +58,7 @@ def test_a_mask_of_any_mode_counts_where_it_is_not_black(mode: str, tmp_path: Pa
     elif mode in ("1", "RGB", "RGBA"):
         mask = mask.convert(mode)
     mask.save(tmp_path / "a.png")
-    (one,) = with_masks([Shown("x/a.jpg", Image.new("L", (32, 32)), None)], tmp_path)
+    (one,) = with_masks([NamedImage("x/a.jpg", Image.new("L", (32, 32)), None)], tmp_path)
     masks = mask_patches([one], planted_model())
     assert masks is not None
     assert masks[0].nonzero().tolist() == [[1, 2], [1, 3], [5, 5]]
@@ -74,7 +74,7 @@ def test_a_mask_counts_by_its_colours_and_neither_by_their_numbers_nor_by_how_op
     mask = plain.convert("RGB").quantize(2)
     assert np.asarray(mask)[5, 10] == 0
     mask.convert(mode).save(tmp_path / "a.png")
-    (one,) = with_masks([Shown("x/a.jpg", Image.new("L", (32, 32)), None)], tmp_path)
+    (one,) = with_masks([NamedImage("x/a.jpg", Image.new("L", (32, 32)), None)], tmp_path)
     masks = mask_patches([one], planted_model())
     assert masks is not None
     assert masks[0].nonzero().tolist() == [[1, 2], [1, 3]]
@@ -83,7 +83,7 @@ def test_a_mask_counts_by_its_colours_and_neither_by_their_numbers_nor_by_how_op
 def test_a_mask_goes_where_its_picture_goes(tmp_path: Path) -> None:
     """Cut and scaled like the picture: here the middle of a wide one, at half its size."""
     Image.fromarray(np.kron(np.eye(1, 12, 5), np.full((64, 16), 255)).astype(np.uint8)).save(tmp_path / "a.png")
-    shown = with_masks([Shown("a.jpg", Image.new("L", (192, 64)), None)], tmp_path)
+    shown = with_masks([NamedImage("a.jpg", Image.new("L", (192, 64)), None)], tmp_path)
     masks = mask_patches(shown, planted_model())
     assert masks is not None
     assert masks[0].any(dim=0).nonzero().flatten().tolist() == [2, 3]
@@ -91,7 +91,7 @@ def test_a_mask_goes_where_its_picture_goes(tmp_path: Path) -> None:
 
 
 def test_masks_by_folder_and_masks_that_would_serve_twice(tmp_path: Path) -> None:
-    pictures = [Shown(f"{folder}/1.jpg", Image.new("L", (8, 8)), None) for folder in "ab"]
+    pictures = [NamedImage(f"{folder}/1.jpg", Image.new("L", (8, 8)), None) for folder in "ab"]
     Image.new("L", (8, 8), 255).save(tmp_path / "1.png")
     with pytest.raises(DataError, match=r"a/1\.jpg and b/1\.jpg would have the same mask"):
         with_masks(pictures, tmp_path)

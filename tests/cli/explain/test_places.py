@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Cli
-from vitrail.cli.explain.page import page_at
 from vitrail.errors import UsageError
+from vitrail.explain.reporting.files import page_at
 
 
 def test_a_place_that_is_taken_is_left(

@@ -9,7 +9,7 @@ from PIL import Image
 import vitrail
 from tests.cli.command import Cli
 from tests.cli.planted import planted_model
-from vitrail.cli.explain import maps
+from vitrail.explain.reporting import explained
 from vitrail.jobs import precision
 from vitrail.pages.trust import PRECISIONS
 
@@ -26,7 +26,7 @@ def test_one_precision_for_all_pictures_of_a_command_and_of_the_next(
     wide: vitrail.Model, pictures: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was timed anew for each batch, so one page could hold verdicts of both."""
-    monkeypatch.setattr(maps, "BATCH", 1)
+    monkeypatch.setattr(explained, "BATCH", 1)
     faster = iter([0.5, 2.0])  # bf16 is faster when first asked, and slower when asked again
     monkeypatch.setattr(precision, "_gain", lambda *given: 1 / next(faster))
     run, page = vitrail.save(wide, tmp_path / "run"), tmp_path / "p.html"
@@ -34,19 +34,19 @@ def test_one_precision_for_all_pictures_of_a_command_and_of_the_next(
     for _ in range(2):
         answer = cli(*words, "--json")
         assert answer.code == 0, answer.err
-        assert [row["heats"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["bf16", "bf16"]
+        assert [row["attributions"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["bf16", "bf16"]
         assert f"The test was computed {PRECISIONS['bf16']}." in page.read_text()
     answer = cli("explain", run, pictures / "1.png", "--out", page, "--json", "--precision", "fp32")
-    assert [row["heats"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["fp32"]
+    assert [row["attributions"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["fp32"]
     assert f"The test was computed {PRECISIONS['fp32']}." in page.read_text()
 
 
 def test_what_is_asked_for_is_not_timed(wide: vitrail.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     read = Image.new("L", (32, 32))
     monkeypatch.setattr(precision, "_gain", lambda *given: 1 / 0)
-    assert [maps.choose_precision(wide, read, asked) for asked in ("fp32", "bf16")] == ["fp32", "bf16"]
+    assert [explained.chosen_precision(wide, read, asked) for asked in ("fp32", "bf16")] == ["fp32", "bf16"]
     monkeypatch.setattr(precision, "BF16_LEAST_WIDTH", 192)
-    assert maps.choose_precision(wide, read, "auto") == "fp32"
+    assert explained.chosen_precision(wide, read, "auto") == "fp32"
 
 
 class WorksAhead:

@@ -42,7 +42,7 @@ class Compared:
     @property
     def heats(self) -> list[dict[str, Any]]:
         (row,) = rows(self.json)
-        return row["heats"]
+        return row["attributions"]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def compared(planted: Path, pictures: Path) -> Compared:
 def test_a_verdict_stands_with_every_map(cli: Cli, planted: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     for row in rows(cli("explain", planted, "planted", "--count", 2, "--full", "--out", page, "--json")):
-        (heat,) = row["heats"]
+        (heat,) = row["attributions"]
         trust = heat["trust"]
         assert trust["verdict"] in VERDICTS
         assert trust["reason"]
@@ -91,8 +91,9 @@ def test_a_verdict_stands_with_every_map(cli: Cli, planted: Path, tmp_path: Path
         assert trust["composites"] == 499
         assert trust["surrogates"] >= 0
         assert 1 <= trust["rank"] <= 1 + trust["random_maps"]
-        with Image.open(row["sheet"]) as sheet:
-            assert sheet.width > 1500
+        with Image.open(heat["overlay"]) as drawn:
+            assert drawn.size == (448, 448)
+            assert drawn.info["Comment"] == trust["sentence"]
     assert page.read_text().count('class="trusted ') == 2
 
 
@@ -100,7 +101,7 @@ def test_without_evidence_the_test_ends_and_says_so(cli: Cli, photo_run: Path, p
     """A tiny network finds nothing in a photograph; no number of a map is made up, and --full changes no verdict."""
     words = ("explain", photo_run, photo, "--background", photo.parent, "--out", tmp_path / "p.html", "--json")
     (short,), (full,) = (rows(cli(*words, *more)) for more in ((), ("--full",)))
-    ended, whole = (row["heats"][0]["trust"] for row in (short, full))
+    ended, whole = (row["attributions"][0]["trust"] for row in (short, full))
     assert ended["verdict"] == whole["verdict"] == "cannot tell"
     assert ended["reason"] == whole["reason"]
     unknown = ("score", "interval", "paired", "rank", "random_mean", "faithful_p", "covered", "covered_random")
@@ -137,7 +138,7 @@ def test_the_same_command_says_the_same(
     """Alone as in a comparison."""
     (row,) = rows(cli("explain", planted, pictures / "0.png", "--full", "--json", "--out", tmp_path / "p.html"))
     for key in ("values", "logit", "trust"):
-        assert row["heats"][0][key] == compared.heats[0][key]
+        assert row["attributions"][0][key] == compared.heats[0][key]
 
 
 def test_every_key_of_a_verdict_is_in_the_docs(compared: Compared) -> None:
@@ -149,9 +150,9 @@ def test_every_key_of_a_verdict_is_in_the_docs(compared: Compared) -> None:
 def test_no_trust_leaves_only_the_maps(cli: Cli, planted: Path, pictures: Path, tmp_path: Path) -> None:
     page = tmp_path / "p.html"
     (row,) = rows(cli("explain", planted, pictures / "0.png", "--no-trust", "--out", page, "--json"))
-    assert row["heats"][0]["trust"] is None
+    assert row["attributions"][0]["trust"] is None
     assert 'class="trusted ' not in page.read_text()
-    assert Path(row["sheet"]).is_file()
+    assert Path(row["attributions"][0]["overlay"]).is_file()
 
 
 # ---- what fills covered squares, and where the evidence lies
@@ -161,7 +162,7 @@ def test_without_references_nothing_can_be_told(cli: Cli, pictures: Path, tmp_pa
     run = vitrail.save(planted_model(), tmp_path / "model")
     page = tmp_path / "p.html"
     (row,) = rows(cli("explain", run, pictures / "0.png", "--out", page, "--json"))
-    trust = row["heats"][0]["trust"]
+    trust = row["attributions"][0]["trust"]
     assert (trust["verdict"], trust["evidence_p"], trust["fill"]) == ("cannot tell", None, "own patches")
     assert "hatched" in page.read_text()
 
@@ -175,15 +176,15 @@ def test_references_of_a_persons_own(cli: Cli, planted: Path, pictures: Path, tm
         out = tmp_path / f"by-{place.name}.html"
         answer = cli("explain", run, pictures / "0.png", "--background", place, "--out", out, "--json")
         (row,) = rows(answer)
-        assert row["heats"][0]["trust"]["fill"] == "donor"
-        assert row["heats"][0]["trust"]["evidence_p"] is not None
+        assert row["attributions"][0]["trust"]["fill"] == "donor"
+        assert row["attributions"][0]["trust"]["evidence_p"] is not None
         assert answer.err == ""
 
 
 def test_few_references_are_named_at_once(cli: Cli, planted: Path, pictures: Path, tmp_path: Path) -> None:
     words = ("--background", pictures, "--out", tmp_path / "p.html", "--json")
     answer = cli("explain", planted, pictures / "0.png", *words)
-    assert rows(answer)[0]["heats"][0]["trust"]["verdict"] == "cannot tell"
+    assert rows(answer)[0]["attributions"][0]["trust"]["verdict"] == "cannot tell"
     assert str(pictures) in answer.err.splitlines()[0]
     assert {"2", "10"} <= set(re.findall(r"\d+", answer.err.splitlines()[0].replace(str(pictures), "")))
 
@@ -203,8 +204,8 @@ def test_a_mask_gives_the_score_of_the_true_place(cli: Cli, photo_run: Path, pho
     words = ("--background", photo.parent, "--full", "--out", tmp_path / "p.html", "--json")
     (without,) = rows(cli("explain", photo_run, photo, *words))
     (row,) = rows(cli("explain", photo_run, photo, "--masks", tmp_path, *words))
-    assert without["heats"][0]["trust"]["oracle"] is None
-    assert row["heats"][0]["trust"]["oracle"] is not None
+    assert without["attributions"][0]["trust"]["oracle"] is None
+    assert row["attributions"][0]["trust"]["oracle"] is not None
 
 
 # ---- what is explained
@@ -212,7 +213,7 @@ def test_a_mask_gives_the_score_of_the_true_place(cli: Cli, photo_run: Path, pho
 
 def heat_of(answer: Answer) -> dict[str, Any]:
     (row,) = rows(answer)
-    (heat,) = row["heats"]
+    (heat,) = row["attributions"]
     return heat
 
 
@@ -223,7 +224,7 @@ def test_one_class_rather_than_another(cli: Cli, photo_run: Path, photo: Path, t
     contrast = heat_of(cli(*words, "--json", "--rather-than", "c"))
     assert (a["target"], c["target"]) == ("a", "c")
     assert a["values"] != c["values"]
-    assert (contrast["target"], contrast["rather_than"]) == ("a", "c")
+    assert (contrast["target"], contrast["contrast"]) == ("a", "c")
     assert contrast["logit"] == pytest.approx(a["logit"] - c["logit"], abs=1e-4)
     assert contrast["values"] != a["values"]
     assert "<b>a</b> rather than <b>c</b>" in page.read_text()
@@ -294,7 +295,7 @@ def test_the_parts_of_a_score_reach_a_person_and_add_up(
     cli: Cli, planted: Path, pictures: Path, tmp_path: Path
 ) -> None:
     words = ("explain", planted, pictures, "--method", "conservative", "--no-trust", "--out", tmp_path / "p.html")
-    heats = [heat for row in rows(cli(*words, "--json")) for heat in row["heats"]]
+    heats = [heat for row in rows(cli(*words, "--json")) for heat in row["attributions"]]
     for heat in heats:
         assert {"squares", "positions", "class token", "biases of the head"} <= set(heat["parts"])
         assert heat["parts"]["squares"] == pytest.approx(np.sum(heat["values"]), abs=1e-4)
@@ -303,7 +304,7 @@ def test_the_parts_of_a_score_reach_a_person_and_add_up(
     for text in (told, (tmp_path / "p.html").read_text()):
         assert len(re.findall(r"squares −?\d", text)) == len(heats) == 2
     other = rows(cli(*words, "--json", "--method", "rollout"))
-    assert all(heat["parts"] is None for row in other for heat in row["heats"])
+    assert all(heat["parts"] is None for row in other for heat in row["attributions"])
 
 
 def test_the_parts_of_a_contrast_add_up_to_it(cli: Cli, photo_run: Path, photo: Path, tmp_path: Path) -> None:

@@ -1,15 +1,15 @@
 """What is shown of a map: both classes of a contrast in its sentence, and the probabilities that it tells of."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 import torch
 
 from tests.cli.planted import planted_model
-from vitrail.cli.explain.maps import views_of
-from vitrail.cli.explain.page import Files, explained_json
 from vitrail.explain import METHODS, Comparison, compare
+from vitrail.explain.reporting.files import image_json
+from vitrail.explain.reporting.request import Request
+from vitrail.explain.reporting.views import views_of
 from vitrail.pages import ExplainedPicture, HeatView
 
 
@@ -27,7 +27,7 @@ def tested() -> Comparison:
 
 
 def view_of(tested: Comparison) -> HeatView:
-    (view,) = views_of(planted_model().classes.__getitem__, [METHODS[name] for name in tested.methods], tested, 0)
+    (view,) = views_of(planted_model(), Request((METHODS["generic_attention"],)), tested, 0)
     return view
 
 
@@ -49,8 +49,8 @@ def test_json_has_what_the_sentence_says_and_no_rank_without_signal(tested: Comp
     assert view.trust is not None
     silent = dataclasses.replace(view, trust=dataclasses.replace(view.trust, faithful=None))
     shown = ExplainedPicture("a", torch.zeros(32, 32, dtype=torch.uint8).numpy(), None, [], [view, silent])
-    told = explained_json({}, shown, Path("page.html"), Files("sheet.png", ["a.png", "b.png"]))
-    first, second = (heat["trust"] for heat in told["heats"])
+    told = image_json({}, shown, ["a.png", "b.png"])
+    first, second = (each["trust"] for each in told["attributions"])
     shares = [first[key] for key in ("before", "covered", "covered_random")]
     assert shares == pytest.approx([0.9, 0.2, 0.8])
     assert first["squares"] == view.trust.squares

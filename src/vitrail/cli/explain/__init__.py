@@ -1,7 +1,7 @@
-"""`vitrail explain`: where on a picture a prediction comes from, and how far to trust each map.
+"""`vitrail explain`: reads what was typed, calls `vitrail.explain.report`'s parts, and prints what they return.
 
-Read `run.py` first, which goes through all of it: what was asked (`asked.py`), which pictures (`pictures.py`), their
-maps as values of a page (`maps.py`), and where the page and the pictures beside it go (`page.py`).
+`run.py` is the command, `asked.py` holds the flags against each other, `inputs.py` finds images, sets and masks, and
+`job.py` explains many images with a line for each.
 """
 
 from vitrail.cli.explain.run import run

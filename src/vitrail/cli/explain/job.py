@@ -1,8 +1,8 @@
-"""`vitrail explain RUN FOLDER --out maps.jsonl`: many images, a line of JSON for each, and pictures without a page.
+"""`vitrail explain RUN FOLDER --out maps.jsonl`: many images, a line of JSON for each, and overlays without a page.
 
     maps.jsonl       what `--json` has of an image, in order; of one that cannot be read `file` and `problem`, of one
                      that is taken for what it would be held against `file` and `left_out`
-    maps/000012/     sheets and maps of the 13th range, which the lines name
+    maps/000012/     overlays of the 13th range, which the lines name
 
 Neither has times in it, so that the bytes are the same whoever computes them: this process or workers of Ray. Killed at
 any point, the same command goes on. Sets, masks and pages are not offered: a page is for images that somebody looks at.
@@ -18,27 +18,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 
 from vitrail.cli.args import Explain
-from vitrail.cli.explain.asked import Asked
-from vitrail.cli.explain.maps import BATCH, NOTHING_AGAINST, at_a_time, choose_precision, explain
-from vitrail.cli.explain.page import Files, as_png, check_writable, drawn_files, explained_json
-from vitrail.cli.explain.pictures import Lenders, is_a_set, lending, read_lenders, some_files
-from vitrail.cli.explain.prepare import answer_of, borrows, prepared, tell_lent
+from vitrail.cli.explain.asked import asked_of, tell_fills
+from vitrail.cli.explain.inputs import is_a_set, some_files
 from vitrail.cli.jobs import cluster_of, opening_of, shown_progress
 from vitrail.cli.output import print_json, say
-from vitrail.cli.sources import Shown, leave_out, load_on
+from vitrail.cli.sources import leave_out, load_on
 from vitrail.data.decode import open_picture
-from vitrail.data.images import FileImages
+from vitrail.data.images import FileImages, NamedImage
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, counted
+from vitrail.explain.reporting.explained import BATCH, NOTHING_AGAINST, at_a_time, chosen_precision, explained
+from vitrail.explain.reporting.files import check_writable, image_json, overlays_of
+from vitrail.explain.reporting.others import Others, borrows, read_others, spread_over
+from vitrail.explain.reporting.report import costs
+from vitrail.explain.reporting.request import Request
 from vitrail.io import free_name, to_json, whole, write_file
 from vitrail.jobs.lines import Lines, read_lines
 from vitrail.jobs.opening import Opening, identity_of
 from vitrail.jobs.parts import alone, begun, choices, complete, folder_of, here, noted, writing
 from vitrail.jobs.ranges import Compute, Range, split_up
 from vitrail.model import Model
-from vitrail.pages.views import ExplainedPicture, ExplanationPage
 
 ROWS = 16  # images of a range
 ENDING = ".jsonl"
@@ -58,7 +60,7 @@ ASKED = (
 
 
 def run_job(typed: Explain) -> int:
-    """Explain every image, and say where the lines and the pictures are."""
+    """Explain every image, and say where the lines and the overlays are."""
     assert typed.out is not None
     out = typed.out
     _check(typed, out)
@@ -70,12 +72,12 @@ def run_job(typed: Explain) -> int:
     )  # they change the last bits
     loaded = load_on(typed.run, typed.device, threads, BATCH, typed, typed.images)
     typed = _for_workers(typed, noted(out, "asked") or {}, loaded, files)
-    model, asked, answering = prepared(loaded, typed)
+    model, request = asked_of(loaded, typed)
     lent: list[str] = []
-    if asked is not None and borrows(model, asked):
+    if borrows(model, request):
         if not model.borrows_background:
-            lent = [str(file) for file in lending(files, at_a_time(model, len(asked.methods)))]
-        tell_lent(model, typed, bool(lent))
+            lent = [str(file) for file in spread_over(files, at_a_time(model, len(request.methods)))]
+        tell_fills(model, request, typed.run, bool(lent))
     threads = torch.get_num_threads()
     job = {
         "verb": "explain",
@@ -85,13 +87,13 @@ def run_job(typed: Explain) -> int:
         "count": len(images),
         **choices(ROWS, model.device, threads, "bf16" if typed.precision == "bf16" else "fp32"),
         "torch_threads": threads,
-        "batch": BATCH if asked is None else at_a_time(model, len(asked.methods)),
+        "batch": at_a_time(model, len(request.methods)) if request.methods else BATCH,
     }
     ranges = split_up([images], ROWS)
     with writing(out), alone(out):
         parts = begun(out, Lines(), job)
         to = out.with_suffix("").absolute()
-        work = partial(lines_of, model, typed, asked, answering, _lenders(model, lent), to)
+        work = partial(lines_of, model, typed, request, _others(model, lent), to)
         carry = here(work, parts)
         if cluster is not None:
             cluster = dataclasses.replace(cluster, threads=threads)
@@ -104,7 +106,7 @@ def run_job(typed: Explain) -> int:
             for each in ranges:
                 for line in read_lines(parts.file(each.number)):
                     handle.write(to_json(line, indent=None).encode("utf-8", "surrogateescape"))
-                    count += "heats" in line
+                    count += "attributions" in line
                     if "problem" in line:
                         problems.append(DataError(f"{line['file']}: {line['problem']}", "other images"))
         parts.remove()
@@ -112,7 +114,7 @@ def run_job(typed: Explain) -> int:
         print_json([json.loads(line) for line in out.read_text("utf-8", "surrogateescape").split("\n")[:-1]])
     else:
         say(f"{counted(count, 'explanation')} in {out}")
-        say(f"the pictures  {out.with_suffix('')}")
+        say(f"the overlays  {out.with_suffix('')}")
     leave_out(problems, f" ({counted(count, 'other image')} explained)")
     return 0
 
@@ -145,11 +147,11 @@ def _for_workers(typed: Explain, before: dict[str, Any], model: Model, files: Se
     background, similar = absolute(typed.background), absolute(typed.similar_to)
     precision = typed.precision
     if precision == "auto" and not typed.no_trust and not isinstance(model.output, Vocabulary):
-        precision = before.get("precision") or choose_precision(model, _first(files), "auto", typed.run)
+        precision = before.get("precision") or chosen_precision(model, _first(files), "auto", typed.run)
     return dataclasses.replace(typed, background=background, similar_to=similar, precision=precision)
 
 
-def _first(files: Sequence[Path]) -> Any:
+def _first(files: Sequence[Path]) -> Image.Image:
     """The first image that can be read.
 
     Raises:
@@ -169,8 +171,8 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
 
 
-def _lenders(model: Model, lent: Sequence[str]) -> Lenders | None:
-    return read_lenders(model, [(name, partial(open_picture, Path(name))) for name in lent]) if lent else None
+def _others(model: Model, lent: Sequence[str]) -> Others | None:
+    return read_others(model, [(name, partial(open_picture, Path(name))) for name in lent]) if lent else None
 
 
 # ---- the work
@@ -183,8 +185,8 @@ class Explaining:
     Args:
         opening: What it loads the model by.
         typed: What was asked for.
-        lent: The images that lend patches to the test of maps, where nothing else does.
-        folder: Where pictures go.
+        lent: The images that fill masked patches, where nothing else does.
+        folder: Where overlays go.
         kind: How parts lie on disk.
     """
 
@@ -196,50 +198,42 @@ class Explaining:
 
     def open(self) -> Compute:
         """Load the model."""
-        model, asked, answering = prepared(self.opening.load(), self.typed)
-        return partial(lines_of, model, self.typed, asked, answering, _lenders(model, self.lent), self.folder)
+        model, request = asked_of(self.opening.load(), self.typed)
+        return partial(lines_of, model, self.typed, request, _others(model, self.lent), self.folder)
 
 
 def lines_of(
     model: Model,
     typed: Explain,
-    asked: Asked | None,
-    answering: Model | None,
-    lenders: Lenders | None,
+    request: Request,
+    others: Others | None,
     folder: Path,
     ranges: Sequence[Range],
 ) -> Iterator[list[dict[str, Any]]]:
-    """A line for each image of each range, in turn, when its pictures are written."""
+    """A line for each image of each range, in turn, when its overlays are written."""
+    passes = costs(request)
     for each in ranges:
         assert isinstance(each.images, FileImages)
         names = [str(each.images.paths[row]) for row in each.ids.tolist()]
-        shown, problems = [], dict[str, str]()
+        images, problems = [], dict[str, str]()
         for name in names:
             try:
-                shown.append(Shown(name, open_picture(Path(name)), None))
+                images.append(NamedImage(name, open_picture(Path(name))))
             except DataError as error:
                 problems[name] = error.problem.removeprefix(f"{name}: ")
-        results = explain(model, shown, asked, lenders, answering, aloud=False) if shown else ()
-        found = {one.name: (said, one) for said, one in results}
+        found = {one.name: one for one in explained(model, images, request, others)} if images else {}
         lines = []
         for number, name in enumerate(names, start=each.first + 1):
             if name not in found:
                 against = {"left_out": f"the model takes it for '{typed.rather_than}', {NOTHING_AGAINST}"}
                 lines.append({"file": name, **({"problem": problems[name]} if name in problems else against)})
                 continue
-            said, one = found[name]
-            told = explained_json(answer_of(said, one), one, folder, _written(typed, folder, each.number, number, one))
-            del told["page"]
-            for heat in told["heats"]:
-                del heat["seconds"]  # which differ from one time to the next
-            lines.append(told)
+            one, files = found[name], list[str]()
+            for file, content in overlays_of(number, one.view, typed.compare):
+                files.append(f"{folder.name}/{each.number:06d}/{file}")
+                write_file(folder.parent / files[-1], content)
+            line = image_json(one.answer(), one.view, passes, files)
+            for attribution in line["attributions"]:
+                del attribution["seconds"]  # which differ from one time to the next
+            lines.append(line)
         yield lines
-
-
-def _written(typed: Explain, folder: Path, number: int, place: int, one: ExplainedPicture) -> Files:
-    """Write the sheet and the maps of an image; their names beside the lines."""
-    names, page = list[str](), ExplanationPage("", typed.run, "", [one], one_scale=typed.compare)
-    for name, drawn in drawn_files(place, one, page):
-        names.append(f"{folder.name}/{number:06d}/{name}")
-        write_file(folder.parent / names[-1], as_png(drawn))
-    return Files(names[0], names[1:])

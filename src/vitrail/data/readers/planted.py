@@ -26,8 +26,8 @@ from typing import Literal, cast, get_args
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8
 
-from vitrail.data.columns import MadeWhenAsked
-from vitrail.data.dataset import TEST, TRAIN, VALIDATION, RawDataset, Samples, labelled, labels_of, pixels_of
+from vitrail.data.columns import EVIDENCE, LABEL, Labels, MadeWhenAsked, Values
+from vitrail.data.dataset import TEST, TRAIN, VALIDATION, RawDataset, Samples, labels_of, pixels_of
 from vitrail.data.images import ArrayImages
 from vitrail.data.readers.digits import read_digits
 from vitrail.data.readers.idx import mnist_in_three
@@ -88,6 +88,11 @@ class Planted:
         in_row = np.arange(self.grid[0] * down) // down == row[..., None]
         in_column = np.arange(self.grid[1] * across) // across == column[..., None]
         return in_row[..., :, None] & in_column[..., None, :]
+
+    def boxes(self) -> Int64[np.ndarray, "n p 4"]:
+        """Where each planted digit stands, in pixels: top, left, bottom, right."""
+        row, column = self.cells // self.grid[1], self.cells % self.grid[1]
+        return self.side * np.stack([row, column, row + 1, column + 1], axis=-1)
 
 
 def plant(
@@ -271,7 +276,8 @@ def read_planted(name: str = NAME, data_root: Path | None = None) -> RawDataset:
 
     def make(split: str) -> Samples:
         made = _make(chosen, split, digits.splits)
-        return labelled(ArrayImages(made.pixels, f"{chosen.label}/{split}"), made.labels[:, 0], CLASSES)
+        columns = {LABEL: Labels(made.labels[:, 0], CLASSES), EVIDENCE: Values(made.boxes())}
+        return Samples(ArrayImages(made.pixels, f"{chosen.label}/{split}"), columns)
 
     smallest_first = sorted(COUNTS, key=lambda split: COUNTS[split])  # who only wants to see one sees a small one
     splits = MadeWhenAsked(smallest_first, make)  # 2,000 to test on should not cost the making of 120,000 others

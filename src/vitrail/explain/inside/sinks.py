@@ -23,7 +23,8 @@ from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
 from vitrail.explain.inside.reading import read
 from vitrail.explain.readout import wide
-from vitrail.nn import ViT
+from vitrail.nn import Record, ViT
+from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
 
 LEAST = 2.0  # times the median
@@ -54,6 +55,10 @@ class Sinks:
         """Patches that are sinks after any block."""
         return self.found.any(dim=0)
 
+    def select(self, images: Tensor) -> "Sinks":
+        """Those of some of the images."""
+        return Sinks(self.norms[:, images], self.cut_off[:, images], self.found[:, images])
+
     def notes(self) -> tuple[tuple[str, ...], ...]:
         """For each picture nothing, or one sentence that names its sinks."""
         return tuple(_note(self.found[:, picture]) for picture in range(self.found.shape[1]))
@@ -73,9 +78,25 @@ def find_sinks(network: ViT, images: Images, threshold: float = 6.0) -> Sinks:
     """
     if not threshold > 0:
         raise UsageError(f"threshold must be above 0, got {threshold}", "threshold=6.0")
-    names = [f"blocks.{index}.output" for index in range(network.config.depth)]
-    record, prefix, grid = read(network, images, *names), network.config.prefix, network.grid(images)
-    norms = torch.stack([wide(record[name])[:, prefix:].norm(dim=-1) for name in names])
+    return sinks_of(network, read(network, images, *output_names(network)), network.grid(images), threshold)
+
+
+def output_names(network: ViT) -> list[str]:
+    """What a record must hold for `sinks_of`: the tokens behind every block."""
+    return [f"blocks.{index}.output" for index in range(network.config.depth)]
+
+
+def sinks_of(network: ViT, record: Record, grid: Size, threshold: float = 6.0) -> Sinks:
+    """The sinks of a run that was recorded, see `find_sinks`.
+
+    Args:
+        network: What ran.
+        record: With `output_names`.
+        grid: (rows, columns) of patches.
+        threshold: As of `find_sinks`.
+    """
+    prefix = network.config.prefix
+    norms = torch.stack([wide(record[name])[:, prefix:].norm(dim=-1) for name in output_names(network)])
     middle = norms.median(dim=-1).values
     spread = (norms - middle[..., None]).abs().median(dim=-1).values
     cut_off = torch.maximum(middle + threshold * spread, LEAST * middle)

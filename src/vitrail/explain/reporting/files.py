@@ -1,18 +1,18 @@
-"""What an explanation leaves: where its page may go, the pictures beside it, and what JSON tells of them.
+"""What a report leaves on disk, and what JSON has of it: the page, an overlay of each attribution, and their numbers.
 
-For each picture a sheet, which shows everything, and every map by itself. `pictures.json` in their folder lists them
-with their SHA-256. When the page is written again, a picture that the list names and the new explanation does not is
-removed, if its bytes are still those that were written; nothing else is.
+The overlays lie in a folder beside the page that has its name; `pictures.json` there lists them with their SHA-256.
+When the page is written again, an overlay that the list names and the new report does not is removed, if its bytes are
+still those that were written; nothing else is. A PNG says in its text chunks what it shows, with its verdict.
 
-The JSON is a list with a dictionary for each picture, which has its maps in `heats`. Each map says what it explains
-(`explains`, which is class, contrast, similarity, number or token; `target`, `rather_than`, and in `logit` the number
-itself: a logit, the difference of two, a cosine, or a number of the model's), its `values`, one for each square, what
-it took (`passes` of the network, `seconds` for one picture), with --compare its `deletion` and `insertion` and those of
+The JSON is an object for each image, which has its attributions in `attributions`. Each says what it explains
+(`explains`, which is class, contrast, similarity, number or token; `target`, `contrast`, and in `logit` the number
+itself: a logit, the difference of two, a cosine, or a number of the model's), its `values`, one for each patch, what
+it took (`passes` of the network, `seconds` for one image), with --compare its `deletion` and `insertion` and those of
 a random order, and in `trust` how far to trust it; `trust` is null with --no-trust. There:
 
     verdict, reason, sentence   as on the page
     score, interval             mean fall of the explained number, with each of the five covers at every step; null, as
-                                all falls, where the test ended with a picture without evidence (--full goes on)
+                                all falls, where the test ended with an image without evidence (--full goes on)
     paired, rank                the same fall under the covers that the random maps met, and the place among these
     random_mean, random_maps    the mean of their falls, and how many they are
     oracle                      the fall for the true place; null where it is not known
@@ -23,10 +23,10 @@ a random order, and in `trust` how far to trust it; `trust` is null with --no-tr
     effect_unit                 of both: nats, cosine, or null
     before                      the target's probability; of a contrast, that of the first class among the two; null for
                                 a similarity and a number
-    covered, covered_random     the same with `squares` squares covered, in the map's order and in that of random maps
-    squares                     the step at which these two differ most, of those up to a quarter of all squares
-    composites, surrogates      with how many pictures without evidence, of each kind, the number was compared
-    fill                        what covered squares
+    covered, covered_random     the same with `squares` patches masked, in the map's order and in that of random maps
+    squares                     the step at which these two differ most, of those up to a quarter of all patches
+    composites, surrogates      with how many images without evidence, of each kind, the number was compared
+    fill                        what filled masked patches
     precision                   in which the test was computed, fp32 or bf16; the same for all maps of a command
 
 So `score` and `paired` are two means of one thing: compare `paired` with the random maps, and take `score` with its
@@ -35,36 +35,32 @@ interval for the map alone. The rank is null for a map without signal, whose ord
 
 import dataclasses
 import hashlib
-import io
 import json
 import re
 import shlex
 import tempfile
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from PIL import Image
 
 from vitrail.errors import UsageError
 from vitrail.io import free_name, write_file
 from vitrail.pages.explanation_page import KIND
 from vitrail.pages.html import is_page
-from vitrail.pages.sheet import draw_map_file, draw_sheet
-from vitrail.pages.views import AreasView, ExplainedPicture, ExplanationPage, HeatView, TrustView
+from vitrail.pages.overlay import overlay_of, png
+from vitrail.pages.views import AreasView, ExplainedPicture, HeatView, TrustView
 from vitrail.pages.words import rank_of
 
 LIST = "pictures.json"
 FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]')  # in the names of files, on some systems
-OTHERWISE = ("random", "twins", "evidence", "faithful")  # what a `TrustView` holds and JSON tells otherwise
+OTHERWISE = ("random", "twins", "evidence", "faithful")  # what a `TrustView` holds and JSON has otherwise
 
 
-class Files(NamedTuple):
-    """What was written of one picture."""
+class Saved(NamedTuple):
+    """What was written of a report: the page, and of each image the overlays of its attributions."""
 
-    sheet: str
-    maps: list[str]
+    page: Path
+    overlays: list[list[str]]
 
 
 # ---- where it goes
@@ -111,40 +107,34 @@ def _free(page: Path) -> Path:
     return free_name(page, lambda free: free.exists() or free.with_suffix("").exists())
 
 
-# ---- the pictures
+# ---- the overlays
 
 
-def write_pictures(folder: Path, page: ExplanationPage) -> list[Files]:
-    """A sheet for each picture of the page, and one PNG for each of its maps; gives the files of each picture."""
-    before, sums, written = _listed(folder), {}, []
-    for number, one in enumerate(page.pictures, start=1):
+def write_overlays(folder: Path, images: Sequence[ExplainedPicture], one_scale: bool) -> list[list[str]]:
+    """One PNG for each attribution of each image; gives the files of each image."""
+    before, sums, written = _listed(folder), dict[str, str](), []
+    for number, one in enumerate(images, start=1):
         files = []
-        for name, drawn in drawn_files(number, one, page):
-            content = as_png(drawn)
+        for name, content in overlays_of(number, one, one_scale):
             write_file(folder / name, content)
             sums[name] = hashlib.sha256(content).hexdigest()
             files.append(str(folder / name))
-        written.append(Files(files[0], files[1:]))
+        written.append(files)
     _remove(folder, {name: known for name, known in before.items() if name not in sums}, set(sums))
     write_file(folder / LIST, json.dumps(sums, indent=1) + "\n")
     return written
 
 
-def as_png(drawn: Image.Image) -> bytes:
-    """A picture as a file."""
-    content = io.BytesIO()
-    drawn.save(content, "PNG", compress_level=4, compress_type=zlib.Z_DEFAULT_STRATEGY)  # half the usual time
-    return content.getvalue()
-
-
-def drawn_files(number: int, one: ExplainedPicture, page: ExplanationPage) -> Iterator[tuple[str, Image.Image]]:
-    """The sheet of a picture, then each map, with the names of their files."""
+def overlays_of(number: int, one: ExplainedPicture, one_scale: bool) -> Iterator[tuple[str, bytes]]:
+    """The overlay of each attribution of an image as a file, with its name."""
     stem = f"{number:03d}-{FORBIDDEN.sub('_', Path(one.name).stem)}"
-    yield f"{stem}-sheet.png", draw_sheet(one, page)
     methods = [view.method for view in one.heats]
     for place, view in enumerate(one.heats, start=1):
         several = f"-{place}" if methods.count(view.method) > 1 else ""
-        yield f"{stem}-{view.method}{several}.png", draw_map_file(view, one, page.one_scale)
+        against = "" if view.rather_than is None else f" rather than {view.rather_than}"
+        told = "not tested" if view.trust is None else view.trust.sentence
+        texts = {"Title": view.title, "Description": f"{one.name}: {view.target}{against}", "Comment": told}
+        yield f"{stem}-{view.method}{several}.png", png(overlay_of(view, one, one_scale), texts)
 
 
 def _listed(folder: Path) -> dict[str, str]:
@@ -166,44 +156,46 @@ def _remove(folder: Path, former: dict[str, str], kept: set[str]) -> None:
             file.unlink()
 
 
-# ---- what JSON tells
+# ---- what JSON has
 
 
-def explained_json(answer: Mapping[str, Any], one: ExplainedPicture, page: Path, files: Files) -> dict[str, Any]:
-    """What was said of one picture, and its maps.
+def image_json(
+    answer: Mapping[str, Any], one: ExplainedPicture, files: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """What the model said of one image, and its attributions.
 
     Args:
         answer: What the model says, and what is true, under the names that JSON has for it.
-        one: The picture with its maps.
-        page: Where the page is.
-        files: What was written of this picture.
+        one: The image with its attributions.
+        files: The overlay of each attribution, where these were written.
     """
-    heats = [_heat_json(view, file) for view, file in zip(one.heats, files.maps, strict=True)]
-    return {"file": one.name, **answer, "page": str(page), "sheet": files.sheet, "heats": heats}
+    names = [None] * len(one.heats) if files is None else list(files)
+    rows = [_attribution_json(view, file) for view, file in zip(one.heats, names, strict=True)]
+    return {"file": one.name, **answer, "attributions": rows}
 
 
-def _heat_json(view: HeatView, file: str) -> dict[str, Any]:
+def _attribution_json(view: HeatView, file: str | None) -> dict[str, Any]:
     no_areas = dict.fromkeys(field.name for field in dataclasses.fields(AreasView))
     return {
         "method": view.method,
         "explains": view.explains,
         "target": view.target,
-        "rather_than": view.rather_than,
+        "contrast": view.rather_than,
         "logit": view.logit,
         "signed": view.signed,
         "class_specific": view.class_specific,
         "values": view.values.tolist(),
         "notes": list(view.notes),
         "parts": dict(view.parts) or None,
-        "picture": file,
+        "overlay": file,
         "passes": view.passes,
         "seconds": view.seconds,
         **(no_areas if view.areas is None else dataclasses.asdict(view.areas)),
-        "trust": None if view.trust is None else _trust_json(view.trust),
+        "trust": None if view.trust is None else trust_json(view.trust),
     }
 
 
-def _trust_json(trust: TrustView) -> dict[str, Any]:
+def trust_json(trust: TrustView) -> dict[str, Any]:
     """What is known of it under the same names, but for the random maps and the two questions."""
     told = {name: value for name, value in dataclasses.asdict(trust).items() if name not in OTHERWISE}
     return {

@@ -1,0 +1,12 @@
+"""A whole explanation as one call: images in, attributions with their verdicts out, as values, JSON and a page.
+
+    vitrail.explain.report(model, ["a.jpg", "b.jpg"])[0].overlay()
+
+`report.py` is that call and what it returns, `explained.py` does the work. What is asked stands in `request.py`, what
+fills masked patches where a model carries no background in `others.py`, where evidence is known to lie in `masks.py`,
+the values of a page in `views.py`, and the page with the files beside it in `files.py`.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

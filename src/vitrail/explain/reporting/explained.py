@@ -1,0 +1,269 @@
+"""The work of a report: some images at a time, from pixels to attributions with their verdicts.
+
+An image is brought to the network's size once; one forward pass gives what the model says, what is explained and which
+patches are sinks; then each method runs, and each attribution is tested.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, UInt8
+from PIL import Image
+from torch import Tensor, nn
+
+from vitrail.data.images import NamedImage
+from vitrail.errors import UsageError
+from vitrail.explain.compare import Seen, compare, seen
+from vitrail.explain.heat import Heat
+from vitrail.explain.methods.options import as_typed
+from vitrail.explain.reporting.masks import mask_patches
+from vitrail.explain.reporting.others import Others
+from vitrail.explain.reporting.request import Precision, Request
+from vitrail.explain.reporting.views import parts_of, token_views, views_of
+from vitrail.explain.target import Target
+from vitrail.explain.verdict import Precision as Chosen
+from vitrail.jobs.precision import chosen_for
+from vitrail.model import Model
+from vitrail.nn.twin import evaluating
+from vitrail.pages.views import ExplainedPicture, TrustView
+from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
+
+BATCH = 16
+BATCH_OF_WIDE = 4  # images, so that one sees how far a wide network is, and an interruption loses little
+WIDE = 192
+BESIDE = 15  # images of the background on which a precision is chosen, too
+NOTHING_AGAINST = "which has nothing to be held against"
+
+Answer = ClassPrediction | FeaturePrediction | TextPrediction
+
+
+def quiet(done: int, of: int) -> None:
+    """Say nothing of how far it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExplainedImage:
+    """One image, what the model says of it, and the attributions that explain it.
+
+    Attributes:
+        prediction: What the model says.
+        attributions: One for each method, in order, each of this image alone: values (1, rows, columns). Of a model
+            that writes one for each token.
+        view: The same as a page shows it, with its verdicts.
+    """
+
+    prediction: Answer
+    attributions: tuple[Heat, ...]
+    view: ExplainedPicture
+
+    @property
+    def name(self) -> str:
+        """Its file, or what it was called."""
+        return self.view.name
+
+    @property
+    def image(self) -> UInt8[np.ndarray, "h w *c"]:
+        """What the model saw of it: (h, w) or (h, w, 3)."""
+        return self.view.picture
+
+    @property
+    def trust(self) -> tuple[TrustView | None, ...]:
+        """How far to trust each attribution: verdict, sentence and numbers; None where it was not tested."""
+        return tuple(view.trust for view in self.view.heats)
+
+    @property
+    def verdicts(self) -> tuple[str | None, ...]:
+        """The verdict on each attribution, in a word or two."""
+        return tuple(None if each is None else each.verdict for each in self.trust)
+
+    def overlay(self, number: int = 0) -> Image.Image:
+        """One of its attributions over the image; pale where its test does not support it."""
+        return self.attributions[number].overlay(self.image, pale=self.view.heats[number].pale)
+
+    def answer(self) -> dict[str, Any]:
+        """What the model says and what is true, under the names that JSON has for it."""
+        said, one = self.prediction, self.view
+        if isinstance(said, FeaturePrediction):
+            label = (
+                {"label": one.top[0][0], "probability": one.top[0][1], "true_label": one.true_label} if one.top else {}
+            )
+            return {**label, "features": said.features.tolist()}
+        if isinstance(said, TextPrediction):
+            return {"text": said.text, "probability": said.probability, "true_text": one.true_label}
+        return {"label": said.label, "probability": said.probability, "true_label": one.true_label}
+
+    def _repr_html_(self) -> str:
+        """Its attributions in colours, for a notebook."""
+        return "".join(each._repr_html_() for each in self.attributions)
+
+
+def at_a_time(model: Model, methods: int) -> int:
+    """How many images are explained together."""
+    return max(1, (BATCH_OF_WIDE if model.network.config.width >= WIDE else BATCH) // max(1, methods))
+
+
+def explained(
+    model: Model,
+    images: Sequence[NamedImage],
+    request: Request,
+    others: Others | None = None,
+    run: str | Path | None = None,
+    progress: Callable[[int, int], None] = quiet,
+    left_out: Callable[[str], None] = lambda words: None,
+) -> Iterator[ExplainedImage]:
+    """Each image explained, some at a time; who stops listening has those that were done.
+
+    An image whose top class is the one that it would be held against is left out.
+
+    Args:
+        model: What explains itself.
+        images: At least one.
+        request: From `requested`.
+        others: What fills masked patches where neither the model nor the request has images for that.
+        run: Where the model came from.
+        progress: Is told how many images are done, and of how many.
+        left_out: Is told which image is left out, and why.
+
+    Raises:
+        UsageError: If a method refuses its options.
+        DataError: If a mask names no patch.
+    """
+    if not request.methods:
+        yield from (_written(model, one) for one in images)
+        return
+    masks = mask_patches(images, model) if request.trust else None
+    precision = chosen_precision(model, images[0].image, request.precision, run) if request.trust else "fp32"
+    together = at_a_time(model, len(request.methods))
+    for first in range(0, len(images), together):
+        progress(first, len(images))
+        some = slice(first, first + together)
+        here = request if others is None else replace(request, background=others.besides(images[some]))
+        if isinstance(here.target, tuple):
+            here = replace(here, target=here.target[some])
+        yield from _some(model, images[some], None if masks is None else masks[some], here, precision, left_out)
+
+
+def _some(
+    model: Model,
+    images: Sequence[NamedImage],
+    masks: Bool[Tensor, "b rows columns"] | None,
+    request: Request,
+    precision: Chosen,
+    left_out: Callable[[str], None],
+) -> Iterator[ExplainedImage]:
+    """A few images at a time."""
+    pixels = torch.stack([model.preprocessing.to_uint8(one.image) for one in images])
+    inputs = model.preprocessing.normalise(pixels.to(model.device))
+    with evaluating(model.network):
+        before = seen(model.network, inputs)
+    answers, named = predictions(model, before.logits, inputs), None
+    if request.answering is not None:
+        named = request.answering.predict([one.image for one in images])
+    target: Target = request.function or _listed(request.target)
+    if request.contrast is not None:
+        chosen = before.logits.argmax(dim=1).tolist() if request.target is None else _each(request.target, len(images))
+        kept = [row for row, index in enumerate(chosen) if index != request.contrast]
+        for row in (row for row in range(len(images)) if row not in kept):
+            name = model.classes[request.contrast]
+            left_out(f"left out: the model takes {images[row].name} for '{name}', {NOTHING_AGAINST}")
+        if not kept:
+            return
+        rows = torch.tensor(kept, device=inputs.device)
+        images, answers = [images[row] for row in kept], [answers[row] for row in kept]
+        pixels, inputs = pixels[kept], inputs[rows]
+        masks = None if masks is None else masks[rows]
+        before = Seen(before.logits[rows], before.sinks.select(rows))
+        target = [chosen[row] for row in kept], [request.contrast] * len(kept)
+    try:
+        compared = compare(
+            model,
+            inputs,
+            [replace(each, function=partial(each.function, **request.options)) for each in request.methods],
+            target,
+            references=request.background,
+            masks=masks,
+            scored=request.trust,
+            areas=len(request.methods) > 1,
+            precision=precision,
+            full=request.full,
+            before=before,
+        )
+    except UsageError as error:  # its hint speaks Python
+        raise (as_typed(request.methods[0], error) if len(request.methods) == 1 else error) from None
+    parts = parts_of(model, inputs, target, request.methods)
+    other = None
+    if request.other is not None:
+        other = request.other[0], model.preprocessing.to_array(request.other[1])
+    for row, (one, said) in enumerate(zip(images, answers, strict=True)):
+        top, answer = (list(said.top), "") if isinstance(said, ClassPrediction) else ([], said.sentence())
+        if named is not None and not named[row].notes:
+            label = named[row]
+            assert isinstance(label, ClassPrediction)
+            top, answer = list(label.top), ""
+        shown, views = _array(pixels[row]), views_of(model, request, compared, row, parts[row])
+        heats = tuple(heat[row] for heat in compared.heats)
+        yield ExplainedImage(said, heats, ExplainedPicture(one.name, shown, one.label, top, views, answer, other))
+
+
+class _Known(nn.Module):
+    """A network whose answer is known already: a task makes predictions of it without another pass."""
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__()
+        self.logits = logits
+
+    def forward(self, images: Tensor) -> Tensor:
+        """What was computed before."""
+        return self.logits
+
+
+def predictions(model: Model, logits: Float[Tensor, "b v"], images: Tensor) -> list[Any]:
+    """What the model says, of logits that are there."""
+    names = ["image"] * len(images)
+    return list(model.task.predict(_Known(logits), model.output, images, names, None, model.facts))
+
+
+def _array(pixels: UInt8[Tensor, "c h w"]) -> UInt8[np.ndarray, "h w *c"]:
+    array = pixels.numpy()
+    return array[0] if len(array) == 1 else np.ascontiguousarray(array.transpose(1, 2, 0))
+
+
+def _listed(target: int | tuple[int, ...] | None) -> Target:
+    return list(target) if isinstance(target, tuple) else target
+
+
+def _each(target: int | tuple[int, ...], count: int) -> list[int]:
+    return list(target) if isinstance(target, tuple) else [target] * count
+
+
+def _written(model: Model, one: NamedImage) -> ExplainedImage:
+    """What the model writes for an image, and where its decoder looked for each token."""
+    (said,) = model.predict([one.image])
+    assert isinstance(said, TextPrediction)
+    heats, views = token_views(model, said, model.tensor([one.image]))
+    shown, top = model.preprocessing.to_array(one.image), [(said.shown, said.probability)]
+    return ExplainedImage(said, tuple(heats), ExplainedPicture(one.name, shown, one.label, top, views))
+
+
+def chosen_precision(model: Model, image: Image.Image, asked: Precision, run: str | Path | None = None) -> Chosen:
+    """What was asked for, or what is chosen for the model: on this image and its background where nothing is kept.
+
+    A verdict may differ with the precision, so it is one for all images of a report.
+
+    Args:
+        model: Whose network is asked.
+        image: Any that it can read.
+        asked: The precision, or "auto".
+        run: Where the model came from.
+    """
+    if asked != "auto":
+        return asked
+    images, background = model.tensor([image]), model.background_images
+    if background is not None:
+        images = torch.cat([images, background[:BESIDE]])
+    return chosen_for(model, images, run).precision

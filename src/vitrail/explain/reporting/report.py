@@ -1,0 +1,249 @@
+"""Images explained by one call, as values that know their JSON and their page."""
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from vitrail.data.images import NamedImage
+from vitrail.errors import COMMAND_LINE, DataError, UsageError
+from vitrail.explain.methods import DEFAULT, Method
+from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, at_a_time, explained, quiet
+from vitrail.explain.reporting.files import Saved, check_writable, image_json, page_at, write_overlays
+from vitrail.explain.reporting.others import borrows, fills_of, read_others, spread_over
+from vitrail.explain.reporting.request import Class, Picture, Precision, Request, requested
+from vitrail.explain.target import OfLogits
+from vitrail.io import write_file
+from vitrail.model import Model
+from vitrail.model.model import opened
+from vitrail.model.vouch import changes_of
+from vitrail.pages.explanation_page import explanation_page
+from vitrail.pages.html import in_frame
+from vitrail.pages.views import ExplanationPage
+
+
+@dataclass(frozen=True, eq=False)
+class Report(Sequence[ExplainedImage]):
+    """Images explained: a sequence of them, which knows its JSON and its page; in a notebook it shows itself.
+
+    Attributes:
+        images: In the order in which they were given.
+        model: What the model is called.
+        title: Headline of the page.
+        about: What to know of the model's probabilities and of how attributions were tested.
+        one_scale: Whether all attributions of an image have one colour scale, of shares.
+        left_out: Images that were not explained, with the reason, in words.
+        command: The command line that made it, which the page shows; empty for a call in Python.
+    """
+
+    images: tuple[ExplainedImage, ...]
+    model: str
+    title: str
+    about: str = ""
+    one_scale: bool = False
+    left_out: tuple[str, ...] = ()
+    command: str = ""
+
+    def __len__(self) -> int:
+        """How many images are explained."""
+        return len(self.images)
+
+    def __getitem__(self, number: Any) -> Any:
+        """One of the images, or several as a tuple."""
+        return self.images[number]
+
+    def to_dict(self, saved: Saved | None = None) -> dict[str, Any]:
+        """All of it as plain values, for JSON; `files.py` tells the keys.
+
+        Args:
+            saved: What was written of it, whose files are named then.
+        """
+        files = [None] * len(self) if saved is None else saved.overlays
+        rows = [image_json(one.answer(), one.view, some) for one, some in zip(self, files, strict=True)]
+        return {"model": self.model, "images": rows, "left_out": list(self.left_out)}
+
+    def page(self) -> str:
+        """One HTML page that shows everything, loads nothing, and can be read without a script."""
+        return explanation_page(
+            ExplanationPage(
+                self.title, self.model, self.command, [one.view for one in self], self.about, one_scale=self.one_scale
+            )
+        )
+
+    def save(self, out: str | Path) -> Saved:
+        """Write the page, and beside it an overlay of each attribution, in a folder that has the page's name.
+
+        Args:
+            out: An `.html` file, or a folder for the page. Nothing but a page of a report is ever written over.
+
+        Raises:
+            UsageError: If that place is taken, or nothing can be written there.
+        """
+        page = page_at(Path(out))
+        check_writable(page)
+        write_file(page, self.page())
+        return Saved(page, write_overlays(page.with_suffix(""), [one.view for one in self], self.one_scale))
+
+    def _repr_html_(self) -> str:
+        """The page inside a notebook."""
+        return in_frame(self.page())
+
+
+def report(
+    model: Model,
+    images: Picture | Sequence[Picture],
+    methods: str | Method | Sequence[str | Method] = DEFAULT,
+    target: Class | Sequence[Class] | OfLogits | None = None,
+    contrast: Class | None = None,
+    *,
+    similar_to: Picture | None = None,
+    options: Mapping[str, Any] | None = None,
+    background: str | Path | Float[Tensor, "r c h w"] | None = None,
+    masks: Sequence[Picture] | None = None,
+    labels: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+    trust: bool = True,
+    full: bool = False,
+    precision: Precision = "auto",
+    run: str | Path | None = None,
+    progress: Callable[[int, int], None] = quiet,
+) -> Report:
+    """Explain images: where the model's answer to each comes from, and how far to trust that.
+
+    Args:
+        model: From `vitrail.load`.
+        images: Files or opened images; an image that cannot be read is left out, and said.
+        methods: By name or as `Method`, one or several; "all" for those that answer in tens of passes.
+        target: What is explained: a class by name or index, one for each image, or a function of the logits; for a
+            model that describes images by numbers, the index of one. Each image's top class when None.
+        contrast: The class that the target is held against: why this one rather than that one. An image whose top
+            class it is, is left out where no target was named.
+        similar_to: Explains what makes an image like this one, by what the head reads.
+        options: Of the only method, such as {"layer": -1}.
+        background: What fills masked patches when attributions are tested: a folder of images, another run, or images
+            (r, c, h, w) as the network reads them. The model's own when None; without one, ten photographs where its
+            classes are ImageNet's, else the other images of this call.
+        masks: Where the evidence of each image is known to lie: not black there, of the image's own size.
+        labels: The true class of each image.
+        names: What the images are called; files go by themselves.
+        trust: Whether each attribution is tested, which takes most of the time.
+        full: Test the attributions of images without evidence, too; no verdict changes by it.
+        precision: Of the passes that test: "fp32", "bf16", or "auto" for the faster that answers alike.
+        run: Where the model came from, whose name the page has, and which keeps the choice of a precision.
+        progress: Is told how many images are done, and of how many.
+
+    Raises:
+        UsageError: If a method, class or option is not there, two arguments do not go together, or no image is left.
+        DataError: If no image can be read, or the background or a mask does not fit.
+    """
+    several = [images] if isinstance(images, str | Path | Image.Image) else list(images)
+    if not several:
+        raise UsageError("there is no image to explain", "report(model, ['photo.jpg'])")
+    example = next((str(each) for each in several if isinstance(each, str | Path)), "photo.jpg")
+    model, request = requested(
+        model,
+        methods,
+        target,
+        contrast,
+        similar_to=similar_to,
+        options=options,
+        background=background,
+        trust=trust,
+        full=full,
+        precision=precision,
+        example=example,
+        run=run,
+    )
+    if isinstance(request.target, tuple) and len(request.target) != len(several):
+        problem = f"there is one target for each image, got {len(request.target)} for {len(several)}"
+        raise UsageError(problem, "one class for all, or as many as images")
+    for what, given in {"masks": masks, "labels": labels, "names": names}.items():
+        if given is not None and len(given) != len(several):
+            raise UsageError(f"{what} are one for each image, got {len(given)} for {len(several)}", f"no {what}")
+    opened_images, left_out, kept = [], list[str](), []
+    for place, given in enumerate(several):
+        name = (
+            names[place] if names is not None else str(given) if isinstance(given, str | Path) else f"image {place + 1}"
+        )
+        try:
+            picture, mask = opened(given), None if masks is None else opened(masks[place])
+        except DataError as error:
+            if len(several) == 1:
+                raise
+            left_out.append(error.problem)
+            continue
+        kept.append(place)
+        opened_images.append(NamedImage(name, picture, None if labels is None else labels[place], mask))
+    if not opened_images:
+        raise DataError(left_out[0], "another image")
+    if isinstance(request.target, tuple):
+        request = replace(request, target=tuple(request.target[place] for place in kept))
+    others = None
+    if borrows(model, request) and not model.borrows_background:
+        lenders = spread_over(opened_images, at_a_time(model, len(request.methods)))
+        others = read_others(model, [(one.name, partial(_same, one.image)) for one in lenders])
+    found = tuple(explained(model, opened_images, request, others, run, progress, left_out.append))
+    if not found:
+        raise nothing_left(model, contrast)
+    return made_report(model, request, found, run, left_out=left_out)
+
+
+def _same(image: Image.Image) -> Image.Image:
+    return image
+
+
+def nothing_left(model: Model, contrast: Class | None) -> UsageError:
+    """What to say where the model takes every image for the class that it would be held against."""
+    name = model.classes[contrast] if isinstance(contrast, int) else contrast
+    others = [each for each in model.classes if each != name]
+    typed = f"--target {shlex.quote(others[0])} --rather-than {shlex.quote(str(name))}" if others else "no contrast"
+    hint = f"target={others[0]!r}{COMMAND_LINE}{typed}" if others else typed
+    return UsageError(f"the model takes every image for '{name}', {NOTHING_AGAINST}", hint)
+
+
+def made_report(
+    model: Model,
+    request: Request,
+    images: Sequence[ExplainedImage],
+    run: str | Path | None = None,
+    command: str = "",
+    one_scale: bool | None = None,
+    left_out: Sequence[str] = (),
+) -> Report:
+    """The report of images that were explained.
+
+    Args:
+        model: What explained itself.
+        request: What was asked for.
+        images: At least one.
+        run: Where the model came from; its name is the model's.
+        command: See `Report`.
+        one_scale: See `Report`; by itself where there are several methods.
+        left_out: See `Report`.
+    """
+    about, name = model.about, "the model" if run is None else str(run)
+    if "vouched" in model.facts:
+        short = str(model.facts.get("name") or (Path(name).name if Path(name).exists() else name))
+        about = " ".join(filter(None, (about, f"The weights: {model.facts['vouched']}.")))
+        about += "".join(f" Changed, {change}." for change in changes_of(model.facts))
+    else:
+        short = Path(name).resolve().name or name if run is not None else name  # also where a link leads there
+    fills = {each.fill for one in images for each in one.trust if each is not None}
+    if borrows(model, request) and "donor" in fills:
+        about = " ".join(filter(None, (about, f"Maps are tested with {fills_of(model)}.")))
+    several = len(request.methods) > 1 if one_scale is None else one_scale
+    return Report(
+        images=tuple(images),
+        model=name,
+        title=f"Where {short} looked" if model.task.searches else f"What {short} looked at",
+        about=about,
+        one_scale=several,
+        left_out=tuple(left_out),
+        command=command,
+    )

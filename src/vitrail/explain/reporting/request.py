@@ -1,0 +1,338 @@
+"""What a report explains, and how: checked before anything is computed."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from vitrail.data.background import FEW, open_background
+from vitrail.data.columns import Classes, Codec
+from vitrail.data.vocabulary import Vocabulary
+from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted, nearest
+from vitrail.explain.methods import DEFAULT, METHODS, METHODS_OF_TEXTS, Method, nearest_method
+from vitrail.explain.methods.options import read_options
+from vitrail.explain.target import FUNCTION, OfLogits, number, similarity
+from vitrail.features.headless import headless
+from vitrail.jobs.precision import Asked as Precision
+from vitrail.model import Model
+from vitrail.model.model import opened
+from vitrail.pages.views import Function
+from vitrail.tasks import FeaturePrediction, Numbers
+
+(WRITTEN,) = METHODS_OF_TEXTS  # the method of a model that writes
+ALL = "all"  # the methods that a comparison has by itself
+PATCHES = 256  # with more of them, a comparison leaves out what masks one patch after the other
+SLOW_WITH_PATCHES = ("occlusion",)
+LONG, BLIND = "they take long", "they cannot tell classes apart"  # why a comparison leaves methods out
+FLAGS = {"target": "--target", "contrast": "--rather-than"}
+
+Methods = tuple[Method, ...]
+Class = str | int
+Picture = str | Path | Image.Image
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What is explained, and how.
+
+    Attributes:
+        methods: Which attributions; that of a model that writes alone for such a model.
+        options: The options of the only method.
+        target: Index of the class, or one for each image; each image's top class when None.
+        contrast: Index of the class that it is held against.
+        function: What is explained, where it is no class.
+        explained: What that is, in words.
+        kind: What it is.
+        other: The image that it is held against, and its name.
+        answering: The same model with its head, where what is explained lies before that.
+        background: What fills masked patches, (r, c, h, w) as the network reads images; the model's own when None.
+        trust: Whether each attribution is tested.
+        full: Also those of images without evidence.
+        precision: Of the passes that test attributions: "fp32", "bf16", or "auto" for the faster.
+        left_out: Names of methods that a comparison leaves out, by the reason.
+        notes: What else a person should know, in sentences.
+    """
+
+    methods: Methods
+    options: Mapping[str, Any] = field(default_factory=dict)
+    target: int | tuple[int, ...] | None = None
+    contrast: int | None = None
+    function: OfLogits | None = None
+    explained: str = ""
+    kind: Function | None = None
+    other: tuple[str, Image.Image] | None = None
+    answering: Model | None = None
+    background: Float[Tensor, "r c h w"] | None = None
+    trust: bool = True
+    full: bool = False
+    precision: Precision = "auto"
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def name_of(self, output: Codec, target: int) -> str:
+        """What is explained, by its index."""
+        if target == FUNCTION or not isinstance(output, Classes):
+            return self.explained
+        return output.names[target]
+
+
+def requested(
+    model: Model,
+    methods: str | Method | Sequence[str | Method] = DEFAULT,
+    target: Class | Sequence[Class] | OfLogits | None = None,
+    contrast: Class | None = None,
+    *,
+    similar_to: Picture | None = None,
+    options: Mapping[str, Any] | None = None,
+    background: str | Path | Float[Tensor, "r c h w"] | None = None,
+    trust: bool = True,
+    full: bool = False,
+    precision: Precision = "auto",
+    example: str = "photo.jpg",
+    run: str | Path | None = None,
+) -> tuple[Model, Request]:
+    """What was asked for, and the model that it is asked of: without its head where likeness by features is explained.
+
+    Args:
+        model: Any that `vitrail.load` opens.
+        methods: See `report`.
+        target: See `report`.
+        contrast: See `report`.
+        similar_to: See `report`.
+        options: See `report`.
+        background: See `report`.
+        trust: See `report`.
+        full: See `report`.
+        precision: See `report`.
+        example: An image that a hint may name.
+        run: Where the model came from, which a hint may name.
+
+    Raises:
+        UsageError: If a method, class, layer or head is not there, or two arguments do not go together.
+        DataError: If the background cannot be read or has another size than the model's.
+    """
+    if isinstance(model.output, Vocabulary):
+        if model.reads_text:
+            problem = "this model reads texts, and only images are explained"
+            raise UsageError(problem, f"model.predict([{model.example!r}])")
+        asked = {"methods": methods not in (DEFAULT, WRITTEN), "target": target, "contrast": contrast}
+        asked |= {"similar_to": similar_to, "options": options, "background": background, "full": full}
+        for name in (name for name, value in asked.items() if value not in (None, False) and value != {}):
+            raise UsageError(f"{name} is for models that say classes, and this model writes", f"leave {name} out")
+        return model, Request((), trust=False)
+    if not trust:
+        for name, given in {"full": full, "background": background is not None}.items():
+            if given:
+                raise UsageError(f"{name} is for the test that trust=False leaves out", "one of the two")
+    answering = None
+    if similar_to is not None and target is None and contrast is None and isinstance(model.output, Classes):
+        model, answering = headless(model), model
+    if not isinstance(model.output, Classes | Numbers):
+        problem = f"this model learnt {model.task.name}, and reports show classes and texts"
+        raise UsageError(problem, "vitrail.explain.occlusion(model.network, model.tensor(images), 0)")
+    chosen, left_out = methods_of(model, methods, contrast is not None)
+    _refuse_untrained(model, run)
+    what = _explained(model, target, contrast, similar_to, example)
+    if options and len(chosen) > 1:
+        raise UsageError("options are for one method, not for a comparison", f"no options{COMMAND_LINE}no --option")
+    fills, notes = _background(model, background)
+    return model, Request(
+        methods=chosen,
+        options=read_options(chosen[0], options or {}),
+        answering=answering,
+        background=fills,
+        trust=trust,
+        full=full,
+        precision=precision,
+        left_out=left_out,
+        notes=notes,
+        **what,
+    )
+
+
+def _explained(
+    model: Model,
+    target: Class | Sequence[Class] | OfLogits | None,
+    contrast: Class | None,
+    similar_to: Picture | None,
+    example: str,
+) -> dict[str, Any]:
+    """What is explained, under the names of `Request`."""
+    if callable(target):
+        if contrast is not None or similar_to is not None:
+            raise UsageError("a function of the logits is explained by itself", "a function that has the difference")
+        return {"function": target, "explained": "the function's number", "kind": "number"}
+    if isinstance(model.output, Numbers):
+        return _of_numbers(model, target, contrast, similar_to, model.output.count, example)
+    if similar_to is not None:
+        problem = "what makes an image like another is explained by itself, and target and contrast are classes"
+        raise UsageError(problem, "one of the two")
+    against = None if contrast is None else class_index(model, contrast, "contrast")
+    several = [target] if target is None or isinstance(target, str | int) else list(target)
+    found = tuple(None if each is None else class_index(model, each, "target") for each in several)
+    if against is not None and against in found:
+        name, others = model.classes[against], [each for i, each in enumerate(model.classes) if i != against]
+        hint = (
+            f"contrast={others[0]!r}{COMMAND_LINE}--rather-than {shlex.quote(others[0])}" if others else "no contrast"
+        )
+        raise UsageError(f"target and contrast are both '{name}', which has nothing to be held against", hint)
+    return {"target": found[0] if len(several) == 1 else found, "contrast": against}
+
+
+def _of_numbers(
+    model: Model, target: Any, contrast: Class | None, similar_to: Picture | None, count: int, example: str
+) -> dict[str, Any]:
+    """The same of a model without classes: how like another image is, or one of its numbers.
+
+    Raises:
+        UsageError: If nothing says it, or there is no such number.
+        DataError: If the other image cannot be read.
+    """
+    first = f"target=0{COMMAND_LINE}--target 0"
+    other = f"similar_to={example!r}, another image, or target=0{COMMAND_LINE}--similar-to {shlex.quote(example)}, "
+    other += "another image; or --target 0, or another of its numbers"
+    hint = first if count == 1 else other
+    if contrast is not None:
+        raise UsageError("a contrast holds classes against each other, and this model has none", hint)
+    if count == 1 and similar_to is not None:
+        raise UsageError("similarity compares directions, and one number of an image has none", hint)
+    if count == 1 and str(target) in ("None", "0"):
+        return {"function": number(0), "explained": "the model's number", "kind": "number"}
+    if (target is None) == (similar_to is None):
+        problem = f"this model describes images by {count} numbers and says no class: what is to be explained?"
+        raise UsageError(problem, hint)
+    if similar_to is not None:
+        image = opened(similar_to)
+        (found,) = model.predict([image])
+        assert isinstance(found, FeaturePrediction)
+        name = "the other image" if isinstance(similar_to, Image.Image) else Path(similar_to).name
+        explained, like = f"similarity to {name}", similarity(found.features.to(model.device))
+        return {"function": like, "explained": explained, "kind": "similarity", "other": (name, image)}
+    if not str(target).isdecimal() or int(str(target)) >= count:
+        raise UsageError(f"target must be one of the model's numbers, 0 to {count - 1}, got '{target}'", first)
+    return {"function": number(int(str(target))), "explained": f"number {target}", "kind": "number"}
+
+
+def class_index(model: Model, given: Class, argument: str) -> int:
+    """The index of a class, by its index or any of its names.
+
+    Args:
+        model: Of classes.
+        given: In Python a number is the index; a text is a name.
+        argument: What it was given as, for the message.
+
+    Raises:
+        UsageError: If the model does not have it; names those that there are, or the nearest of many.
+    """
+    assert isinstance(model.output, Classes)
+    known = model.output.number_of
+    if isinstance(given, str) and given in known:
+        return known[given]
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < len(model.classes):
+        return given
+    numbered = str(given).isdecimal() and int(given) < len(model.classes)  # the number that a class has
+    guess = model.classes[int(given)] if numbered else nearest(str(given), model.classes) or model.classes[0]
+    few = f", it has {', '.join(model.classes)}" if len(model.classes) <= 10 else ""
+    hint = f"{argument}={guess!r}{COMMAND_LINE}{FLAGS[argument]} {shlex.quote(guess)}"
+    raise UsageError(f"the model has no class '{given}'{few}", hint)
+
+
+def _refuse_untrained(model: Model, run: str | Path | None) -> None:
+    """Refuse to explain classes that are all alike to a head of zeros.
+
+    Raises:
+        UsageError: It is one.
+    """
+    weight = getattr(getattr(model.network, "head", None), "weight", None)
+    if isinstance(model.output, Classes) and weight is not None and not bool(weight.any()):
+        problem = "the head of this model has learnt nothing, so that all classes are alike and no map has a sense"
+        raise UsageError(problem, shlex.join(["vitrail", "train", "./photos", "--init", str(run or "WEIGHTS")]))
+
+
+def _background(
+    model: Model, given: str | Path | Float[Tensor, "r c h w"] | None
+) -> tuple[Float[Tensor, "r c h w"] | None, tuple[str, ...]]:
+    """What fills masked patches where something was named; None for the model's own; and what to know of it.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    if given is None or isinstance(given, Tensor):
+        return given, ()
+    notes = list[str]()
+    try:
+        found = open_background(Path(given), model.preprocessing, notes.append)
+    except DataError as error:  # its hint may be for the model's own
+        hint = "a folder of images, or a run with images like the model's"
+        raise DataError(error.problem, f"background= with {hint}{COMMAND_LINE}--background with {hint}") from error
+    if len(found) < FEW:
+        has = counted(len(found), "reference image")
+        notes.append(f'{given} has {has}, and a verdict needs {FEW}: every map will be "cannot tell"')
+    return found.to(model.device), tuple(notes)
+
+
+# ---- methods
+
+
+def methods_of(
+    model: Model, given: str | Method | Sequence[str | Method], contrast: bool
+) -> tuple[Methods, dict[str, tuple[str, ...]]]:
+    """The methods that were asked for, each once; and those that "all" leaves out, by the reason.
+
+    Args:
+        model: Whose number of patches decides what "all" leaves out.
+        given: Names, methods, or "all".
+        contrast: Whether a class is held against another, which not every method can say.
+
+    Raises:
+        UsageError: If a method is unknown; or cannot say why one class rather than another, and was named.
+    """
+    if given == ALL:
+        return _all(model, contrast)
+    several = [given] if isinstance(given, str | Method) else list(given)
+    if not several:
+        raise UsageError("there is no method to explain by", f"methods='{DEFAULT}'")
+    found = {each.name: each for each in map(method_of, several)}
+    blind = [each.name for each in found.values() if not each.class_specific]
+    if contrast and blind:
+        able = [each.name for each in found.values() if each.class_specific] or [DEFAULT]
+        problem = f"{', '.join(blind)} cannot tell classes apart and so cannot say why one class rather than another"
+        option = "--method" if isinstance(given, str | Method) else "--methods"
+        raise UsageError(problem, f"methods={able}{COMMAND_LINE}{option} {','.join(able)}")
+    return tuple(found.values()), {}
+
+
+def method_of(given: str | Method) -> Method:
+    """A method by its name, or the method itself.
+
+    Raises:
+        UsageError: If there is none of this name.
+    """
+    if isinstance(given, Method):
+        return given
+    if given not in METHODS:
+        near = nearest_method(given)
+        raise UsageError(f"unknown method '{given}', there are {', '.join(METHODS)}", near)
+    return METHODS[given]
+
+
+def _all(model: Model, contrast: bool) -> tuple[Methods, dict[str, tuple[str, ...]]]:
+    """All methods but those that take long or cannot answer."""
+    sides = zip(model.preprocessing.size, model.network.config.patch, strict=True)
+    rows, columns = (side // patch for side, patch in sides)
+    slow = SLOW_WITH_PATCHES if rows * columns > PATCHES else ()
+    why: dict[str, str] = {}
+    for each in METHODS.values():
+        if each.costly or each.name in slow:
+            why[each.name] = LONG
+        elif contrast and not each.class_specific:
+            why[each.name] = BLIND
+        elif each.opt_in:
+            why[each.name] = each.opt_in
+    reasons = {reason: tuple(name for name in why if why[name] == reason) for reason in dict.fromkeys(why.values())}
+    return tuple(each for each in METHODS.values() if each.name not in why), reasons

@@ -1,0 +1,209 @@
+"""A report in Python: the page, the JSON and the overlays of the command, from one decoding and one shared pass."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from tests.cli.command import Cli
+from tests.explain.planted_lab import load_planted
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.readers.planted import planted_digits
+from vitrail.errors import DataError, UsageError
+from vitrail.explain import METHODS, Method, Report, generic_attention, report, trust
+from vitrail.explain.heat import Heat
+from vitrail.model import Model
+from vitrail.pages.colour import heat_picture
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_planted("mean-0")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("images")
+    for number, pixels in enumerate(planted_digits("test", 3).pixels):
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return sorted(folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def made(model: Model, files: list[Path]) -> Report:
+    return report(model, files, ["generic_attention", "rollout"], run="tests/explain/networks/mean-0")
+
+
+def test_the_call_makes_the_page_of_the_command(cli: Cli, made: Report, files: list[Path], tmp_path: Path) -> None:
+    words = ("--compare", "--methods", "generic_attention,rollout", "--out", tmp_path / "command.html")
+    typed = cli("explain", made.model, *files, *words, "--json")
+    assert typed.code == 0, typed.err
+    saved = made.save(tmp_path / "call.html")
+    command = (tmp_path / "command.html").read_text()
+    assert re.sub(r"<section><h2>How it was made.*?</section>", "", command, flags=re.S) == saved.page.read_text()
+    rows, expected = made.to_dict(saved)["images"], json.loads(typed.out)
+    for one, other in zip(rows, expected, strict=True):
+        assert Path(other.pop("page")).name == "command.html"
+        for mine, theirs in zip(one["attributions"], other["attributions"], strict=True):
+            assert Path(mine.pop("overlay")).read_bytes() == Path(theirs.pop("overlay")).read_bytes()
+            assert min(mine.pop("seconds"), theirs.pop("seconds")) > 0
+    assert json.loads(json.dumps(vitrail.io.plain(rows))) == expected
+
+
+def test_what_it_holds_is_what_the_functions_return(model: Model, made: Report, files: list[Path]) -> None:
+    images = model.tensor(files)
+    heat = generic_attention(model.network, images)
+    verdicts = trust(model, images, heat).verdict
+    assert len(made) == len(files)
+    for row, one in enumerate(made):
+        first, _ = one.attributions
+        assert (first.method, tuple(first.values.shape), first.signed) == ("generic_attention", (1, 8, 8), False)
+        torch.testing.assert_close(first.values[0], heat.values[row])
+        assert int(first.target) == int(heat.target[row])
+        assert one.verdicts[0] == verdicts[row]
+        assert one.prediction.label == model.classes[int(heat.target[row])]
+        np.testing.assert_array_equal(one.image, np.asarray(Image.open(files[row])))
+    assert "<iframe" in made._repr_html_()
+    assert made[0]._repr_html_().count("vitrail-heat") == 2
+
+
+def test_an_image_is_prepared_once_and_one_pass_is_shared(
+    model: Model, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared, passes = [], []
+    real = Preprocessing.to_uint8
+    monkeypatch.setattr(
+        Preprocessing, "to_uint8", lambda self, *given, **more: prepared.append(1) or real(self, *given, **more)
+    )
+    handle = model.network.register_forward_hook(lambda *given: passes.append(1))
+    try:
+        report(model, files, trust=False)
+    finally:
+        handle.remove()
+    assert len(prepared) == len(files)
+    assert len(passes) == 2  # one for answers, targets and sinks; one with gradients for the method
+
+
+def test_targets_of_every_kind(model: Model, files: list[Path]) -> None:
+    def of(target: Any = None, contrast: Any = None) -> Report:
+        return report(model, files, target=target, contrast=contrast, trust=False)
+
+    images = model.tensor(files)
+    for given, wanted in ((3, 3), ("3", 3), ([0, "1", 2], [0, 1, 2])):
+        expected = generic_attention(model.network, images, wanted)
+        found = of(given)
+        assert [int(one.attributions[0].target) for one in found] == expected.target.tolist()
+        torch.testing.assert_close(torch.cat([one.attributions[0].values for one in found]), expected.values)
+    (first, *_) = of(3, "5")
+    assert first.attributions[0].rather_than is not None
+    assert int(first.attributions[0].rather_than) == 5
+    torch.testing.assert_close(
+        first.attributions[0].values, generic_attention(model.network, images[:1], (3, 5)).values
+    )
+    second = of(lambda logits: logits[:, 4])[0]
+    assert second.view.heats[0].explains == "number"
+    torch.testing.assert_close(second.attributions[0].values, generic_attention(model.network, images[:1], 4).values)
+
+
+def test_a_method_of_ones_own_has_its_title_and_its_cost_in_the_page(model: Model, files: list[Path]) -> None:
+    own = dataclasses.replace(METHODS["saliency"], name="mine", title="A method of mine", cost="77")
+    found = report(model, files[0], own, trust=False)
+    assert "A method of mine" in found.page()
+    (row,) = found.to_dict()["images"]
+    assert row["attributions"][0]["passes"] == "77"
+    assert isinstance(own, Method)
+
+
+def test_what_cannot_be_read_is_left_out_and_said(model: Model, files: list[Path], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(files[0].read_bytes()[:40])
+    found = report(model, [files[0], broken, files[1]], target=[1, 2, 3], trust=False, labels=["1", "2", "3"])
+    assert [(one.name, int(one.attributions[0].target)) for one in found] == [(str(files[0]), 1), (str(files[1]), 3)]
+    assert [one.view.true_label for one in found] == ["1", "3"]
+    assert str(broken) in found.left_out[0]
+    with pytest.raises(DataError):
+        report(model, broken)
+
+
+def test_images_serve_each_other_where_a_model_has_no_background(model: Model) -> None:
+    bare = dataclasses.replace(model, background=None)
+    several = [Image.fromarray(pixels) for pixels in planted_digits("test", 30).pixels]
+    assert {one.verdicts[0] for one in report(bare, several[:2])} == {"cannot tell"}
+    found = report(bare, several, names=[f"digit {i}" for i in range(30)])
+    assert "supported" in {one.verdicts[0] for one in found}
+    assert found[3].name == "digit 3"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"images": []},
+        {"methods": []},
+        {"methods": "gradcam"},
+        {"methods": ["rollout"], "contrast": 3},
+        {"target": "cat"},
+        {"target": 10},
+        {"target": [1, 2]},
+        {"target": 3, "contrast": "3"},
+        {"target": lambda logits: logits[:, 0], "contrast": 3},
+        {"labels": ["1"]},
+        {"options": {"layer": "x"}, "methods": "raw_attention"},
+        {"options": {"layers": 1}},
+        {"options": {"layer": 1}, "methods": ["raw_attention", "rollout"]},
+        {"trust": False, "full": True},
+        {"trust": False, "background": "nowhere"},
+        {"similar_to": "a.png", "target": 1},
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused(model: Model, files: list[Path], given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as refused:
+        report(model, **{"images": files, **given})
+    assert refused.value.hint
+    assert model.network.training is False
+
+
+def test_an_overlay_is_the_map_over_the_image(made: Report) -> None:
+    one = made[0]
+    small = heat_picture(one.image, one.attributions[0].values[0].numpy(), False)
+    large = np.asarray(one.attributions[0].overlay(one.image))
+    assert large.shape == (448, 448, 3)
+    np.testing.assert_array_equal(large[7::14, 7::14], small)
+    for number, verdict in enumerate(one.verdicts):
+        plain = one.attributions[number].overlay(one.image)
+        assert (one.overlay(number) == plain) == (verdict not in ("cannot tell", "no better than random"))
+
+
+def test_an_attribution_is_upsampled_and_saved(made: Report, tmp_path: Path) -> None:
+    values = torch.arange(6.0).reshape(1, 2, 3)
+    heat = Heat(values, torch.tensor([4]), torch.tensor([2.0]), "rollout", False, False, (("a note",),))
+    wanted = torch.nn.functional.interpolate(values[None], size=(8, 9), mode="bilinear", align_corners=False)[0]
+    torch.testing.assert_close(heat.upsampled((8, 9)), wanted)
+    assert heat.upsampled((4, 6), "nearest")[0, :2, :2].unique().tolist() == [0.0]
+    heat.save(tmp_path / "a.npz")
+    heat.save(tmp_path / "a.json")
+    heat.save(tmp_path / "a.png", np.zeros((20, 30), np.uint8))
+    with np.load(tmp_path / "a.npz") as stored:
+        np.testing.assert_array_equal(stored["values"], values.numpy())
+        facts = json.loads(str(stored["facts"]))
+    read = json.loads((tmp_path / "a.json").read_text())
+    assert read.pop("values") == values.tolist()
+    assert read == facts
+    assert (facts["method"], facts["target"], facts["notes"]) == ("rollout", [4], [["a note"]])
+    with Image.open(tmp_path / "a.png") as drawn:
+        assert drawn.size == (450, 300)
+    for path, image in (("a.tiff", None), ("a.png", None)):
+        with pytest.raises(UsageError):
+            heat.save(tmp_path / path, image)
+    two = Heat(values.expand(2, 2, 3), torch.tensor([4, 5]), torch.tensor([2.0, 1]), "x", False, False, ((), ("b",)))
+    with pytest.raises(UsageError):
+        two.overlay(np.zeros((20, 30), np.uint8))
+    assert (len(two), two[1].target.tolist(), two[-1].notes) == (2, [5], (("b",),))
+    assert len(list(two)) == 2
