@@ -1,4 +1,4 @@
-"""What would be gained by choosing threads and batch by timed passes, as the precision is: images per second of each form.
+"""Images per second by threads and batch: what choosing these by timed passes, as the precision is, would gain.
 
 python -m benchmarks.choices [--sizes Ti/16 S/16 B/16] [--rounds 5]
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from vitrail.errors import DataError, RunError
+from vitrail.errors import DataError, RunError, UsageError
 
 try:
     import fcntl
@@ -63,6 +63,21 @@ def write_file(file: Path, content: bytes | str) -> None:
     content = content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
     with writing(file, len(content)) as handle:
         handle.write(content)
+
+
+def check_writable(file: Path) -> None:
+    """Refuse a place where nothing can be written, before anything is computed; leaves nothing there.
+
+    Raises:
+        UsageError: If the folder cannot be made, or nothing can be written into it.
+    """
+    there = next(folder for folder in file.absolute().parents if folder.exists())
+    try:
+        with tempfile.TemporaryDirectory(dir=there):
+            pass
+    except OSError as error:
+        problem = f"{file} cannot be written: {there}: {error.strerror}"
+        raise UsageError(problem, shlex.join(["--out", str(Path.home() / file.name)])) from error
 
 
 @contextmanager

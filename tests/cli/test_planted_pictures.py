@@ -37,7 +37,7 @@ def test_two_digits_are_both_the_true_place(cli: Cli, tmp_path: Path) -> None:
     for one in read_images(load_planted("mean-0"), str(RUN), ["planted:double"], 3, None, []):
         index, first, second = (int(each) for each in one.name.rsplit("/", 1)[1].split("-"))
         assert [first, second] == made.labels[index].tolist()
-        np.testing.assert_array_equal(np.asarray(one.picture), made.pixels[index])
+        np.testing.assert_array_equal(np.asarray(one.image), made.pixels[index])
         assert one.mask is not None
         np.testing.assert_array_equal(np.asarray(one.mask) > 0, made.masks(1)[index].any(axis=0))
         assert (np.asarray(one.mask) > 0).sum() == 2 * 64
@@ -56,7 +56,7 @@ def test_rectangles_have_their_masks() -> None:
         index = int(one.name.rsplit("/", 1)[1])
         assert one.mask is not None
         np.testing.assert_array_equal(np.asarray(one.mask) > 0, truth.masks(1)[index, 0])
-        assert one.true_label == str(truth.labels[index, 0])
+        assert one.label == str(truth.labels[index, 0])
     assert all(one.mask is None for one in read_images(other, str(RUN), ["planted:2x3"], 2, None, []))
 
 
@@ -65,7 +65,7 @@ def test_predictions_of_planted_pictures(cli: Cli, tmp_path: Path) -> None:
         answer = cli("predict", RUN, name, "--count", 3, "--json")
         assert answer.code == 0, answer.err
         shown = show_planted(str(RUN), name, 3, None)
-        wanted = load_planted("mean-0").predict([one.picture for one in shown])
+        wanted = load_planted("mean-0").predict([one.image for one in shown])
         rows = json.loads(answer.out)
         assert [row["file"] for row in rows] == [one.name for one in shown]
         assert [row["label"] for row in rows] == [one.label for one in wanted]

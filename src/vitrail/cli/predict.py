@@ -204,4 +204,4 @@ def _of_planted(model: Model, typed: Predict) -> list[Prediction]:
         raise UsageError(f"{name} is a whole set, and stands alone", f"vitrail predict {typed.run} {name}")
     check_root(name, typed.data_root)
     shown = show_planted(typed.run, name, typed.count, typed.data_root)
-    return model.predict([one.picture for one in shown], batch_size=BATCH, names=[one.name for one in shown])
+    return model.predict([one.image for one in shown], batch_size=BATCH, names=[one.name for one in shown])

@@ -4,14 +4,13 @@ from pathlib import Path
 
 from vitrail.cli.args import Similar
 from vitrail.cli.embed import shown_progress
-from vitrail.cli.explain.page import check_writable
 from vitrail.cli.output import print_json, print_table, say, warn
 from vitrail.cli.sources import files_of, load_on
 from vitrail.cli.weights import typed_hints
 from vitrail.data.readers.folder import EXTENSIONS
 from vitrail.errors import UsageError
 from vitrail.features.similar import Similar as Found, similar
-from vitrail.io import free_name, other_out
+from vitrail.io import check_writable, free_name, other_out
 from vitrail.jobs.passes import LARGE_BATCH
 from vitrail.pages.html import is_page
 from vitrail.pages.similar_page import KIND, write_similar_page

@@ -161,7 +161,7 @@ def test_images_serve_each_other_where_a_model_has_no_background(model: Model) -
         {"trust": False, "background": "nowhere"},
         {"similar_to": "a.png", "target": 1},
     ],
-    ids=str,
+    ids=range(16),
 )
 def test_what_does_not_fit_is_refused(model: Model, files: list[Path], given: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as refused:

@@ -31,11 +31,10 @@ from vitrail.data.images import FileImages, NamedImage
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, counted
 from vitrail.explain.reporting.explained import BATCH, NOTHING_AGAINST, at_a_time, chosen_precision, explained
-from vitrail.explain.reporting.files import check_writable, image_json, overlays_of
+from vitrail.explain.reporting.files import image_json, overlays_of
 from vitrail.explain.reporting.others import Others, borrows, read_others, spread_over
-from vitrail.explain.reporting.report import costs
 from vitrail.explain.reporting.request import Request
-from vitrail.io import free_name, to_json, whole, write_file
+from vitrail.io import check_writable, free_name, to_json, whole, write_file
 from vitrail.jobs.lines import Lines, read_lines
 from vitrail.jobs.opening import Opening, identity_of
 from vitrail.jobs.parts import alone, begun, choices, complete, folder_of, here, noted, writing
@@ -211,7 +210,6 @@ def lines_of(
     ranges: Sequence[Range],
 ) -> Iterator[list[dict[str, Any]]]:
     """A line for each image of each range, in turn, when its overlays are written."""
-    passes = costs(request)
     for each in ranges:
         assert isinstance(each.images, FileImages)
         names = [str(each.images.paths[row]) for row in each.ids.tolist()]
@@ -232,7 +230,7 @@ def lines_of(
             for file, content in overlays_of(number, one.view, typed.compare):
                 files.append(f"{folder.name}/{each.number:06d}/{file}")
                 write_file(folder.parent / files[-1], content)
-            line = image_json(one.answer(), one.view, passes, files)
+            line = image_json(one.answer(), one.view, files)
             for attribution in line["attributions"]:
                 del attribution["seconds"]  # which differ from one time to the next
             lines.append(line)

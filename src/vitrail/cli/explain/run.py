@@ -12,9 +12,10 @@ from vitrail.cli.sources import leave_out, load_on
 from vitrail.data.background import FEW
 from vitrail.errors import INTERRUPTED, DataError, counted
 from vitrail.explain.reporting.explained import BATCH, ExplainedImage, at_a_time, explained
-from vitrail.explain.reporting.files import check_writable, page_at
+from vitrail.explain.reporting.files import page_at
 from vitrail.explain.reporting.others import borrows
 from vitrail.explain.reporting.report import Report, made_report, nothing_left
+from vitrail.io import check_writable
 from vitrail.model import Model
 from vitrail.pages.words import fall_words, middle_of, parts_words, reach_of, several_words, shared_words, tests_of
 from vitrail.tasks import FeaturePrediction, TextPrediction

@@ -37,8 +37,6 @@ import dataclasses
 import hashlib
 import json
 import re
-import shlex
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,21 +83,6 @@ def page_at(out: Path | None) -> Path:
     if out.with_suffix("").exists() and not out.exists():
         raise UsageError(f"{out.with_suffix('')}, where the pictures would go, exists", f"--out {_free(out)}")
     return out
-
-
-def check_writable(page: Path) -> None:
-    """Refuse a place where nothing can be written, before anything is computed; leaves nothing there.
-
-    Raises:
-        UsageError: If the folder cannot be made, or nothing can be written into it.
-    """
-    there = next(folder for folder in page.absolute().parents if folder.exists())
-    try:
-        with tempfile.TemporaryDirectory(dir=there):
-            pass
-    except OSError as error:
-        problem = f"{page} cannot be written: {there}: {error.strerror}"
-        raise UsageError(problem, shlex.join(["--out", str(Path.home() / page.name)])) from error
 
 
 def _free(page: Path) -> Path:
@@ -159,9 +142,7 @@ def _remove(folder: Path, former: dict[str, str], kept: set[str]) -> None:
 # ---- what JSON has
 
 
-def image_json(
-    answer: Mapping[str, Any], one: ExplainedPicture, files: Sequence[str] | None = None
-) -> dict[str, Any]:
+def image_json(answer: Mapping[str, Any], one: ExplainedPicture, files: Sequence[str] | None = None) -> dict[str, Any]:
     """What the model said of one image, and its attributions.
 
     Args:

@@ -15,11 +15,11 @@ from vitrail.data.images import NamedImage
 from vitrail.errors import COMMAND_LINE, DataError, UsageError
 from vitrail.explain.methods import DEFAULT, Method
 from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, at_a_time, explained, quiet
-from vitrail.explain.reporting.files import Saved, check_writable, image_json, page_at, write_overlays
+from vitrail.explain.reporting.files import Saved, image_json, page_at, write_overlays
 from vitrail.explain.reporting.others import borrows, fills_of, read_others, spread_over
 from vitrail.explain.reporting.request import Class, Picture, Precision, Request, requested
 from vitrail.explain.target import OfLogits
-from vitrail.io import write_file
+from vitrail.io import check_writable, write_file
 from vitrail.model import Model
 from vitrail.model.model import opened
 from vitrail.model.vouch import changes_of

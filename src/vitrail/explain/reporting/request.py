@@ -116,9 +116,10 @@ def requested(
         UsageError: If a method, class, layer or head is not there, or two arguments do not go together.
         DataError: If the background cannot be read or has another size than the model's.
     """
+    called = "this model" if run is None else f"the model in {run}"
     if isinstance(model.output, Vocabulary):
         if model.reads_text:
-            problem = "this model reads texts, and only images are explained"
+            problem = f"{called} reads texts, and only images are explained"
             raise UsageError(problem, f"model.predict([{model.example!r}])")
         asked = {"methods": methods not in (DEFAULT, WRITTEN), "target": target, "contrast": contrast}
         asked |= {"similar_to": similar_to, "options": options, "background": background, "full": full}
@@ -133,11 +134,11 @@ def requested(
     if similar_to is not None and target is None and contrast is None and isinstance(model.output, Classes):
         model, answering = headless(model), model
     if not isinstance(model.output, Classes | Numbers):
-        problem = f"this model learnt {model.task.name}, and reports show classes and texts"
+        problem = f"{called} learnt {model.task.name}, and reports show classes and texts"
         raise UsageError(problem, "vitrail.explain.occlusion(model.network, model.tensor(images), 0)")
     chosen, left_out = methods_of(model, methods, contrast is not None)
-    _refuse_untrained(model, run)
-    what = _explained(model, target, contrast, similar_to, example)
+    _refuse_untrained(model, run, called)
+    what = _explained(model, target, contrast, similar_to, example, called)
     if options and len(chosen) > 1:
         raise UsageError("options are for one method, not for a comparison", f"no options{COMMAND_LINE}no --option")
     fills, notes = _background(model, background)
@@ -161,6 +162,7 @@ def _explained(
     contrast: Class | None,
     similar_to: Picture | None,
     example: str,
+    called: str,
 ) -> dict[str, Any]:
     """What is explained, under the names of `Request`."""
     if callable(target):
@@ -168,7 +170,7 @@ def _explained(
             raise UsageError("a function of the logits is explained by itself", "a function that has the difference")
         return {"function": target, "explained": "the function's number", "kind": "number"}
     if isinstance(model.output, Numbers):
-        return _of_numbers(model, target, contrast, similar_to, model.output.count, example)
+        return _of_numbers(model, target, contrast, similar_to, example, called)
     if similar_to is not None:
         problem = "what makes an image like another is explained by itself, and target and contrast are classes"
         raise UsageError(problem, "one of the two")
@@ -185,7 +187,7 @@ def _explained(
 
 
 def _of_numbers(
-    model: Model, target: Any, contrast: Class | None, similar_to: Picture | None, count: int, example: str
+    model: Model, target: Any, contrast: Class | None, similar_to: Picture | None, example: str, called: str
 ) -> dict[str, Any]:
     """The same of a model without classes: how like another image is, or one of its numbers.
 
@@ -193,7 +195,7 @@ def _of_numbers(
         UsageError: If nothing says it, or there is no such number.
         DataError: If the other image cannot be read.
     """
-    first = f"target=0{COMMAND_LINE}--target 0"
+    count, first = model.output.outputs, f"target=0{COMMAND_LINE}--target 0"
     other = f"similar_to={example!r}, another image, or target=0{COMMAND_LINE}--similar-to {shlex.quote(example)}, "
     other += "another image; or --target 0, or another of its numbers"
     hint = first if count == 1 else other
@@ -204,7 +206,7 @@ def _of_numbers(
     if count == 1 and str(target) in ("None", "0"):
         return {"function": number(0), "explained": "the model's number", "kind": "number"}
     if (target is None) == (similar_to is None):
-        problem = f"this model describes images by {count} numbers and says no class: what is to be explained?"
+        problem = f"{called} describes images by {count} numbers and says no class: what is to be explained?"
         raise UsageError(problem, hint)
     if similar_to is not None:
         image = opened(similar_to)
@@ -242,7 +244,7 @@ def class_index(model: Model, given: Class, argument: str) -> int:
     raise UsageError(f"the model has no class '{given}'{few}", hint)
 
 
-def _refuse_untrained(model: Model, run: str | Path | None) -> None:
+def _refuse_untrained(model: Model, run: str | Path | None, called: str) -> None:
     """Refuse to explain classes that are all alike to a head of zeros.
 
     Raises:
@@ -250,7 +252,7 @@ def _refuse_untrained(model: Model, run: str | Path | None) -> None:
     """
     weight = getattr(getattr(model.network, "head", None), "weight", None)
     if isinstance(model.output, Classes) and weight is not None and not bool(weight.any()):
-        problem = "the head of this model has learnt nothing, so that all classes are alike and no map has a sense"
+        problem = f"the head of {called} has learnt nothing, so that all classes are alike and no map has a sense"
         raise UsageError(problem, shlex.join(["vitrail", "train", "./photos", "--init", str(run or "WEIGHTS")]))
 
 
