@@ -36,7 +36,7 @@ def test_no_option_silences_another() -> None:
         with pytest.raises(UsageError) as refused:
             methods_asked(method, several, named)
         assert refused.value.hint == hint
-    assert methods_asked(None, False, None) == "generic_attention"
+    assert methods_asked(None, False, None) is METHODS["generic_attention"]
 
 
 def test_as_many_references_are_few_for_the_words_as_for_the_verdict() -> None:

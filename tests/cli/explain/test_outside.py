@@ -48,7 +48,7 @@ def test_a_method_from_outside(
     words = ("explain", planted, pictures / "0.png", "--no-trust", "--out", page, "--json")
 
     def values(*more: object) -> list[list[float]]:
-        ((heat,),) = (row["heats"] for row in rows(cli(*words, "--method", method, *more)))
+        ((heat,),) = (row["attributions"] for row in rows(cli(*words, "--method", method, *more)))
         assert (heat["method"], heat["signed"], heat["passes"]) == ("strongest", False, METHOD.cost)
         return heat["values"]
 
@@ -59,7 +59,7 @@ def test_a_method_from_outside(
     assert METHOD.title in page.read_text()
     assert METHOD.about in page.read_text()
     (both,) = rows(cli(*words, "--compare", "--methods", f"rollout,{method}"))
-    assert [heat["method"] for heat in both["heats"]] == ["rollout", "strongest"]
+    assert [heat["method"] for heat in both["attributions"]] == ["rollout", "strongest"]
     for option, hint in (("layers=1", "--option layer=-1"), ("layer=x", "--option layer=-1"), ("layer=9", None)):
         answer = cli(*words, "--method", method, "--option", option)
         must_refuse(answer, USAGE, option.partition("=")[0])
@@ -73,7 +73,7 @@ def test_a_row_of_the_table_is_compared_with_others(
     monkeypatch.setitem(METHODS, METHOD.name, METHOD)
     words = ("--no-trust", "--compare", "--out", tmp_path / "page.html", "--json")
     (row,) = rows(cli("explain", planted, pictures / "0.png", *words))
-    assert METHOD.name in [heat["method"] for heat in row["heats"]]
+    assert METHOD.name in [heat["method"] for heat in row["attributions"]]
 
 
 def test_help_and_docs_are_made_of_the_row(cli: Cli) -> None:

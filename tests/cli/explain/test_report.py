@@ -113,9 +113,10 @@ def test_targets_of_every_kind(model: Model, files: list[Path]) -> None:
 
 
 def test_a_method_of_ones_own_has_its_title_and_its_cost_in_the_page(model: Model, files: list[Path]) -> None:
-    own = dataclasses.replace(METHODS["saliency"], name="mine", title="A method of mine", cost="77")
+    own = dataclasses.replace(METHODS["saliency"], name="mine", title="A method of mine", about="It is mine.", cost="77")
     found = report(model, files[0], own, trust=False)
     assert "A method of mine" in found.page()
+    assert "It is mine." in found.page()
     (row,) = found.to_dict()["images"]
     assert row["attributions"][0]["passes"] == "77"
     assert isinstance(own, Method)

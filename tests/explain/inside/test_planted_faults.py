@@ -22,7 +22,7 @@ from vitrail.explain.inside.embeddings import patch_filters, position_similarity
 from vitrail.explain.inside.heads import mean_attended
 from vitrail.explain.inside.logit_lens import logit_lens, patch_lens
 from vitrail.explain.inside.reading import output_map, token_of
-from vitrail.explain.inside.sinks import find_sinks, without_sinks
+from vitrail.explain.inside.sinks import sinks_of, without_sinks
 
 REGISTERS = VARIANTS["class-5-registers"]
 
@@ -77,7 +77,7 @@ FAULTS = {
         guards=(test_positions_and_filters.test_filters_are_principal_components,),
     ),
     "no least size of a sink": Fault(
-        find_sinks,
+        sinks_of,
         lambda maximum, outlying, least: outlying,
         at="maximum",
         guards=(test_sinks.test_norms_and_cut_off_are_those_of_the_formula,),
