@@ -105,6 +105,17 @@ def test_explain_shows_where_each_token_was_read(cli: Cli, place: dict[str, Path
     assert str(tmp_path / "o.html") in own.out
 
 
+def test_the_decoders_layer_and_head_asked_for(cli: Cli, place: dict[str, Path], tmp_path: Path) -> None:
+    def values(*words: str) -> np.ndarray:
+        answer = cli("explain", place["pictures"], place["picture"], "--out", tmp_path / "p.html", "--json", *words)
+        return np.array([each["values"] for each in json.loads(answer.out)[0]["attributions"]])
+
+    heads = [values("--option", f"head={head}") for head in range(2)]
+    assert not np.allclose(*heads, atol=1e-4)
+    np.testing.assert_allclose(np.mean(heads, axis=0), values(), atol=1e-5)
+    np.testing.assert_allclose(values("--option", "layer=0", "--option", "head=none"), values("--option=layer=0"))
+
+
 @pytest.mark.parametrize(
     ("words", "code", "given"),
     [
@@ -129,6 +140,8 @@ def test_explain_shows_where_each_token_was_read(cli: Cli, place: dict[str, Path
         ("explain {pictures} {picture} --method rollout", USAGE, "rollout"),
         ("explain {pictures} {picture} --target a", USAGE, "--target a"),
         ("explain {pictures} {picture} --precision bf16", USAGE, "--precision"),
+        ("explain {pictures} {picture} --option layer=9", USAGE, "layer 9"),
+        ("explain {pictures} {picture} --option steps=9", USAGE, "steps layer head"),
         ("evaluate {texts} {root}/labels.csv", DATA, "{root}/labels.csv"),
         ("evaluate {texts} {root}/notes.txt", DATA, "{root}/notes.txt"),
         ("evaluate {texts} --split all", USAGE, "all train validation test"),

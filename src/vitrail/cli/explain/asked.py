@@ -24,7 +24,7 @@ def asked_of(model: Model, typed: Explain) -> tuple[Model, Request]:
     """
     if isinstance(model.output, Vocabulary):
         _check_written(model, typed)
-        return requested(model)
+        return requested(model, options=options_typed(typed.option))
     tested = {
         "--full": typed.full,
         "--background": typed.background,
@@ -112,7 +112,6 @@ def _check_written(model: Model, typed: Explain) -> None:
         "--methods": typed.methods is not None,
         f"--target {typed.target}": typed.target is not None,
         f"--rather-than {typed.rather_than}": typed.rather_than is not None,
-        "--option": bool(typed.option),
         "--background": typed.background is not None,
         "--masks": typed.masks is not None,
         "--no-trust": typed.no_trust,

@@ -4,7 +4,7 @@ An image is brought to the network's size once; one forward pass gives what the 
 patches are sinks; then each method runs, and each attribution is tested.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -134,7 +134,7 @@ def explained(
         DataError: If a mask names no patch.
     """
     if not request.methods:
-        yield from (_written(model, one) for one in images)
+        yield from (_written(model, one, request.options) for one in images)
         return
     masks = mask_patches(images, model) if request.trust else None
     precision = chosen_precision(model, images[0].image, request.precision, run) if request.trust else "fp32"
@@ -241,11 +241,11 @@ def _each(target: int | tuple[int, ...], count: int) -> list[int]:
     return list(target) if isinstance(target, tuple) else [target] * count
 
 
-def _written(model: Model, one: NamedImage) -> ExplainedImage:
+def _written(model: Model, one: NamedImage, options: Mapping[str, Any]) -> ExplainedImage:
     """What the model writes for an image, and where its decoder looked for each token."""
     (said,) = model.predict([one.image])
     assert isinstance(said, TextPrediction)
-    heats, views = token_views(model, said, model.tensor([one.image]))
+    heats, views = token_views(model, said, model.tensor([one.image]), options)
     shown, top = model.preprocessing.to_array(one.image), [(said.shown, said.probability)]
     return ExplainedImage(said, tuple(heats), ExplainedPicture(one.name, shown, one.label, top, views))
 

@@ -122,10 +122,10 @@ def requested(
             problem = f"{called} reads texts, and only images are explained"
             raise UsageError(problem, f"model.predict([{model.example!r}])")
         asked = {"methods": methods not in (DEFAULT, WRITTEN), "target": target, "contrast": contrast}
-        asked |= {"similar_to": similar_to, "options": options, "background": background, "full": full}
+        asked |= {"similar_to": similar_to, "background": background, "full": full}
         for name in (name for name, value in asked.items() if value not in (None, False) and value != {}):
             raise UsageError(f"{name} is for models that say classes, and this model writes", f"leave {name} out")
-        return model, Request((), trust=False)
+        return model, Request((), options=read_options(METHODS_OF_TEXTS[WRITTEN], options or {}), trust=False)
     if not trust:
         for name, given in {"full": full, "background": background is not None}.items():
             if given:

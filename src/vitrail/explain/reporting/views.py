@@ -1,13 +1,18 @@
 """What a page shows of attributions: numbers, caveats and verdicts of one image, as plain values."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from vitrail.data.vocabulary import Vocabulary
+from vitrail.errors import UsageError
 from vitrail.explain.compare import Comparison
 from vitrail.explain.heat import Heat
 from vitrail.explain.methods import METHODS_OF_TEXTS
 from vitrail.explain.methods.conservative import NOT_LINEAR, balance_sheet
+from vitrail.explain.methods.options import as_typed
 from vitrail.explain.readout import wide
 from vitrail.explain.reporting.request import WRITTEN, Methods, Request
 from vitrail.explain.target import Target
@@ -79,13 +84,18 @@ def parts_of(model: Model, images: Tensor, target: Target, methods: Methods) -> 
     return [tuple(zip(shared, row, strict=True)) for row in zip(*shared.values(), strict=True)]
 
 
-def token_views(model: Model, written: TextPrediction, images: Tensor) -> tuple[list[Heat], list[HeatView]]:
+def token_views(
+    model: Model, written: TextPrediction, images: Tensor, options: Mapping[str, Any]
+) -> tuple[list[Heat], list[HeatView]]:
     """Where the decoder looked for each token of the text that it writes for one image."""
     assert isinstance(model.output, Vocabulary)
     if not written.ids:
         return [], []
     method, heats, views = METHODS_OF_TEXTS[WRITTEN], [], []
-    heat = method.function(model.network, images, torch.tensor([written.ids], device=images.device))
+    try:
+        heat = method.function(model.network, images, torch.tensor([written.ids], device=images.device), **options)
+    except UsageError as error:  # its hint speaks Python
+        raise as_typed(method, error) from None
     for place, number in enumerate(written.ids):
         token = model.output.decode([number])
         one = heat.token(place)
