@@ -62,7 +62,7 @@ class _Option:
     @property
     def wanted(self) -> str:
         """What a word must be."""
-        return " or ".join(self.choices) if self.choices else _KINDS[self.kind][1]
+        return " or ".join(self.choices) if self.choices else self.field.metadata.get("metavar", _KINDS[self.kind][1])
 
     @property
     def metavar(self) -> str:
