@@ -23,6 +23,7 @@ from tests.training.tiny import Killed, die, ended_at, rows, saved
 from tests.weights.redraw import redrawn
 from vitrail.data.dataset import Counts, Split
 from vitrail.errors import DataError, RunError, UsageError
+from vitrail.explain.reporting.rates import ORDER
 from vitrail.nn import ViT
 from vitrail.tasks.task import wilson_interval
 from vitrail.text import percent
@@ -35,7 +36,7 @@ from vitrail.training.setup import new_run, open_data
 from vitrail.training.tuning.initial import rate_for, start_network
 from vitrail.training.tuning.kept import Kept
 from vitrail.training.tuning.probe import Added, Probed
-from vitrail.training.tuning.verdicts import verdicts_of
+from vitrail.training.verdicts import verdicts_of
 
 SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 3, "img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 7}
 pytestmark = pytest.mark.usefixtures("few_penalties")
@@ -186,12 +187,33 @@ def test_both_networks_are_asked_where_they_look(tmp_path: Path) -> None:
         network = vitrail.load(folder).network
         judged = verdicts_of(replace(model, network=network), held_out(), 3)
         assert judged.to_dict() == found[name]
-        assert any(isinstance(event, str) and judged.words in event for event in said)
-        assert judged.words in (run / "run.html").read_text()
-    for wrong in (replace(OPTIONS, verdicts=3), replace(asked, verdicts=-1), replace(asked, probe=True, keep="auto")):
+        words = judged.rates.words
+        assert any(isinstance(event, str) and words in event for event in said)
+        assert words in (run / "run.html").read_text()
+        assert sorted(one["file"] for one in found[name]["least_trusted_first"]) == sorted(
+            held_out().samples.name(place)
+            for place in np.linspace(0, len(held_out().samples) - 1, 3).astype(int).tolist()
+        )
+    probed = replace(asked, probe=True, keep="auto")
+    for wrong in (replace(asked, verdicts=-1), probed, replace(asked, background=False)):
         with must_raise(UsageError):
             vitrail.train("digits", tmp_path / "none", wrong)
     assert not (tmp_path / "none").exists()
+
+
+def test_the_network_of_any_run_is_asked_where_it_looks(tmp_path: Path) -> None:
+    """On the page, with the images whose maps are not to be trusted first."""
+    plain = vitrail.TrainOptions(epochs=1, threads=1, device="cpu", precision="fp32", verdicts=4)
+    run = vitrail.train("digits", tmp_path / "run", plain).folder
+    (found,) = json.loads((run / "evaluation.json").read_text())["verdicts"].values()
+    judged = verdicts_of(vitrail.load(run), held_out(), 4)
+    assert judged.to_dict() == found
+    assert sum(each["images"] for each in found["per_class"].values()) == found["images"] == 4
+    ranks = [ORDER.index(one["verdict"]) for one in found["least_trusted_first"]]
+    assert ranks == sorted(ranks)
+    page = (run / "run.html").read_text()
+    assert page.count('class="mark ') == 4 + len(found["counts"])
+    assert all(one["file"] in page for one in found["least_trusted_first"])
 
 
 def held_out() -> Split:

@@ -7,15 +7,28 @@ values by pointer or arrow keys and the sorting of the class table.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
+from jaxtyping import UInt8
 from markupsafe import Markup
 
 from vitrail.io import write_file
 from vitrail.pages.chart import Series, line_chart
+from vitrail.pages.colour import PALE, STRENGTH, heat_picture
 from vitrail.pages.html import number
 from vitrail.pages.render import document
 from vitrail.pages.tables import ClassRow, Matrix, class_rows, finite, history_table, matrix_of, settings_rows
-from vitrail.pages.views import ClassTable, Confusion, EvaluationView, Example, RunView, Section, Table
+from vitrail.pages.views import (
+    ClassTable,
+    Confusion,
+    EvaluationView,
+    Example,
+    ExplainedPicture,
+    RunView,
+    Section,
+    Table,
+)
 
 
 def _column(history: list[dict], key: str) -> list[float | None]:
@@ -85,6 +98,27 @@ def _surest_first(examples: Sequence[Example]) -> list[Example]:
     return sorted(examples, key=lambda example: -(example.probability or 0.0))
 
 
+class Look(NamedTuple):
+    """One explained image: its map over it, and what is known of the map."""
+
+    name: str
+    picture: UInt8[np.ndarray, "h w 3"]
+    answer: str
+    verdict: str
+    sentence: str
+
+
+def _looks(images: Sequence[ExplainedPicture]) -> list[Look]:
+    """The first map of each image."""
+    found = []
+    for one in images:
+        heat, answer = one.heats[0], one.top[0][0] if one.top else one.answer
+        assert heat.trust is not None
+        drawn = heat_picture(one.picture, heat.values, heat.signed, None, STRENGTH * (PALE if heat.pale else 1.0))
+        found.append(Look(one.name, drawn, answer, heat.trust.verdict, heat.trust.sentence))
+    return found
+
+
 def evaluation_page(found: EvaluationView) -> str:
     """The page of an evaluation by itself, as text: what came out, what was left out, and its tables."""
     values = {"found": found, "sections": [_section(each) for each in found.sections]}
@@ -107,6 +141,7 @@ def run_page(run: RunView) -> str:
             ("Mistakes, the surest first", _surest_first(wrong)),
             ("Right answers, the surest first", _surest_first(right)),
         ),
+        "looks": _looks(run.verdicts.images) if run.verdicts else (),
         "settings": settings_rows(run.settings),
         "environment": settings_rows(run.environment),
     }

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int64, UInt8
@@ -162,6 +162,43 @@ class ExplainedPicture:
     other: tuple[str, UInt8[np.ndarray, "h w *channels"]] | None = None
 
 
+class ClassRate(NamedTuple):
+    """Of how many images, for which a class was explained, the explanation is supported.
+
+    Attributes:
+        name: Of the class.
+        supported: How many.
+        images: Of how many.
+        interval: The 95 % interval of the fraction.
+    """
+
+    name: str
+    supported: int
+    images: int
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class RateView:
+    """Of how many images the explanations by one method are supported.
+
+    Args:
+        method: Its title.
+        supported: How many.
+        images: Of how many.
+        interval: The 95 % interval of the fraction.
+        counts: How many images have each verdict, the best first.
+        classes: The same for each class, the smallest fraction first.
+    """
+
+    method: str
+    supported: int
+    images: int
+    interval: tuple[float, float]
+    counts: Mapping[str, int]
+    classes: tuple[ClassRate, ...]
+
+
 @dataclass(frozen=True)
 class ExplanationPage:
     """Everything that an explanation page shows.
@@ -173,6 +210,8 @@ class ExplanationPage:
         pictures: What is explained.
         about_probabilities: What to know of the probabilities that the page shows, in a sentence; may be empty.
         one_scale: Whether all maps of a picture share one colour scale, of each square's share of its map's total.
+        rates: Of several images, how many explanations are supported, by method; the images then stand in the order in
+            which they are to be looked at.
     """
 
     title: str
@@ -181,6 +220,7 @@ class ExplanationPage:
     pictures: list[ExplainedPicture]
     about_probabilities: str = ""
     one_scale: bool = False
+    rates: tuple[RateView, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -325,6 +365,19 @@ class SidesView:
 
 
 @dataclass(frozen=True)
+class VerdictsView:
+    """Whether the network of a run looks at the thing: tested explanations of held-out images.
+
+    Args:
+        rate: Of how many images they are supported.
+        images: Some of them, those whose maps are not to be trusted first.
+    """
+
+    rate: RateView
+    images: Sequence[ExplainedPicture]
+
+
+@dataclass(frozen=True)
 class RunView:
     """Everything that the page of a run shows; only the title is needed.
 
@@ -339,6 +392,7 @@ class RunView:
         scored: What the samples are called on which each epoch was scored.
         level: The figure of the probe, drawn as a level line, and what it is called; None where there is none.
         sides: The probe and the tuned network beside each other, once there are both.
+        verdicts: Whether the network looks at the thing, where that was tested.
         about: Which network of the run the model is, and what its figure stands on, in sentences; may be empty.
         rates: What the rates of parameters are of the learning rate that is drawn, in a sentence; may be empty.
         curves: Of the metric: what each is called, and its key in the history.
@@ -362,6 +416,7 @@ class RunView:
     scored: str = "validation"
     level: tuple[str, float] | None = None
     sides: SidesView | None = None
+    verdicts: VerdictsView | None = None
     about: str = ""
     rates: str = ""
     curves: Sequence[tuple[str, str]] = (("training", "training_accuracy"), ("validation", "validation_accuracy"))

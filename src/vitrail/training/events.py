@@ -14,7 +14,7 @@ from vitrail.errors import VitrailError, counted
 from vitrail.io import other_out, read_json
 from vitrail.model import Model
 from vitrail.pages.run_page import write_run_page
-from vitrail.pages.views import Example, RunView, SidesView
+from vitrail.pages.views import Example, RunView, SidesView, VerdictsView
 from vitrail.tasks import Metric, Result
 from vitrail.training.halves import halved
 from vitrail.training.loop import StepDone, steps_per_epoch
@@ -143,6 +143,7 @@ def write_page(
     result: Result | None = None,
     sides: SidesView | None = None,
     about: str = "",
+    verdicts: VerdictsView | None = None,
 ) -> None:
     """Write `run.html`.
 
@@ -153,6 +154,7 @@ def write_page(
         result: The final evaluation, once there is one.
         sides: The probe and the tuned network beside each other, once there are both.
         about: Which network of the run the model is, in sentences.
+        verdicts: Whether the model looks at the thing, where that was tested.
     """
     probed = folder.path / "probe.json"
     level = read_json(probed, other_out(folder.path))["accuracy"] if probed.is_file() else None
@@ -172,6 +174,7 @@ def write_page(
         scored=prepared.scored_words,
         level=None if level is None else ("linear probe (all of validation)", level),
         sides=sides,
+        verdicts=verdicts,
         about=about,
         rates=rates_words(parameter_rules(prepared.network, prepared.settings.optimization)),
         evaluation=None if result is None else result.view(),

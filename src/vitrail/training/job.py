@@ -5,14 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitrail.data.batches import Batches
-from vitrail.data.dataset import Split
 from vitrail.data.loader import check_readable
 from vitrail.errors import RunError, VitrailError, counted
 from vitrail.io import flush, read_json, write_file
-from vitrail.model import CARD, Model, card_of, save
+from vitrail.model import CARD, card_of, save
 from vitrail.nn.networks import NETWORKS, weights_hash
-from vitrail.pages.views import SidesView
-from vitrail.tasks import Result
 from vitrail.training.best import keep_if_best, load_best, spent, tidy
 from vitrail.training.budget import Budget
 from vitrail.training.checkpoint import load_state, save_state, states
@@ -40,9 +37,9 @@ from vitrail.training.saver import Saver
 from vitrail.training.schedule import MicroBatches, Phase, Schedule, extension
 from vitrail.training.settings import Settings, settings_to_yaml
 from vitrail.training.tuning.initial import write_start
-from vitrail.training.tuning.kept import Kept, keep, sides_of, with_background
+from vitrail.training.tuning.kept import keep, sides_of, with_background
 from vitrail.training.tuning.lora import leave_adapter
-from vitrail.training.tuning.verdicts import compare_verdicts, wanted
+from vitrail.training.verdicts import MODEL, tested
 
 SAVE_SECONDS = 20.0  # an epoch that ends sooner after the last save is not saved on its own
 SAVE_WITHIN_EPOCH_SECONDS = 300.0
@@ -353,24 +350,15 @@ class Job:
         self.folder.append_log("finished: {} {:.4f}, weights {}".format(*result.headline, weights))
         evaluated = {**result.to_dict(), "weights": weights, **kept.found}
         self.folder.write_json("evaluation.json", evaluated)
-        if sides is not None:
-            self._explain(model, kept, split, result, sides, evaluated)
+        found = tested(model, kept.networks if sides else {}, split, prepared, self.verdicts, self._say)
+        if found:
+            if sides:
+                sides = replace(sides, verdicts={name: one.rates.words for name, one in found.items()})
+            own = found[sides.kept if sides else MODEL].view
+            write_page(self.folder, prepared, "finished", result, sides, about, own)
+            told = {name: one.to_dict() for name, one in found.items()}
+            self.folder.write_json("evaluation.json", {**evaluated, "verdicts": told})
         document = document_figure(prepared.settings)
         finished = Finished(self.folder.path, model, result, seconds, weights, prepared.settings.recipe, document)
         self.listen(finished)
         return finished
-
-    def _explain(
-        self, model: Model, kept: Kept, split: Split, result: Result, sides: SidesView, evaluated: dict[str, Any]
-    ) -> None:
-        """Of a run that is finished: the verdicts on explanations by both networks, where they are wanted."""
-        count, said = wanted(self.prepared, self.verdicts)
-        if said:
-            self._say(said)
-        if count:
-            precision = self.prepared.settings.execution.precision
-            found = compare_verdicts(model, kept.networks, split, count, precision, self._say)
-            shown = replace(sides, verdicts={name: one.words for name, one in found.items()})
-            write_page(self.folder, self.prepared, "finished", result, shown, kept.words(result.split))
-            plain = {name: one.to_dict() for name, one in found.items()}
-            self.folder.write_json("evaluation.json", {**evaluated, "verdicts": plain})

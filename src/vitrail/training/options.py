@@ -91,8 +91,8 @@ class TrainOptions:
         "A config.yaml of a former run, or part of one; flags go before it, it goes before the recipe."
     )
     verdicts: int | None = option(
-        "With --init: how many held-out images are explained at the end by the probe and by the tuned network, each "
-        "map with its test; 24 where that is quick, 0 for none."
+        "How many held-out images are explained at the end, with --init by the probe and by the tuned network, each "
+        "map with its test; when left out 24 with --init where that is quick, else none."
     )
     resume: Literal["auto", "never", "anyway"] = option(
         "auto starts the run or goes on with it, to the same bits; anyway does so, too, where another version of torch "

@@ -19,8 +19,10 @@ from vitrail.data.readers.planted import planted_digits
 from vitrail.errors import DataError, UsageError
 from vitrail.explain import METHODS, Method, Report, generic_attention, report, trust
 from vitrail.explain.heat import Heat
+from vitrail.explain.reporting.rates import ORDER
 from vitrail.model import Model
 from vitrail.pages.colour import heat_picture
+from vitrail.tasks.task import wilson_interval
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +125,24 @@ def test_a_method_of_ones_own_has_its_title_and_its_cost_in_the_page(model: Mode
     (row,) = found.to_dict()["images"]
     assert row["attributions"][0]["passes"] == "77"
     assert isinstance(own, Method)
+
+
+def test_a_report_of_several_images_counts_verdicts_and_begins_with_those_not_to_be_trusted(made: Report) -> None:
+    for place, rates in enumerate(made.rates):
+        verdicts = [one.verdicts[place] for one in made]
+        assert rates.counts == {word: verdicts.count(word) for word in set(verdicts)}
+        assert rates.supported == verdicts.count("supported")
+        assert rates.interval == wilson_interval(rates.supported, len(made))
+        for name, counts in rates.classes.items():
+            own = [one.verdicts[place] for one in made if one.prediction.label == name]
+            assert counts == {word: own.count(word) for word in set(own)}
+    order = [sum(ORDER.index(each) for each in one.verdicts if each) for one in made.least_trusted_first]
+    assert order == sorted(order)
+    page = made.page()
+    places = [page.index(f"<h2>{one.name}</h2>") for one in made.least_trusted_first]
+    assert places == sorted(places)
+    assert made.to_dict()["rates"][0]["supported"] == made.rates[0].supported
+    assert report(load_planted("mean-0"), made[0].name, trust=False).rates == ()
 
 
 def test_what_cannot_be_read_is_left_out_and_said(model: Model, files: list[Path], tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from vitrail.explain.methods import DEFAULT, Method
 from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, at_a_time, explained, quiet
 from vitrail.explain.reporting.files import Saved, image_json, page_at, write_overlays
 from vitrail.explain.reporting.others import borrows, fills_of, read_others, spread_over
+from vitrail.explain.reporting.rates import Rates, least_trusted_first, rates_of
 from vitrail.explain.reporting.request import Class, Picture, Precision, Request, requested
 from vitrail.explain.target import OfLogits
 from vitrail.io import check_writable, write_file
@@ -58,6 +59,16 @@ class Report(Sequence[ExplainedImage]):
         """One of the images, or several as a tuple."""
         return self.images[number]
 
+    @property
+    def rates(self) -> tuple[Rates, ...]:
+        """Of how many images each method's attributions are supported, also for each class; empty if not tested."""
+        return rates_of(self.images)
+
+    @property
+    def least_trusted_first(self) -> list[ExplainedImage]:
+        """The images in the order in which they are to be looked at: those whose maps are not to be trusted first."""
+        return least_trusted_first(self.images)
+
     def to_dict(self, saved: Saved | None = None) -> dict[str, Any]:
         """All of it as plain values, for JSON; `files.py` tells the keys.
 
@@ -66,13 +77,21 @@ class Report(Sequence[ExplainedImage]):
         """
         files = [None] * len(self) if saved is None else saved.overlays
         rows = [image_json(one.answer(), one.view, some) for one, some in zip(self, files, strict=True)]
-        return {"model": self.model, "images": rows, "left_out": list(self.left_out)}
+        rates = [each.to_dict() for each in self.rates]
+        return {"model": self.model, "images": rows, "left_out": list(self.left_out), "rates": rates}
 
     def page(self) -> str:
         """One HTML page that shows everything, loads nothing, and can be read without a script."""
+        several = len(self) > 1
         return explanation_page(
             ExplanationPage(
-                self.title, self.model, self.command, [one.view for one in self], self.about, one_scale=self.one_scale
+                title=self.title,
+                model=self.model,
+                command=self.command,
+                pictures=[one.view for one in (self.least_trusted_first if several else self.images)],
+                about_probabilities=self.about,
+                one_scale=self.one_scale,
+                rates=tuple(each.view() for each in self.rates) if several else (),
             )
         )
 

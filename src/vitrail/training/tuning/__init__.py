@@ -5,7 +5,6 @@ candidates.py   which of the known weights at hand fits the images best (`--init
 probe.py        features once, then neighbours and a linear head, before any training
 lora.py         adapters of low rank, which the saved model has merged (`--lora R`)
 kept.py         tuned or probe, on images that chose nothing; a tie keeps the probe (`--keep`)
-verdicts.py     whether both look at the thing (`--verdicts N`)
 """
 
 __all__ = ()

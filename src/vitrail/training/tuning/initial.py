@@ -159,9 +159,14 @@ def check_keeps(options: TrainOptions, settings: Settings) -> None:
         UsageError: Says why.
     """
     keep, patience, initial = settings.keep, settings.optimization.patience, settings.initial
-    if options.verdicts and (options.verdicts < 0 or initial is None or initial.probe):
-        problem = f"--verdicts {options.verdicts} is a number of images, which the probe and the tuned network explain"
-        raise UsageError(problem, "--init auto --verdicts 24")
+    if options.verdicts and (options.verdicts < 0 or (initial is not None and initial.probe)):
+        problem = f"--verdicts {options.verdicts} is a number of images that a trained network explains"
+        raise UsageError(problem, "--verdicts 24" if options.verdicts < 0 else "leave --probe or --verdicts out")
+    if options.verdicts and (settings.task != "classify" or not isinstance(settings.network, ViTConfig)):
+        problem = f"--verdicts tests why a ViT says a class, and this run learns {settings.task}"
+        raise UsageError(problem, "leave --verdicts out")
+    if options.verdicts and not settings.background:
+        raise UsageError("--verdicts needs the background that --no-background leaves out", "one of the two")
     if options.patience is not None and options.patience < 1:
         raise UsageError(f"--patience must be at least 1 epoch, got {options.patience}", "--patience 3")
     if keep == "probe" and initial is None:
