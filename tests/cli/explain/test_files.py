@@ -24,7 +24,7 @@ def test_a_page_and_pictures_are_written(cli: Cli, digits_run: Path, tmp_path: P
             assert drawn.size == (448, 448)
             assert drawn.info["Title"] in {METHODS[name].title for name in ("rollout", "generic_attention")}
     text = page.read_text()
-    assert text.count('<section class="case">') == 3
+    assert text.count('<section class="case"') == 3
     assert f"vitrail explain {digits_run} digits {' '.join(map(str, words))}" in text
 
 
