@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -174,7 +175,10 @@ def test_predictions_as_csv(cli: Cli, photo_run: Path, photographs: Path, tmp_pa
     for row, wanted in zip(rows, model.predict([row["file"] for row in rows]), strict=True):
         assert (row["file"], row["label"]) == (wanted.name, wanted.label)
         assert float(row["probability"]) == pytest.approx(wanted.probability, abs=1e-6)
-    assert cli("predict", photo_run, data, "--out", out).code == 0  # predictions may be written over
+    before = out.read_bytes()
+    again = cli("predict", photo_run, data, "--out", out)  # nobody knows here whose they are
+    assert (again.code, out.read_bytes()) == (USAGE, before)
+    assert cli("predict", photo_run, data, *shlex.split(again.hint)).code == 0
 
 
 def test_a_cell_is_no_formula(

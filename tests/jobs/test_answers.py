@@ -80,7 +80,7 @@ def test_a_row_for_each_image_in_order(photos: list[Path], tmp_path: Path) -> No
 def test_parquet_holds_the_same(photos: list[Path], tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    for name in ("x.csv", "x.parquet", "x.parquet"):  # the last over the one before
+    for name in ("x.csv", "x.parquet"):
         answer_all([FileImages(photos)], model_of(), tmp_path / name)
     table = pq.read_table(tmp_path / "x.parquet").to_pylist()
     for ours, row in zip(table, rows_of(tmp_path / "x.csv"), strict=True):

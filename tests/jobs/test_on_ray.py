@@ -207,7 +207,7 @@ def test_explanations_are_those_of_one_process(
         assert cli(*words, "--out", tmp_path / name / "x.jsonl", *more).code == DATA  # one cannot be read
     found = {name: hashes(tmp_path / name) for name in folders}
     assert found["one"] == found["ray"]
-    assert len(found["one"]) == 1 + 2 * 6
+    assert len(found["one"]) == 1 + 6
 
 
 @pytest.mark.soak

@@ -26,13 +26,16 @@ def is_launched(devices: int) -> bool:
     return True
 
 
+BESIDE_A_GPU = 8  # processor cores for each GPU, most of which decode
 STOPPING = 600  # seconds that processes have to end their step and save, when they are asked to stop; torchrun's are 30
 SLURM = """\
 #!/bin/bash
 #SBATCH --job-name=vitrail
 #SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task={cores}
 #SBATCH --signal=TERM@120
-{gpus}# sbatch --nodes 4 THIS_FILE; 120 s before its time is over it stops and saves; submitted again, it goes on
+{gpus}# cores: of all processes of a machine and of what decodes for them
+# sbatch --nodes 4 THIS_FILE; 120 s before its time is over it stops and saves; submitted again, it goes on
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=110  # seconds for the step under way and the save; torchrun's own are 30
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 srun {command}
@@ -57,7 +60,12 @@ def script(kind: str, devices: int, command: str, device: str) -> str:
         devices: Processes of each machine.
         command: What was typed, with `--out`.
         device: That was asked for.
+
+    Raises:
+        UsageError: There would be no process.
     """
+    if devices < 1:
+        raise UsageError(f"--devices must be at least 1, got {devices}", "--devices 1")
     words, kept = iter(shlex.split(command)), list[str]()
     for word in words:
         name = word.partition("=")[0].replace("_", "-")
@@ -68,8 +76,9 @@ def script(kind: str, devices: int, command: str, device: str) -> str:
     nodes, job, place = PLACES[kind]
     run = shlex.join(["-m", *kept, "--resume", "auto"])
     how = f"--nnodes {nodes} --nproc-per-node {devices} --rdzv-id {job} --rdzv-backend c10d --rdzv-endpoint {place}"
-    gpus = "" if device == "cpu" else f"#SBATCH --gpus-per-node={devices}\n"
-    return (SLURM if kind == "slurm" else TORCHRUN).format(gpus=gpus, command=f"torchrun {how} {run}")
+    gpus, each = ("", 1) if device == "cpu" else (f"#SBATCH --gpus-per-node={devices}\n", BESIDE_A_GPU)
+    cores = devices * each
+    return (SLURM if kind == "slurm" else TORCHRUN).format(gpus=gpus, cores=cores, command=f"torchrun {how} {run}")
 
 
 def launch(devices: int, device: str, command: str) -> int:

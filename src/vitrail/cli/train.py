@@ -34,7 +34,7 @@ WIDTHS = {"train loss": 10, "{scored}: loss": 16, "{metric}": 11, RATE: 10, "wai
 def run(typed: Train | Distill, command: str) -> int:
     """Train, and print how well it went and where the result is; the first process does, where many train together."""
     if typed.print_launch is not None:
-        print(script(typed.print_launch, typed.devices or 1, command, typed.device), end="")
+        print(script(typed.print_launch, 1 if typed.devices is None else typed.devices, command, typed.device), end="")
         return 0
     if typed.devices is not None and not typed.dry_run and not is_launched(typed.devices):
         return launch(typed.devices, typed.device, command)

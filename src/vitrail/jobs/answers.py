@@ -19,11 +19,11 @@ from torch import Tensor
 
 from vitrail.data.images import Images
 from vitrail.errors import DataError, UsageError, counted
-from vitrail.io import plain, whole
+from vitrail.io import other_out, plain, whole
 from vitrail.jobs.lines import Lines, read_lines
 from vitrail.jobs.on_ray import Cluster
 from vitrail.jobs.opening import Opening, Precision, computed, identity_of
-from vitrail.jobs.parts import Progress, alone, begun, choices, complete, here, writing
+from vitrail.jobs.parts import Progress, alone, begun, choices, complete, folder_of, here, writing
 from vitrail.jobs.passes import Ids
 from vitrail.jobs.ranges import ROWS, Compute, Range, each_range, split_up
 from vitrail.model import Model
@@ -181,7 +181,7 @@ def answers(
 
 
 def check_out(out: Path) -> None:
-    """Refuse to write over anything but predictions, and what could not be written in the end.
+    """Refuse to write over anything, and what could not be written in the end.
 
     Raises:
         UsageError: Its ending is of no kind that is written, what writes it is missing, or something else is there.
@@ -192,23 +192,8 @@ def check_out(out: Path) -> None:
         raise UsageError(f"{out} needs pyarrow, which is missing", 'pip install "vitrail[parquet]"')
     if out.is_dir():
         raise UsageError(f"{out} is a folder", f"--out {out / 'predictions.csv'}")
-    if out.exists() and not _holds_predictions(out):
-        raise UsageError(f"{out} exists and holds no predictions", f"--out {out.with_stem('predictions')}")
-
-
-def _holds_predictions(file: Path) -> bool:
-    if file.suffix.lower() == CSV:
-        with open(file, encoding="utf-8", errors="replace") as handle:
-            return (
-                handle.readline().strip().endswith((PROBLEM, "probability"))
-            )  # the second: before there were problems
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return KEY in (pq.read_schema(file).metadata or {})
-    except (pa.ArrowInvalid, OSError):
-        return False
+    if out.exists() and not folder_of(out).exists():
+        raise UsageError(f"{out} exists, and a table is never written over another", other_out(out))
 
 
 def write_table(out: Path, lines: Callable[[], Iterable[Line]], keep: bool = False) -> Answered:

@@ -16,6 +16,7 @@ import io
 import logging
 import os
 import shlex
+import signal
 import socket
 import sys
 import threading
@@ -73,6 +74,16 @@ class Cluster:
     deadline: float | None = None
     tell: Callable[[str], None] = lambda sentence: None
 
+    def __post_init__(self) -> None:
+        """Refuse what is no address.
+
+        Raises:
+            UsageError: Says what one is.
+        """
+        port = self.address.rpartition(":")[2]
+        if self.address not in (LOCAL, "auto") and not (":" in self.address and port.strip("/").isdecimal()):
+            raise UsageError(f"a Ray cluster is {LOCAL}, auto or HOST:PORT, got '{self.address}'", f"--ray {LOCAL}")
+
     def carry(self, work: Work, parts: Parts, device: torch.device) -> Carry:
         """What computes ranges by these workers; see `vitrail.jobs.parts.complete`."""
 
@@ -117,10 +128,27 @@ def _joined(cluster: Cluster, device: torch.device) -> Iterator[Any]:
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise _no_cluster(cluster.address, error, listens=cluster.address != LOCAL) from error
     try:
-        with contextlib.redirect_stdout(_WithoutRay(sys.stdout)):
+        with contextlib.redirect_stdout(_WithoutRay(sys.stdout)), _stopped_by_signal():
             yield ray
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _stopped_by_signal() -> Iterator[None]:
+    """SIGTERM ends a job as Ctrl-C does: workers are stopped, parts stay. Ray's own handler leaves without a word."""
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _no_cluster(address: str, error: Exception, listens: bool = False) -> RunError:

@@ -163,6 +163,9 @@ def _no_classes(folder: Path, loose: int) -> DataError:
             f"{folder} has {counted(loose, 'image')} but no class folders",
             "one folder per class, or a manifest: labels.csv with path,label",
         )
+    if shards := sum(path.suffix == ".tar" for path in folder.iterdir() if path.is_file()):
+        problem = f"{folder} has {counted(shards, 'shard')} and no shards.json, the index of a pack"
+        return DataError(problem, "a pack as a whole; or vitrail data pack, which writes one")
     return DataError(f"{folder} has no class folders and no images", "one folder per class with images in it")
 
 

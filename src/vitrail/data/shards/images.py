@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitrail.data.decode import open_picture
-from vitrail.data.images import Images, files_digest
+from vitrail.data.images import Images, files_digest, looked_into
 from vitrail.data.shards.index import Member, Rows
 from vitrail.errors import DataError, RunError
 
@@ -127,4 +127,5 @@ class ShardImages(Images):
 
     def digest(self) -> bytes:
         """That of the files, where their bytes are as they were."""
-        return files_digest((self.name(index), int(size)) for index, size in enumerate(self.rows.size))
+        sizes = ((self.name(index), int(size)) for index, size in enumerate(self.rows.size))
+        return files_digest(sizes, (int(self.rows.crc[index]) for index in looked_into(len(self))))

@@ -140,7 +140,9 @@ def requested(
     _refuse_untrained(model, run, called)
     what = _explained(model, target, contrast, similar_to, example, called)
     if options and len(chosen) > 1:
-        raise UsageError("options are for one method, not for a comparison", f"no options{COMMAND_LINE}no --option")
+        raise UsageError(
+            "options (--option) are for one method, not for a comparison", f"no options{COMMAND_LINE}no --option"
+        )
     fills, notes = _background(model, background)
     return model, Request(
         methods=chosen,
@@ -182,7 +184,10 @@ def _explained(
         hint = (
             f"contrast={others[0]!r}{COMMAND_LINE}--rather-than {shlex.quote(others[0])}" if others else "no contrast"
         )
-        raise UsageError(f"target and contrast are both '{name}', which has nothing to be held against", hint)
+        raise UsageError(
+            f"target and contrast (--target, --rather-than) are both '{name}', which has nothing to be held against",
+            hint,
+        )
     return {"target": found[0] if len(several) == 1 else found, "contrast": against}
 
 

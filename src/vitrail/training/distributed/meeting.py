@@ -107,7 +107,8 @@ def _met(timeout: float) -> Together:
     """The group that the environment speaks of, when all have come."""
     missing = [name for name in PLACE if name not in os.environ]
     if missing:
-        problem = f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, and {' and '.join(missing)} is not set"
+        are = "is" if len(missing) == 1 else "are"
+        problem = f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, and {' and '.join(missing)} {are} not set"
         raise UsageError(problem, "torchrun, which sets all of them; or WORLD_SIZE=1")
     rank, world = _number("RANK"), world_of()
     if not 0 <= rank < world:
