@@ -16,9 +16,8 @@ from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.refused import must_refuse
 from vitrail.explain import METHODS, compare, raw_attention, trust
 from vitrail.explain.evidence import find_evidence
-from vitrail.explain.scores.covering_by_rank import Covering
 from vitrail.explain.scores.fill import donor
-from vitrail.explain.scores.removal import deletion, insertion
+from vitrail.explain.scores.removal import Covering, deletion, insertion
 from vitrail.explain.trial import Explainable
 from vitrail.nn import ViT
 

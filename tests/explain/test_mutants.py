@@ -29,7 +29,6 @@ from vitrail.explain.layers import (
 from vitrail.explain.methods.attcat import attcat
 from vitrail.explain.methods.attention_grad_cam import attention_grad_cam
 from vitrail.explain.methods.conservative import conservative
-from vitrail.explain.methods.covering import answers
 from vitrail.explain.methods.cross_attention import cross_attention
 from vitrail.explain.methods.generic_attention import relevance_of
 from vitrail.explain.methods.grad_cam import open_layer
@@ -45,6 +44,7 @@ from vitrail.explain.methods.rollout import mixing
 from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.methods.smooth_grad import smooth_grad
 from vitrail.explain.methods.tam import last_gradient
+from vitrail.explain.perturb import composite
 from vitrail.explain.readout import heat_of, on_grid, readout_of
 from vitrail.explain.target import Aim
 from vitrail.nn.twin import DetachedNorm
@@ -212,11 +212,17 @@ FAULTS = {
         ),
         guards=of_package(checks_pixels.cams_are_those_of_grad_cam, checks_pixels.cams_are_exact),
     ),
-    "seen and covered mixed up": Fault(
-        answers,
-        lambda lerp, filling, pictures, seen: lerp(pictures, filling, seen),
+    "seen and hidden mixed up": Fault(
+        composite,
+        lambda where, hidden, fill, images: where(hidden, images, fill),
+        at="where",
+        guards=of_package(checks_pixels.occlusion_is_captums, checks_pixels.shapley_values_are_exact),
+    ),
+    "seen and hidden mixed up in a mixture": Fault(
+        composite,
+        lambda lerp, images, fill, hidden: lerp(fill, images, hidden),
         at="lerp",
-        guards=of_package(checks_pixels.occlusion_is_captums, checks_pixels.rise_is_the_mean_while_seen),
+        guards=of_package(checks_pixels.rise_is_the_mean_while_seen),
     ),
     "RISE: masks are not shifted": Fault(
         random_masks,

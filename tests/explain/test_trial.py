@@ -260,8 +260,9 @@ def test_a_twin_that_covers_the_same_squares_counts_against_the_map() -> None:
     heat = replace(generic_attention(network, images), values=values, notes=((),) * 20)
     for seed in range(2):
         trial = begin(small, images, aim_of(heat), seed=seed, full=True)
-        twins = random_maps(heat.values, TWINS, seed, trial.covering.keys(heat.values))
-        alike = trial.covering.alike(twins, heat.values)
+        twins = random_maps(heat.values, TWINS, seed, trial.masked.keys(heat.values))
+        same = trial.masked.masks(twins) == trial.masked.masks(heat.values[None])
+        alike = same.all(dim=0).flatten(2).all(dim=2)
         assert 0.1 < alike.double().mean() < 0.4
         held = trial.judge(heat)
         lower = (held.paired > held.random[:, :TWINS].T) & ~alike

@@ -11,7 +11,7 @@ from tests.pages import samples
 from tests.pages.shown import glance_table, how_tested_list, macro, shared_block, trust_block
 from tests.pages.structure import Structure
 from vitrail.explain import verdict
-from vitrail.explain.covered_pictures import STEPS
+from vitrail.explain.falls import STEPS
 from vitrail.pages import HeatView
 from vitrail.pages.maps import at_a_glance
 from vitrail.pages.trust import FILLS

@@ -15,18 +15,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.covered_pictures import CoveredPictures
+from vitrail.explain.falls import MaskedImages
 from vitrail.explain.heat import Heat, aim_of
 from vitrail.explain.inside.reading import read
 from vitrail.explain.inside.sinks import Sinks, noted, output_names, sinks_of
 from vitrail.explain.methods import METHODS, Method, nearest_method
+from vitrail.explain.perturb import at_a_time
 from vitrail.explain.readout import check
-from vitrail.explain.scores.covering_by_rank import Covering
-from vitrail.explain.scores.removal import deletion, insertion
+from vitrail.explain.scores.removal import Covering, deletion, insertion
 from vitrail.explain.target import OfLogits, Target
 from vitrail.explain.trial import Explainable, begin, check_model
 from vitrail.explain.verdict import Precision, Trust
-from vitrail.explain.without_evidence import at_a_time
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
@@ -163,8 +162,8 @@ def compare(
     tested = replace(maps, trusts=tuple(trial.judge(heat) for heat in heats))
     if not areas:
         return tested
-    found = tuple(areas_of(trial.covering, heat.values) for heat in heats)
-    return replace(tested, areas=found, random_areas=random_areas_of(trial.covering))
+    found = tuple(areas_of(trial.masked, heat.values) for heat in heats)
+    return replace(tested, areas=found, random_areas=random_areas_of(trial.masked))
 
 
 def _method(given: str | Method) -> Method:
@@ -186,7 +185,7 @@ def methods_for(target: Target) -> tuple[str, ...]:
 
 
 @torch.no_grad()
-def areas_of(covering: CoveredPictures, values: Float[Tensor, "b rows columns"], draws: int = DRAWS) -> Areas:
+def areas_of(covering: MaskedImages, values: Float[Tensor, "b rows columns"], draws: int = DRAWS) -> Areas:
     """Deletion and insertion of maps (RISE: Petsiuk, Das and Saenko, 2018, section 4.1), with the covers' own fill.
 
     Args:
@@ -206,7 +205,7 @@ def areas_of(covering: CoveredPictures, values: Float[Tensor, "b rows columns"],
     return Areas(deletion(*of, steps=STEPS).score.cpu(), insertion(*of, steps=STEPS).score.cpu())
 
 
-def random_areas_of(covering: CoveredPictures) -> Areas:
+def random_areas_of(covering: MaskedImages) -> Areas:
     """The same of a random order, the mean of `RANDOM_DRAWS`."""
     even = torch.zeros((len(covering.images), *covering.grid), device=covering.images.device)
     return areas_of(covering, even, RANDOM_DRAWS)

@@ -48,11 +48,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitrail.explain.readout import wide
-from vitrail.explain.scores.fill import donor, keys_of, logits_in_chunks, seed_of
+from vitrail.explain.perturb import at_a_time, centred, explained, logits_of
+from vitrail.explain.scores.fill import donor, keys_of, seed_of
 from vitrail.explain.target import Aim, Similarity
 from vitrail.explain.verdict import EVIDENCE, Unit
-from vitrail.explain.without_evidence import COMPOSITES, at_a_time, composites_of, surrogates
+from vitrail.explain.without_evidence import COMPOSITES, composites_of, surrogates
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
@@ -89,21 +89,6 @@ class Evidence:
     def found(self) -> Bool[Tensor, "b"]:
         """Whether there is evidence: the number is exceptional, and the effect no smaller than the least."""
         return (self.p <= EVIDENCE) & large_enough(self.effect, self.least)
-
-
-def explained(logits: Float[Tensor, "*m b v"], aim: Aim) -> Float[Tensor, "*m b"]:
-    """The number that is scored: the aim's, where a class's logit counts from the mean of all logits.
-
-    Softmax does not change when a constant is added to all logits, so a logit by itself says nothing; a difference of
-    two does, and a function of the caller's is taken as it is.
-    """
-    return aim.of(_counted(logits, aim))
-
-
-def _counted(logits: Float[Tensor, "*m b v"], aim: Aim) -> Float[Tensor, "*m b v"]:
-    """Logits from where the aim counts them: from their mean where one class stands alone."""
-    alone = aim.rather_than is None and aim.function is None and logits.shape[-1] > 1
-    return logits - logits.mean(dim=-1, keepdim=True) if alone else logits
 
 
 def least_effect(classes: int, aim: Aim) -> float | None:
@@ -185,7 +170,7 @@ def find_evidence(
         unknown = torch.full(nothing.shape, torch.nan, dtype=torch.float64, device="cpu")
         return Evidence(unknown, nothing, nothing, unknown, None, None)
     if logits is None:
-        logits = wide(logits_in_chunks(network, images[None], at_a_time(images))[0])
+        logits = logits_of(network, len(images), images.__getitem__, at_a_time(images))
     if without is None:
         without = composites_of(network, images, donor(lent), range(COMPOSITES), seed)
     least = least_effect(network.config.classes, aim)
@@ -204,11 +189,12 @@ def _among_surrogates(network: ViT, image: Images, logits: Tensor, aim: Aim, see
     """p of one picture, and the surrogates that it took."""
     key, above, asked = keys_of(image)[0], 0, 0
     for round_, count in enumerate(SURROGATES):
-        while asked < count:
-            some = min(at_a_time(image[:1]), count - asked)
-            made = surrogates(image[0], some, seed_of(seed, "surrogates", asked), key)
-            above += int(as_high(logits, aim, wide(logits_in_chunks(network, made[None], len(made))[0])))
-            asked += len(made)
+
+        def make(some: Tensor, asked: int = asked) -> Images:
+            return surrogates(image[0], len(some), seed_of(seed, "surrogates", asked + int(some[0])), key)
+
+        above += int(as_high(logits, aim, logits_of(network, count - asked, make, at_a_time(image))))
+        asked = count
         if settled(above, round_):
             break
     return (1 + above) / (1 + asked), asked
@@ -229,7 +215,7 @@ def as_high(
         reached = _reached(explained(logits, aim), aim.of(without)[:, None].expand(-1, len(logits)), references)
     else:
         alone = Aim(aim.target)
-        counted = _counted(without, alone)
+        counted = centred(without, alone)
         by_rank = counted.sort(dim=1, descending=True).values
         place = _place(logits, aim.target)
         theirs = torch.maximum(counted[:, aim.target], by_rank[:, place])

@@ -1,35 +1,119 @@
-"""What covering squares in the order of a map does, beside the orders of its random twins.
+"""What masking patches in the order of a map does to the explained number, beside the orders of its random twins.
 
-First as many twins as let a map pass that none of them equals; of a map that exactly one equals, more.
+The steps mask a 32nd, a 16th, ... up to half of all patches, each step with a fill of its own. A map and its twins go
+through the same steps and the same fills: what differs between them is the patches alone. The fills are drawn for each
+map anew, by the order in which it names patches: who would make a map that does well under known fills gets other ones
+with every change of it. First there are as many twins as let a map pass that none of them equals; of a map that exactly
+one equals, more.
 """
 
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitrail.explain.covered_pictures import CoveredPictures
-from vitrail.explain.scores.fill import seed_of
+from vitrail.explain.perturb import Masks, measured, ranks_of
+from vitrail.explain.scores.fill import Fill, keys_of, seed_of
 from vitrail.explain.scores.random_maps import random_maps
+from vitrail.explain.target import Aim
+from vitrail.nn import ViT
+from vitrail.nn.embedding import Size
+from vitrail.nn.vit import Images
 
+STEPS = 5  # in which patches are masked, and fills for each map
 TWINS, MORE_TWINS = 24, 25  # of each map; more where one of the first is as good
+
+
+def steps_of(patches: int, count: int) -> tuple[int, ...]:
+    """How many patches each step masks: from a 32nd of them to half, evenly on a logarithmic scale."""
+    shares = torch.linspace(0, 1, count, dtype=torch.float64, device="cpu")
+    first, last = max(1.0, patches / 32), max(1.0, patches / 2)
+    return tuple(int(k) for k in (first * (last / first) ** shares).round().tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedImages:
+    """Images whose patches are masked step by step.
+
+    Attributes:
+        network: In eval mode.
+        images: (b, c, h, w).
+        aim: What is explained of them.
+        fill: What stands in masked patches.
+        seed: Of fills and of the order among equal values.
+        draws: How many steps there are, and how many fills.
+    """
+
+    network: ViT
+    images: Images
+    aim: Aim
+    fill: Fill
+    seed: int
+    draws: int = STEPS
+
+    def select(self, images: Int[Tensor, "some"]) -> "MaskedImages":
+        """The same for some of the images."""
+        return replace(self, images=self.images[images], aim=self.aim.select(images))
+
+    @property
+    def grid(self) -> Size:
+        """(rows, columns) of patches."""
+        return self.network.grid(self.images)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """How many patches each step masks."""
+        return steps_of(self.grid[0] * self.grid[1], self.draws)
+
+    @property
+    def few(self) -> int:
+        """How many steps mask at most a quarter of the patches: those that are told of in words."""
+        return sum(step <= max(1, self.grid[0] * self.grid[1] // 4) for step in self.steps)
+
+    def keys(self, values: Float[Tensor, "b rows columns"]) -> list[int]:
+        """A number for each map, made of its image and of the order in which it names patches."""
+        orders = self._ranks(values[None])[0].flatten(1).argsort(dim=1).cpu().numpy()
+        return [zlib.crc32(order.tobytes(), key) for order, key in zip(orders, keys_of(self.images), strict=True)]
+
+    def fills(self, values: Float[Tensor, "b rows columns"]) -> Float[Tensor, "draws b c h w"]:
+        """What stands in masked patches, in each draw: whole images to take them from, drawn for these maps."""
+        patch = (self.images.shape[2] // self.grid[0], self.images.shape[3] // self.grid[1])
+        made = [
+            self.fill.make(one[None], patch, self.draws, seed_of(self.seed, "covers", key))
+            for one, key in zip(self.images, self.keys(values), strict=True)
+        ]
+        return torch.cat(made, dim=1)
+
+    def masks(self, maps: Float[Tensor, "m b rows columns"]) -> Bool[Tensor, "steps m b rows columns"]:
+        """Which patches each step masks: those with the highest values of the map."""
+        ranks = self._ranks(maps)
+        return torch.stack([ranks < step for step in self.steps])
+
+    def _ranks(self, maps: Float[Tensor, "m b rows columns"]) -> Int[Tensor, "m b rows columns"]:
+        """Equal values come in an order of the image's own, at random: the same in all its maps."""
+        return ranks_of(maps.flatten(0, 1), 1, self.seed, keys_of(self.images) * len(maps))[0].view(maps.shape)
+
+    def measured(self, masks: Masks, fills: Float[Tensor, "draws b c h w"]) -> Float[Tensor, "2 draws m b"]:
+        """The number and the target's probability under masks (draws, m, b, rows, columns), each draw with its fill."""
+        return measured(self.network, self.images, self.aim, masks, fills[:, None], ("centred", "probability"))
 
 
 @dataclass(eq=False)
 class Falls:
-    """What covering squares did; one entry for each picture, on the CPU, nan where nothing was tested.
+    """What masking patches did; one entry for each image, on the CPU, nan where nothing was tested.
 
     Attributes:
-        score: (b,), the mean fall of the explained number, over all covers.
+        score: (b,), the mean fall of the explained number, over all fills.
         interval: (b, 2), of it.
-        paired: (b,), the same under the covers that the twins met.
+        paired: (b,), the same under the fills that the twins met.
         random: (b, twins), the twins' falls.
         as_good: (b,), how many twins are as good as the map.
         twins: (b,), how many there were.
-        covered: (b,), the target's probability with squares covered in the map's order.
+        covered: (b,), the target's probability with patches masked in the map's order.
         covered_random: (b,), in the twins' order.
-        squares: (b,), how many squares that is; 0 where nothing was tested.
+        squares: (b,), how many patches that is; 0 where nothing was tested.
     """
 
     score: Float[Tensor, "b"]
@@ -44,7 +128,7 @@ class Falls:
 
     @classmethod
     def unknown(cls, before: Float[Tensor, "b"], twins: int) -> "Falls":
-        """Of pictures that were not tested, with these numbers."""
+        """Of images that were not tested, with these numbers."""
         none = torch.full((len(before),), torch.nan, dtype=before.dtype, device="cpu")
         nothing = torch.zeros(len(before), dtype=torch.long, device="cpu")
         return cls(
@@ -61,33 +145,35 @@ class Falls:
 
 
 def falls_of(
-    values: Float[Tensor, "b rows columns"],
-    covering: CoveredPictures,
-    whole: Float[Tensor, "b"],
-    tested: Bool[Tensor, "b"],
+    values: Float[Tensor, "b rows columns"], masked: MaskedImages, whole: Float[Tensor, "b"], tested: Bool[Tensor, "b"]
 ) -> Falls:
-    """What covering does in the order of a map and of its random twins.
+    """What masking does in the order of a map and of its random twins.
 
     Args:
         values: The maps.
-        covering: The pictures, and what covers their squares.
-        whole: The explained number of the pictures as they are.
+        masked: The images, and what their patches are masked with.
+        whole: The explained number of the images as they are.
         tested: Which of them are tested; of the others nothing is known.
     """
     found = Falls.unknown(whole, TWINS)
-    pictures = tested.nonzero()[:, 0].to(values.device)
-    if not len(pictures):
+    images = tested.nonzero()[:, 0].to(values.device)
+    if not len(images):
         return found
-    some, values, before = covering.select(pictures), values[pictures], whole[pictures]
-    covers, keys = some.covers(values), some.keys(values)
-    own, by_step = some.by_draw(values, covers)  # (draws, steps, b) each
-    paired = (before - own.diagonal().T).mean(dim=0)
-    score, interval = _mean_and_interval((before - own).mean(dim=1))
-    twins = random_maps(values, TWINS, some.seed, keys).to(values)
-    random, as_good, chance = _twins(some, twins, values, before, paired, covers)
-    covered = by_step.mean(dim=0)  # (steps, b)
+    some, values, before = masked.select(images), values[images], whole[images]
+    fills, keys, own = some.fills(values), some.keys(values), some.masks(values[None])
+    twins = some.masks(random_maps(values, TWINS, some.seed, keys).to(values))
+    # with each fill: the map after every step, and each twin after the step of this fill
+    numbers, probabilities = some.measured(
+        torch.cat([own[None, :, 0].expand(len(own), *own[:, 0].shape), twins], 1), fills
+    )
+    of_map = before - numbers[:, : len(own)]  # (draws, steps, b)
+    paired = of_map.diagonal().T.mean(dim=0)
+    score, interval = _mean_and_interval(of_map.mean(dim=1))
+    random, as_good = _compared(numbers[:, len(own) :], twins, own, before, paired)
+    covered = probabilities[:, : len(own)].mean(dim=0)  # (steps, b)
+    chance = probabilities[:, len(own) :].mean(dim=1)
     told = (chance - covered)[: some.few].nan_to_num().argmax(dim=0)[None]
-    at = pictures.cpu()
+    at = images.cpu()
     found.score[at], found.interval[at], found.paired[at] = score.cpu(), interval.cpu(), paired.cpu()
     found.random[at], found.as_good[at], found.twins[at] = random.T.cpu(), as_good.sum(dim=0).cpu(), TWINS
     found.covered[at] = covered.gather(0, told)[0].cpu()
@@ -96,10 +182,10 @@ def falls_of(
     more = (as_good.sum(dim=0) == 1).nonzero()[:, 0]
     if not len(more):
         return found
-    given = values[more], before[more], paired[more], covers[:, more]
-    keys = [keys[row] for row in more.tolist()]
-    twins = random_maps(given[0], MORE_TWINS, seed_of(some.seed, "more twins"), keys).to(values)
-    random, as_good, _ = _twins(some.select(more), twins, *given)
+    few, keys = some.select(more), [keys[row] for row in more.tolist()]
+    twins = few.masks(random_maps(values[more], MORE_TWINS, seed_of(some.seed, "more twins"), keys).to(values))
+    numbers, _ = few.measured(twins, fills[:, more])
+    random, as_good = _compared(numbers, twins, own[:, :, more], before[more], paired[more])
     found.random = torch.cat([found.random, found.random.new_full((len(whole), MORE_TWINS), torch.nan)], dim=1)
     at = at[more.cpu()]
     found.random[at, TWINS:] = random.T.cpu()
@@ -108,19 +194,17 @@ def falls_of(
     return found
 
 
-def _twins(
-    covering: CoveredPictures,
-    twins: Float[Tensor, "m b rows columns"],
-    values: Float[Tensor, "b rows columns"],
+def _compared(
+    numbers: Float[Tensor, "steps m b"],
+    twins: Bool[Tensor, "steps m b rows columns"],
+    own: Bool[Tensor, "steps 1 b rows columns"],
     before: Float[Tensor, "b"],
     paired: Float[Tensor, "b"],
-    covers: Float[Tensor, "draws b c h w"],
-) -> tuple[Float[Tensor, "m b"], Bool[Tensor, "m b"], Float[Tensor, "steps b"]]:
-    """The falls of random twins, which of them are as good as the map, and the mean probability after each step."""
-    numbers, shares = covering.paired(twins, covers)
-    random = (before - numbers).mean(dim=0)
-    # what is no number, or covers the same squares, counts against the map
-    return random, ~(random < paired) | covering.alike(twins, values), shares.mean(dim=1)
+) -> tuple[Float[Tensor, "m b"], Bool[Tensor, "m b"]]:
+    """The falls of random twins, and which of them are as good as the map."""
+    random, alike = (before - numbers).mean(dim=0), (twins == own).all(dim=0).flatten(2).all(dim=2)
+    # what is no number, or masks the same patches, counts against the map
+    return random, ~(random < paired) | alike
 
 
 def _mean_and_interval(scores: Float[Tensor, "draws b"]) -> tuple[Float[Tensor, "b"], Float[Tensor, "b 2"]]:

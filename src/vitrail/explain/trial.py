@@ -7,7 +7,7 @@
 First the pictures are asked for evidence, whatever a map says; where none is found no map can be trusted, and the test
 ends there unless it is to be `full`. Then squares are covered in steps, in the order of the map, up to half of all, and
 the fall of the explained number is averaged over the steps. The map and its random twins go through the same covers
-(`covered_pictures.py`). A map that none of 24 twins equals is faithful, one that two equal is not; where one does, 25
+(`falls.py`). A map that none of 24 twins equals is faithful, one that two equal is not; where one does, 25
 more decide, of which none may. Of maps that are as random as their twins 4.98 % pass.
 
 Several maps of the same pictures and the same target share all but the map itself: `begin` a trial once, and let it
@@ -23,16 +23,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.composites import kept_composites
-from vitrail.explain.covered_pictures import CoveredPictures, probability
-from vitrail.explain.evidence import FEWEST, Evidence, different, explained, find_evidence
-from vitrail.explain.falls import Falls, falls_of
+from vitrail.explain.evidence import FEWEST, Evidence, different, find_evidence
+from vitrail.explain.falls import Falls, MaskedImages, falls_of
 from vitrail.explain.heat import NO_SIGNAL, NOT_FINITE, Heat, aim_of, caveats
-from vitrail.explain.readout import check, wide
-from vitrail.explain.scores.fill import donor, logits_in_chunks, own_patches
+from vitrail.explain.perturb import at_a_time, explained, logits_of
+from vitrail.explain.readout import check
+from vitrail.explain.scores.fill import donor, own_patches
 from vitrail.explain.target import Aim, OfLogits
 from vitrail.explain.verdict import Kind, Precision, Trust, Verdict, verdict
-from vitrail.explain.without_evidence import at_a_time
+from vitrail.explain.without_evidence import kept_composites
 from vitrail.nn import ViT, in_bf16
 from vitrail.nn.vit import Images
 
@@ -86,7 +85,7 @@ def trust(
 
     A clear picture takes 175 forward passes: 1 as it is, 29 to ask it for evidence, 120 for random maps and 25 for the
     map; one without evidence 1, or 30 and more. Composites of the references take 499, once for a network, and are kept
-    (`composites.py`).
+    (`without_evidence.py`).
 
     Args:
         model: A network in eval mode with its references.
@@ -168,8 +167,8 @@ def begin(
         )
     fill = own_patches() if lent is None else donor(lent)
     network, many = in_precision(model.network, precision), 0 if lent is None else different(lent)
-    covering = CoveredPictures(network, images, aim, fill, seed)
-    logits = wide(logits_in_chunks(network, images[None], at_a_time(images))[0])
+    masked = MaskedImages(network, images, aim, fill, seed)
+    logits = logits_of(network, len(images), images.__getitem__, at_a_time(images))
     without = None
     if lent is not None and many >= FEWEST:
         without = kept_composites(model.network, network, images, lent, seed, precision)
@@ -177,12 +176,12 @@ def begin(
     before = explained(logits, aim)
     tested = torch.full_like(evidence.found, True) if full else evidence.found
     return Trial(
-        covering=covering,
+        masked=masked,
         before=before,
-        share=probability(logits, aim),
+        share=explained(logits, aim, "probability"),
         evidence=evidence,
         tested=tested,
-        oracle=None if masks is None else _fall_of(masks, covering, before, tested),
+        oracle=None if masks is None else _fall_of(masks, masked, before, tested),
         references=many,
         precision=precision,
     )
@@ -193,7 +192,7 @@ class Trial:
     """What all maps of the same pictures and target are tested with; made by `begin`.
 
     Attributes:
-        covering: The pictures, what is explained of them, and what covers their squares.
+        masked: The pictures, what is explained of them, and what their squares are masked with.
         before: (b,), the explained number of the pictures as they are.
         share: (b,), the target's probability; nan where a function is explained.
         evidence: Whether the pictures hold evidence.
@@ -204,7 +203,7 @@ class Trial:
         precision: Of the passes.
     """
 
-    covering: CoveredPictures
+    masked: MaskedImages
     before: Float[Tensor, "b"]
     share: Float[Tensor, "b"]
     evidence: Evidence
@@ -221,9 +220,9 @@ class Trial:
         Raises:
             UsageError: If the heat is not of these pictures, or explains something else.
         """
-        _check_heat(heat, self.covering)
+        _check_heat(heat, self.masked)
         notes = [{*said, *seen} for said, seen in zip(heat.notes, caveats(heat.values), strict=True)]
-        falls = falls_of(heat.values, self.covering, self.before, self.tested)
+        falls = falls_of(heat.values, self.masked, self.before, self.tested)
         faithful = _rank(falls, notes)
         beyond = falls.paired - falls.random.nanmedian(dim=1).values
         said = self._say(notes, faithful, beyond)
@@ -247,7 +246,7 @@ class Trial:
             squares=falls.squares,
             composites=self.evidence.composites,
             surrogates=self.evidence.surrogates,
-            fill=self.covering.fill.name,
+            fill=self.masked.fill.name,
             precision=self.precision,
         )
 
@@ -269,14 +268,15 @@ class Trial:
 
 
 def _fall_of(
-    masks: Bool[Tensor, "b rows columns"], covering: CoveredPictures, before: Tensor, tested: Bool[Tensor, "b"]
+    masks: Bool[Tensor, "b rows columns"], masked: MaskedImages, before: Tensor, tested: Bool[Tensor, "b"]
 ) -> Float[Tensor, "b"]:
-    """The mean fall when the true squares are covered first; nan where a mask is empty, or nothing is tested."""
+    """The mean fall when the true squares are masked first; nan where a mask is empty, or nothing is tested."""
     falls = torch.full_like(before, torch.nan)
-    pictures = (tested & masks.flatten(1).any(dim=1).cpu()).nonzero()[:, 0].to(before.device)
-    if len(pictures):
-        some, first = covering.select(pictures), masks.to(before)[pictures.to(masks.device)]
-        falls[pictures] = (before[pictures] - some.paired(first[None], some.covers(first))[0]).mean(dim=0)[0]
+    images = (tested & masks.flatten(1).any(dim=1).cpu()).nonzero()[:, 0].to(before.device)
+    if len(images):
+        some, first = masked.select(images), masks.to(before)[images.to(masks.device)]
+        numbers, _ = some.measured(some.masks(first[None]), some.fills(first))
+        falls[images] = (before[images] - numbers[:, 0]).mean(dim=0)
     return falls
 
 
@@ -300,8 +300,8 @@ def check_masks(grid: tuple[int, int], pictures: int, masks: Tensor | None) -> N
         )
 
 
-def _check_heat(heat: Heat, covering: CoveredPictures) -> None:
-    wanted, aim = (len(covering.images), *covering.grid), covering.aim
+def _check_heat(heat: Heat, masked: MaskedImages) -> None:
+    wanted, aim = (len(masked.images), *masked.grid), masked.aim
     if tuple(heat.values.shape) != wanted:
         raise UsageError(
             f"the heat has the shape {tuple(heat.values.shape)}, these pictures have {wanted}",

@@ -1,30 +1,78 @@
 """Pictures that hold no evidence, against which evidence is asked for (`evidence.py`): composites and surrogates.
 
-And the references that composites are put together of, less what a trained network finds in them.
+And the references that composites are put together of, less what a trained network finds in them. Composites are the
+same for all pictures of a network, so they are computed once, and kept: who explains many pictures, or one after the
+other, pays for them once.
+
+    ~/.cache/vitrail/composites/KEY.safetensors    logits of the composites of one network and its references
+
+The key is made of all that decides them: the numbers of the network and of the references, the size of the pictures,
+the seed, the precision, torch and the processor or GPU.
 """
 
+import hashlib
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from vitrail.data.tensor_files import read_tensors, with_checksum
+from vitrail.errors import DataError
 from vitrail.explain.methods.generic_attention import generic_attention
+from vitrail.explain.perturb import at_a_time, logits_of
 from vitrail.explain.readout import wide
-from vitrail.explain.scores.fill import Fill, logits_in_chunks, seed_of, stream
+from vitrail.explain.scores.fill import Fill, donor, seed_of, stream
 from vitrail.explain.scores.random_maps import in_order_of, turned
+from vitrail.io import user_cache, write_file
 from vitrail.nn import ViT
+from vitrail.nn.networks import weights_hash
 from vitrail.nn.vit import Images
+from vitrail.runtime import device_name
 
-VALUES = 3_000_000  # of the pictures that are made and go through the network at a time: 19 of 3 x 224 x 224
+LOGITS = "logits"
 COMPOSITES = 499  # that a network is asked of, once
 SHARE = 0.1  # of a reference's squares, those that an explanation names, are not lent
 REFERENCES_AT_A_TIME = 16  # that are explained
 
 
-def at_a_time(images: Images) -> int:
-    """How many pictures of this size go through a network together: at most 64, fewer where they are large."""
-    return max(1, min(64, VALUES // images.shape[1:].numel()))
+def kept_composites(
+    network: ViT, asked: ViT, images: Images, lent: Float[Tensor, "r c h w"], seed: int, precision: str
+) -> Float[Tensor, "count v"]:
+    """Logits of composites: those that are kept, or computed now, and kept from then on.
+
+    Args:
+        network: Whose numbers they are, in eval mode.
+        asked: The same in the precision that is used.
+        images: Any pictures of the size.
+        lent: References whose patches they are put together of.
+        seed: Decides them.
+        precision: What that precision is called.
+    """
+    of = {
+        "network": weights_hash(network),
+        "config": repr(network.config),
+        "references": hashlib.sha256(lent.detach().cpu().contiguous().numpy().tobytes()).hexdigest(),
+        "size": list(images.shape[1:]),
+        "kind": str(images.dtype),
+        "count": COMPOSITES,
+        "seed": seed,
+        "precision": precision,
+        "torch": torch.__version__,
+        "machine": device_name(images.device),
+    }
+    key = hashlib.blake2b(json.dumps(of).encode(), digest_size=16).hexdigest()
+    place = user_cache() / "composites" / f"{key}.safetensors"
+    with suppress(DataError, OSError, KeyError):
+        found = read_tensors(place, "")[LOGITS]
+        if len(found) == COMPOSITES:
+            return found.to(images.device)
+    made = composites_of(asked, images, donor(lent), range(COMPOSITES), seed)
+    with suppress(OSError):  # no home, or a full disk: they are computed again next time
+        write_file(place, with_checksum({LOGITS: made.cpu().contiguous()}))
+    return made
 
 
 @torch.no_grad()
@@ -43,12 +91,11 @@ def composites_of(
     assert fill.in_distribution
     rows, columns = network.grid(images)
     patch = (images.shape[2] // rows, images.shape[3] // columns)
-    parts = []
-    for first in range(0, len(numbers), at_a_time(images)):
-        some = numbers[first : first + at_a_time(images)]
-        made = fill.make(images[:1], patch, len(some), seed_of(seed, "composites", some[0]))
-        parts.append(wide(logits_in_chunks(network, made, len(some))[:, 0]))
-    return torch.cat(parts)
+
+    def make(some: Tensor) -> Images:
+        return fill.make(images[:1], patch, len(some), seed_of(seed, "composites", numbers[int(some[0])]))[:, 0]
+
+    return logits_of(network, len(numbers), make, at_a_time(images))
 
 
 @torch.no_grad()

@@ -1,14 +1,16 @@
-"""Occlusion, and what all methods share that cover patches (`covering`): fillings, and rounding."""
+"""Occlusion, and what all methods share that mask patches: fills, and rounding."""
 
 import itertools
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from tests.explain.reference import PLAIN, make_images, make_network
-from vitrail.explain.methods.covering import filling_of
 from vitrail.explain.methods.occlusion import occlusion, windows
+from vitrail.explain.scores import donor
+from vitrail.explain.scores.fill import AnyFill, fill_of
 from vitrail.nn import ViT
 
 
@@ -27,8 +29,14 @@ def test_windows_cover_every_patch(grid: tuple[int, int]) -> None:
             assert len({tuple(window.flatten().tolist()) for window in found}) == len(found)
 
 
-def test_a_filling_of_each_kind() -> None:
+def test_a_fill_of_each_kind() -> None:
     images = make_images(PLAIN, 3)
+
+    def filling_of(images: Tensor, given: AnyFill) -> Tensor:
+        return fill_of(given).make(images, (4, 2), 1, 0)[0]
+
+    others = donor(make_images(PLAIN, 4, seed=1))
+    assert torch.equal(filling_of(images, others), others.make(images, (4, 2), 1, 0)[0])
     assert torch.equal(filling_of(images, 0.25), torch.full_like(images, 0.25))
     channels = filling_of(images, [0.5, -1.0])
     assert set(channels[:, 0].flatten().tolist()) == {0.5}

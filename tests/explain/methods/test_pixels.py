@@ -4,7 +4,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from lessons.parts import Patchify
-from vitrail.explain.methods.pixels import by_patch, chunks, like_pictures, onto_pixels
+from vitrail.explain.methods.pixels import by_patch, chunks, onto_pixels
+from vitrail.explain.scores.fill import like_pictures
 
 
 @settings(deadline=None, max_examples=25)

@@ -11,6 +11,7 @@ from tests.explain import reference as explain_reference
 from tests.explain.scores import reference
 from tests.explain.scores.reference import CLASSES, GRID, PATCH, make_images, make_maps, make_network
 from vitrail.explain import Heat, generic_attention
+from vitrail.explain.perturb import composite, ranks_of
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 
@@ -64,9 +65,9 @@ def composites_are_exact(scores: ModuleType) -> None:
     images, fillers = make_images(), make_images(6, seed=3).unflatten(0, (2, 3))
     generator = torch.Generator().manual_seed(0)
     covered = torch.rand(2, 3, *GRID, generator=generator) < 0.5
-    made = scores.composite(images, fillers, covered, PATCH)
-    single = scores.composite(images, fillers[:1], covered[0], PATCH)
-    broad = scores.composite(images, fillers, covered[:1], PATCH)
+    made = composite(images, fillers, covered, PATCH)
+    single = composite(images, fillers[:1], covered[0], PATCH)
+    broad = composite(images, fillers, covered[:1], PATCH)
     for draw, picture in np.ndindex(2, 3):
         for result, mask in ((made, covered[draw, picture]), (broad, covered[0, picture])):
             patches = mask.flatten().nonzero()[:, 0].tolist()
@@ -206,7 +207,7 @@ def equal_values_come_in_random_order(scores: ModuleType) -> None:
     """Every position is as often first as last, and the larger values still come before them."""
     values = torch.zeros(1, *GRID)
     values[0, 1, 2] = 1.0
-    ranks = scores.covering_by_rank.ranks_of(values, 3000, 0, [5])
+    ranks = ranks_of(values, 3000, 0, [5])
     assert (ranks[:, 0, 1, 2] == 0).all()
     others = ranks.flatten(2)[:, 0, torch.arange(12) != 6].double()
     assert (others.sort(dim=1).values == torch.arange(1, 12)).all()
@@ -214,7 +215,7 @@ def equal_values_come_in_random_order(scores: ModuleType) -> None:
     assert ((others == 1).double().mean(dim=0) - 1 / 11).abs().max() < 0.03
     keys = scores.fill.keys_of(make_images()[[0, 1, 0]])
     assert keys[0] == keys[2] != keys[1]
-    first, second, again = scores.covering_by_rank.ranks_of(values.expand(3, -1, -1), 4, 0, keys).transpose(0, 1)
+    first, second, again = ranks_of(values.expand(3, -1, -1), 4, 0, keys).transpose(0, 1)
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
 

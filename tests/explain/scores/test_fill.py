@@ -7,14 +7,12 @@ from hypothesis import given, settings, strategies as st
 
 from tests.explain.refused import must_refuse
 from tests.explain.scores.checks import references
-from tests.explain.scores.reference import GRID, PATCH, make_images, make_network
+from tests.explain.scores.reference import GRID, PATCH, make_images
 from vitrail.explain.scores import (
     Fill,
     blur,
-    composite,
     donor,
     grey,
-    logits_in_chunks,
     mean_of_picture,
     own_patches,
 )
@@ -104,28 +102,6 @@ def test_a_blur_keeps_a_flat_picture(level: float, deviation: float) -> None:
     assert (blur(deviation).make(images, PATCH, 1, 0) - level).abs().max() <= 1e-12
 
 
-def test_nothing_covered_is_the_picture_and_all_covered_the_filler() -> None:
-    images = make_images()
-    filler = donor(references()).make(images, PATCH, 2, 0)
-    nothing = torch.zeros(3, *GRID, dtype=torch.bool)
-    assert torch.equal(composite(images, filler, nothing, PATCH), images.expand(2, -1, -1, -1, -1))
-    assert torch.equal(composite(images, filler, ~nothing, PATCH), filler)
-    pixels = torch.rand(3, *images.shape[2:]) < 0.5
-    assert torch.equal(
-        composite(images, filler[:1], pixels, (1, 1))[0], torch.where(pixels[:, None], filler[0], images)
-    )
-
-
-@pytest.mark.parametrize("batch", [1, 4, 5, 6, 100])
-def test_logits_come_in_chunks(batch: int) -> None:
-    network, composites = make_network(), make_images(6).unflatten(0, (2, 3))
-    logits = logits_in_chunks(network, composites, batch)
-    assert max(network.seen) == min(batch, 6)
-    assert sum(network.seen) == 6
-    assert not logits.requires_grad
-    assert (logits - network(composites.flatten(0, 1)).unflatten(0, (2, 3))).abs().max() <= 1e-14
-
-
 def test_what_cannot_be_filled_is_refused() -> None:
     images = make_images()
     with must_refuse("(2, 6, 12)", "(2, 6, 6)"):
@@ -142,6 +118,3 @@ def test_what_cannot_be_filled_is_refused() -> None:
         own_patches().make(images, PATCH, 0, 0)
     with must_refuse("6x12", "4x3"):
         donor(references()).make(images, (4, 3), 1, 0)
-    with must_refuse("eval mode") as caught:
-        logits_in_chunks(make_network().train(), images[None], 8)
-    assert caught.value.hint == "network.eval()"

@@ -8,23 +8,21 @@ from types import ModuleType
 import pytest
 import torch
 
-from tests.explain import test_covered_pictures, test_evidence, test_lending, test_surrogates, test_trial, test_verdict
+from tests.explain import test_evidence, test_falls, test_lending, test_surrogates, test_trial, test_verdict
 from tests.explain.mutants import Fault, must_be_found, rows
 from tests.explain.scores import checks
 from vitrail.explain import scores
-from vitrail.explain.covered_pictures import CoveredPictures
 from vitrail.explain.evidence import (
     _reached,
     as_high,
     effects,
-    explained,
     find_evidence,
     large_enough,
     settled,
 )
-from vitrail.explain.falls import _twins
-from vitrail.explain.scores.covering_by_rank import ranks_of
-from vitrail.explain.scores.fill import composite, donor, own_patches
+from vitrail.explain.falls import MaskedImages, _compared
+from vitrail.explain.perturb import composite, explained, ranks_of
+from vitrail.explain.scores.fill import donor, own_patches
 from vitrail.explain.scores.localisation import pointing_game, relevance_mass, segmentation
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.removal import _curve, saco_of
@@ -75,10 +73,11 @@ FAULTS = {
     # ---- in which order, and what is measured
     "the least relevant first": Fault(
         ranks_of,
-        lambda sort, descending, **options: sort(descending=not descending, **options),
-        at="sort",
-        guards=of_scores(
-            checks.curves_are_exact, checks.perturbation_is_exact, checks.the_true_order_is_the_best_of_all
+        lambda argsort, descending, **options: argsort(descending=not descending, **options),
+        at="argsort",
+        guards=(
+            *of_scores(checks.curves_are_exact, checks.perturbation_is_exact, checks.the_true_order_is_the_best_of_all),
+            test_falls.test_the_numbers_are_those_of_pictures_covered_by_hand,
         ),
     ),
     "one order among equals for all pictures": Fault(
@@ -163,10 +162,10 @@ FAULTS = {
         guards=(test_evidence.test_asking_in_rounds_lets_hardly_more_pass_than_the_limit,),
     ),
     "covers that are the same whatever the map": Fault(
-        CoveredPictures.keys,
+        MaskedImages.keys,
         lambda crc32, order, key: key,
         at="crc32",
-        guards=(test_covered_pictures.test_another_map_gets_other_covers_and_each_picture_its_own,),
+        guards=(test_falls.test_another_map_gets_other_fills_and_each_image_its_own,),
     ),
     "what surrogates say is thrown away": Fault(
         find_evidence,
@@ -199,14 +198,8 @@ FAULTS = {
         guards=(test_lending.test_every_patch_stays_in_its_place_and_only_named_ones_go,),
     ),
     # ---- the trial
-    "the trial covers the least relevant first": Fault(
-        CoveredPictures._order,
-        lambda argsort, descending, **options: argsort(descending=not descending, **options),
-        at="argsort",
-        guards=(test_covered_pictures.test_the_numbers_are_those_of_pictures_covered_by_hand,),
-    ),
     "twins that cover the same squares count for the map": Fault(
-        _twins,
+        _compared,
         lambda or_, lower, alike: lower,
         at="|",
         guards=(test_trial.test_a_twin_that_covers_the_same_squares_counts_against_the_map,),

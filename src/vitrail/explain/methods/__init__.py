@@ -4,8 +4,8 @@ A method is `function(network, images, target=None, **options) -> Heat`. A new o
 row (`METHOD`, see `method.py`), and its name in `table.py`. Flags, help, pages and docs are made of the row, and the
 conformance suite (tests/explain/suite.py) asks of it what it asks of all.
 
-Shared by several: `pixels.py` (gradients that reach the pixels), `covering.py` (covering patches), `held.py` (parts
-whose weights, deviations and gates are held fixed).
+Shared by several: `pixels.py` (gradients that reach the pixels, numbers under masks), `held.py` (parts whose weights,
+deviations and gates are held fixed).
 """
 
 import lazy_loader

@@ -31,8 +31,9 @@ from torch import Tensor
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
 from vitrail.explain.methods.method import Method
-from vitrail.explain.methods.pixels import at_least, by_patch, chunks, gradients_at, like_pictures, numbers_at
+from vitrail.explain.methods.pixels import at_least, by_patch, chunks, gradients_at, numbers_at
 from vitrail.explain.readout import check, exact, heat_of, open_run, wide
+from vitrail.explain.scores.fill import like_pictures
 from vitrail.explain.target import Aim, Target
 from vitrail.nn import ViT
 from vitrail.nn.embedding import Size

@@ -11,7 +11,7 @@ supplement). Where all 2^P - 2 other sets fit into `samples` they are all taken,
 Otherwise sizes are drawn in proportion to k(s) C(P, s), sets uniformly of each size, and each set with its complement
 ("Improving KernelSHAP", Covert and Lee, 2021, section 4.1): then the fit is unweighted.
 
-The values always add up to y(all) - y(none); what that says depends on what covers a patch (see `covering`).
+The values always add up to y(all) - y(none); what that says depends on what masks a patch (see `masked_numbers`).
 """
 
 import math
@@ -22,10 +22,10 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
-from vitrail.explain.methods.covering import Filling, answers, heat_of_answers
 from vitrail.explain.methods.method import Method
-from vitrail.explain.methods.pixels import at_least
+from vitrail.explain.methods.pixels import at_least, heat_of_numbers, masked_numbers
 from vitrail.explain.readout import open_run
+from vitrail.explain.scores.fill import AnyFill
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
@@ -40,7 +40,7 @@ def kernel_shap(
     target: Target = None,
     *,
     samples: int = 2048,
-    fill: Filling = "mean",
+    fill: AnyFill = "mean",
     seed: int = 0,
     batch_size: int = 64,
 ) -> Heat:
@@ -52,7 +52,7 @@ def kernel_shap(
         target: What to explain, see `vitrail.explain.target`; None for each picture's top class, as it is uncovered.
         samples: How many sets of patches are tried, at least eight for each patch; all sets when they fit.
         fill: What covers patches, in normalised pixels: `"mean"` for the picture's own mean colour, a number, one for
-            each channel, or a tensor that broadcasts to the pictures.
+            each channel, or a tensor that broadcasts to them; or a `Fill`.
         seed: Of the sets; every picture gets the same ones, whatever the batch.
         batch_size: How many covered pictures run at once.
 
@@ -67,10 +67,10 @@ def kernel_shap(
     players = opened.grid[0] * opened.grid[1]
     sets, weights = coalitions(players, samples, seed)
     ends = torch.tensor([False, True], device="cpu")[:, None].expand(2, players)
-    covers = torch.cat([ends, sets]).float().unflatten(1, opened.grid)
-    found = answers(network, images, opened, covers, fill, batch_size)
+    masks = ~torch.cat([ends, sets]).unflatten(1, opened.grid)
+    found = masked_numbers(network, images, opened, masks, fill, batch_size)
     values = shapley_fit(sets.to(found), weights.to(found), found[2:], found[0], found[1])
-    return heat_of_answers(values.unflatten(1, opened.grid), found, opened, METHOD)
+    return heat_of_numbers(values.unflatten(1, opened.grid), found, opened, METHOD)
 
 
 def coalitions(players: int, samples: int, seed: int) -> tuple[Bool[Tensor, "m p"], Float[Tensor, "m"]]:

@@ -4,7 +4,7 @@
 
 A window of patches slides over the grid; the last one of a row or column is cut at the border, so that every patch is
 covered. The first question anyone would ask of a network, and asked of the network itself; but of one window at a time
-(two patches that say the same hide each other), and with a filling that no network was trained on (see `covering`).
+(two patches that say the same hide each other), and with a fill that no network was trained on (see `masked_numbers`).
 """
 
 import math
@@ -15,9 +15,10 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
-from vitrail.explain.methods.covering import Filling, answers, heat_of_answers
 from vitrail.explain.methods.method import Method
+from vitrail.explain.methods.pixels import heat_of_numbers, masked_numbers
 from vitrail.explain.readout import exact, open_run
+from vitrail.explain.scores.fill import AnyFill
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
@@ -32,7 +33,7 @@ def occlusion(
     *,
     window: int | Size = 1,
     stride: int | Size = 1,
-    fill: Filling = "mean",
+    fill: AnyFill = "mean",
     batch_size: int = 64,
 ) -> Heat:
     """How far the target's logit falls when patches are covered.
@@ -44,7 +45,7 @@ def occlusion(
         window: Patches that are covered together, (rows, columns) or one number for both.
         stride: Patches from one window to the next, at most the window.
         fill: What covers them, in normalised pixels: `"mean"` for the picture's own mean colour, a number, one for each
-            channel, or a tensor that broadcasts to the pictures.
+            channel, or a tensor that broadcasts to them; or a `Fill`.
         batch_size: How many covered pictures run at once.
 
     Returns:
@@ -55,11 +56,11 @@ def occlusion(
     """
     opened = open_run(network, images, target, "logits")
     hidden = windows(opened.grid, _pair("window", window), _pair("stride", stride))
-    covered = answers(network, images, opened, 1.0 - hidden, fill, batch_size)
-    falls = exact(opened.logit) - covered
+    found = masked_numbers(network, images, opened, hidden.bool(), fill, batch_size)
+    falls = exact(opened.logit) - found
     hidden = hidden.to(falls)
     values = torch.einsum("mb,mij->bij", falls, hidden) / hidden.sum(dim=0)
-    return heat_of_answers(values, covered, opened, METHOD)
+    return heat_of_numbers(values, found, opened, METHOD)
 
 
 def windows(grid: Size, window: Size, stride: Size) -> Float[Tensor, "m rows columns"]:

@@ -1,21 +1,27 @@
-"""What methods that look at pixels share: versions of a picture in batches, gradients by pixels, one number per patch.
+"""What methods that look at pixels share: versions of a picture in batches, masked or on a path; gradients by pixels.
 
 A batch of versions is (m, b, ...): m versions of each of b pictures. Pictures and versions do not mix in the network,
 so the gradient of a sum over them is each one's own.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.readout import wide
+from vitrail.explain.heat import Heat, no_signal_where
+from vitrail.explain.methods.method import Method
+from vitrail.explain.perturb import Masks, measured
+from vitrail.explain.readout import Opened, exact, heat_of, wide
+from vitrail.explain.scores.fill import AnyFill, fill_of
 from vitrail.explain.target import Aim, refuse_constant
 from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
+
+_DROWNED = 16  # units in the last place of the largest answer, within which a map is rounding alone
 
 
 def by_patch(pixels: Images, grid: Size) -> Float[Tensor, "b rows columns"]:
@@ -92,26 +98,41 @@ def at_least(name: str, value: int, least: int, hint: str) -> None:
         raise UsageError(f"{name} must be a whole number, at least {least}, got {value!r}", hint)
 
 
-def like_pictures(name: str, given: float | Sequence[float] | Tensor, images: Images) -> Tensor:
-    """What a caller gives in place of pixels, spread to the shape of the pictures.
+def masked_numbers(
+    network: ViT, images: Images, opened: Opened, masks: Masks, fill: AnyFill, batch_size: int
+) -> Float[Tensor, "m b"]:
+    """The explained number of every image under every mask: exact, for methods go on with differences of these.
+
+    The fill decides what the answer means. A flat patch is no absence of evidence: no network was trained on it, and a
+    part of what the logit does is its surprise. None is right for all networks; each image's own mean colour is the
+    default, and `vitrail.explain.scores` has others, such as patches of other images (drawn once, for all masks).
 
     Args:
-        name: Of the option, for the message.
-        given: A number; one for each channel; or a tensor that broadcasts to the pictures, such as another picture.
+        network: In eval mode.
         images: (b, c, h, w).
+        opened: A run of these images, which says what is explained.
+        masks: (m, rows, columns), the same for all images, so that none depends on its batch; see `perturb.py`.
+        fill: See `fill_of`.
+        batch_size: How many masked images run at once.
+
+    Returns:
+        (m, b), in float64, on the CPU.
 
     Raises:
-        UsageError: If it does not fit the pictures.
+        UsageError: If the fill does not fit the images, or the batch size is not at least 1.
     """
-    try:
-        values = torch.as_tensor(given, dtype=images.dtype, device=images.device)
-        if values.shape == images.shape[1:2]:
-            values = values[:, None, None]
-        return values.broadcast_to(images.shape)
-    except (TypeError, ValueError, RuntimeError) as error:
-        shape = tuple(given.shape) if isinstance(given, Tensor) else given
-        raise UsageError(
-            f"{name} must be a number, one for each of {images.shape[1]} channels, or of the pictures' shape "
-            f"{tuple(images.shape)}, got {shape!r}",
-            f"{name}=0.0",
-        ) from error
+    at_least("batch_size", batch_size, 1, "batch_size=64")
+    patch = (images.shape[2] // masks.shape[1], images.shape[3] // masks.shape[2])
+    filled = fill_of(fill).make(images.detach(), patch, 1, 0)
+    masks = masks[:, None].to(images.device)
+    return exact(measured(network, images.detach(), opened.aim, masks, filled, ("logit",), batch_size)[0])
+
+
+def heat_of_numbers(
+    values: Float[Tensor, "b rows columns"], found: Float[Tensor, "m b"], opened: Opened, method: Method
+) -> Heat:
+    """A heat of values made of numbers under masks; differences that are rounding alone are noted as no signal."""
+    values = values.to(wide(opened.logit))
+    noise = _DROWNED * torch.finfo(opened.logit.dtype).eps * found.abs().amax(dim=0)
+    notes = no_signal_where(exact(values).abs().amax(dim=(1, 2)) <= noise, values)
+    return heat_of(values, opened.aim, opened.logit, method, notes)

@@ -17,15 +17,16 @@ thousands of masks.
 import math
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.heat import Heat
-from vitrail.explain.methods.covering import Filling, answers, heat_of_answers, spread
 from vitrail.explain.methods.method import Method
-from vitrail.explain.methods.pixels import at_least
+from vitrail.explain.methods.pixels import at_least, heat_of_numbers, masked_numbers
 from vitrail.explain.readout import open_run
+from vitrail.explain.scores.fill import AnyFill
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
@@ -41,7 +42,7 @@ def rise(
     masks: int = 2000,
     cells: int = 7,
     seen: float = 0.5,
-    fill: Filling = "mean",
+    fill: AnyFill = "mean",
     seed: int = 0,
     batch_size: int = 64,
 ) -> Heat:
@@ -55,7 +56,7 @@ def rise(
         cells: Cells along each side of the small grid, cut to the patches along that side.
         seen: The probability of a cell to be seen, above 0 and below 1.
         fill: What covers patches, in normalised pixels: `"mean"` for the picture's own mean colour, a number, one for
-            each channel, or a tensor that broadcasts to the pictures.
+            each channel, or a tensor that broadcasts to them; or a `Fill`.
         seed: Of the masks; every picture gets the same ones, whatever the batch.
         batch_size: How many masked pictures run at once.
 
@@ -71,8 +72,8 @@ def rise(
         raise UsageError(f"seen must be above 0 and below 1, got {seen}", "seen=0.5")
     opened = open_run(network, images, target, "logits")
     drawn = random_masks(opened.grid, masks, cells, seen, seed)
-    found = answers(network, images, opened, drawn, fill, batch_size)
-    return heat_of_answers(rise_of(drawn.to(found), found), found, opened, METHOD)
+    found = masked_numbers(network, images, opened, 1.0 - drawn, fill, batch_size)
+    return heat_of_numbers(rise_of(drawn.to(found), found), found, opened, METHOD)
 
 
 def rise_of(masks: Float[Tensor, "m rows columns"], found: Float[Tensor, "m b"]) -> Float[Tensor, "b rows columns"]:
@@ -97,7 +98,8 @@ def random_masks(grid: Size, count: int, cells: int, seen: float, seed: int) -> 
     patches = [math.ceil(side / few) for side, few in zip(grid, small, strict=True)]  # along a cell
     beyond = [few + 3 for few in small]  # one cell before the picture, and as far after it as it is shifted
     drawn = (torch.rand(count, *beyond, generator=generator, device="cpu") < seen).float()
-    large = spread(drawn, (drawn.shape[1] * patches[0], drawn.shape[2] * patches[1]))
+    size = (drawn.shape[1] * patches[0], drawn.shape[2] * patches[1])
+    large = F.interpolate(drawn[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
     shifts = [side + torch.randint(side, (count,), generator=generator, device="cpu") for side in patches]
     rows, columns = (
         shift[:, None] + torch.arange(side, device="cpu") for shift, side in zip(shifts, grid, strict=True)

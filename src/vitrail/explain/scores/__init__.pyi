@@ -1,12 +1,9 @@
-from .covering_by_rank import Covering as Covering
 from .fill import (
     Fill as Fill,
     blur as blur,
-    composite as composite,
     donor as donor,
     grey as grey,
     keys_of as keys_of,
-    logits_in_chunks as logits_in_chunks,
     mean_of_picture as mean_of_picture,
     own_patches as own_patches,
 )
@@ -21,6 +18,7 @@ from .localisation import (
 )
 from .random_maps import random_maps as random_maps
 from .removal import (
+    Covering as Covering,
     Removal as Removal,
     aopc as aopc,
     deletion as deletion,

@@ -1,8 +1,8 @@
-"""What stands where a patch was covered, and pictures in which some patches are covered.
+"""What stands where a patch is masked: the fill.
 
-    fill = donor(references)                                      # (r, c, h, w) pictures like those of training
-    filler = fill.make(images, patch, draws, seed)                # (m, b, c, h, w)
-    covered = composite(images, filler, mask, patch)              # (m, b, c, h, w)
+    fill = donor(references)                                      # (r, c, h, w) images like those of training
+    filled = fill.make(images, patch, draws, seed)                # (m, b, c, h, w)
+    masked = composite(images, filled, mask, patch)               # (m, b, c, h, w), see `perturb.py`
 
 A score that covers patches says as much about what stands in their place as about the map: with a grey or a blurred
 fill a map can do better than the truth itself, because grey squares are evidence too. So the fill is always named, and
@@ -17,15 +17,16 @@ that a self-test looks at.
 """
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from jaxtyping import Float
+from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.readout import check_eval
+from vitrail.explain.readout import exact
 from vitrail.nn.embedding import Size, grid_of
 
 
@@ -63,6 +64,9 @@ class Fill:
     name: str
     in_distribution: bool
     make: Make
+
+
+AnyFill = Fill | Literal["mean"] | float | Sequence[float] | Tensor  # what a method may be told, see `fill_of`
 
 
 def donor(references: Float[Tensor, "r c h w"]) -> Fill:
@@ -114,33 +118,28 @@ def own_patches() -> Fill:
     return Fill("own patches", False, make)
 
 
-def grey(level: float | Float[Tensor, "c"], name: str = "grey") -> Fill:
-    """One colour for all.
+def grey(level: float | Sequence[float] | Tensor, name: str = "grey") -> Fill:
+    """One colour for all; or what else is known beforehand, such as another image.
 
     Args:
-        level: The colour in the network's own units, after normalisation, one number or one for each channel. Middle
-            grey is `normalise(0.5)`; 0 is the mean colour of what the model was normalised by; and black,
-            `normalise(0.0)`, is what Chefer et al. (2021) cover with (they cover before they normalise).
+        level: The colour in the network's own units, after normalisation, one number or one for each channel; or a
+            tensor that broadcasts to the images. Middle grey is `normalise(0.5)`; 0 is the mean colour of what the
+            model was normalised by; and black, `normalise(0.0)`, is what Chefer et al. (2021) mask with (they mask
+            before they normalise).
         name: What a score names as its fill, "black" for instance.
     """
 
     def make(images: Pictures, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
-        colour = torch.as_tensor(level, device="cpu").to(images)
-        if colour.shape not in ((), (1,), images.shape[1:2]):
-            raise UsageError(
-                f"a colour is one number or one for each of {images.shape[1]} channels, got {tuple(colour.shape)}",
-                "grey(0.0)",
-            )
-        return colour.reshape(-1, 1, 1).expand_as(images)[None]
+        return like_pictures("fill", level, images)[None]
 
     return Fill(name, False, make)
 
 
 def mean_of_picture() -> Fill:
-    """The mean colour of the picture itself, channel by channel."""
+    """The mean colour of the image itself, channel by channel; exact for an image of one colour."""
 
     def make(images: Pictures, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
-        return images.mean(dim=(2, 3), keepdim=True).expand_as(images)[None]
+        return exact(images).mean(dim=(2, 3), keepdim=True).to(images).expand_as(images)[None]
 
     return Fill("mean", False, make)
 
@@ -165,43 +164,45 @@ def blur(deviation: float = 1.0) -> Fill:
     return Fill("blur", False, make)
 
 
-def composite(
-    images: Pictures,
-    filler: Float[Tensor, "f b c h w"],
-    covered: Bool[Tensor, "m b gh gw"] | Bool[Tensor, "b gh gw"],
-    patch: Size,
-) -> Float[Tensor, "x b c h w"]:
-    """Pictures with some patches covered.
-
-    Args:
-        images: (b, c, h, w).
-        filler: (f, b, c, h, w), what stands in covered patches.
-        covered: Which patches are covered: one mask for each picture, or one for each draw too. A first axis of 1, of
-            the filler or of the masks, serves all draws of the other.
-        patch: (height, width) in pixels; (1, 1) covers single pixels.
-    """
-    masks = covered if covered.dim() == 4 else covered[None]
-    pixels = masks.repeat_interleave(patch[0], dim=2).repeat_interleave(patch[1], dim=3)
-    return torch.where(pixels[:, :, None], filler, images)
-
-
-@torch.no_grad()
-def logits_in_chunks(network: nn.Module, images: Float[Tensor, "m b c h w"], batch: int) -> Float[Tensor, "m b v"]:
-    """Logits of pictures, `batch` of them at a time, in the precision of the network's weights.
+def fill_of(given: AnyFill) -> Fill:
+    """The fill that a method was told: one of these, the word "mean", or what `grey` takes.
 
     Raises:
-        UsageError: If the network is in training mode, where its answers are random.
+        UsageError: If it is another word; what it makes refuses what does not fit the images.
     """
-    check_eval(network, "a score")
-    draws, pictures = images.shape[:2]
-    chunks = torch.arange(draws * pictures, device=images.device).split(_positive(batch))
-    logits = [logits_of(network, images[chunk // pictures, chunk % pictures]) for chunk in chunks]
-    return torch.cat(logits).unflatten(0, (draws, pictures))
+    match given:
+        case Fill():
+            return given
+        case "mean":
+            return mean_of_picture()
+        case str():
+            raise UsageError(f"fill must be 'mean', numbers or a tensor, got {given!r}", "fill='mean'")
+    return grey(given)
 
 
-def logits_of(network: nn.Module, images: Pictures) -> Float[Tensor, "b v"]:
-    """Logits of pictures, which are brought to the precision of the network's weights."""
-    return network(images.to(next((weight.dtype for weight in network.parameters()), images.dtype)))
+def like_pictures(name: str, given: float | Sequence[float] | Tensor, images: Pictures) -> Tensor:
+    """What a caller gives in place of pixels, spread to the shape of the images.
+
+    Args:
+        name: Of the option, for the message.
+        given: A number; one for each channel; or a tensor that broadcasts to the images, such as another image.
+        images: (b, c, h, w).
+
+    Raises:
+        UsageError: If it does not fit the images.
+    """
+    try:
+        values = torch.as_tensor(given, dtype=images.dtype, device=images.device)
+        if values.shape == images.shape[1:2]:
+            values = values[:, None, None]
+        return values.broadcast_to(images.shape)
+    except (TypeError, ValueError, RuntimeError) as error:
+        shape = tuple(given.shape) if isinstance(given, Tensor) else given
+        raise UsageError(
+            f"{name} must be a number, one for each of {images.shape[1]} channels, or of the pictures' shape "
+            f"{tuple(images.shape)}, got {shape!r}",
+            f"{name}=0.0",
+        ) from error
 
 
 def _cut(images: Pictures, patch: Size) -> Float[Tensor, "b p c ph pw"]:

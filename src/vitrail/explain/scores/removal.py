@@ -15,27 +15,68 @@ anything does not fit or the network is in training mode:
     values      the maps, (b, rows, columns); their grid must divide the pictures
     target      what was explained, see `vitrail.explain.target`; the heat's own target, not None, of a map made for it
     covering    the fill, the draws, and what is measured
+
+Patches have *ranks*, 0 for the largest value, and a *span* of ranks is masked:
+
+    (0, k)      the k largest are hidden: deletion, positive perturbation, AOPC
+    (k, P)      only the k largest are shown: insertion
+    (P - k, P)  the k smallest are hidden: negative perturbation
+    (i, j)      one group is hidden: SaCo
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
+from vitrail.explain.perturb import Measure, has_no_probability, logits_of, measured, ranks_of
 from vitrail.explain.readout import exact, wide
-from vitrail.explain.scores.covering_by_rank import Covering, Measured, finite_maps, measured, opened, ranks_of
-from vitrail.explain.scores.fill import Pictures, keys_of
-from vitrail.explain.target import Target
-from vitrail.nn.embedding import Size
+from vitrail.explain.scores.fill import Fill, Pictures, keys_of
+from vitrail.explain.target import Aim, Target, choose_target
 
 Maps = Float[Tensor, "b rows columns"]
+OfPatches = Literal["probability", "logit"]  # what is measured with patches masked
 TENTHS = tuple(range(1, 10))  # of the pixels, Chefer et al.
+
+
+@dataclass(frozen=True, eq=False)
+class Covering:
+    """How patches are masked, and what is measured.
+
+    Attributes:
+        fill: What stands in masked patches.
+        draws: Over how many fills a score is averaged; a fill in which nothing is drawn has one.
+        seed: Of the fills, and of the order of patches with equal values.
+        measure: "probability" of the explained class (of a contrast: of the first class among the two), or "logit", the
+            explained number itself.
+        batch_size: How many masked images go through the network at a time.
+
+    Raises:
+        UsageError: If draws or batch size are below 1, or there is no such measure.
+    """
+
+    fill: Fill
+    draws: int = 10
+    seed: int = 0
+    measure: OfPatches = "probability"
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        if self.draws < 1 or self.batch_size < 1:
+            raise UsageError(
+                f"draws and batch_size are at least 1, got {self.draws} and {self.batch_size}",
+                "draws=10, batch_size=64",
+            )
+        if self.measure not in get_args(OfPatches):
+            raise UsageError(
+                f"a score measures {' or '.join(get_args(OfPatches))}, not '{self.measure}'", "'probability'"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +103,7 @@ class Removal:
     fractions: Float[Tensor, "s"]
     fill: str
     unit: Literal["patch", "pixel"]
-    measure: Measured
+    measure: Measure
     draws: int
     better: Literal["higher", "lower"]
 
@@ -121,16 +162,15 @@ def perturbation(
         raise UsageError(
             f"perturbation covers the 'most' or the 'least' relevant pixels first, not '{first}'", "'most'"
         )
-    setting = opened(network, images, _grid(images, values), target, covering, "top-1")
     total = images.shape[2] * images.shape[3]
     counts = [total * tenth // 10 for tenth in TENTHS]
     spans = [(0, count) if first == "most" else (total - count, total) for count in counts]
+    aim, hits = _aim(network, images, values, target, covering, "top-1"), []
     smooth = F.interpolate(wide(values)[:, None], images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
-    hits, keys = [], keys_of(images)
-    for index in range(len(images)):  # the ranks of all pixels in all draws are many: one picture at a time
+    for index in range(len(images)):  # the ranks of all pixels in all draws are many: one image at a time
         one = slice(index, index + 1)
-        ranks = ranks_of(smooth[one], setting.draws, covering.seed, keys[one])
-        hits.append(measured(network, setting.select(one), ranks, spans).mean(dim=0))
+        found = _masked(network, images[one], smooth[one], aim.select(one), covering, spans, "top-1")
+        hits.append(found.mean(dim=0))
     points = torch.cat(hits)
     points[~finite_maps(values)] = torch.nan
     return Removal(
@@ -141,7 +181,7 @@ def perturbation(
         fill=covering.fill.name,
         unit="pixel",
         measure="top-1",
-        draws=setting.draws,
+        draws=len(found),
         better="lower" if first == "most" else "higher",
     )
 
@@ -208,12 +248,59 @@ def points_of(
     covering: Covering,
     spans: Sequence[tuple[int, int]],
 ) -> tuple[Float[Tensor, "b s"], int]:
-    """What is measured with each span of ranks covered, and the number of draws that it is the mean of."""
-    setting = opened(network, images, _grid(images, values), target, covering, covering.measure)
-    ranks = ranks_of(values, setting.draws, covering.seed, keys_of(images))
-    points = measured(network, setting, ranks, spans).mean(dim=0)
+    """What is measured with each span of ranks masked, and the number of draws that it is the mean of."""
+    aim = _aim(network, images, values, target, covering, covering.measure)
+    found = _masked(network, images, values, aim, covering, spans, covering.measure)
+    points = found.mean(dim=0)
     points[~finite_maps(values)] = torch.nan
-    return points, setting.draws
+    return points, len(found)
+
+
+def _masked(
+    network: nn.Module,
+    images: Pictures,
+    values: Maps,
+    aim: Aim,
+    covering: Covering,
+    spans: Sequence[tuple[int, int]],
+    measure: Measure,
+) -> Float[Tensor, "m b s"]:
+    """What is measured in each draw with each span of ranks masked."""
+    patch = (images.shape[2] // values.shape[1], images.shape[3] // values.shape[2])
+    filled = covering.fill.make(images, patch, covering.draws, covering.seed)[:, None]
+    ranks = ranks_of(values, len(filled), covering.seed, keys_of(images))[:, None]  # m 1 b rows columns
+    low, high = torch.tensor(spans, device=ranks.device).T[..., None, None, None]  # s 1 1 1 each
+    masks = (ranks >= low) & (ranks < high)
+    return measured(network, images, aim, masks, filled, (measure,), covering.batch_size)[0].movedim(1, 2)
+
+
+def finite_maps(values: Maps) -> Bool[Tensor, "b"]:
+    """Which maps are finite; the others have no order."""
+    return values.flatten(1).isfinite().all(dim=1)
+
+
+def _aim(
+    network: nn.Module, images: Pictures, values: Maps, target: Target, covering: Covering, measure: Measure
+) -> Aim:
+    """Check what a score is given, and choose the target; `None` is the top class of each image."""
+    if len(images) != len(values):
+        raise UsageError(
+            f"there is one map for each picture, got {len(values)} maps of {len(images)} pictures",
+            "heat.values of the same pictures",
+        )
+    (height, width), (rows, columns) = images.shape[2:], values.shape[1:]
+    if height % rows or width % columns:
+        raise UsageError(
+            f"maps of {rows}x{columns} do not divide pictures of {height}x{width} pixels",
+            "heat.values of the same pictures",
+        )
+    logits = logits_of(network, len(images), images.__getitem__, covering.batch_size)
+    aim = choose_target(logits, target)
+    if measure != "logit" and has_no_probability(logits, aim):
+        raise UsageError(
+            "a function of the logits, or the one output of a network, has no probability", "measure='logit'"
+        )
+    return aim
 
 
 def of_patches(
@@ -236,15 +323,6 @@ def of_patches(
         draws=draws,
         better="lower" if metric == "deletion" else "higher",
     )
-
-
-def _grid(images: Pictures, values: Maps) -> Size:
-    if len(images) != len(values):
-        raise UsageError(
-            f"there is one map for each picture, got {len(values)} maps of {len(images)} pictures",
-            "heat.values of the same pictures",
-        )
-    return values.shape[1], values.shape[2]
 
 
 def saco(
