@@ -116,6 +116,15 @@ def device_name(device: torch.device) -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def processor_kind() -> str:
+    """Maker, family and model of the processor, as numbers where Linux has them, and what torch takes from it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().partition("\n\n")[0].splitlines() if info.is_file() else []
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    told = [facts.get(name, "") for name in ("vendor_id", "cpu family", "model")]
+    return " ".join([platform.machine(), *told, torch.backends.cpu.get_cpu_capability()])
+
+
 def pick_threads(work: float, busy: float | None = None) -> tuple[int, str]:
     """Threads for a step of so many FLOPs, and why.
 

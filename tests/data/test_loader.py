@@ -3,6 +3,7 @@
 import hashlib
 import multiprocessing
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
+from tests.errors import must_raise
 from vitrail.data import loader as loader_module
 from vitrail.data.decode import open_picture
 from vitrail.data.images import ArrayImages, FileImages
@@ -24,7 +26,7 @@ from vitrail.data.loader import (
     open_loader,
 )
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError
+from vitrail.errors import DataError, RunError
 
 SHAPE = Preprocessing((16, 20))
 WANTED = [np.array([3, 0, 7]), np.array([7]), np.array([1, 2, 59, 4])]
@@ -98,6 +100,17 @@ def test_workers_live_as_long_as_their_loader(photo_folder: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before), "the random numbers of a training do not move on"
     with pytest.raises(AssertionError, match="one pass"):
         list(left)
+
+
+def test_a_worker_that_is_ended_from_outside_is_named(photo_folder: Path) -> None:
+    before = {child.pid for child in multiprocessing.active_children()}
+    loader = StreamedLoader(files(photo_folder), SHAPE, workers=1)
+    batches = loader.fetch([np.array([one]) for one in range(30)])
+    next(batches)
+    (child,) = (child for child in multiprocessing.active_children() if child.pid not in before)
+    os.kill(child.pid or 0, signal.SIGKILL)
+    with must_raise(RunError, named=str(child.pid)):
+        list(batches)
 
 
 def test_there_are_no_more_workers_than_cores(photo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import vitrail
-from tests.cli.command import DATA, Cli, call_outside, environment
+from tests.cli.command import DATA, INTERRUPTED, Cli, call_outside, environment
 from tests.errors import must_raise
 from tests.features.test_embed import model_of
 from tests.photographs import make_photographs
@@ -170,7 +170,7 @@ def test_what_a_worker_refuses_is_said_as_here(place: Path, tmp_path: Path) -> N
 
 
 def test_a_killed_driver_goes_on_behind_its_parts(place: Path, tmp_path: Path) -> None:
-    """As it is typed, with a Ray of its own; then in this process alone."""
+    """As it is typed, with a Ray of its own: killed, then asked to stop, as batch systems do; then in this process."""
     words = ("embed", place / "photos", "--model", place / "model", "--ray", "local", "--workers", 1)
     small = f"from vitrail.features import embed as home\nhome.ROWS = {ROWS}\n"
     killing = (
@@ -178,11 +178,13 @@ def test_a_killed_driver_goes_on_behind_its_parts(place: Path, tmp_path: Path) -
         "def dying(self, seat, left):\n"
         "    found = answer(self, seat, left)\n"
         "    done.extend([found] if found else [])\n"
-        "    return os.kill(os.getpid(), signal.SIGKILL) if len(done) == 3 else found\n"
+        "    return os.kill(os.getpid(), signal.SIG) if len(done) == 3 else found\n"
         "on_ray._Driver._answer = dying\n"
     )
-    assert call_outside(*words, "--out", tmp_path / "x.npz", before=small + killing).code == -signal.SIGKILL
-    assert not (tmp_path / "x.npz").exists()
+    for name, code in (("SIGKILL", -signal.SIGKILL), ("SIGTERM", INTERRUPTED)):
+        killed = call_outside(*words, "--out", tmp_path / "x.npz", before=small + killing.replace("SIG)", f"{name})"))
+        assert killed.code == code
+        assert not (tmp_path / "x.npz").exists()
     kept = {file.name: file.stat().st_mtime_ns for file in folder_of(tmp_path / "x.npz").glob("*.npz")}
     assert len(kept) >= 3
     seen: list[int] = []

@@ -178,6 +178,13 @@ def test_other_answers_are_not_taken(
     assert right.precision == "fp32"
     assert right.lost is not None
     assert right.lost > 0.9
+    assert right.images == COUNT - 1, "where labels are at hand it looks at all"
+    for each in files_of(tmp_path / "cache"):
+        each.unlink()
+    blind = chosen(model, [images])
+    assert (blind.precision, blind.lost) == ("bf16", None)
+    assert chosen(model, [images], labels=lambda ids: torch.tensor([best[row] for row in ids.tolist()])) == right
+    assert chosen(model, [images]) == right, "what accuracy has decided holds for all"
     wrong = anew(labels=lambda ids: torch.tensor([-1 for row in ids.tolist()]))
     assert (wrong.precision, wrong.lost) == ("bf16", 0.0)
     numbers = replace(model, output=precision.Numbers(10), task=vitrail.tasks.features.Features())
@@ -238,7 +245,8 @@ def test_every_verb_computes_as_was_chosen(
     answer = cli("evaluate", folder, data, "--json")
     found = json.loads(answer.out)
     assert found["computed_in"] == "bf16"
-    assert found["choice"]["images"] == 63
+    assert found["choice"]["images"] == 79  # with their labels, so anew
+    assert len(asked) == 2 * count
     assert "choice" not in json.loads(cli("evaluate", folder, data, "--json", "--precision", "fp32").out)
     answer = cli("embed", data, "--model", folder, "--out", tmp_path / "f.npz", "--json")
     assert json.loads(answer.out)["computed_in"] == "bf16"
@@ -254,4 +262,4 @@ def test_every_verb_computes_as_was_chosen(
     assert near["queries"][0]["neighbours"]
     answer = cli("explain", folder, images.paths[0], "--out", tmp_path / "e.html", "--json")
     assert [row["attributions"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["bf16"]
-    assert len(asked) == count, "it was chosen anew"
+    assert len(asked) == 2 * count, "it was chosen anew"

@@ -13,7 +13,7 @@ from rich.text import Text
 from vitrail.cli.launch import is_launched, launch, script
 from vitrail.cli.output import console, duration, one_line, print_json, print_table, say
 from vitrail.cli.training_args import Distill, Train
-from vitrail.errors import counted
+from vitrail.errors import UsageError, counted
 from vitrail.tasks import Metric
 from vitrail.text import percent
 from vitrail.training.evaluate import remembered_data
@@ -42,6 +42,8 @@ def run(typed: Train | Distill, command: str) -> int:
     screen = console(to_stderr=typed.json, silent=not first)
     progress = TrainingProgress(screen)
     if typed.dry_run:
+        if typed.shard and (typed.devices or 1) == 1:
+            raise UsageError("--shard divides a network among processes, and there is one", "--devices 2 --shard")
         return _dry_run(typed, progress)
     with progress.bar:  # taken away at the end, whatever happens
         if isinstance(typed, Train) and typed.init is None:

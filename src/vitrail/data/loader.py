@@ -104,6 +104,9 @@ class ResidentLoader(Loader):
         return Loaded(pixels.pin_memory() if self.pin else pixels, extents, self._readable[rows])
 
 
+ENDED = "DataLoader worker"  # how torch begins to tell that a worker process has died
+
+
 class StreamedLoader(Loader):
     """Files decoded by worker processes when they are needed, a few batches ahead.
 
@@ -153,7 +156,13 @@ class StreamedLoader(Loader):
         decoded = iter(self._decoded)
         for _ in range(len(self._wanted)):
             assert self._passes == mine, "one pass at a time"
-            found = next(decoded)
+            try:
+                found = next(decoded)
+            except RuntimeError as error:
+                if ENDED not in str(error):
+                    raise
+                problem = f"a process that decodes images was ended from outside, as where memory is short ({error})"
+                raise RunError(problem, "the same command again; --workers 1 takes less memory") from error
             if isinstance(found, RunError):
                 raise RunError(found.problem, found.hint)  # a new one, or frame and error would hold each other
             yield self._loaded(*found)

@@ -30,14 +30,15 @@ from vitrail.jobs.opening import Precision, identity_of
 from vitrail.jobs.passes import Ids, answered, batch_of, in_batches, loader_of
 from vitrail.model import Model
 from vitrail.nn import ViT, evaluating, in_bf16
-from vitrail.runtime import BF16_LEAST_GAIN, BF16_LEAST_WIDTH, device_name
+from vitrail.runtime import BF16_LEAST_GAIN, BF16_LEAST_WIDTH, device_name, processor_kind
 from vitrail.tasks.features import Numbers
 
 Asked = Literal["auto", "fp32", "bf16"]
 Labels = Callable[[Ids], Int64[Tensor, " b"]]
 
 LEAST = 256  # images of a job for which it is chosen
-SHARE, FEWEST, MOST = 4, 64, 512  # answered in both for the choice: one of so many images of the job, within these
+SHARE, FEWEST, MOST = 4, 64, 512  # answered in both for the choice: one of so many images of the job, within these;
+# where labels are at hand the most, since accuracy is counted, and a choice that was made without them is made again
 MARGIN = 0.05  # between the two most probable classes in fp32, from which on no other answer is taken
 FAR = 0.02  # of the length of a vector, where there are no classes
 LOST = 0.002  # of accuracy, at most
@@ -120,12 +121,15 @@ def chosen(
     if count < LEAST or not may_gain(model):
         return FP32
     place, of = place_of(model, run)
-    if (before := kept(place, of)) is not None and (before.precision == "fp32" or 2 * before.images >= FEWEST):
-        return before
+    known = labels if len(splits) == 1 else None
+    if (before := kept(place, of)) is not None:
+        enough = 2 * before.images >= FEWEST and (known is None or before.lost is not None)
+        if before.precision == "fp32" or enough:
+            return before
     largest = max(splits, key=len)
-    wanted = min(len(largest), max(FEWEST, min(MOST, count // SHARE)))
+    wanted = min(len(largest), MOST if known is not None else max(FEWEST, min(MOST, count // SHARE)))
     ids = np.linspace(0, len(largest) - 1, wanted).astype(np.int64)
-    return keep(place, of, _choose(model, largest, ids, labels if len(splits) == 1 else None))
+    return keep(place, of, _choose(model, largest, ids, known))
 
 
 def chosen_for(model: Model, images: Float[Tensor, "b c h w"], run: str | Path | None = None) -> Choice:
@@ -239,6 +243,8 @@ def place_of(model: Model, run: str | Path | None) -> tuple[Path, dict[str, str]
     """Where the choice for a model is kept, and what it is of."""
     known, torch_is = identity_of(model), torch.__version__
     of = {**known, "device": model.device.type, "machine": device_name(model.device), "torch": torch_is}
+    if model.device.type == "cpu":  # a guest may be told no more than its maker's name
+        of["kind"] = processor_kind()
     folder = None if run is None else Path(run).expanduser()
     if folder is not None and (folder / "config.yaml").is_file():
         return folder / "inference.json", of
