@@ -16,7 +16,7 @@ from tests.cli.command import Cli
 from tests.explain.planted_lab import load_planted
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.planted import planted_digits
-from vitrail.errors import DataError, UsageError
+from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.explain import METHODS, Method, Report, generic_attention, report, trust
 from vitrail.explain.heat import Heat
 from vitrail.explain.reporting.rates import ORDER
@@ -192,6 +192,22 @@ def test_what_does_not_fit_is_refused(model: Model, files: list[Path], given: di
         report(model, **{"images": files, **given})
     assert refused.value.hint
     assert model.network.training is False
+
+
+def test_images_and_masks_that_do_not_fit_are_refused(model: Model, files: list[Path]) -> None:
+    broken = Image.fromarray(np.full((32, 32), np.nan, np.float32))
+    for given in (
+        {"images": broken},
+        {"images": files, "masks": [Image.new("L", (3, 3), 255)] * 3},
+        {"images": files, "masks": [Image.new("L", (32, 32), 0)] * 3},
+        {"images": files, "background": torch.zeros(12, 1, 28, 28)},
+        {"images": files, "background": "/nowhere"},
+    ):
+        with pytest.raises(VitrailError):
+            report(model, **given)
+    with pytest.raises(UsageError):
+        report(model.network, files)
+    assert len(repr(report(model, files, trust=False))) < 100
 
 
 def test_an_overlay_is_the_map_over_the_image(made: Report) -> None:

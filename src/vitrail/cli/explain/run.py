@@ -44,7 +44,7 @@ def run(typed: Explain, command: str) -> int:
     results = list[ExplainedImage]()
     try:
         with _waiting(request.trust) as progress:
-            for one in explained(model, images, request, others, typed.run, progress, warn):
+            for one in explained(model, images, request, others, typed.run, progress, _left_out):
                 results.append(one)  # so that an interruption leaves what is there
     except KeyboardInterrupt:
         if not results:
@@ -57,6 +57,10 @@ def run(typed: Explain, command: str) -> int:
     _write(made_report(model, request, results, typed.run, command, typed.compare), model, typed)
     leave_out(problems)
     return 0
+
+
+def _left_out(words: str) -> None:
+    warn(f"left out: {words}")
 
 
 @contextlib.contextmanager

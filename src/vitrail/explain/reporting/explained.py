@@ -61,6 +61,14 @@ class ExplainedImage:
     attributions: tuple[Heat, ...]
     view: ExplainedPicture
 
+    def __repr__(self) -> str:
+        """In a line."""
+        maps = ", ".join(
+            f"{heat.method}{f' ({verdict})' if verdict else ''}"
+            for heat, verdict in zip(self.attributions, self.verdicts, strict=True)
+        )
+        return f"<ExplainedImage {self.name}: {maps}>"
+
     @property
     def name(self) -> str:
         """Its file, or what it was called."""
@@ -170,7 +178,7 @@ def _some(
         kept = [row for row, index in enumerate(chosen) if index != request.contrast]
         for row in (row for row in range(len(images)) if row not in kept):
             name = model.classes[request.contrast]
-            left_out(f"left out: the model takes {images[row].name} for '{name}', {NOTHING_AGAINST}")
+            left_out(f"the model takes {images[row].name} for '{name}', {NOTHING_AGAINST}")
         if not kept:
             return
         rows = torch.tensor(kept, device=inputs.device)

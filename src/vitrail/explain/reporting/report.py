@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.data.images import NamedImage
-from vitrail.errors import COMMAND_LINE, DataError, UsageError
+from vitrail.errors import COMMAND_LINE, DataError, UsageError, counted
 from vitrail.explain.methods import DEFAULT, Method
 from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage, at_a_time, explained, quiet
 from vitrail.explain.reporting.files import Saved, image_json, page_at, write_overlays
@@ -50,6 +50,11 @@ class Report(Sequence[ExplainedImage]):
     one_scale: bool = False
     left_out: tuple[str, ...] = ()
     command: str = ""
+
+    def __repr__(self) -> str:
+        """In a line; `page()` and `to_dict()` have all."""
+        rates = "; ".join(f"{each.method}: {each.words}" for each in self.rates)
+        return f"<Report of {counted(len(self), 'image')} by {self.model}{f': {rates}' if rates else ''}>"
 
     def __len__(self) -> int:
         """How many images are explained."""
@@ -161,6 +166,9 @@ def report(
         UsageError: If a method, class or option is not there, two arguments do not go together, or no image is left.
         DataError: If no image can be read, or the background or a mask does not fit.
     """
+    if not isinstance(model, Model):
+        problem = f"a model is wanted, with its classes and preprocessing, got {type(model).__name__}"
+        raise UsageError(problem, "vitrail.load(folder), or vitrail.convert(network)")
     several = [images] if isinstance(images, str | Path | Image.Image) else list(images)
     if not several:
         raise UsageError("there is no image to explain", "report(model, ['photo.jpg'])")
@@ -197,6 +205,9 @@ def report(
                 raise
             left_out.append(error.problem)
             continue
+        if mask is not None and mask.size != picture.size:
+            sizes = [f"{width} x {height}" for width, height in (mask.size, picture.size)]
+            raise DataError(f"the mask of {name} has {sizes[0]} pixels, and its image {sizes[1]}", "masks of that size")
         kept.append(place)
         opened_images.append(NamedImage(name, picture, None if labels is None else labels[place], mask))
     if not opened_images:

@@ -269,8 +269,14 @@ def _background(
     Raises:
         DataError: If it cannot be read.
     """
-    if given is None or isinstance(given, Tensor):
-        return given, ()
+    if given is None:
+        return None, ()
+    if isinstance(given, Tensor):
+        wanted = (model.preprocessing.channels, *model.preprocessing.size)
+        if given.dim() != 4 or tuple(given.shape[1:]) != wanted or not bool(given.isfinite().all()):
+            problem = f"a background is finite images of shape (r, {', '.join(map(str, wanted))}), got {_shape(given)}"
+            raise UsageError(problem, "background=model.tensor(images), which makes such images of files")
+        return given.to(model.device), ()
     notes = list[str]()
     try:
         found = open_background(Path(given), model.preprocessing, notes.append)
@@ -281,6 +287,10 @@ def _background(
         has = counted(len(found), "reference image")
         notes.append(f'{given} has {has}, and a verdict needs {FEW}: every map will be "cannot tell"')
     return found.to(model.device), tuple(notes)
+
+
+def _shape(given: Tensor) -> str:
+    return f"shape {tuple(given.shape)}{'' if bool(given.isfinite().all()) else ' with NaN or infinity'}"
 
 
 # ---- methods
