@@ -1,8 +1,9 @@
 """Methods side by side: the same pictures, the same target, each map with how far to trust it.
 
-Deletion and insertion, the two scores by which other tools judge a map, stand beside the verdict with those of a random
-order, and do not enter it: what a value is worth depends on the picture, the network and the fill, and only the random
-order says how far a map could fall or rise (`scores/removal.py` has the definitions).
+Deletion and insertion, the two scores by which other tools judge a map, stand beside the verdict with those of random
+maps, and do not enter it: what a value is worth depends on the picture, the network and the fill, and only random maps
+say how far one could fall or rise. They are made of the verdict's own passes and few more (`falls.py`), so they are
+coarse; `scores/removal.py` has them in any number of steps and draws.
 """
 
 import time
@@ -15,36 +16,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.falls import MaskedImages
+from vitrail.explain.falls import Areas
 from vitrail.explain.heat import Heat, aim_of
 from vitrail.explain.inside.reading import read
 from vitrail.explain.inside.sinks import Sinks, noted, output_names, sinks_of
 from vitrail.explain.methods import METHODS, Method, nearest_method
-from vitrail.explain.perturb import at_a_time
 from vitrail.explain.readout import check
-from vitrail.explain.scores.removal import Covering, deletion, insertion
 from vitrail.explain.target import OfLogits, Target
 from vitrail.explain.trial import Explainable, begin, check_model
 from vitrail.explain.verdict import Precision, Trust
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
-
-STEPS = 10  # from no square to all of them
-DRAWS = 3  # covers that each point is the mean of
-RANDOM_DRAWS = 10  # the same of the random order, which is another in each
-
-
-@dataclass(frozen=True, eq=False)
-class Areas:
-    """Areas under two curves of the target's probability (of a function, its number), one for each picture.
-
-    Attributes:
-        deletion: (b,), squares covered in the map's order, from none to all: lower is better.
-        insertion: (b,), squares shown in the map's order: higher is better.
-    """
-
-    deletion: Float[Tensor, "b"]
-    insertion: Float[Tensor, "b"]
 
 
 class Seen(NamedTuple):
@@ -79,7 +61,7 @@ class Comparison:
         heats: One heat for each.
         trusts: How far to trust each; empty when that was not asked for.
         areas: Deletion and insertion of each; empty when they were not asked for.
-        random_areas: The same of a random order of squares; None when they were not asked for.
+        random_areas: The same of the maps' random twins, in the mean over the maps; None when they were not asked for.
         seconds: What each map took for all pictures together, scores not counted.
     """
 
@@ -128,7 +110,7 @@ def compare(
         references: See `trust`.
         masks: See `trust`.
         scored: Whether each map is also scored, which takes far longer than the maps.
-        areas: Whether deletion and insertion, the scores of other tools, come with the verdict; a seventh more passes.
+        areas: Whether deletion and insertion, the scores of other tools, come with the verdict; a tenth more passes.
         precision: Of the scores' passes, see `trust`.
         seed: Of the scores.
         full: Test the maps of images without evidence, too, see `trust`.
@@ -159,11 +141,13 @@ def compare(
         return maps
     aim = aim_of(heats[0], function)
     trial = begin(model, images, aim, references=references, masks=masks, precision=precision, seed=seed, full=full)
-    tested = replace(maps, trusts=tuple(trial.judge(heat) for heat in heats))
+    falls = [trial.falls(heat, areas) for heat in heats]
+    tested = replace(maps, trusts=tuple(map(trial.judge, heats, falls)))
     if not areas:
         return tested
-    found = tuple(areas_of(trial.masked, heat.values) for heat in heats)
-    return replace(tested, areas=found, random_areas=random_areas_of(trial.masked))
+    deletion = torch.stack([one.random_areas.deletion for one in falls]).nanmean(dim=0)
+    insertion = torch.stack([one.random_areas.insertion for one in falls]).nanmean(dim=0)
+    return replace(tested, areas=tuple(one.areas for one in falls), random_areas=Areas(deletion, insertion))
 
 
 def _method(given: str | Method) -> Method:
@@ -182,30 +166,3 @@ def methods_for(target: Target) -> tuple[str, ...]:
         for name, method in METHODS.items()
         if not method.costly and not method.opt_in and (method.class_specific or not contrast)
     )
-
-
-@torch.no_grad()
-def areas_of(covering: MaskedImages, values: Float[Tensor, "b rows columns"], draws: int = DRAWS) -> Areas:
-    """Deletion and insertion of maps (RISE: Petsiuk, Das and Saenko, 2018, section 4.1), with the covers' own fill.
-
-    Args:
-        covering: The pictures, what is explained of them, and what covers their squares.
-        values: The maps.
-        draws: Covers that each point is the mean of.
-    """
-    aim = covering.aim
-    target: Target = aim.target if aim.rather_than is None else (aim.target, aim.rather_than)
-    measure = "probability"
-    if aim.function is not None:
-        target, measure = aim.function, "logit"
-    elif covering.network.config.classes == 1:  # which has no probability
-        measure = "logit"
-    covered = Covering(covering.fill, draws, covering.seed, measure, at_a_time(covering.images))
-    of = covering.network, covering.images, values, target, covered
-    return Areas(deletion(*of, steps=STEPS).score.cpu(), insertion(*of, steps=STEPS).score.cpu())
-
-
-def random_areas_of(covering: MaskedImages) -> Areas:
-    """The same of a random order, the mean of `RANDOM_DRAWS`."""
-    even = torch.zeros((len(covering.images), *covering.grid), device=covering.images.device)
-    return areas_of(covering, even, RANDOM_DRAWS)

@@ -5,16 +5,19 @@ through the same steps and the same fills: what differs between them is the patc
 map anew, by the order in which it names patches: who would make a map that does well under known fills gets other ones
 with every change of it. First there are as many twins as let a map pass that none of them equals; of a map that exactly
 one equals, more.
+
+The same passes are points of the curve whose area other tools call deletion; insertion takes a few more (`_areas`).
 """
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitrail.explain.perturb import Masks, measured, ranks_of
+from vitrail.explain.perturb import Masks, Measure, measured, ranks_of
 from vitrail.explain.scores.fill import Fill, keys_of, seed_of
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.target import Aim
@@ -24,6 +27,7 @@ from vitrail.nn.vit import Images
 
 STEPS = 5  # in which patches are masked, and fills for each map
 TWINS, MORE_TWINS = 24, 25  # of each map; more where one of the first is as good
+EIGHTHS = 8  # of all patches, shown one after the other by insertion
 
 
 def steps_of(patches: int, count: int) -> tuple[int, ...]:
@@ -68,36 +72,76 @@ class MaskedImages:
         return steps_of(self.grid[0] * self.grid[1], self.draws)
 
     @property
+    def patch(self) -> Size:
+        """(height, width) of a patch in pixels."""
+        return self.images.shape[2] // self.grid[0], self.images.shape[3] // self.grid[1]
+
+    @property
+    def measure(self) -> Measure:
+        """What deletion and insertion are areas of: the probability, where there is one."""
+        return "centred" if self.aim.function is not None or self.network.config.classes == 1 else "probability"
+
+    @property
     def few(self) -> int:
         """How many steps mask at most a quarter of the patches: those that are told of in words."""
         return sum(step <= max(1, self.grid[0] * self.grid[1] // 4) for step in self.steps)
 
     def keys(self, values: Float[Tensor, "b rows columns"]) -> list[int]:
         """A number for each map, made of its image and of the order in which it names patches."""
-        orders = self._ranks(values[None])[0].flatten(1).argsort(dim=1).cpu().numpy()
+        orders = self.ranks(values[None])[0].flatten(1).argsort(dim=1).cpu().numpy()
         return [zlib.crc32(order.tobytes(), key) for order, key in zip(orders, keys_of(self.images), strict=True)]
 
     def fills(self, values: Float[Tensor, "b rows columns"]) -> Float[Tensor, "draws b c h w"]:
         """What stands in masked patches, in each draw: whole images to take them from, drawn for these maps."""
-        patch = (self.images.shape[2] // self.grid[0], self.images.shape[3] // self.grid[1])
         made = [
-            self.fill.make(one[None], patch, self.draws, seed_of(self.seed, "covers", key))
+            self.fill.make(one[None], self.patch, self.draws, seed_of(self.seed, "covers", key))
             for one, key in zip(self.images, self.keys(values), strict=True)
         ]
         return torch.cat(made, dim=1)
 
     def masks(self, maps: Float[Tensor, "m b rows columns"]) -> Bool[Tensor, "steps m b rows columns"]:
         """Which patches each step masks: those with the highest values of the map."""
-        ranks = self._ranks(maps)
+        ranks = self.ranks(maps)
         return torch.stack([ranks < step for step in self.steps])
 
-    def _ranks(self, maps: Float[Tensor, "m b rows columns"]) -> Int[Tensor, "m b rows columns"]:
-        """Equal values come in an order of the image's own, at random: the same in all its maps."""
+    def ranks(self, maps: Float[Tensor, "m b rows columns"]) -> Int[Tensor, "m b rows columns"]:
+        """Places of patches, 0 of the highest; equal values in an order of the image's own, the same in its maps."""
         return ranks_of(maps.flatten(0, 1), 1, self.seed, keys_of(self.images) * len(maps))[0].view(maps.shape)
 
-    def measured(self, masks: Masks, fills: Float[Tensor, "draws b c h w"]) -> Float[Tensor, "2 draws m b"]:
+    def measured(
+        self,
+        masks: Masks,
+        fills: Float[Tensor, "draws b c h w"],
+        measures: Sequence[Measure] = ("centred", "probability"),
+    ) -> Float[Tensor, "measures draws m b"]:
         """The number and the target's probability under masks (draws, m, b, rows, columns), each draw with its fill."""
-        return measured(self.network, self.images, self.aim, masks, fills[:, None], ("centred", "probability"))
+        return measured(self.network, self.images, self.aim, masks, fills[:, None], measures)
+
+
+@dataclass(frozen=True, eq=False)
+class Areas:
+    """Areas under two curves of the target's probability (of a function, its number), one for each image.
+
+    Attributes:
+        deletion: (b,), patches masked in the map's order, from none to all: lower is better.
+        insertion: (b,), patches shown in the map's order: higher is better.
+    """
+
+    deletion: Float[Tensor, "b"]
+    insertion: Float[Tensor, "b"]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Where the curves of deletion and insertion begin and end.
+
+    Attributes:
+        seen: (b,), of the images as they are.
+        hidden: (b,), with all patches masked, in the mean over fills.
+    """
+
+    seen: Float[Tensor, "b"]
+    hidden: Float[Tensor, "b"]
 
 
 @dataclass(eq=False)
@@ -114,6 +158,8 @@ class Falls:
         covered: (b,), the target's probability with patches masked in the map's order.
         covered_random: (b,), in the twins' order.
         squares: (b,), how many patches that is; 0 where nothing was tested.
+        areas: Deletion and insertion of all images, tested or not; nan where they were not asked for.
+        random_areas: The same of random twins.
     """
 
     score: Float[Tensor, "b"]
@@ -125,6 +171,8 @@ class Falls:
     covered: Float[Tensor, "b"]
     covered_random: Float[Tensor, "b"]
     squares: Int[Tensor, "b"]
+    areas: Areas
+    random_areas: Areas
 
     @classmethod
     def unknown(cls, before: Float[Tensor, "b"], twins: int) -> "Falls":
@@ -141,11 +189,17 @@ class Falls:
             covered=none.clone(),
             covered_random=none.clone(),
             squares=nothing.clone(),
+            areas=Areas(none.clone(), none.clone()),
+            random_areas=Areas(none.clone(), none.clone()),
         )
 
 
 def falls_of(
-    values: Float[Tensor, "b rows columns"], masked: MaskedImages, whole: Float[Tensor, "b"], tested: Bool[Tensor, "b"]
+    values: Float[Tensor, "b rows columns"],
+    masked: MaskedImages,
+    whole: Float[Tensor, "b"],
+    tested: Bool[Tensor, "b"],
+    ends: Ends | None = None,
 ) -> Falls:
     """What masking does in the order of a map and of its random twins.
 
@@ -153,25 +207,90 @@ def falls_of(
         values: The maps.
         masked: The images, and what their patches are masked with.
         whole: The explained number of the images as they are.
-        tested: Which of them are tested; of the others nothing is known.
+        tested: Which of them are tested; of the others no more is known than their areas.
+        ends: Of the curves of deletion and insertion; None where these are not asked for.
     """
     found = Falls.unknown(whole, TWINS)
-    images = tested.nonzero()[:, 0].to(values.device)
-    if not len(images):
-        return found
-    some, values, before = masked.select(images), values[images], whole[images]
+    for which, twins in ((tested, TWINS), (~tested, 0 if ends is None else 1)):
+        images = which.nonzero()[:, 0].to(values.device)
+        if not len(images) or not twins:
+            continue
+        passes = _passes(masked.select(images), values[images], twins)
+        if ends is not None:
+            of = _areas(passes, Ends(ends.seen[images], ends.hidden[images]))
+            for areas, of_map in zip((found.areas, found.random_areas), of, strict=True):
+                areas.deletion[images.cpu()] = of_map.deletion.cpu()
+                areas.insertion[images.cpu()] = of_map.insertion.cpu()
+        if which is tested:
+            _judge(found, passes, whole[images], images)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Passes:
+    """Images masked in the order of their maps, under each fill after every step, and of twins, after a fill's step."""
+
+    some: MaskedImages
+    values: Float[Tensor, "b rows columns"]
+    keys: list[int]
+    twins: Float[Tensor, "m b rows columns"]
+    fills: Float[Tensor, "draws b c h w"]
+    own_masks: Bool[Tensor, "steps 1 b rows columns"]
+    twin_masks: Bool[Tensor, "steps m b rows columns"]
+    own: Float[Tensor, "2 draws steps b"]
+    random: Float[Tensor, "2 steps m b"]
+
+
+def _passes(some: MaskedImages, values: Float[Tensor, "b rows columns"], count: int) -> _Passes:
+    """All that a map and so many twins are asked, in one queue."""
     fills, keys, own = some.fills(values), some.keys(values), some.masks(values[None])
-    twins = some.masks(random_maps(values, TWINS, some.seed, keys).to(values))
-    # with each fill: the map after every step, and each twin after the step of this fill
-    numbers, probabilities = some.measured(
-        torch.cat([own[None, :, 0].expand(len(own), *own[:, 0].shape), twins], 1), fills
-    )
-    of_map = before - numbers[:, : len(own)]  # (draws, steps, b)
+    maps = random_maps(values, count, some.seed, keys).to(values)
+    twins, every = some.masks(maps), own[None, :, 0].expand(len(own), -1, -1, -1, -1)
+    numbers = some.measured(torch.cat([every, twins], dim=1), fills)
+    return _Passes(some, values, keys, maps, fills, own, twins, numbers[:, :, : len(own)], numbers[:, :, len(own) :])
+
+
+def _areas(passes: _Passes, ends: Ends) -> tuple[Areas, Areas]:
+    """Deletion and insertion of maps and of random twins (RISE: Petsiuk, Das and Saenko, 2018, section 4.1).
+
+    Both are trapezoids over the fractions of patches that were measured, 0 and 1 among them. Deletion masks a 32nd, a
+    16th, an eighth, a quarter and half of them: the passes of the verdict, so each point is the mean over five fills
+    (of twins: over all twins, with one fill at each step). Insertion shows one eighth of them, two, ... seven, with one
+    fill at each, which all maps of the image meet; of the twins the first is asked.
+    """
+    some = passes.some
+    patches = passes.values[0].numel()
+    counts = [round(patches * eighth / EIGHTHS) for eighth in range(1, EIGHTHS)]
+    keys = keys_of(some.images)
+    filled = [
+        some.fill.make(one[None], some.patch, len(counts), seed_of(some.seed, "insertion", key))
+        for one, key in zip(some.images, keys, strict=True)
+    ]
+    ranks = some.ranks(torch.stack([passes.values, passes.twins[0]]))
+    hidden = torch.stack([ranks >= count for count in counts])
+    (shown,) = some.measured(hidden, torch.cat(filled, dim=1), (some.measure,))  # (counts, 2, b)
+    column = 1 if some.measure == "probability" else 0
+    masked = passes.own[column].mean(dim=0), passes.random[column].mean(dim=1)  # (steps, b) each
+    unknown = ~passes.values.flatten(1).isfinite().all(dim=1)
+
+    def area(points: Tensor, known: list[int] | tuple[int, ...], first: Tensor, last: Tensor) -> Float[Tensor, "b"]:
+        fractions = points.new_tensor([0, *known, patches]) / patches
+        curve = torch.cat([first[None], points, last[None]])
+        return torch.trapezoid(curve, fractions[:, None], dim=0).masked_fill(unknown, torch.nan)
+
+    deleted = [area(points, some.steps, ends.seen, ends.hidden) for points in masked]
+    inserted = [area(points, counts, ends.hidden, ends.seen) for points in shown.unbind(1)]
+    return Areas(deleted[0], inserted[0]), Areas(deleted[1], inserted[1])
+
+
+def _judge(found: Falls, passes: _Passes, before: Float[Tensor, "b"], images: Int[Tensor, "b"]) -> None:
+    """Write down what became of tested images; of a map that exactly one twin equals, ask more twins."""
+    some, values = passes.some, passes.values
+    of_map = before - passes.own[0]  # (draws, steps, b)
     paired = of_map.diagonal().T.mean(dim=0)
     score, interval = _mean_and_interval(of_map.mean(dim=1))
-    random, as_good = _compared(numbers[:, len(own) :], twins, own, before, paired)
-    covered = probabilities[:, : len(own)].mean(dim=0)  # (steps, b)
-    chance = probabilities[:, len(own) :].mean(dim=1)
+    random, as_good = _compared(passes.random[0], passes.twin_masks, passes.own_masks, before, paired)
+    covered, chance = passes.own[1].mean(dim=0), passes.random[1].mean(dim=1)  # (steps, b)
     told = (chance - covered)[: some.few].nan_to_num().argmax(dim=0)[None]
     at = images.cpu()
     found.score[at], found.interval[at], found.paired[at] = score.cpu(), interval.cpu(), paired.cpu()
@@ -181,17 +300,16 @@ def falls_of(
     found.squares[at] = torch.tensor(some.steps, device="cpu")[told[0].cpu()]
     more = (as_good.sum(dim=0) == 1).nonzero()[:, 0]
     if not len(more):
-        return found
-    few, keys = some.select(more), [keys[row] for row in more.tolist()]
+        return
+    few, keys = some.select(more), [passes.keys[row] for row in more.tolist()]
     twins = few.masks(random_maps(values[more], MORE_TWINS, seed_of(some.seed, "more twins"), keys).to(values))
-    numbers, _ = few.measured(twins, fills[:, more])
-    random, as_good = _compared(numbers, twins, own[:, :, more], before[more], paired[more])
-    found.random = torch.cat([found.random, found.random.new_full((len(whole), MORE_TWINS), torch.nan)], dim=1)
+    (numbers,) = few.measured(twins, passes.fills[:, more], ("centred",))
+    random, as_good = _compared(numbers, twins, passes.own_masks[:, :, more], before[more], paired[more])
+    found.random = torch.cat([found.random, found.random.new_full((len(found.score), MORE_TWINS), torch.nan)], dim=1)
     at = at[more.cpu()]
     found.random[at, TWINS:] = random.T.cpu()
     found.as_good[at] += as_good.sum(dim=0).cpu()
     found.twins[at] += MORE_TWINS
-    return found
 
 
 def _compared(

@@ -16,6 +16,7 @@ Several maps of the same pictures and the same target share all but the map itse
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, get_args, runtime_checkable
 
 import torch
@@ -24,9 +25,9 @@ from torch import Tensor
 
 from vitrail.errors import UsageError
 from vitrail.explain.evidence import FEWEST, Evidence, different, find_evidence
-from vitrail.explain.falls import Falls, MaskedImages, falls_of
+from vitrail.explain.falls import STEPS, Ends, Falls, MaskedImages, falls_of
 from vitrail.explain.heat import NO_SIGNAL, NOT_FINITE, Heat, aim_of, caveats
-from vitrail.explain.perturb import at_a_time, explained, logits_of
+from vitrail.explain.perturb import at_a_time, explained, logits_of, measured
 from vitrail.explain.readout import check
 from vitrail.explain.scores.fill import donor, own_patches
 from vitrail.explain.target import Aim, OfLogits
@@ -84,8 +85,8 @@ def trust(
     """Score a heat, compare it with random maps, and say how far to trust it.
 
     A clear picture takes 175 forward passes: 1 as it is, 29 to ask it for evidence, 120 for random maps and 25 for the
-    map; one without evidence 1, or 30 and more. Composites of the references take 499, once for a network, and are kept
-    (`without_evidence.py`).
+    map; a further map of it 145; one without evidence 1, or 30 and more. Composites of the references take 499, once
+    for a network, and are kept (`without_evidence.py`).
 
     Args:
         model: A network in eval mode with its references.
@@ -184,6 +185,8 @@ def begin(
         oracle=None if masks is None else _fall_of(masks, masked, before, tested),
         references=many,
         precision=precision,
+        logits=logits,
+        without=without,
     )
 
 
@@ -201,6 +204,8 @@ class Trial:
             not known.
         references: How many different pictures lend patches.
         precision: Of the passes.
+        logits: (b, v), of the pictures as they are.
+        without: (count, v), of the composites; None where the question of evidence could not be asked.
     """
 
     masked: MaskedImages
@@ -211,18 +216,41 @@ class Trial:
     oracle: Float[Tensor, "b"] | None
     references: int
     precision: Precision
+    logits: Float[Tensor, "b v"]
+    without: Float[Tensor, "count v"] | None
+
+    @cached_property
+    def ends(self) -> Ends:
+        """Where the curves of deletion and insertion begin and end: composites are images with all patches masked."""
+        masked = self.masked
+        seen = explained(self.logits, masked.aim, masked.measure)
+        if self.without is None:
+            fills = masked.fill.make(masked.images, masked.patch, STEPS, masked.seed)
+            every = torch.ones((1, 1, *masked.grid), dtype=torch.bool, device=seen.device)
+            found = measured(masked.network, masked.images, masked.aim, every, fills, (masked.measure,))
+            return Ends(seen, found[0].mean(dim=0))
+        of_each = self.without[:, None].expand(-1, len(seen), -1)
+        return Ends(seen, explained(of_each, masked.aim, masked.measure).mean(dim=0))
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def judge(self, heat: Heat) -> Trust:
-        """Cover squares in the order of a map and of its random twins, and say how far to trust it.
+    def falls(self, heat: Heat, areas: bool = False) -> Falls:
+        """Cover squares in the order of a map and of its random twins.
+
+        Args:
+            heat: What a method returned for these pictures.
+            areas: Whether deletion and insertion are measured as well: 14 more passes.
 
         Raises:
             UsageError: If the heat is not of these pictures, or explains something else.
         """
         _check_heat(heat, self.masked)
+        return falls_of(heat.values, self.masked, self.before, self.tested, self.ends if areas else None)
+
+    def judge(self, heat: Heat, falls: Falls | None = None) -> Trust:
+        """Say how far to trust a map; `falls` are its own, where they are at hand. Errors are those of `falls`."""
+        falls = self.falls(heat) if falls is None else falls
         notes = [{*said, *seen} for said, seen in zip(heat.notes, caveats(heat.values), strict=True)]
-        falls = falls_of(heat.values, self.masked, self.before, self.tested)
         faithful = _rank(falls, notes)
         beyond = falls.paired - falls.random.nanmedian(dim=1).values
         said = self._say(notes, faithful, beyond)

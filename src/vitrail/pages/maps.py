@@ -156,7 +156,7 @@ class Glance:
         unit: Of the falls.
         marks: The marks on the lines.
         rows: One per map.
-        areas: Whose areas of a random order stand below those of the maps; None where no map has any.
+        areas: Whose areas of random maps stand below those of the maps; None where no map has any.
         meant: What areas are.
     """
 

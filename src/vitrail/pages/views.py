@@ -77,8 +77,8 @@ class AreasView:
     Args:
         deletion: Squares covered in the map's order, from none to all: lower is better.
         insertion: Squares shown in the map's order: higher is better.
-        random_deletion: Deletion of a random order.
-        random_insertion: Insertion of a random order.
+        random_deletion: Deletion of random maps, the mean.
+        random_insertion: Insertion of random maps, the mean.
     """
 
     deletion: float

@@ -50,7 +50,7 @@ def areas_words(explains: Explains) -> str:
     curve = {"class": "probability", "contrast": "probability among the two classes"}.get(explains, "explained number")
     return (
         f"Deletion and insertion are areas under the curve of the {curve} while squares are covered, or shown, in the "
-        "map's order: low deletion and high insertion are good. What a value is worth only the random order says."
+        "map's order: low deletion and high insertion are good. What a value is worth only random maps say."
     )
 
 

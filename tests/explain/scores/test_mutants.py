@@ -8,7 +8,15 @@ from types import ModuleType
 import pytest
 import torch
 
-from tests.explain import test_evidence, test_falls, test_lending, test_surrogates, test_trial, test_verdict
+from tests.explain import (
+    test_compare,
+    test_evidence,
+    test_falls,
+    test_lending,
+    test_surrogates,
+    test_trial,
+    test_verdict,
+)
 from tests.explain.mutants import Fault, must_be_found, rows
 from tests.explain.scores import checks
 from vitrail.explain import scores
@@ -20,7 +28,7 @@ from vitrail.explain.evidence import (
     large_enough,
     settled,
 )
-from vitrail.explain.falls import MaskedImages, _compared
+from vitrail.explain.falls import MaskedImages, _areas, _compared
 from vitrail.explain.perturb import composite, explained, ranks_of
 from vitrail.explain.scores.fill import donor, own_patches
 from vitrail.explain.scores.localisation import pointing_game, relevance_mass, segmentation
@@ -209,6 +217,18 @@ FAULTS = {
         lambda below, theirs, own: ~(theirs >= own),
         at="<",
         guards=(test_trial.test_what_is_no_number_never_speaks_for_a_map,),
+    ),
+    "few points of insertion that delete": Fault(
+        _areas,
+        lambda hidden, ranks, count: ranks < count,
+        at=">=",
+        guards=(test_compare.test_deletion_and_insertion_by_hand,),
+    ),
+    "few points of deletion: one fill in place of five": Fault(
+        _areas,
+        lambda mean, dim: mean.__self__.select(dim, 0),
+        at="mean",
+        guards=(test_compare.test_deletion_and_insertion_by_hand,),
     ),
     # ---- the verdict
     "evidence alone is enough": Fault(

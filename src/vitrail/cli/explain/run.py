@@ -131,7 +131,7 @@ def _truth(label: str | None, answer: str) -> str:
 
 
 def _tell_comparison(one: ExplainedImage) -> None:
-    """The attributions of one image in a table, with what random orders of patches have, and what is told of all."""
+    """The attributions of one image in a table, with what random maps have, and what is told of all."""
     views = one.view.heats
     reach = reach_of(tests_of(views))
     rows, head = [], ("", "", "verdict", "fall", "deletion", "insertion", "time")
@@ -143,7 +143,7 @@ def _tell_comparison(one: ExplainedImage) -> None:
     first = views[0]
     if first.trust is not None and first.areas is not None:
         curves = (f"{first.areas.random_deletion:.2f}", f"{first.areas.random_insertion:.2f}")
-        rows.append(("A random order", "", "", fall_words(middle_of(first.trust), reach), *curves, ""))
+        rows.append(("Random maps", "", "", fall_words(middle_of(first.trust), reach), *curves, ""))
     if first.trust is None:
         rows, head = [(title, blind, seconds) for title, blind, *_, seconds in rows], ("", "", "time")
     say("")
