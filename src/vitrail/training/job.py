@@ -103,8 +103,13 @@ class Job:
             schedule = self._scheduled(state, budget)
             self.folder.cut_metrics(0)
             self._write_beginning(schedule)
+        try:
+            self.lead.begin(self.folder, state, self.again)
+        except VitrailError:  # the others cannot train with it
+            if not going_on:
+                self.folder.config.unlink()  # so that nothing stays of a run that has not begun
+            raise
         point_latest(self.folder.path)
-        self.lead.begin(self.folder, state, self.again)
         if settings.fits_head:  # the head is fitted, and nothing else moves
             return self._finish(state)
         end = state.step if self._spent(schedule) else schedule.end

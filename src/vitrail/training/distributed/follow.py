@@ -19,6 +19,7 @@ from torch import nn
 
 from vitrail.data.batches import Batches
 from vitrail.data.dataset import Split
+from vitrail.errors import VitrailError
 from vitrail.model import Model, load
 from vitrail.runtime import threads_set
 from vitrail.tasks import Result
@@ -136,7 +137,13 @@ def follow(group: Group, asked: Asked) -> Finished:
     folder = RunFolder(Path(order["run"]))
     again = order["again"]
     group.at(order["step"], False, again)
-    prepared = resume_run(folder, asked, listen=lambda event: None)
+    try:
+        prepared = resume_run(folder, asked, listen=lambda event: None)
+    except VitrailError as error:
+        if order["step"]:
+            raise
+        hint = "the same data, options and versions for all processes, under the same paths"
+        raise type(error)(f"not what the first process has: {error.problem}", hint) from error
     settings = prepared.settings
     with stop_signals() as stop, threads_set(settings.execution.threads):
         state = start(prepared.network, settings.optimization)
