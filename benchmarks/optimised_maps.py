@@ -1,0 +1,294 @@
+"""Can a map be made to please the verdict? `python -m benchmarks.optimised_maps`.
+
+Maps are optimised against the score that the verdict goes by, with full knowledge of network, background, seed and code
+(as MDA does with deletion and insertion), and judged twice: with the seed that they were made for, and with another.
+
+    random      an order of patches at random: nothing is optimised
+    ordered     by the fall of the number when a patch is masked alone, mean over the background's visible fills
+    climbed     from there by hill climbing: swaps in the order, kept where the paired fall itself grows
+    gradient    from there by the gradient of that fall with soft masks
+    re-rolled   `random` and `climbed` with the order changed only where it changes no mask, which draws fills and twins
+                anew, until the verdict with the visible seed calls the map faithful, or the tries are used up
+
+    empty       images without a digit, the twelve networks of the lab
+    shuffled    images of a digit, networks with the numbers of every parameter in random order
+    drawn anew  images of a digit, networks with random weights
+    avoiding    images of a digit, classified right; the maps name the digit's patches last, so none is ever masked
+    evident     the same without that, and `random` alone: an optimised map of these may be right
+
+"Supported" needs evidence, which no map can change: in the first three only images with evidence by either seed have to
+be attacked to know the rate of all. How often maps are faithful is told of the first images of each network, with
+evidence or without. In the last two both are known of all images.
+"""
+
+import argparse
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+import vitrail
+from benchmarks.measure import machine
+from benchmarks.planted_networks import NAMES, PLACE
+from benchmarks.trust_power import NETWORKS, shuffled_weights
+from vitrail.data.readers.planted import planted_digits
+from vitrail.explain.falls import MaskedImages
+from vitrail.explain.heat import Heat
+from vitrail.explain.perturb import composite, explained, measured
+from vitrail.explain.readout import wide
+from vitrail.explain.scores.fill import seed_of, stream
+from vitrail.explain.scores.sanity import scrambled
+from vitrail.explain.target import choose_target
+from vitrail.explain.trial import Trial, begin
+from vitrail.explain.verdict import FAITHFUL, Trust
+from vitrail.model import Model
+from vitrail.tasks.task import wilson_interval
+
+VISIBLE, UNSEEN = 0, 1  # seeds
+CONDITIONS = ("empty", "shuffled", "drawn anew", "avoiding", "evident")
+WITH_EVIDENCE = CONDITIONS[3:]
+ATTACKS = ("random", "ordered", "climbed", "gradient", "random, re-rolled", "climbed, re-rolled")
+EVALUATIONS = 200  # of the paired fall, by hill climbing
+TRIES = 10  # verdicts that a re-rolled map may take
+ITERATIONS = 20  # of the gradient
+SCRAMBLES = 5  # networks with other weights, for each trained one
+
+Maps = Float[Tensor, "b rows columns"]
+
+
+class Attacked(NamedTuple):
+    """Images, and which of their patches a map may name first."""
+
+    trial: Trial
+    allowed: Bool[Tensor, "b rows columns"]
+
+    @property
+    def masked(self) -> MaskedImages:
+        return self.trial.masked
+
+    def confined(self, values: Maps) -> Maps:
+        """The maps with all patches that may not be named behind the others."""
+        lowest = values.flatten(1).amin(dim=1)[:, None, None] - 1
+        return torch.where(self.allowed, values, lowest)
+
+    def fall(self, values: Maps) -> Float[Tensor, " b"]:
+        """The very number by which the verdict ranks a map among its twins."""
+        masked = self.masked
+        (numbers,) = masked.measured(masked.masks(values[None]), masked.fills(values), ("centred",))
+        return (self.trial.before - numbers[:, 0]).mean(dim=0)
+
+    def judge(self, values: Maps, tested: Bool[Tensor, " b"] | None = None) -> Trust:
+        """The real verdict."""
+        aim, notes = self.masked.aim, ((),) * len(values)
+        heat = Heat(values, aim.target, self.trial.before, "optimised", False, True, notes)
+        return (self.trial if tested is None else replace(self.trial, tested=tested)).judge(heat)
+
+
+def order_of(values: Maps) -> Int[Tensor, "b p"]:
+    """Patches from the first to the last that a map names."""
+    return values.flatten(1).argsort(dim=1, descending=True, stable=True)
+
+
+def map_of(order: Int[Tensor, "b p"], like: Maps) -> Maps:
+    """A map that names patches in this order."""
+    places = torch.arange(order.shape[1], 0, -1).to(like).expand_as(order)
+    return torch.empty_like(like).flatten(1).scatter_(1, order, places).view_as(like)
+
+
+def at_random(attacked: Attacked, random: torch.Generator) -> Maps:
+    """Any order of the patches that may be named."""
+    return attacked.confined(torch.rand(attacked.allowed.shape, generator=random))
+
+
+@torch.no_grad()
+def ordered(attacked: Attacked) -> Maps:
+    """Each patch by the mean fall when it is masked alone."""
+    masked, (count, rows, columns) = attacked.masked, attacked.allowed.shape
+    alone = torch.eye(rows * columns, dtype=torch.bool).view(-1, 1, rows, columns).expand(-1, count, -1, -1)
+    fills = masked.fills(torch.zeros(count, rows, columns))
+    (numbers,) = measured(masked.network, masked.images, masked.aim, alone, fills[:, None])
+    falls = attacked.trial.before - numbers.mean(dim=0)  # (p, b)
+    return attacked.confined(falls.T.reshape(count, rows, columns))
+
+
+@torch.no_grad()
+def climbed(attacked: Attacked, start: Maps, evaluations: int, random: torch.Generator) -> Maps:
+    """Hill climbing on the paired fall: two patches of the order change places, where that makes it larger."""
+    order, every = order_of(start), torch.arange(len(start))
+    best, may = attacked.fall(map_of(order, start)), attacked.allowed.flatten(1).sum(dim=1)
+    masked_at_all = attacked.masked.steps[-1]
+    for _ in range(evaluations):
+        chance = torch.rand(2, len(start), generator=random)
+        first, other = (chance[0] * masked_at_all).long(), (chance[1] * may).long()
+        changed = order.clone()
+        changed[every, first], changed[every, other] = order[every, other], order[every, first]
+        fall = attacked.fall(map_of(changed, start))
+        better = fall > best
+        order, best = torch.where(better[:, None], changed, order), torch.where(better, fall, best)
+    return map_of(order, start)
+
+
+def by_gradient(attacked: Attacked, start: Maps, iterations: int, width: float = 0.3) -> Maps:
+    """Adam on the number under soft masks of every step, each with the fill that the present order draws."""
+    masked, flat = attacked.masked, start.flatten(1)
+    values = ((flat - flat.mean(dim=1, keepdim=True)) / flat.std(dim=1, keepdim=True)).view_as(start)
+    values = values.clone().requires_grad_()
+    steps = torch.optim.Adam([values], lr=0.1)
+    for _ in range(iterations):
+        named = attacked.confined(values)
+        sorted_ = named.detach().flatten(1).sort(dim=1, descending=True).values
+        total = torch.zeros(())
+        for fill, step in zip(masked.fills(named.detach()), masked.steps, strict=True):
+            limit = sorted_[:, step - 1 : step + 1].mean(dim=1)[:, None, None]
+            soft = ((named - limit) / width).sigmoid()
+            logits = masked.network(composite(masked.images, fill, soft, masked.patch))
+            total = total + explained(logits, masked.aim).sum()
+        (values.grad,) = torch.autograd.grad(total, [values])
+        steps.step()
+    return attacked.confined(values.detach())
+
+
+@torch.no_grad()
+def rerolled(attacked: Attacked, start: Maps, tries: int, random: torch.Generator) -> Maps:
+    """The map with patches in other places between the same steps: the same masks, but other fills and twins.
+
+    Of the tries the first that the verdict calls faithful is handed in, the last where none is.
+    """
+    order, bounds = order_of(start), [0, *attacked.masked.steps]
+    pending, found = torch.ones(len(start), dtype=torch.bool), start.clone()
+    for _ in range(tries):
+        shuffled = order.clone()
+        for row, may in zip(shuffled, attacked.allowed.flatten(1).sum(dim=1).tolist(), strict=True):
+            for low, high in zip(bounds, [*bounds[1:], may], strict=True):
+                row[low:high] = row[low:high][torch.randperm(high - low, generator=random)]
+        values = map_of(shuffled, start)
+        found = torch.where(pending[:, None, None], values, found)
+        pending &= ~(attacked.judge(values, pending).faithful <= FAITHFUL)
+        if not pending.any():
+            break
+    return found
+
+
+def attacks(attacked: Attacked, evaluations: int, tries: int, seed: int, optimise: bool) -> Iterator[tuple[str, Maps]]:
+    """Maps of all kinds, in the order of `ATTACKS`, or the random ones alone."""
+    random = stream(seed, "attacks")
+    chance = at_random(attacked, random)
+    if not optimise:
+        yield ATTACKS[0], chance
+        yield ATTACKS[4], rerolled(attacked, chance, tries, random)
+        return
+    start = ordered(attacked)
+    climb = climbed(attacked, start, evaluations, random)
+    made = (chance, start, climb, by_gradient(attacked, start, ITERATIONS))
+    again = tuple(rerolled(attacked, one, tries, random) for one in (chance, climb))
+    yield from zip(ATTACKS, (*made, *again), strict=True)
+
+
+def parts_of(condition: str, count: int, place: Path, seed: int) -> Iterator[tuple[Model, Tensor, Tensor]]:
+    """Networks of a condition, each with images and the patches that maps may name first."""
+    names = NAMES if condition == "empty" else NETWORKS
+    ways: dict[str, Callable] = {"shuffled": shuffled_weights, "drawn anew": scrambled}
+    many = len(names) * (SCRAMBLES if condition in ways else 1)
+    for number in range(many):
+        model, each = vitrail.load(place / names[number % len(names)]), -(-count // many)
+        assert isinstance(model, Model)
+        made = planted_digits("test", 2 * each, "empty" if condition == "empty" else "single", seed=seed + number)
+        images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
+        allowed = torch.ones(len(images), *model.network.grid(images), dtype=torch.bool)
+        if condition in ways:
+            model = replace(model, network=ways[condition](model.network, seed + number))
+        if condition in WITH_EVIDENCE:
+            right = model.network(images).detach().argmax(dim=1) == torch.from_numpy(made.labels[:, 0])
+            if condition == "avoiding":
+                allowed &= ~torch.from_numpy(made.masks(model.network.config.patch))[:, 0]
+            images, allowed = images[right], allowed[right]
+        yield model, images[:each], allowed[:each]
+
+
+class Row:
+    """What was counted of one attack, for each seed."""
+
+    def __init__(self) -> None:
+        self.words: dict[int, Counter[str]] = {VISIBLE: Counter(), UNSEEN: Counter()}
+        self.faithful: dict[int, list[bool]] = {VISIBLE: [], UNSEEN: []}
+        self.beyond: dict[int, list[float]] = {VISIBLE: [], UNSEEN: []}
+
+
+def measure(condition: str, given: argparse.Namespace) -> tuple[Counter, int, dict[str, Row]]:
+    """How many images have evidence by each seed, and for any class by the visible one; of how many; and the rows."""
+    rows: dict[str, Row] = defaultdict(Row)
+    evidence, n = Counter(), 0
+    count = given.with_evidence if condition in WITH_EVIDENCE else given.count
+    parts = list(parts_of(condition, count, given.place, given.seed))
+    for number, (model, images, allowed) in enumerate(parts):
+        logits = wide(model.network(images).detach())
+        aim, n = choose_target(logits, None), n + len(images)
+        trials = {seed: begin(model, images, aim, seed=seed) for seed in (VISIBLE, UNSEEN)}
+        found = {seed: trial.evidence.found for seed, trial in trials.items()}
+        classes = [choose_target(logits, target) for target in range(logits.shape[1])]
+        of_any = torch.stack([begin(model, images, one, seed=VISIBLE).evidence.found for one in classes]).any(dim=0)
+        evidence.update({**{seed: int(some.sum()) for seed, some in found.items()}, "any class": int(of_any.sum())})
+        told = len(images) if condition in WITH_EVIDENCE else -(-given.first // len(parts))
+        sample = torch.arange(len(images)) < told
+        some = (sample | found[VISIBLE] | found[UNSEEN]).nonzero()[:, 0]
+        if not len(some):
+            continue
+        chosen = {
+            seed: Attacked(begin(model, images[some], aim.select(some), seed=seed, full=True), allowed[some])
+            for seed in trials
+        }
+        own = seed_of(given.seed, condition, number)
+        optimise = condition != "evident"
+        for name, values in attacks(chosen[VISIBLE], given.evaluations, given.tries, own, optimise):
+            for seed, attacked in chosen.items():
+                held, row = attacked.judge(values), rows[name]
+                row.words[seed].update(held.verdict)
+                row.faithful[seed] += (held.faithful <= FAITHFUL)[sample[some]].tolist()
+                row.beyond[seed] += (held.paired - held.random.nanmedian(dim=1).values)[sample[some]].tolist()
+    return evidence, n, rows
+
+
+def share(found: int, of: int) -> str:
+    """A rate with its 95 % interval (Wilson)."""
+    low, high = wilson_interval(found, of)
+    return f"{found / of:.1%} ({100 * low:.1f} to {100 * high:.1f}; {found} of {of})"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print, for every condition and attack, how often the verdict is "supported" with either seed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--conditions", nargs="*", default=CONDITIONS)
+    parser.add_argument("--count", type=int, default=1020, help="images of each condition without evidence")
+    parser.add_argument("--with-evidence", type=int, default=120, help="images of each condition with it")
+    parser.add_argument("--first", type=int, default=60, help="images for which the second question is told")
+    parser.add_argument("--evaluations", type=int, default=EVALUATIONS)
+    parser.add_argument("--tries", type=int, default=TRIES)
+    parser.add_argument("--seed", type=int, default=11, help="of the images, of the weights and of the attacks")
+    parser.add_argument("--place", type=Path, default=PLACE)
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    for condition in given.conditions:
+        evidence, n, rows = measure(condition, given)
+        kinds = (("visible seed", VISIBLE), ("unseen", UNSEEN), ("for any class, visible seed", "any class"))
+        told = ", ".join(f"{name} {share(evidence[which], n)}" for name, which in kinds)
+        print(f"\n{condition}: evidence, whatever the map: {told}", flush=True)
+        for name, row in rows.items():
+            for what, seed in (("visible", VISIBLE), ("unseen", UNSEEN)):
+                words, faithful = row.words[seed], row.faithful[seed]
+                tiny, beyond = words["supported, tiny"], torch.tensor(row.beyond[seed])
+                print(
+                    f"  {name:<20}{what:<8} supported {share(words['supported'] + tiny, n)}, {tiny} of these tiny; "
+                    f"faithful {share(sum(faithful), len(faithful))}; "
+                    f"falls beyond random maps by {beyond.median():.2g} (median)",
+                    flush=True,
+                )
+    print(machine())
+
+
+if __name__ == "__main__":
+    main()
