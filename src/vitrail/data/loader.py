@@ -158,8 +158,8 @@ class StreamedLoader(Loader):
             assert self._passes == mine, "one pass at a time"
             try:
                 found = next(decoded)
-            except RuntimeError as error:
-                if ENDED not in str(error):
+            except (RuntimeError, ConnectionError, EOFError) as error:
+                if isinstance(error, RuntimeError) and ENDED not in str(error):
                     raise
                 problem = f"a process that decodes images was ended from outside, as where memory is short ({error})"
                 raise RunError(problem, "the same command again; --workers 1 takes less memory") from error
