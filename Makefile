@@ -48,7 +48,7 @@ demo: install
 	answer=$$($(VITRAIL) evaluate "$$run" --json); \
 	$(VITRAIL) explain "$$run" digits --count 4 --method generic_attention --out "$$run/explanation.html"; \
 	echo; printf '%s' "$$answer" | $(PY) -c 'import json, sys; answer = json.load(sys.stdin); \
-	print("test accuracy  {accuracy:.2%} of {images} pictures".format(**answer))'; \
+	print("test accuracy  {accuracy:.2%} of {images} images".format(**answer))'; \
 	echo "the run        $$run/run.html"; \
 	echo "explanations   $$run/explanation.html"
 

@@ -4,7 +4,7 @@
 
 Each contestant runs in a process of its own, in turn, with one thread and as a user starts it. The recipe's network is
 D0's in its right form: it also has an output projection after the heads and a final norm (1,994 numbers against 1,642),
-so it does a little more work for each picture, and its outputs cannot equal the document's. Pictures lie in memory
+so it does a little more work for each image, and its outputs cannot equal the document's. Images lie in memory
 for both. A step is everything from the batch's pixels to the moved weights.
 """
 

@@ -1,7 +1,7 @@
-"""A small ViT with and without a convolutional teacher, on 2,000 pictures: `python -m benchmarks.distillation`.
+"""A small ViT with and without a convolutional teacher, on 2,000 images: `python -m benchmarks.distillation`.
 
 They are MNIST's; so few, because with all of them the small ViT has nothing left to learn from a teacher. The teacher
-is a small convolutional network that is trained here, on the same pictures with the same augmentation: it knows nothing
+is a small convolutional network that is trained here, on the same images with the same augmentation: it knows nothing
 that the student could not know. Student and schedule are the same with and without it; only the objective differs.
 Kind, temperature and weight are the founding document's (soft, 3, 0.5) and were not tuned.
 """
@@ -34,8 +34,8 @@ PER_CLASS = {"train": 200, "val": 100, "test": 10_000}
 SEEDS = 10
 
 
-def write_pictures(folder: Path) -> None:
-    """Class folders: the first 200 pictures of each digit to learn from, 100 more to validate, and the whole test."""
+def write_images(folder: Path) -> None:
+    """Class folders: the first 200 images of each digit to learn from, 100 more to validate, and the whole test."""
     dataset, _ = open_data("mnist", "auto", mnist_root(), 0, Counts())
     for name, split in (("train", dataset.train), ("val", dataset.validation), ("test", dataset.splits["test"])):
         write_split(folder / name, split, PER_CLASS[name])
@@ -66,7 +66,7 @@ def small_cnn() -> nn.Module:
 
 
 def train_teacher(prepared: Prepared, epochs: int) -> Teacher:
-    """The convolutional network, trained on the student's own pictures."""
+    """The convolutional network, trained on the student's own images."""
     torch.manual_seed(0)
     network = small_cnn()
     choices = Optimization(epochs=epochs, batch_size=64, learning_rate=3e-3, weight_decay=0.01)
@@ -99,7 +99,7 @@ def main() -> None:
     scores: dict[str, list[float]] = {"alone": [], "taught": []}
     with tempfile.TemporaryDirectory() as place:
         data = Path(place) / "mnist-2000"
-        write_pictures(data)
+        write_images(data)
         dataset, task = open_data(str(data), "auto", None, 0, Counts())
         settings, _ = resolve(Asked(data=str(data), options=vitrail.TrainOptions(**options)), dataset, task)
         prepared = build(settings, dataset, task)

@@ -26,7 +26,7 @@ from PIL import Image
 
 import vitrail
 from benchmarks.measure import machine, spread
-from vitrail.data.decode import open_picture
+from vitrail.data.decode import open_image
 from vitrail.model import Model
 
 ROOT = Path(os.environ.get("VITRAIL_DATA", "../shared/data"))
@@ -38,7 +38,7 @@ def plain_loop(model: Model, files: list[Path]) -> np.ndarray:
     network, found = model.network, []
     with torch.no_grad():
         for first in range(0, len(files), BATCH):
-            images = torch.stack([model.preprocessing(open_picture(file)) for file in files[first : first + BATCH]])
+            images = torch.stack([model.preprocessing(open_image(file)) for file in files[first : first + BATCH]])
             found.append(network.norm(network.encode(images))[:, 0])
     return torch.cat(found).numpy()
 
@@ -46,9 +46,9 @@ def plain_loop(model: Model, files: list[Path]) -> np.ndarray:
 def enlarged(files: list[Path], folder: Path) -> list[Path]:
     """The same photographs as a camera writes them."""
     for file in files:
-        picture = open_picture(file).convert("RGB")
-        scale = CAMERA / min(picture.size)
-        large = picture.resize((round(picture.width * scale), round(picture.height * scale)), Image.Resampling.BICUBIC)
+        image = open_image(file).convert("RGB")
+        scale = CAMERA / min(image.size)
+        large = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
         large.save(folder / file.name, quality=92)
     return sorted(folder.iterdir())
 
@@ -57,7 +57,7 @@ def shares(model: Model, files: list[Path]) -> tuple[float, float]:
     """Processor milliseconds an image, on one thread: for decoding with preprocessing, and for the network."""
     before, began = torch.get_num_threads(), time.process_time()
     torch.set_num_threads(1)
-    images = torch.stack([model.preprocessing(open_picture(file)) for file in files])
+    images = torch.stack([model.preprocessing(open_image(file)) for file in files])
     decoded = time.process_time()
     with torch.no_grad():
         model.network.encode(images)

@@ -6,11 +6,11 @@ For each method, on three networks with a class token and three that read the me
     mass        the share of the positive map on the digit
     mIoU        the map as a segmentation of the digit, patches as pixels
     classes     two digits: the class's own gets more than the other (three networks trained on two digits)
-    both        ... and that for both digits of a picture
-    seconds     for one picture, in batches of 50, one thread, with what else the machine was doing
+    both        ... and that for both digits of an image
+    seconds     for one image, in batches of 50, one thread, with what else the machine was doing
 
-on pictures that are classified right (of two digits, both are recognised). Methods that take thousands of passes get
-each picture from one of the three networks of a kind, every other from all three. Beside them what needs no network:
+on images that are classified right (of two digits, both are recognised). Methods that take thousands of passes get
+each image from one of the three networks of a kind, every other from all three. Beside them what needs no network:
 random maps, white and as smooth as those of generic attention, the distance from the centre, and the true mask.
 """
 
@@ -49,14 +49,14 @@ def control(name: str, model: Model, masks: Tensor, images: Tensor, seed: int) -
     if name == "random":
         drawn = [stream(seed, "white", key) for key in keys_of(images)]
         return torch.stack([torch.rand(rows, columns, generator=random) for random in drawn])
-    heat = METHODS["generic_attention"].function(model.network, images)
-    return random_maps(heat.values, 1, seed, keys_of(images))[0].float()
+    attribution = METHODS["generic_attention"].function(model.network, images)
+    return random_maps(attribution.values, 1, seed, keys_of(images))[0].float()
 
 
 def explained(
     name: str, model: Model, images: Tensor, masks: Tensor, classes: Tensor | None, seed: int
 ) -> tuple[Tensor, float]:
-    """Maps (b, rows, columns), and seconds for each picture."""
+    """Maps (b, rows, columns), and seconds for each image."""
     began, parts = time.perf_counter(), []
     for first in range(0, len(images), BATCH):
         place = slice(first, first + BATCH)
@@ -69,7 +69,7 @@ def explained(
 
 
 def recognised(model: Model, variant: Variant, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Pictures that the network gets right, with the masks (b, digits, rows, columns) and labels of their digits."""
+    """Images that the network gets right, with the masks (b, digits, rows, columns) and labels of their digits."""
     made = planted_digits("test", count + count // 4, variant, seed=22 if variant == "single" else 21)
     images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
     masks, labels = torch.from_numpy(made.masks(model.network.config.patch)), torch.from_numpy(made.labels)
@@ -85,10 +85,10 @@ def measure(name: str, kind: str, seed: int, count: int, place: Path) -> dict[st
     torch.set_num_threads(1)
     model = load(place / f"{kind}-{seed}")
     assert isinstance(model, Model)
-    pictures = recognised(model, "double" if kind == "pairs" else "single", count)
+    found = recognised(model, "double" if kind == "pairs" else "single", count)
     if name not in CONTROLS and METHODS[name].costly:  # thousands of passes: shared out among the networks
-        pictures = tuple(each[SEEDS.index(seed) :: len(SEEDS)] for each in pictures)
-    images, masks, labels = pictures
+        found = tuple(each[SEEDS.index(seed) :: len(SEEDS)] for each in found)
+    images, masks, labels = found
     if kind == "pairs":
         scores = told_apart(name, model, images, masks, labels, seed)
     else:
@@ -126,7 +126,7 @@ def table(rows: list[dict], names: list[str]) -> list[str]:
     """In Markdown."""
     lines = [
         "| method | cost, passes | pointing, class token | mass | mIoU | pointing, mean | mass | mIoU | classes | both "
-        "| ms a picture |",
+        "| ms an image |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in names:
@@ -160,7 +160,7 @@ def main() -> None:
         rows = list(pool.map(measure, *zip(*tasks, strict=True)))
     print("\n".join(table(rows, given.methods)))
     few = f" (of {' and '.join(costly)} for the three together, a third each)" if costly else ""
-    print(f"\nn = {given.count} pictures for each network{few}; {machine()}")
+    print(f"\nn = {given.count} images for each network{few}; {machine()}")
     if given.out:
         given.out.write_text(json.dumps(rows, indent=1))
 

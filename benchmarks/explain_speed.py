@@ -1,8 +1,8 @@
-"""One picture explained and scored: `python -m benchmarks.explain_speed [--threads 4]`.
+"""One image explained and scored: `python -m benchmarks.explain_speed [--threads 4]`.
 
 A B/16 at 224 pixels with random weights (they change no timing), generic attention, then the whole of `trust`: 39
 random maps, 10 draws, composites and surrogates. In float32, and with the scores' passes in bfloat16. The head is set
-to the picture, so that there is evidence: a picture without any is settled sooner.
+to the image, so that there is evidence: an image without any is settled sooner.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from vitrail.nn import Record, ViT, ViTConfig
 
 
 @dataclass(frozen=True)
-class Lent:
-    """A network with reference pictures."""
+class WithBackground:
+    """A network with background images."""
 
     network: ViT
     background_images: Tensor
@@ -36,22 +36,22 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     torch.manual_seed(0)
     network = ViT(ViTConfig.from_size("B/16")).eval()
-    picture, donors = torch.randn(1, 3, 224, 224), torch.randn(16, 3, 224, 224)
+    image, background = torch.randn(1, 3, 224, 224), torch.randn(16, 3, 224, 224)
     with torch.no_grad():
         record = Record()
-        network(torch.cat([picture, donors]), record=record)
+        network(torch.cat([image, background]), record=record)
         pooled = record["pooled"]
         torch.nn.init.normal_(network.get_parameter("head.weight"), std=0.001)[0] += pooled[0] - pooled[1:].mean(dim=0)
     seconds: dict[str, list[float]] = {}
     for _ in range(given.rounds):
         began = time.perf_counter()
-        heat = generic_attention(network, picture)
+        attribution = generic_attention(network, image)
         seconds.setdefault("map, fp32", []).append(time.perf_counter() - began)
         for name, on in (("score, bf16", True), ("score, fp32", False)):
             if not on and (not given.fp32 or name in seconds):
                 continue
             began = time.perf_counter()
-            held = trust(Lent(network, donors), picture, heat, precision="bf16" if on else "fp32")
+            held = trust(WithBackground(network, background), image, attribution, precision="bf16" if on else "fp32")
             seconds.setdefault(name, []).append(time.perf_counter() - began)
             asked = f"p = {float(held.evidence):.2f} of {int(held.composites)} and {int(held.surrogates)}"
             print(f"{name}: {seconds[name][-1]:.1f} s, evidence {asked}", flush=True)

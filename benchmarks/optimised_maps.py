@@ -1,13 +1,13 @@
 """Can a map be made to please the verdict? `python -m benchmarks.optimised_maps`.
 
 Maps are optimised against the score that the verdict goes by, with full knowledge of network, background, seed and code
-(as MDA does with deletion and insertion), and judged twice: with the seed that they were made for, and with another.
+(as MDA does with deletion and insertion), and tested twice: with the seed that they were made for, and with another.
 
     random      an order of patches at random: nothing is optimised
     ordered     by the fall of the number when a patch is masked alone, mean over the background's visible fills
     climbed     from there by hill climbing: swaps in the order, kept where the paired fall itself grows
     gradient    from there by the gradient of that fall with soft masks
-    re-rolled   `random` and `climbed` with the order changed only where it changes no mask, which draws fills and twins
+    re-rolled   `random` and `climbed` with the order changed only where it changes no mask, which draws fills and maps
                 anew, until the verdict with the visible seed calls the map faithful, or the tries are used up
 
     empty       images without a digit, the twelve networks of the lab
@@ -37,14 +37,14 @@ from benchmarks.measure import machine
 from benchmarks.planted_networks import NAMES, PLACE
 from benchmarks.trust_power import NETWORKS, shuffled_weights
 from vitrail.data.readers.planted import planted_digits
+from vitrail.explain.attribution import Attribution
+from vitrail.explain.faithfulness import FaithfulnessTest, prepare
 from vitrail.explain.falls import MaskedImages
-from vitrail.explain.heat import Heat
 from vitrail.explain.perturb import composite, explained, measured
 from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import seed_of, stream
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import choose_target
-from vitrail.explain.trial import Trial, begin
 from vitrail.explain.verdict import FAITHFUL, Trust
 from vitrail.model import Model
 from vitrail.tasks.task import wilson_interval
@@ -64,12 +64,12 @@ Maps = Float[Tensor, "b rows columns"]
 class Attacked(NamedTuple):
     """Images, and which of their patches a map may name first."""
 
-    trial: Trial
+    test: FaithfulnessTest
     allowed: Bool[Tensor, "b rows columns"]
 
     @property
     def masked(self) -> MaskedImages:
-        return self.trial.masked
+        return self.test.masked
 
     def confined(self, values: Maps) -> Maps:
         """The maps with all patches that may not be named behind the others."""
@@ -77,16 +77,16 @@ class Attacked(NamedTuple):
         return torch.where(self.allowed, values, lowest)
 
     def fall(self, values: Maps) -> Float[Tensor, " b"]:
-        """The very number by which the verdict ranks a map among its twins."""
+        """The very number by which the verdict ranks a map among random maps."""
         masked = self.masked
         (numbers,) = masked.measured(masked.masks(values[None]), masked.fills(values), ("centred",))
-        return (self.trial.before - numbers[:, 0]).mean(dim=0)
+        return (self.test.before - numbers[:, 0]).mean(dim=0)
 
-    def judge(self, values: Maps, tested: Bool[Tensor, " b"] | None = None) -> Trust:
+    def evaluate(self, values: Maps, tested: Bool[Tensor, " b"] | None = None) -> Trust:
         """The real verdict."""
-        aim, notes = self.masked.aim, ((),) * len(values)
-        heat = Heat(values, aim.target, self.trial.before, "optimised", False, True, notes)
-        return (self.trial if tested is None else replace(self.trial, tested=tested)).judge(heat)
+        chosen, notes = self.masked.chosen, ((),) * len(values)
+        attribution = Attribution(values, chosen.target, self.test.before, "optimised", False, True, notes)
+        return (self.test if tested is None else replace(self.test, tested=tested)).evaluate(attribution)
 
 
 def order_of(values: Maps) -> Int[Tensor, "b p"]:
@@ -111,8 +111,8 @@ def ordered(attacked: Attacked) -> Maps:
     masked, (count, rows, columns) = attacked.masked, attacked.allowed.shape
     alone = torch.eye(rows * columns, dtype=torch.bool).view(-1, 1, rows, columns).expand(-1, count, -1, -1)
     fills = masked.fills(torch.zeros(count, rows, columns))
-    (numbers,) = measured(masked.network, masked.images, masked.aim, alone, fills[:, None])
-    falls = attacked.trial.before - numbers.mean(dim=0)  # (p, b)
+    (numbers,) = measured(masked.network, masked.images, masked.chosen, alone, fills[:, None])
+    falls = attacked.test.before - numbers.mean(dim=0)  # (p, b)
     return attacked.confined(falls.T.reshape(count, rows, columns))
 
 
@@ -147,7 +147,7 @@ def by_gradient(attacked: Attacked, start: Maps, iterations: int, width: float =
             limit = sorted_[:, step - 1 : step + 1].mean(dim=1)[:, None, None]
             soft = ((named - limit) / width).sigmoid()
             logits = masked.network(composite(masked.images, fill, soft, masked.patch))
-            total = total + explained(logits, masked.aim).sum()
+            total = total + explained(logits, masked.chosen).sum()
         (values.grad,) = torch.autograd.grad(total, [values])
         steps.step()
     return attacked.confined(values.detach())
@@ -155,7 +155,7 @@ def by_gradient(attacked: Attacked, start: Maps, iterations: int, width: float =
 
 @torch.no_grad()
 def rerolled(attacked: Attacked, start: Maps, tries: int, random: torch.Generator) -> Maps:
-    """The map with patches in other places between the same steps: the same masks, but other fills and twins.
+    """The map with patches in other places between the same steps: the same masks, but other fills and random maps.
 
     Of the tries the first that the verdict calls faithful is handed in, the last where none is.
     """
@@ -168,7 +168,7 @@ def rerolled(attacked: Attacked, start: Maps, tries: int, random: torch.Generato
                 row[low:high] = row[low:high][torch.randperm(high - low, generator=random)]
         values = map_of(shuffled, start)
         found = torch.where(pending[:, None, None], values, found)
-        pending &= ~(attacked.judge(values, pending).faithful <= FAITHFUL)
+        pending &= ~(attacked.evaluate(values, pending).faithful <= FAITHFUL)
         if not pending.any():
             break
     return found
@@ -227,26 +227,26 @@ def measure(condition: str, given: argparse.Namespace) -> tuple[Counter, int, di
     parts = list(parts_of(condition, count, given.place, given.seed))
     for number, (model, images, allowed) in enumerate(parts):
         logits = wide(model.network(images).detach())
-        aim, n = choose_target(logits, None), n + len(images)
-        trials = {seed: begin(model, images, aim, seed=seed) for seed in (VISIBLE, UNSEEN)}
-        found = {seed: trial.evidence.found for seed, trial in trials.items()}
+        chosen, n = choose_target(logits, None), n + len(images)
+        tests = {seed: prepare(model, images, chosen, seed=seed) for seed in (VISIBLE, UNSEEN)}
+        found = {seed: test.evidence.found for seed, test in tests.items()}
         classes = [choose_target(logits, target) for target in range(logits.shape[1])]
-        of_any = torch.stack([begin(model, images, one, seed=VISIBLE).evidence.found for one in classes]).any(dim=0)
+        of_any = torch.stack([prepare(model, images, one, seed=VISIBLE).evidence.found for one in classes]).any(dim=0)
         evidence.update({**{seed: int(some.sum()) for seed, some in found.items()}, "any class": int(of_any.sum())})
         told = len(images) if condition in WITH_EVIDENCE else -(-given.first // len(parts))
         sample = torch.arange(len(images)) < told
         some = (sample | found[VISIBLE] | found[UNSEEN]).nonzero()[:, 0]
         if not len(some):
             continue
-        chosen = {
-            seed: Attacked(begin(model, images[some], aim.select(some), seed=seed, full=True), allowed[some])
-            for seed in trials
+        picked = {
+            seed: Attacked(prepare(model, images[some], chosen.select(some), seed=seed, full=True), allowed[some])
+            for seed in tests
         }
         own = seed_of(given.seed, condition, number)
         optimise = condition != "evident"
-        for name, values in attacks(chosen[VISIBLE], given.evaluations, given.tries, own, optimise):
-            for seed, attacked in chosen.items():
-                held, row = attacked.judge(values), rows[name]
+        for name, values in attacks(picked[VISIBLE], given.evaluations, given.tries, own, optimise):
+            for seed, attacked in picked.items():
+                held, row = attacked.evaluate(values), rows[name]
                 row.words[seed].update(held.verdict)
                 row.faithful[seed] += (held.faithful <= FAITHFUL)[sample[some]].tolist()
                 row.beyond[seed] += (held.paired - held.random.nanmedian(dim=1).values)[sample[some]].tolist()

@@ -3,14 +3,14 @@
 They are what tests and benchmarks of explanations run on; the committed ones lie in tests/explain/networks, in half
 precision. For each of three seeds:
 
-    class-S     the recipe `planted`: a class token, one digit in a picture
+    class-S     the recipe `planted`: a class token, one digit in an image
     mean-S      the same network without a class token, which reads the mean of its patches
-    pairs-S     two digits in a picture, both labels: each class by itself, yes or no
+    pairs-S     two digits in an image, both labels: each class by itself, yes or no
 
 and three that know nothing of digits:
 
-    shuffled-0  learnt from labels that were dealt out at random, of 120,000 pictures: too many to know by heart
-    memorised-0 learnt 1,000 pictures by heart, whose labels were dealt out at random
+    shuffled-0  learnt from labels that were dealt out at random, of 120,000 images: too many to know by heart
+    memorised-0 learnt 1,000 images by heart, whose labels were dealt out at random
     untrained-0 as before training; heads, which are then zero, are drawn too, as no map would show anything otherwise
 """
 
@@ -48,7 +48,7 @@ PLACE = Path(__file__).parent.parent / "tests" / "explain" / "networks"
 SEEDS = (0, 1, 2)
 TAUGHT = tuple(f"{kind}-{seed}" for kind in ("class", "mean", "pairs") for seed in SEEDS)
 NAMES = (*TAUGHT, "shuffled-0", "memorised-0", "untrained-0")
-BY_HEART = 1000  # pictures that `memorised-0` knows
+BY_HEART = 1000  # images that `memorised-0` knows
 PAIRS = len(CLASSES)  # a pair of labels is one number: first * PAIRS + second
 
 
@@ -85,7 +85,7 @@ def shuffled() -> Dataset:
     return with_splits("planted", train=labelled(train.inputs, labels, CLASSES))
 
 
-def memorised_pictures() -> Samples:
+def memorised_images() -> Samples:
     """What `memorised-0` learns: few images, whose labels are dealt out at random, each class as often as another."""
     made = planted_digits("train", BY_HEART, seed=5)
     labels = np.random.default_rng(0).permutation(np.arange(BY_HEART) % len(CLASSES))
@@ -94,12 +94,12 @@ def memorised_pictures() -> Samples:
 
 def memorised() -> Dataset:
     """The set `planted` with those images to learn from, and to validate on: what counts is that they are known."""
-    learnt = memorised_pictures()
+    learnt = memorised_images()
     return with_splits("planted-memorised", train=learnt, validation=learnt)
 
 
 def both_digits(network: Network, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
-    """Binary cross-entropy of every class by itself, summed; `correct` counts pictures whose two highest are right."""
+    """Binary cross-entropy of every class by itself, summed; `correct` counts images whose two highest are right."""
     logits = network(batch.inputs).float()
     pairs = torch.stack([batch.labels // PAIRS, batch.labels % PAIRS], dim=1)
     wanted = torch.zeros_like(logits).scatter_(1, pairs, 1.0)

@@ -44,8 +44,8 @@ from benchmarks.trust_power import shuffled_weights
 from vitrail.data.background import FEW, open_background
 from vitrail.data.shipped_background import photographs
 from vitrail.explain import METHODS
+from vitrail.explain.faithfulness import prepare
 from vitrail.explain.target import Target, choose_target, similarity
-from vitrail.explain.trial import begin
 from vitrail.features.headless import headless
 from vitrail.model import Model
 from vitrail.nn import ViT
@@ -100,15 +100,15 @@ def answers(
     """The verdicts of each method on each image."""
     network = model.network
     with torch.no_grad():
-        aim = choose_target(network(images), targets)
-    chosen = aim.function or (aim.target if aim.rather_than is None else (aim.target, aim.rather_than))
-    trial = begin(model, images, aim, references=background, precision="bf16", seed=SEED)
-    p, effect = (each.tolist() for each in (trial.evidence.p, trial.evidence.effect))
+        chosen = choose_target(network(images), targets)
+    target = chosen.function or (chosen.target if chosen.contrast is None else (chosen.target, chosen.contrast))
+    test = prepare(model, images, chosen, background=background, precision="bf16", seed=SEED)
+    p, effect = (each.tolist() for each in (test.evidence.p, test.evidence.effect))
     found = [
         {"evidence": one, "effect": other, "verdicts": {}, "faithful": {}} for one, other in zip(p, effect, strict=True)
     ]
     for name in methods:
-        trust = trial.judge(METHODS[name].function(network, images, chosen))
+        trust = test.evaluate(METHODS[name].function(network, images, target))
         for row, (word, rank) in enumerate(zip(trust.verdict, trust.faithful.tolist(), strict=True)):
             found[row]["verdicts"][name], found[row]["faithful"][name] = word, rank
     return found

@@ -1,11 +1,11 @@
-"""G2, G2f: seconds of training until 91.45 % on MNIST's test pictures, against the five epochs of document D2b's lab.
+"""G2, G2f: seconds of training until 91.45 % on MNIST's test images, against the five epochs of document D2b's lab.
 
     python -m benchmarks.time_to_9145 [rounds]
 
-91.45 % is the lab's headline. The rival is its own loop, one thread, five epochs of 3,750 steps of 16 pictures, in
-two readings: attention over whole batches, and over one picture at a time (the document's own time is nearer the
+91.45 % is the lab's headline. The rival is its own loop, one thread, five epochs of 3,750 steps of 16 images, in
+two readings: attention over whole batches, and over one image at a time (the document's own time is nearer the
 second); it is timed over 300 steps a round and multiplied. vitrail's clock runs from the first batch until a look at
-all 10,000 test pictures finds at least 91.45 %; looks are part of the time. Two contestants of vitrail: the recipe
+all 10,000 test images finds at least 91.45 %; looks are part of the time. Two contestants of vitrail: the recipe
 `d2-lab` (the lab's own set-up in its right form, G2), and a free network made for a quick start (G2f), tuned with its
 interval on seeds 0 and 1 (see README.md). The whole process of vitrail is stated too. One thread each.
 """
@@ -118,7 +118,7 @@ def main() -> None:
             return
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     print(machine())
-    rivals = {"lab, whole batches": "batched", "lab, one picture at a time": "per-image"}
+    rivals = {"lab, whole batches": "batched", "lab, one image at a time": "per-image"}
     taken: dict[str, list[float]] = {name: [] for name in (*rivals, *OURS)}
     whole: dict[str, list[float]] = {name: [] for name in OURS}
     steps: dict[str, list[int]] = {name: [] for name in OURS}

@@ -1,6 +1,6 @@
 """How often is a verdict right? `python -m benchmarks.trust_power --workers 4`.
 
-On the lab with known truth (`benchmarks.planted_networks`), for each network and method, 1,000 pictures each of
+On the lab with known truth (`benchmarks.planted_networks`), for each network and method, 1,000 images each of
 
     single      one digit, classified correctly: "supported" is right
     empty       no digit: "supported" is wrong
@@ -30,12 +30,12 @@ from benchmarks.planted_networks import PLACE
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import METHODS
 from vitrail.explain.evidence import large_enough
+from vitrail.explain.faithfulness import prepare
 from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import keys_of, seed_of
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import choose_target
-from vitrail.explain.trial import begin
 from vitrail.explain.verdict import EVIDENCE
 from vitrail.model import Model
 from vitrail.nn import ViT
@@ -59,9 +59,9 @@ def shuffled_weights(network: ViT, seed: int) -> ViT:
 
 
 def parts_of(name: str, condition: str, count: int, place: Path, seed: int) -> list[tuple[Model, Tensor]]:
-    """The networks of a condition, each with its pictures; every trained network has pictures and scrambles of its own.
+    """The networks of a condition, each with its images; every trained network has images and scrambles of its own.
 
-    Six networks on the same pictures succeed and fail together: the rate under scrambled weights then ran from 1.9 to
+    Six networks on the same images succeed and fail together: the rate under scrambled weights then ran from 1.9 to
     6.6 % over 29 seeds, instead of 2.8 to 4.6 % over 24.
     """
     seed += SCRAMBLES * NETWORKS.index(name)
@@ -82,11 +82,11 @@ def parts_of(name: str, condition: str, count: int, place: Path, seed: int) -> l
 
 
 def measure(
-    name: str, condition: str, methods: Sequence[str], count: int, place: Path, pictures: int
+    name: str, condition: str, methods: Sequence[str], count: int, place: Path, image_seed: int
 ) -> list[dict[str, object]]:
     """For each method p of evidence (1 where the effect is too small) and of faithfulness, and the verdicts.
 
-    `small` counts the pictures that are exceptional among composites, and whose effect is too small: without a least
+    `small` counts the images that are exceptional among composites, and whose effect is too small: without a least
     effect their maps could at most have been supported.
     """
     torch.set_num_threads(1)
@@ -94,12 +94,12 @@ def measure(
     rows = [{"network": network, "condition": condition, "method": method} for method in methods]
     for row in rows:
         row.update(n=0, small=0, evidence=[], faithful=[], verdicts=Counter())
-    for number, (model, images) in enumerate(parts_of(name, condition, count, place, pictures)):
+    for number, (model, images) in enumerate(parts_of(name, condition, count, place, image_seed)):
         for first, some in enumerate(images.split(BATCH)):
-            seed = seed_of(pictures, f"{name}, {number}", first)
-            aim = choose_target(wide(model.network(some).detach()), None)
-            trial = begin(model, some, aim, seed=seed)  # what is asked of the pictures is the same for all methods
-            p, large = trial.evidence.p, large_enough(trial.evidence.effect, trial.evidence.least)
+            seed = seed_of(image_seed, f"{name}, {number}", first)
+            chosen = choose_target(wide(model.network(some).detach()), None)
+            test = prepare(model, some, chosen, seed=seed)  # what is asked of the images is the same for all methods
+            p, large = test.evidence.p, large_enough(test.evidence.effect, test.evidence.least)
             for row in rows:
                 row["n"] += len(some)
                 row["small"] += int(((p <= EVIDENCE) & ~large).sum())
@@ -108,11 +108,11 @@ def measure(
                     row["faithful"] += [math.nan] * len(some)
                     row["verdicts"]["cannot tell"] += len(some)
                     continue
-                heat = METHODS[row["method"]].function(model.network, some)
+                attribution = METHODS[row["method"]].function(model.network, some)
                 if condition == "random":
-                    values = random_maps(heat.values, 1, seed_of(seed, "in place of the map"), keys_of(some))[0]
-                    heat = replace(heat, values=values.to(heat.values))
-                held = trial.judge(heat)
+                    values = random_maps(attribution.values, 1, seed_of(seed, "in place of the map"), keys_of(some))[0]
+                    attribution = replace(attribution, values=values.to(attribution.values))
+                held = test.evaluate(attribution)
                 row["faithful"] += held.faithful.tolist()
                 row["verdicts"].update(held.verdict)
     return rows
@@ -135,9 +135,9 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", default=NETWORKS)
     parser.add_argument("--methods", nargs="*", default=DEFAULT_METHODS)
     parser.add_argument("--conditions", nargs="*", default=CONDITIONS)
-    parser.add_argument("--seed", type=int, default=11, help="of the pictures and of the scrambled weights")
+    parser.add_argument("--seed", type=int, default=11, help="of the images and of the scrambled weights")
     parser.add_argument("--place", type=Path, default=PLACE)
-    parser.add_argument("--out", type=Path, help="where the p of all pictures go, as JSON")
+    parser.add_argument("--out", type=Path, help="where the p of all images go, as JSON")
     given = parser.parse_args()
     tasks = [
         (name, condition, given.methods, given.count, given.place, given.seed)

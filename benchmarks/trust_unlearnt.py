@@ -1,11 +1,11 @@
 """Does a network that learnt nothing get a verdict? `python -m benchmarks.trust_unlearnt RUN DATA`.
 
-The lab (`benchmarks.trust_power`) knows the truth, but its pictures are alike in brightness and smoothness. Here the
-pictures are any: those of a set or a folder. For the network of a run, and for networks of its kind whose weights are
+The lab (`benchmarks.trust_power`) knows the truth, but its images are alike in brightness and smoothness. Here the
+images are any: those of a set or a folder. For the network of a run, and for networks of its kind whose weights are
 drawn anew or shuffled, how often "supported", and how often each question alone says yes:
 
-    composites    the number is exceptional among pictures put together of patches alone (5 %)
-    evidence      and among surrogates of the picture too, with the least effect: the first question
+    composites    the number is exceptional among images put together of patches alone (5 %)
+    evidence      and among surrogates of the image too, with the least effect: the first question
     supported     and the map is faithful
     small         exceptional among composites, with too small an effect: all that the least effect can have taken
 
@@ -31,10 +31,10 @@ from vitrail.data.loader import load_resident
 from vitrail.data.plan import uniforms
 from vitrail.explain import METHODS
 from vitrail.explain.evidence import as_high, large_enough, ranked
-from vitrail.explain.scores.fill import donor
+from vitrail.explain.faithfulness import trust
+from vitrail.explain.scores.fill import from_background
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.target import choose_target
-from vitrail.explain.trial import trust
 from vitrail.explain.verdict import EVIDENCE
 from vitrail.explain.without_evidence import composites_of
 from vitrail.model import Model
@@ -54,13 +54,13 @@ def held_out(model: Model, data: str, root: Path | None, count: int) -> Tensor:
 
 
 def measure(model: Model, images: Tensor, method: str, seed: int) -> dict[str, float]:
-    """Shares of pictures that pass."""
-    network, donors = model.network, model.background_images
-    assert donors is not None, "the run has no background"
+    """Shares of images that pass."""
+    network, background = model.network, model.background_images
+    assert background is not None, "the run has no background"
     with torch.no_grad():
         logits = torch.cat([network(some) for some in images.split(50)])
-    alone = composites_of(network, images, donor(donors), range(499), seed)
-    among = ranked(as_high(logits, choose_target(logits, None), alone, len(donors)), 499)
+    alone = composites_of(network, images, from_background(background), range(499), seed)
+    among = ranked(as_high(logits, choose_target(logits, None), alone, len(background)), 499)
     held = trust(model, images, METHODS[method].function(network, images), seed=seed)
     rare, large = held.evidence <= EVIDENCE, large_enough(held.effect, held.least_effect)
     composites, evidence, small = (
@@ -76,8 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("run")
     parser.add_argument("data")
     parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--count", type=int, default=100, help="pictures, for the trained network")
-    parser.add_argument("--networks", type=int, default=10, help="of each kind that learnt nothing, 20 pictures each")
+    parser.add_argument("--count", type=int, default=100, help="images, for the trained network")
+    parser.add_argument("--networks", type=int, default=10, help="of each kind that learnt nothing, 20 images each")
     parser.add_argument("--method", default="generic_attention")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)

@@ -138,7 +138,7 @@ def vit_pytorch_gaps(version: str, form: dict[str, Any], folder: Path) -> tuple[
     return f"{theirs.gap:.0e}", f"{gap(opened.network(theirs.images), theirs.logits):.0e}"
 
 
-def pictures() -> list[Image.Image]:
+def some_images() -> list[Image.Image]:
     """Images with edges and grain, of sizes with rests of every kind."""
     rng, found = np.random.default_rng(0), []
     for height, width in ((375, 500), (501, 334), (300, 299)):
@@ -167,7 +167,7 @@ def preprocessing_gaps() -> dict[str, str]:
     found = {}
     for name, (ours, theirs) in sources.items():
         std = torch.tensor(ours.std)[:, None, None]
-        apart = max(float(((ours(one) - theirs(one)).abs() * std * 255).max()) for one in pictures())
+        apart = max(float(((ours(one) - theirs(one)).abs() * std * 255).max()) for one in some_images())
         found[name] = f"{apart:.2f}"
     return found
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import vitrail
 from vitrail.data import ArrayImages, Codec, Column, Match, RawDataset, Samples, Values
 from vitrail.data.batches import Batch
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.nn import SILENT, Parts, Record, ViT
 from vitrail.tasks import Metric, Metrics, Result, Task
 
@@ -156,7 +156,7 @@ def doubled(network: Callable[..., Tensor], batch: Batch) -> tuple[Tensor, int, 
     return 2 * loss, count, {"twice": 2 * loss.detach()}
 
 
-def norm_times_image(network: ViT, images: Tensor, target: int = 0) -> Heat:
+def norm_times_image(network: ViT, images: Tensor, target: int = 0) -> Attribution:
     """A method of one's own: the norm of each patch token behind the last block."""
     record = Record("blocks.1.output")
     with torch.no_grad():
@@ -164,7 +164,7 @@ def norm_times_image(network: ViT, images: Tensor, target: int = 0) -> Heat:
     tokens = record["blocks.1.output"]
     rows, columns = network.config.grid
     values = tokens[:, -rows * columns :].norm(dim=-1).unflatten(1, (rows, columns))
-    return Heat(
+    return Attribution(
         values,
         torch.full((len(images),), target),
         logits[:, target],

@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw
 
 
 def make_photographs(root: Path, classes: tuple[str, ...], per_class: int, seed: int) -> list[Path]:
-    """Write class folders of JPEG and PNG pictures of many sizes; every fourth one is a PNG.
+    """Write class folders of JPEG and PNG images of many sizes; every fourth one is a PNG.
 
     A class is told by its colours, which its name decides, and by the kind of thing that stands in the scene. The same
     arguments give the same pixels.
@@ -16,7 +16,7 @@ def make_photographs(root: Path, classes: tuple[str, ...], per_class: int, seed:
     Args:
         root: Where the class folders go.
         classes: The names of the classes.
-        per_class: How many pictures each has.
+        per_class: How many images each has.
         seed: Of everything that varies within a class.
 
     Returns:
@@ -29,12 +29,12 @@ def make_photographs(root: Path, classes: tuple[str, ...], per_class: int, seed:
         (root / name).mkdir(parents=True, exist_ok=True)
         for index in range(per_class):
             rng = np.random.default_rng([seed, zlib.crc32(name.encode()), index])
-            picture = _scene(rng, sky, ground, thing, number % 3)
+            image = _scene(rng, sky, ground, thing, number % 3)
             path = root / name / f"{name}_{index:03d}.{'png' if index % 4 == 3 else 'jpg'}"
             if path.suffix == ".png":
-                picture.save(path)
+                image.save(path)
             else:
-                picture.save(path, quality=90)
+                image.save(path, quality=90)
             paths.append(path)
     return paths
 
@@ -45,8 +45,8 @@ def _scene(rng: np.random.Generator, sky: np.ndarray, ground: np.ndarray, thing:
     rows = np.arange(height)[:, None, None]
     light = rng.uniform(0.8, 1.2) * (1 - 0.3 * np.abs(rows - horizon) / height)
     colours = np.where(rows < horizon, sky, ground) * light * np.ones((1, width, 1))
-    picture = Image.fromarray(np.clip(colours, 0, 255).astype(np.uint8))
-    draw = ImageDraw.Draw(picture)
+    image = Image.fromarray(np.clip(colours, 0, 255).astype(np.uint8))
+    draw = ImageDraw.Draw(image)
     for _ in range(int(rng.integers(2, 5))):
         size = int(rng.integers(8, 24))
         left, top = int(rng.integers(0, width - size)), int(rng.integers(horizon // 2, height - size))
@@ -58,5 +58,5 @@ def _scene(rng: np.random.Generator, sky: np.ndarray, ground: np.ndarray, thing:
             draw.rectangle(box, fill=fill)
         else:
             draw.polygon([(left, top + size), (left + size, top + size), (left + size // 2, top)], fill=fill)
-    noisy = np.asarray(picture) + rng.normal(0, 6, (height, width, 3))
+    noisy = np.asarray(image) + rng.normal(0, 6, (height, width, 3))
     return Image.fromarray(np.clip(np.rint(noisy), 0, 255).astype(np.uint8))

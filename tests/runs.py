@@ -16,7 +16,7 @@ Ask before you patch anything: what is patched while a run is made is in it for 
     digits-stopped  the same, stopped by SIGTERM behind step 9 of 14; going on gives the weights of `digits`
     photos          a, b and c of `photographs()` at 32 x 32, until it tells them apart
     sort-digits     texts to texts, 60 strings, one epoch
-    strings         pictures to texts, the `labels.csv` of `strings()`, one epoch
+    strings         images to texts, the `labels.csv` of `strings()`, one epoch
 
 `once(name, make)` shares anything else that is dear: `make` fills an empty folder.
 """

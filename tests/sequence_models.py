@@ -27,7 +27,7 @@ def text_model(norm: str = "pre") -> Model:
     return Model(shaken(Transformer(config)), LETTERS, DIGITS, SEQUENCES)
 
 
-def picture_model(embeddings: str = "separate") -> Model:
+def image_model(embeddings: str = "separate") -> Model:
     config = ImageToSequenceConfig(
         encoder=READER, vocabulary=len(DIGITS), decoder_depth=1, embeddings=embeddings, max_length=6
     )
@@ -44,8 +44,8 @@ def shaken(network: nn.Module):
 MODELS = {
     "texts": text_model,
     "texts, post-norm": lambda: text_model("post"),
-    "pictures": picture_model,
-    "pictures, tied": lambda: picture_model("tied"),
+    "images": image_model,
+    "images, tied": lambda: image_model("tied"),
 }
 
 

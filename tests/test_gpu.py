@@ -16,7 +16,7 @@ from PIL import Image
 
 import vitrail
 from tests.explain.reference import VARIANTS, make_images, make_network
-from tests.explain.test_devices import heat_of, verdicts_of
+from tests.explain.test_devices import attribution_of, verdicts_of
 from tests.features.test_embed import model_of
 from tests.runs import stored
 from tests.training import tiny
@@ -139,8 +139,8 @@ def test_a_number_that_is_not_finite_ends_a_run() -> None:
 
 def test_answers_are_those_of_the_processor() -> None:
     model = vitrail.load(tiny.whole("digits"))
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8))
-    here, there = (dict(each.predict([picture])[0].top) for each in (model, on_gpu(model)))
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8))
+    here, there = (dict(each.predict([image])[0].top) for each in (model, on_gpu(model)))
     assert here == pytest.approx(there, rel=1e-2)
     here_result, there_result = (vitrail.evaluate(each, "digits") for each in (model, on_gpu(model)))
     assert there_result.value == pytest.approx(here_result.value, abs=0.01)
@@ -181,9 +181,9 @@ def test_the_doctor_finds_the_gpu_well() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_an_explanation_is_that_of_the_processor(method: str) -> None:
     network, images = make_network(CONFIG), make_images(CONFIG)
-    wanted = heat_of(method, network, images)
+    wanted = attribution_of(method, network, images)
     with whole_fp32():
-        found = heat_of(method, make_copy(network).eval().to(DEVICE), images.to(DEVICE))
+        found = attribution_of(method, make_copy(network).eval().to(DEVICE), images.to(DEVICE))
     assert found.device.type == DEVICE
     assert near(found, wanted, 5e-3)
 

@@ -98,20 +98,28 @@ def test_it_goes_on_to_the_same_bits(finished: Any, tmp_path: Path):
 
 
 def test_it_is_explained_by_the_library_and_by_a_method_of_ones_own(finished: Any, tmp_path: Path):
-    from vitrail.pages import ExplainedPicture, ExplanationPage, HeatView, write_explanation_page
+    from vitrail.pages import AttributionView, ExplanationPage, ImageView, write_explanation_page
 
     model = finished.model
     images = read_bars("bars").splits["test"].inputs
     opened = [images.open(index) for index in range(3)]
     views = []
     for method in (vitrail.explain.occlusion, vitrail.explain.generic_attention, norm_times_image):
-        heat = method(model.network, model.tensor(opened), 0)
-        assert heat.values.shape == (3, *model.network.config.grid)
-        assert bool(heat.values.isfinite().all())
+        attribution = method(model.network, model.tensor(opened), 0)
+        assert attribution.values.shape == (3, *model.network.config.grid)
+        assert bool(attribution.values.isfinite().all())
         views.append(
-            HeatView(heat.method, heat.method, "height", float(heat.logit[0]), heat.values[0].numpy(), False, False)
+            AttributionView(
+                attribution.method,
+                attribution.method,
+                "height",
+                float(attribution.logit[0]),
+                attribution.values[0].numpy(),
+                False,
+                False,
+            )
         )
-    shown = ExplainedPicture("bar", model.preprocessing.to_array(opened[0]), None, [], views)
+    shown = ImageView("bar", model.preprocessing.to_array(opened[0]), None, [], views)
     page = tmp_path / "page.html"
     write_explanation_page(page, ExplanationPage("bars", "run", "", [shown]))
     assert page.stat().st_size > 10_000

@@ -82,7 +82,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """1 picture, 2 pictures, 1,258 pictures: for messages."""
+    """1 image, 2 images, 1,258 images: for messages."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 

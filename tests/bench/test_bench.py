@@ -83,8 +83,8 @@ def test_ratios_are_taken_round_by_round_to_the_best_other() -> None:
     found = Bench(JOB, "here", sides)
     assert found.ratio(sides[1]) == 2, "20 of 10, 30 of 10, 60 of 30: the one in the middle"
     assert found.ratio(sides[2]) == 10, "the best other is torchvision"
-    assert found.share(sides[1]) == 0.3
-    assert found.share(of(OWN, 1.0, form="bf16")) is None
+    assert found.fraction(sides[1]) == 0.3
+    assert found.fraction(of(OWN, 1.0, form="bf16")) is None
     told = json.loads(json.dumps(found.to_dict()))
     assert [side["name"] for side in told["sides"]] == [MATRICES, OWN, "timm", "torchvision"]
     assert told["sides"][1]["ratio"] == 2

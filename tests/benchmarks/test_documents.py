@@ -17,7 +17,7 @@ def trained_numbers(network: nn.Module) -> int:
 
 
 def striped_digits(count: int) -> tuple[Tensor, Tensor]:
-    """Pictures whose bright pair of rows tells the class, with noise."""
+    """Images whose bright pair of rows tells the class, with noise."""
     generator = torch.Generator().manual_seed(1)
     labels = torch.randint(10, (count,), generator=generator)
     images = 0.2 * torch.rand(count, 1, 28, 28, generator=generator)

@@ -45,7 +45,7 @@ def photo_run() -> Path:
 
 @pytest.fixture
 def photo(photographs: Path) -> Path:
-    """One picture of class a."""
+    """One image of class a."""
     return photographs / "abc" / "val" / "a" / "a_000.jpg"
 
 

@@ -1,4 +1,4 @@
-"""A model for pictures of the set `planted`, for the tests of `vitrail explain`."""
+"""A model for images of the set `planted`, for the tests of `vitrail explain`."""
 
 import torch
 

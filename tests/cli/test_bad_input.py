@@ -81,9 +81,9 @@ CASES: list[Case] = [
     ("explain {run} {photo} --method raw_attention --option layer=99", USAGE, "layer 99"),
     ("explain {run} {photo} --method raw_attention --option layer=x", USAGE, "layer x"),
     ("explain {run} {photo} --method raw_attention --option head=99", USAGE, "head 99"),
-    ("explain {run} {photo} --rather-than feild", USAGE, "feild beach field night"),
-    ("explain {run} {photo} --target night --rather-than night", USAGE, "--target --rather-than night"),
-    ("explain {run} {photo} --method rollout --rather-than night", USAGE, "rollout"),
+    ("explain {run} {photo} --contrast feild", USAGE, "feild beach field night"),
+    ("explain {run} {photo} --target night --contrast night", USAGE, "--target --contrast night"),
+    ("explain {run} {photo} --method rollout --contrast night", USAGE, "rollout"),
     ("explain {run} {photo} --no-trust --masks {empty}", USAGE, "--masks --no-trust"),
     ("explain {run} {photo} --no-trust --background {photos}", USAGE, "--background --no-trust"),
     ("explain {run} {photo} --target feild", USAGE, "feild beach field night"),
@@ -123,7 +123,7 @@ CASES: list[Case] = [
     ("evaluate {run} {others}", DATA, "{others}"),
     ("evaluate {run} {damaged} --strict", DATA, "3"),
     ("evaluate {run}/model", USAGE, "{run}/model"),
-    # pictures
+    # images
     ("predict {run} {root}/no.jpg", DATA, "{root}/no.jpg"),
     ("predict {run} {photos}/beach/beach_0000.jpg", DATA, "beach_0000.jpg"),
     ("predict {run} {empty}", DATA, "{empty}"),
@@ -203,8 +203,8 @@ NEAREST = [
 
 def put_masks(root: Path, photo: Path) -> None:
     """Folders with a mask of the photograph that cannot be used."""
-    with Image.open(photo) as picture:
-        black = Image.new("L", picture.size)
+    with Image.open(photo) as image:
+        black = Image.new("L", image.size)
     thin = black.copy()
     thin.putpixel((0, 0), 255)
     for name, mask in (("small", Image.new("L", (5, 5), 255)), ("black", black), ("thin", thin)):
@@ -250,13 +250,13 @@ def put_places(root: Path) -> None:
     make_photographs(place["others"], ("x", "y"), per_class=2, seed=0)
     make_photographs(place["one"], ("beach",), per_class=3, seed=0)
     make_photographs(place["damaged"], ("beach", "field", "night"), per_class=10, seed=0)
-    (place["damaged"] / "beach" / "beach_000.jpg").write_text("no picture")
+    (place["damaged"] / "beach" / "beach_000.jpg").write_text("no image")
     (place["damaged"] / "field" / "field_000.jpg").write_bytes(b"")
     cut = place["damaged"] / "night" / "night_000.jpg"
     cut.write_bytes(cut.read_bytes()[:400])
     for name in ("a", "b"):
         (place["texts"] / name).mkdir()
-        (place["texts"] / name / "read.me").write_text("no picture")
+        (place["texts"] / name / "read.me").write_text("no image")
     shutil.copy(place["photos"] / "beach" / "beach_000.jpg", place["loose"] / "p.jpg")
     (place["half"] / "train-images-idx3-ubyte").write_bytes(b"")
     put_mnist(place["no_photographs"])
@@ -478,11 +478,11 @@ def test_data_that_changed_is_no_ground_to_go_on(places: dict[str, Path], cli: C
 
 
 def test_what_can_be_left_out_is_left_out_and_named(places: dict[str, Path], cli: Cli, tmp_path: Path) -> None:
-    """Empty class folders, hidden ones, and one picture that is none."""
+    """Empty class folders, hidden ones, and one image that is none."""
     data = shutil.copytree(places["photos"], tmp_path / "data")
     for name in ("void", ".hidden", ".ipynb_checkpoints"):
         (data / name).mkdir()
-    (data / "beach" / "beach_003.png").write_text("no picture")
+    (data / "beach" / "beach_003.png").write_text("no image")
     before = stamps(data)
     answer = cli("train", data, "--epochs", 1, "--image-size", 16, "--threads", 1, "--out", tmp_path / "run")
     assert answer.code == 0, answer.err
@@ -492,12 +492,10 @@ def test_what_can_be_left_out_is_left_out_and_named(places: dict[str, Path], cli
     assert stamps(data) == before
 
 
-def test_pictures_of_every_channel_count_are_converted(places: dict[str, Path], cli: Cli, tmp_path: Path) -> None:
-    with Image.open(places["photo"]) as picture:
+def test_images_of_every_channel_count_are_converted(places: dict[str, Path], cli: Cli, tmp_path: Path) -> None:
+    with Image.open(places["photo"]) as image:
         for mode in ("1", "L", "LA", "P", "RGBA", "CMYK", "I;16"):
-            picture.convert("L" if mode == "I;16" else mode).convert(mode).save(
-                tmp_path / f"{mode.replace(';', '')}.tif"
-            )
+            image.convert("L" if mode == "I;16" else mode).convert(mode).save(tmp_path / f"{mode.replace(';', '')}.tif")
     answer = cli("predict", places["run"], tmp_path)
     assert answer.code == 0, answer.err
     assert len(answer.out.splitlines()) == 7

@@ -22,7 +22,7 @@ def settings_of(run: Path):
 
 
 def agreement(output: str) -> float:
-    """In how many per cent of the validation pictures the teacher is right, as its line says."""
+    """In how many per cent of the validation images the teacher is right, as its line says."""
     line = next(line for line in output.splitlines() if line.startswith("teacher "))
     found = re.search(r"([\d.]+) ?%", line)
     assert found is not None, line
@@ -69,7 +69,7 @@ def test_the_student_asked_for(cli: Cli, photo_run: Path, tmp_path: Path) -> Non
 
 
 def test_a_foreign_teacher_gets_a_new_head(cli: Cli, tmp_path: Path) -> None:
-    """It knows a thousand other classes, and is shown larger pictures than the student's."""
+    """It knows a thousand other classes, and is shown larger images than the student's."""
     run = tmp_path / "student"
     teacher = ("--teacher", "torchvision:resnet18", "--teacher-weights", "random", "--teacher-size", 64)
     words = ("distill", photographs() / "abc", *teacher, "--out", run)

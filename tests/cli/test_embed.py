@@ -13,7 +13,7 @@ from tests.photographs import make_photographs
 
 def test_what_is_written_and_said(cli: Cli, tmp_path: Path) -> None:
     make_photographs(tmp_path / "photos", ("a", "b"), per_class=3, seed=0)
-    (tmp_path / "photos" / "a" / "bad.jpg").write_text("no picture")
+    (tmp_path / "photos" / "a" / "bad.jpg").write_text("no image")
     vitrail.save(model_of(), tmp_path / "model")
     words = ("embed", tmp_path / "photos", "--model", tmp_path / "model", "--out", tmp_path / "x.npz")
     answer = cli(*words, "--json", "--patches")

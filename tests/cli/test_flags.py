@@ -128,7 +128,7 @@ FLAGS = {
         "--compare",
         "--methods",
         "--target",
-        "--rather-than",
+        "--contrast",
         "--no-trust",
         "--full",
         "--background",

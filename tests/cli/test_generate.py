@@ -19,25 +19,25 @@ MOST = "92 %"  # what a certain token gets at most with label smoothing 0.1 over
 
 
 def put_files(root: Path) -> None:
-    """Data that cannot be learnt or read, and pictures that can."""
+    """Data that cannot be learnt or read, and images that can."""
     shutil.copytree(strings(), root, dirs_exist_ok=True)
     (root / "columns.tsv").write_text("1\t2\n1\t2\t3\t4\n")
     (root / "empty.tsv").write_text("\t2\n")
     (root / "unknown.tsv").write_text("12\t21\ttrain\n1\t1\tval\n19\t91\ttest\n")
     (root / "short.yaml").write_text("network: {max_length: 5}\ncounts: {train: 60, validation: 20, test: 30}\n")
-    (root / "notes.txt").write_text("no picture")
+    (root / "notes.txt").write_text("no image")
 
 
 @pytest.fixture(scope="module")
 def place() -> dict[str, Path]:
-    """A run that reads texts and one that reads pictures, both hardly trained, and files in bad states."""
+    """A run that reads texts and one that reads images, both hardly trained, and files in bad states."""
     root = once("files-of-writing", put_files)
     return {
         "root": root,
         "texts": run_of("sort-digits"),
-        "pictures": run_of("strings"),
+        "images": run_of("strings"),
         "digits": run_of("digits"),
-        "picture": root / "0.png",
+        "image": root / "0.png",
     }
 
 
@@ -63,11 +63,11 @@ def test_searches(cli: Cli, place: dict[str, Path]) -> None:
     assert len(set(drawn)) > 1
 
 
-def test_pictures_and_what_cannot_be_read(cli: Cli, place: dict[str, Path]) -> None:
-    first, second = place["picture"], place["root"] / "1.png"
-    rows = json.loads(cli(WRITE, place["pictures"], first, second, "--json").out)
+def test_images_and_what_cannot_be_read(cli: Cli, place: dict[str, Path]) -> None:
+    first, second = place["image"], place["root"] / "1.png"
+    rows = json.loads(cli(WRITE, place["images"], first, second, "--json").out)
     assert [row["input"] for row in rows] == [str(first), str(second)]
-    answer = cli(WRITE, place["pictures"], place["root"] / "notes.txt", first, "--json")
+    answer = cli(WRITE, place["images"], place["root"] / "notes.txt", first, "--json")
     must_refuse(answer, DATA, "notes.txt")
     assert len(json.loads(answer.out)) == 1
 
@@ -80,34 +80,34 @@ def test_evaluate(cli: Cli, place: dict[str, Path]) -> None:
     assert value["token_error_rate"] == value["edit_distance"] / value["tokens"] > 0
     answer = cli("evaluate", place["texts"], "--split", "validation")
     assert "20 sequences" in answer.out
-    named = json.loads(cli("evaluate", place["pictures"], place["root"] / "labels.csv", "--json").out)
+    named = json.loads(cli("evaluate", place["images"], place["root"] / "labels.csv", "--json").out)
     assert (named["split"], named["sequences"]) == ("test", 6)
 
 
 def test_explain_shows_where_each_token_was_read(cli: Cli, place: dict[str, Path], tmp_path: Path) -> None:
-    answer = cli("explain", place["pictures"], place["picture"], "--out", tmp_path / "p.html", "--json")
+    answer = cli("explain", place["images"], place["image"], "--out", tmp_path / "p.html", "--json")
     assert answer.code == 0, answer.err
     (row,) = json.loads(answer.out)
-    (written,) = vitrail.load(place["pictures"]).predict(place["picture"])
+    (written,) = vitrail.load(place["images"]).predict(place["image"])
     assert row["text"] == written.text
-    assert [heat["target"] for heat in row["attributions"]] == list(written.text)
-    for heat in row["attributions"]:
-        assert np.array(heat["values"]).shape == (2, 12)
-        assert np.array(heat["values"]).sum() == pytest.approx(1.0, abs=1e-4)
-    assert len({heat["overlay"] for heat in row["attributions"]}) == len(written.text)
-    assert all(Path(heat["overlay"]).is_file() for heat in row["attributions"])
+    assert [attribution["target"] for attribution in row["attributions"]] == list(written.text)
+    for attribution in row["attributions"]:
+        assert np.array(attribution["values"]).shape == (2, 12)
+        assert np.array(attribution["values"]).sum() == pytest.approx(1.0, abs=1e-4)
+    assert len({attribution["overlay"] for attribution in row["attributions"]}) == len(written.text)
+    assert all(Path(attribution["overlay"]).is_file() for attribution in row["attributions"])
     page = (tmp_path / "p.html").read_text()
     assert f"<b>{written.text}</b>" in page
     assert "cross attention" in page
     words = ("--count", 2, "--out", tmp_path / "o.html")
-    own = cli("explain", place["pictures"], strings() / "labels.csv", *words)
+    own = cli("explain", place["images"], strings() / "labels.csv", *words)
     assert own.code == 0
     assert str(tmp_path / "o.html") in own.out
 
 
 def test_the_decoders_layer_and_head_asked_for(cli: Cli, place: dict[str, Path], tmp_path: Path) -> None:
     def values(*words: str) -> np.ndarray:
-        answer = cli("explain", place["pictures"], place["picture"], "--out", tmp_path / "p.html", "--json", *words)
+        answer = cli("explain", place["images"], place["image"], "--out", tmp_path / "p.html", "--json", *words)
         return np.array([each["values"] for each in json.loads(answer.out)[0]["attributions"]])
 
     heads = [values("--option", f"head={head}") for head in range(2)]
@@ -123,7 +123,7 @@ def test_the_decoders_layer_and_head_asked_for(cli: Cli, place: dict[str, Path],
         (f"{WRITE} nothere 12", DATA, "nothere"),
         (f"{WRITE} {{texts}}", USAGE, ""),
         (f"{WRITE} {{texts}} 12x", DATA, "12x x 3"),
-        (f"{WRITE} {{texts}} {{picture}}", USAGE, "{texts} {picture} 7"),
+        (f"{WRITE} {{texts}} {{image}}", USAGE, "{texts} {image} 7"),
         (f"{WRITE} {{texts}} {{root}}", USAGE, "{texts} {root}"),
         (f"{WRITE} {{texts}} 12 --beam 0", USAGE, "--beam 0"),
         (f"{WRITE} {{texts}} 12 --beam 2 --sample", USAGE, "--beam --sample"),
@@ -131,17 +131,17 @@ def test_the_decoders_layer_and_head_asked_for(cli: Cli, place: dict[str, Path],
         (f"{WRITE} {{texts}} 12 --sample --temperature 0", USAGE, "--temperature 0"),
         (f"{WRITE} {{texts}} 12 --sample --temperature nan", USAGE, "--temperature nan"),
         (f"{WRITE} {{texts}} 12 --sample --seed -1", USAGE, "--seed -1"),
-        (f"{WRITE} {{pictures}} 12", USAGE, "{pictures} 12"),
-        (f"{WRITE} {{pictures}} {{root}}/nothing.png", DATA, "{root}/nothing.png"),
-        (f"{WRITE} {{pictures}} {{root}}/notes.txt", DATA, "notes.txt"),
-        (f"{WRITE} {{digits}} {{picture}} --beam 2", USAGE, "{digits} --beam"),
-        (f"{WRITE} {{digits}} {{picture}} --sample --seed 1", USAGE, "{digits} --sample"),
-        ("explain {texts} {picture}", USAGE, "{texts}"),
-        ("explain {pictures} {picture} --method rollout", USAGE, "rollout"),
-        ("explain {pictures} {picture} --target a", USAGE, "--target a"),
-        ("explain {pictures} {picture} --precision bf16", USAGE, "--precision"),
-        ("explain {pictures} {picture} --option layer=9", USAGE, "layer 9"),
-        ("explain {pictures} {picture} --option steps=9", USAGE, "steps layer head"),
+        (f"{WRITE} {{images}} 12", USAGE, "{images} 12"),
+        (f"{WRITE} {{images}} {{root}}/nothing.png", DATA, "{root}/nothing.png"),
+        (f"{WRITE} {{images}} {{root}}/notes.txt", DATA, "notes.txt"),
+        (f"{WRITE} {{digits}} {{image}} --beam 2", USAGE, "{digits} --beam"),
+        (f"{WRITE} {{digits}} {{image}} --sample --seed 1", USAGE, "{digits} --sample"),
+        ("explain {texts} {image}", USAGE, "{texts}"),
+        ("explain {images} {image} --method rollout", USAGE, "rollout"),
+        ("explain {images} {image} --target a", USAGE, "--target a"),
+        ("explain {images} {image} --precision bf16", USAGE, "--precision"),
+        ("explain {images} {image} --option layer=9", USAGE, "layer 9"),
+        ("explain {images} {image} --option steps=9", USAGE, "steps layer head"),
         ("evaluate {texts} {root}/labels.csv", DATA, "{root}/labels.csv"),
         ("evaluate {texts} {root}/notes.txt", DATA, "{root}/notes.txt"),
         ("evaluate {texts} --split all", USAGE, "all train validation test"),
@@ -205,7 +205,7 @@ def test_what_writes_nothing_is_seen(
     assert "(empty)" in cli(WRITE, place["texts"], "12").out
     assert json.loads(cli(WRITE, place["texts"], "12", "--json").out)[0]["text"] == ""
     page = tmp_path / "page.html"
-    assert "(empty)" in cli("explain", place["pictures"], place["picture"], "--out", page).out
+    assert "(empty)" in cli("explain", place["images"], place["image"], "--out", page).out
     assert "(empty)" in page.read_text()
     words = ("--config", configuration("sort-digits"), "--epochs", 1, "--threads", 1, "--out", tmp_path / "run")
     assert cli("train", "sort-digits", *words).code == 0
@@ -214,17 +214,17 @@ def test_what_writes_nothing_is_seen(
 
 
 def test_probabilities_of_texts_are_explained(cli: Cli, place: dict[str, Path], tmp_path: Path) -> None:
-    """Pictures with texts are learnt with label smoothing; digits that are sorted are not."""
+    """Images with texts are learnt with label smoothing; digits that are sorted are not."""
     for file in ("run.html", "model/README.md"):
-        assert MOST in (place["pictures"] / file).read_text()
+        assert MOST in (place["images"] / file).read_text()
         assert MOST not in (place["texts"] / file).read_text()
-    answer = cli("explain", place["pictures"], place["picture"], "--out", tmp_path / "page.html")
+    answer = cli("explain", place["images"], place["image"], "--out", tmp_path / "page.html")
     assert MOST in answer.out
     assert MOST in (tmp_path / "page.html").read_text()
-    answer = cli(WRITE, place["pictures"], place["picture"])
+    answer = cli(WRITE, place["images"], place["image"])
     assert MOST in answer.err
     assert MOST not in answer.out
-    (row,) = json.loads(cli(WRITE, place["pictures"], place["picture"], "--json").out)
+    (row,) = json.loads(cli(WRITE, place["images"], place["image"], "--json").out)
     assert MOST in row["about_probabilities"]
     assert json.loads(cli(WRITE, place["texts"], "12", "--json").out)[0]["about_probabilities"] == ""
 
@@ -242,7 +242,7 @@ def test_training_is_told_as_for_classes(cli: Cli, tmp_path: Path) -> None:
     assert answer.code == 0, answer.err
     assert "30 sequences" in answer.out
     assert "60 pairs" in answer.out
-    assert "picture" not in answer.out
+    assert "image" not in answer.out
     page = (tmp_path / "run" / "run.html").read_text()
     assert "Pairs per second" in page
     assert "Token error rate" in page

@@ -20,7 +20,7 @@ def only_json(answer: Answer) -> Any:
 def one_bad(photographs: Path, tmp_path: Path) -> Path:
     """The photographs of bcd with a class that no model knows, an unreadable file and hidden folders."""
     root = shutil.copytree(photographs / "bcd", tmp_path / "bcd")
-    (root / "b" / "b_000.jpg").write_text("no picture")
+    (root / "b" / "b_000.jpg").write_text("no image")
     (root / ".ipynb_checkpoints").mkdir()
     (root / "empty").mkdir()
     return root
@@ -68,17 +68,17 @@ def test_explain(cli: Cli, one_bad: Path, photo_run: Path, tmp_path: Path) -> No
     words = ("--count", 3, "--compare", "--methods", "rollout,legrad", "--target", "c", "--out", page, "--json")
     answer = cli("explain", photo_run, one_bad, *words)
     value = only_json(answer)
-    assert answer.code == 3  # one of the three is no picture; the others are explained
+    assert answer.code == 3  # one of the three is no image; the others are explained
     assert "b_000.jpg" in answer.problem
     assert len(value) == 2
     for row in value:
         assert row["page"] == str(page)
-        assert [heat["method"] for heat in row["attributions"]] == ["rollout", "legrad"]
-        for heat in row["attributions"]:
-            assert (len(heat["values"]), len(heat["values"][0])) == (4, 4)
-            assert heat["target"] == "c"
-            assert Path(heat["overlay"]).is_file()
-            assert heat["trust"]["verdict"] in ("supported", "weak", "no better than random", "cannot tell")
+        assert [attribution["method"] for attribution in row["attributions"]] == ["rollout", "legrad"]
+        for attribution in row["attributions"]:
+            assert (len(attribution["values"]), len(attribution["values"][0])) == (4, 4)
+            assert attribution["target"] == "c"
+            assert Path(attribution["overlay"]).is_file()
+            assert attribution["trust"]["verdict"] in ("supported", "weak", "no better than random", "cannot tell")
     assert page.is_file()
 
 

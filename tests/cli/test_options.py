@@ -71,7 +71,7 @@ OPTIONS: dict[str, dict[str, Typed]] = {
         "methods": ("--compare --methods rollout", "--compare --methods legrad"),
         "target": ("--target 4", "--target 3"),
         "similar_to": ("", "--similar-to {photo}"),
-        "rather_than": ("--target 4", "--target 4 --rather-than 3"),
+        "contrast": ("--target 4", "--target 4 --contrast 3"),
         "no_trust": ("", "--no-trust"),
         "full": ("", "--full"),
         "background": ("", "--background {run}"),
@@ -98,7 +98,7 @@ WRITES = {
     "compare",
     "methods",
     "target",
-    "rather_than",
+    "contrast",
     "no_trust",
     *TRUSTED,
 }

@@ -34,12 +34,12 @@ def test_one_line_is_one_printable_line(text: str) -> None:
 
 
 def test_columns_are_aligned_and_nothing_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table([("a" * 120, "1"), ("猫", "1,000"), ("ends here",)], ("class", "pictures"))
+    print_table([("a" * 120, "1"), ("猫", "1,000"), ("ends here",)], ("class", "images"))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == "a" * 120 + "         1"
-    assert lines[2] == "猫" + " " * 118 + "     1,000"  # a wide character takes two columns
+    assert lines[1] == "a" * 120 + "       1"
+    assert lines[2] == "猫" + " " * 118 + "   1,000"  # a wide character takes two columns
     assert lines[3] == "ends here"
-    assert lines[0] == "class" + " " * 115 + "  pictures"
+    assert lines[0] == "class" + " " * 115 + "  images"
 
 
 def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:

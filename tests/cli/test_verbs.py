@@ -234,7 +234,7 @@ def test_data_of_which_nothing_can_be_read_has_no_accuracy(cli: Cli, photo_run: 
     for name in vitrail.load(photo_run).classes:
         (tmp_path / "bad" / name).mkdir(parents=True)
         for number in range(7):
-            (tmp_path / "bad" / name / f"{number}.jpg").write_text("no picture")
+            (tmp_path / "bad" / name / f"{number}.jpg").write_text("no image")
     answer = cli("evaluate", photo_run, tmp_path / "bad", "--json")
     must_refuse(answer, DATA, "")
     assert answer.out == ""
@@ -242,7 +242,7 @@ def test_data_of_which_nothing_can_be_read_has_no_accuracy(cli: Cli, photo_run: 
 
 
 def test_a_run_whose_data_has_changed_says_so(cli: Cli, photo_run: Path, tmp_path: Path) -> None:
-    """Pictures that were learnt may be held out now."""
+    """Images that were learnt may be held out now."""
     run, data = tmp_path / "run", tmp_path / "photos"
     shutil.copytree(photo_run, run)
     stored = json.loads((run / "data.json").read_text())
@@ -251,8 +251,8 @@ def test_a_run_whose_data_has_changed_says_so(cli: Cli, photo_run: Path, tmp_pat
     answer = cli("evaluate", run, "--strict")
     assert answer.code == 0
     assert answer.err == ""
-    picture = next(data.rglob("*.jpg"))
-    shutil.copy(picture, picture.with_name("one_more.jpg"))
+    image = next(data.rglob("*.jpg"))
+    shutil.copy(image, image.with_name("one_more.jpg"))
     for strict, code in (([], 0), (["--strict"], 3)):
         answer = cli("evaluate", run, *strict)
         assert answer.code == code

@@ -20,7 +20,7 @@ from tests.weights.families import ROWS
 from tests.weights.redraw import redrawn
 from vitrail.cli.args import Weights
 from vitrail.data import images
-from vitrail.data.decode import open_picture
+from vitrail.data.decode import open_image
 from vitrail.model import sureness as asking
 from vitrail.model.sureness import MOST, Sureness
 from vitrail.nn.cost import flops, parameters
@@ -260,11 +260,11 @@ def test_images_from_everywhere_in_a_folder_are_asked(
     read = list[int]()
 
     def recorded(path: Path) -> Image.Image:
-        image = open_picture(path)
+        image = open_image(path)
         read.append(int(path.stem))
         return image
 
-    monkeypatch.setattr(images, "open_picture", recorded)
+    monkeypatch.setattr(images, "open_image", recorded)
     assert call("predict", file, folder, "--told", "heads=3").code == USAGE
     assert len(set(read)) == len(read) == MOST
     assert [sum(first <= number < first + 10 for number in read) for first in range(0, 50, 10)] == pytest.approx(

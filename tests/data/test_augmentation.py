@@ -1,4 +1,4 @@
-"""What happens to training pictures: each change against torchvision, torch or a closed form."""
+"""What happens to training images: each change against torchvision, torch or a closed form."""
 
 import math
 from dataclasses import replace
@@ -23,7 +23,7 @@ def noise(high: int = 24, wide: int = 24, count: int = 1, channels: int = 3) -> 
 
 
 def smooth(high: int, wide: int) -> torch.Tensor:
-    """A picture without sharp edges, so that two ways of resampling agree."""
+    """An image without sharp edges, so that two ways of resampling agree."""
     down, across = torch.meshgrid(torch.arange(high) / high, torch.arange(wide) / wide, indexing="ij")
     waves = [down * 200, across * 200, 120 + 80 * torch.sin(4 * down + 5 * across)]
     return torch.stack(waves)[None].round().to(torch.uint8)
@@ -32,7 +32,7 @@ def smooth(high: int, wide: int) -> torch.Tensor:
 def pinned(
     place: object = STILL, operation: str = "identity", strength: float = 0.0, erased: object = (0, 0, 0, 0)
 ) -> Draws:
-    """The random numbers of one picture, chosen by hand."""
+    """The random numbers of one image, chosen by hand."""
     return Draws(
         torch.tensor([place], dtype=torch.float32),
         torch.tensor([OPERATIONS.index(operation)]),
@@ -100,11 +100,11 @@ def test_a_crop_is_torchvision_s_resized_crop(high: int, wide: int) -> None:
         draws = draw(cropping, np.array([one]), seed=1, epoch=0, aspect=wide / high)
         ours = apply(cropping, pixels, draws, (high, wide))
         (across, _, centre_x), (_, down, centre_y) = draws.place[0].tolist()
-        # torchvision crops whole pixels: take the picture's box on a canvas 16 times as fine
+        # torchvision crops whole pixels: take the image's box on a canvas 16 times as fine
         fine = torch.nn.functional.interpolate(pixels.float(), scale_factor=16, mode="bilinear")
         top, left = round((centre_y - down + 1) / 2 * high * 16), round((centre_x - across + 1) / 2 * wide * 16)
         tall, broad = round(down * high * 16), round(across * wide * 16)
-        assert -1 <= top <= high * 16 - tall + 1, "a crop lies in the picture"
+        assert -1 <= top <= high * 16 - tall + 1, "a crop lies in the image"
         assert -1 <= left <= wide * 16 - broad + 1
         theirs = reference.resized_crop(fine, top, left, tall, broad, [high, wide], antialias=False)
         assert (ours - theirs)[..., 1:-1, 1:-1].abs().max() < 3
@@ -121,7 +121,7 @@ def test_crops_have_the_areas_and_shapes_asked_for() -> None:
     assert 1.32 < ratio.max() <= 4 / 3 + 1e-5
     assert float(ratio.log().mean()) == pytest.approx(0, abs=0.01)
     reach = torch.stack([drawn[:, 0, 2].abs() + drawn[:, 0, 0], drawn[:, 1, 2].abs() + drawn[:, 1, 1]])
-    assert reach.max() <= 1 + 1e-5, "no crop leaves the picture"
+    assert reach.max() <= 1 + 1e-5, "no crop leaves the image"
     assert reach.max() > 0.99
 
 
@@ -184,7 +184,7 @@ def test_rotate_turns_by_the_degrees_drawn(monkeypatch: pytest.MonkeyPatch) -> N
     assert min(float((got - one).abs().max()) for one in either) < 1e-3
 
 
-def test_rotation_does_not_shear_a_wide_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rotation_does_not_shear_a_wide_image(monkeypatch: pytest.MonkeyPatch) -> None:
     """The map in pixels is a rotation also when width and height differ."""
     geometry = MIDDLE.copy()
     geometry[4] = 0.75

@@ -138,12 +138,12 @@ def test_images_of_the_size_have_the_bits_that_they_have_without_extents() -> No
 
 
 def rows(batches: Iterator[Batch]) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
-    """Picture and target by id."""
+    """Image and target by id."""
     found = {}
     for batch in batches:
         targets = batch.targets
         for row, one in enumerate(batch.ids.tolist()):
-            assert one not in found, "each picture comes once"
+            assert one not in found, "each image comes once"
             found[one] = (batch.inputs[row], targets[row])
     return found
 
@@ -156,7 +156,7 @@ def rows(batches: Iterator[Batch]) -> dict[int, tuple[torch.Tensor, torch.Tensor
     count=st.integers(1, 23),
     mixed=st.booleans(),
 )
-def test_how_batches_are_cut_changes_no_picture(batch_size, part, epoch, count, mixed) -> None:
+def test_how_batches_are_cut_changes_no_image(batch_size, part, epoch, count, mixed) -> None:
     data = tiny_set(count, LIVELY if mixed else replace(LIVELY, mixup=0.0, cutmix=0.0))
     whole, cut = rows(data.batches(epoch, 1000)), rows(data.batches(epoch, batch_size, 0, part))
     assert sorted(cut) == sorted(whole) == list(range(count))
@@ -200,7 +200,7 @@ def test_without_augmentation_all_paths_give_one_tensor(photo_folder: Path) -> N
     assert not torch.equal(next(flipped.batches(0, 6)).inputs, expected[next(flipped.batches(0, 6)).ids])
 
 
-def test_a_larger_fetch_without_augmentation_is_the_whole_picture_resized() -> None:
+def test_a_larger_fetch_without_augmentation_is_the_whole_image_resized() -> None:
     pixels, labels = noise(6)
     large = pixels.repeat_interleave(2, 2).repeat_interleave(2, 3)
     data = labelled_set(PatchyLoader(large), labels, PLAIN, Augmentation(), 0)
@@ -219,8 +219,8 @@ def test_smoothed_targets() -> None:
 
 
 @pytest.mark.parametrize("mixture", [{"mixup": 0.4}, {"cutmix": 1.0}, {"mixup": 0.4, "cutmix": 1.0}])
-def test_mixed_targets_say_what_is_in_the_picture(mixture: dict[str, float]) -> None:
-    """Each picture is one grey level that names it, so the shares can be read off the pixels."""
+def test_mixed_targets_say_what_is_in_the_image(mixture: dict[str, float]) -> None:
+    """Each image is one grey level that names it, so the shares can be read off the pixels."""
     count = 15
     labels = np.arange(count) % 3
     pixels = (torch.arange(count, dtype=torch.uint8) * 16)[:, None, None, None].repeat(1, 1, 8, 8)
@@ -250,7 +250,7 @@ def test_mixed_targets_say_what_is_in_the_picture(mixture: dict[str, float]) -> 
 
 
 @pytest.mark.parametrize("mixture", [{}, {"mixup": 0.4}, {"cutmix": 1.0}])
-def test_unreadable_pictures_are_left_out_and_mix_with_nobody(mixture: dict[str, float]) -> None:
+def test_unreadable_images_are_left_out_and_mix_with_nobody(mixture: dict[str, float]) -> None:
     bad = [0, 3, 4, 11]
     data = tiny_set(16, Augmentation(**mixture), bad=bad)
     clean = tiny_set(16, Augmentation())
@@ -264,19 +264,19 @@ def test_unreadable_pictures_are_left_out_and_mix_with_nobody(mixture: dict[str,
     for one, (image, target) in found.items():
         if partner_of[one] in bad:
             alone += 1
-            assert torch.equal(image, plain[one][0]), "black of a picture that is not there is mixed in"
+            assert torch.equal(image, plain[one][0]), "black of an image that is not there is mixed in"
             torch.testing.assert_close(target, F.one_hot(plain[one][1], 3).float())
     assert alone or not mixture
 
 
-def test_a_batch_of_unreadable_pictures_is_empty() -> None:
+def test_a_batch_of_unreadable_images_is_empty() -> None:
     (batch,) = tiny_set(4, bad=range(4)).batches(0, 4)
     assert batch.inputs.shape == (0, 1, 8, 8)
     assert batch.targets.shape == (0, 3)
     assert batch.unreadable == 4
 
 
-def test_evaluation_takes_each_picture_once_in_order() -> None:
+def test_evaluation_takes_each_image_once_in_order() -> None:
     pixels, labels = noise(11)
     batches = list(labelled_set(PatchyLoader(pixels, [2, 10]), labels).in_order(4))
     assert [batch.ids.tolist() for batch in batches] == [[0, 1, 3], [4, 5, 6, 7], [8, 9]]

@@ -1,4 +1,4 @@
-"""The colour operations are those of torchvision and Pillow, for each picture of a batch on its own."""
+"""The colour operations are those of torchvision and Pillow, for each image of a batch on its own."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from vitrail.data.colour import COLOUR_OPERATIONS, change_colours
 STRENGTHS = (-1.0, -0.6, -0.25, 0.0, 0.3, 0.77, 1.0)
 
 
-def pictures(channels: int = 3) -> torch.Tensor:
+def some_images(channels: int = 3) -> torch.Tensor:
     """Noise, a slope, noise of few levels, and two levels only."""
     made = torch.randint(0, 256, (4, 3, 40, 33), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     down, across = np.mgrid[0:40, 0:33]
@@ -48,7 +48,7 @@ def theirs(name: str, images: torch.Tensor, strength: float) -> torch.Tensor:
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", COLOUR_OPERATIONS)
 def test_torchvision_does_the_same(name: str, channels: int) -> None:
-    images = pictures(channels)
+    images = some_images(channels)
     most = 0.0
     for strength in STRENGTHS:
         ours = change_colours(images.float(), [name] * 4, torch.full((4,), strength))
@@ -66,14 +66,14 @@ def test_equalize_and_autocontrast_are_pillow_s(seed: int, high: int, wide: int,
     values = np.random.default_rng(seed).integers(0, levels, (high, wide)).astype(np.uint8) * (
         255 // max(1, levels - 1)
     )
-    picture, images = Image.fromarray(values), torch.from_numpy(values)[None, None].float()
+    image, images = Image.fromarray(values), torch.from_numpy(values)[None, None].float()
     for name, operation in (("equalize", ImageOps.equalize), ("autocontrast", ImageOps.autocontrast)):
         ours = change_colours(images, [name], torch.ones(1))[0, 0].numpy()
-        assert np.abs(ours - np.asarray(operation(picture)).astype(float)).max() < 1.001, f"{name}: Pillow cuts off"
+        assert np.abs(ours - np.asarray(operation(image)).astype(float)).max() < 1.001, f"{name}: Pillow cuts off"
 
 
-def test_each_picture_gets_its_own() -> None:
-    images = pictures().float()
+def test_each_image_gets_its_own() -> None:
+    images = some_images().float()
     before = images.clone()
     names = ["solarize", "identity", "brightness", "rotate"]
     strengths = torch.tensor([0.5, 1.0, -0.5, 1.0])
@@ -83,7 +83,7 @@ def test_each_picture_gets_its_own() -> None:
         assert torch.equal(changed[row : row + 1], alone)
     assert torch.equal(changed[[1, 3]], images[[1, 3]])
     assert not torch.equal(changed[0], images[0])
-    assert torch.equal(images, before), "the pictures that were given are left alone"
+    assert torch.equal(images, before), "the images that were given are left alone"
 
 
 @settings(deadline=None, max_examples=60)
@@ -94,7 +94,7 @@ def test_each_picture_gets_its_own() -> None:
     size=st.tuples(st.integers(1, 6), st.integers(1, 6)),
     level=st.sampled_from([0.0, 128.0, 255.0]),
 )
-def test_any_picture_stays_within_its_range(name, strength, channels, size, level) -> None:
+def test_any_image_stays_within_its_range(name, strength, channels, size, level) -> None:
     noise = torch.rand(1, channels, *size, generator=torch.Generator().manual_seed(1)) * 255
     for images in (noise, torch.full_like(noise, level)):
         changed = change_colours(images, [name], torch.tensor([strength]))

@@ -23,7 +23,7 @@ from vitrail.errors import DataError, UsageError
 
 
 def put(root: Path, *files: str) -> None:
-    """Write small pictures of one colour each; other files get a word."""
+    """Write small images of one colour each; other files get a word."""
     for number, file in enumerate(files):
         path = root / file
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def put_classes(root: Path, **counts: int) -> None:
 
 
 def by_folder(split: Samples | None, classes: tuple[str, ...]) -> dict[str, int]:
-    """Count pictures by the folder they lie in, after checking that the label says the same."""
+    """Count images by the folder they lie in, after checking that the label says the same."""
     assert split is not None
     for index, label in enumerate(labels_of(split)):
         assert Path(split.name(index)).parent.name == classes[label]
@@ -84,7 +84,7 @@ def test_the_choice_is_stable_and_seeded() -> None:
     held = [set(hold_out(part, 20, seed)[1].inputs.numbers) for seed in (0, 0, 1)]
     assert held[0] == held[1] != held[2]
     fewer = hold_out(part.select(np.arange(190)), 19, 0)[1].inputs.numbers
-    assert len(set(fewer) - held[0]) <= 4, "a picture stays on its side when others are added"
+    assert len(set(fewer) - held[0]) <= 4, "an image stays on its side when others are added"
 
 
 # Digits and IDX files
@@ -392,7 +392,7 @@ def put_rows(root: Path, rows: list[tuple[str, ...]], columns: str = "path,label
 
 
 def test_manifests(tmp_path: Path) -> None:
-    rows = [(f"pictures/{number}.png", "cat" if number % 2 else "dog") for number in range(40)]
+    rows = [(f"images/{number}.png", "cat" if number % 2 else "dog") for number in range(40)]
     path = put_rows(tmp_path, rows)
     source = open_set(str(path))
     assert names_of(source) == ("cat", "dog")
@@ -469,14 +469,14 @@ def test_numbers_are_labels(tmp_path: Path) -> None:
 # Images
 
 
-def test_pictures_keep_their_names(tmp_path: Path) -> None:
+def test_images_keep_their_names(tmp_path: Path) -> None:
     values = np.random.default_rng(0).integers(0, 256, (4, 3, 2, 3), dtype=np.uint8)
-    pictures = ArrayImages(values, "set").select([2, 0])
-    assert [pictures.name(index) for index in range(2)] == ["set/2", "set/0"]
-    np.testing.assert_array_equal(np.asarray(pictures.open(0)), values[2])
+    images = ArrayImages(values, "set").select([2, 0])
+    assert [images.name(index) for index in range(2)] == ["set/2", "set/0"]
+    np.testing.assert_array_equal(np.asarray(images.open(0)), values[2])
     grey = ArrayImages(values[..., :1])
     np.testing.assert_array_equal(np.asarray(grey.open(1)), values[1, :, :, 0])
-    assert grey.digest() != pictures.digest()
+    assert grey.digest() != images.digest()
     put(tmp_path, "x/a.png", "x/b.png")
     files = FileImages([tmp_path / "x/a.png", tmp_path / "x/b.png"], tmp_path).select([1])
     assert files.name(0) == "x/b.png"

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from vitrail.data import decode
-from vitrail.data.decode import convert, open_picture
+from vitrail.data.decode import convert, open_image
 from vitrail.errors import DataError
 
 HIGH, WIDE = 6, 9
@@ -34,58 +34,58 @@ def laid_on(rgb: np.ndarray, alpha: np.ndarray, background: tuple[int, int, int]
     return np.floor(rgb * share + np.array(background) * (1 - share) + 0.5)
 
 
-def palette_picture() -> tuple[Image.Image, np.ndarray]:
+def palette_image() -> tuple[Image.Image, np.ndarray]:
     colours = RNG.integers(0, 256, (16, 3), dtype=np.uint8)
     numbers = RNG.integers(0, 16, (HIGH, WIDE), dtype=np.uint8)
-    picture = Image.fromarray(numbers)
-    picture.putpalette(colours.tobytes())
-    assert picture.mode == "P"
-    return picture, colours[numbers]
+    image = Image.fromarray(numbers)
+    image.putpalette(colours.tobytes())
+    assert image.mode == "P"
+    return image, colours[numbers]
 
 
-def through_file(picture: Image.Image, tmp_path: Path, ending: str, **options: object) -> Image.Image:
-    path = tmp_path / f"picture.{ending}"
-    picture.save(path, **options)
-    return open_picture(path)
+def through_file(image: Image.Image, tmp_path: Path, ending: str, **options: object) -> Image.Image:
+    path = tmp_path / f"image.{ending}"
+    image.save(path, **options)
+    return open_image(path)
 
 
 @pytest.mark.parametrize("background", [(128, 128, 128), (255, 0, 64)])
 def test_alpha_is_laid_on_the_background(tmp_path: Path, background: tuple[int, int, int]) -> None:
-    picture = through_file(Image.fromarray(np.dstack([COLOUR, ALPHA])), tmp_path, "png")
+    image = through_file(Image.fromarray(np.dstack([COLOUR, ALPHA])), tmp_path, "png")
     expected = laid_on(COLOUR, ALPHA, background)
-    assert picture.mode == "RGBA"
-    np.testing.assert_array_equal(np.asarray(convert(picture, 3, background)), expected)
-    grey = np.asarray(convert(picture, 1, background)).astype(float)
+    assert image.mode == "RGBA"
+    np.testing.assert_array_equal(np.asarray(convert(image, 3, background)), expected)
+    grey = np.asarray(convert(image, 1, background)).astype(float)
     np.testing.assert_allclose(grey, luma(expected), atol=0.51)
 
 
 def test_grey_with_alpha(tmp_path: Path) -> None:
-    picture = through_file(Image.merge("LA", [Image.fromarray(GREY), Image.fromarray(ALPHA)]), tmp_path, "png")
+    image = through_file(Image.merge("LA", [Image.fromarray(GREY), Image.fromarray(ALPHA)]), tmp_path, "png")
     expected = laid_on(GREY[..., None], ALPHA, (128, 128, 128))
-    assert picture.mode == "LA"
-    np.testing.assert_array_equal(np.asarray(convert(picture, 1)), expected[..., 0])
-    np.testing.assert_array_equal(np.asarray(convert(picture, 3)), np.repeat(expected[..., :1], 3, 2))
+    assert image.mode == "LA"
+    np.testing.assert_array_equal(np.asarray(convert(image, 1)), expected[..., 0])
+    np.testing.assert_array_equal(np.asarray(convert(image, 3)), np.repeat(expected[..., :1], 3, 2))
 
 
 @pytest.mark.parametrize("ending", ["png", "gif", "bmp", "tiff"])
 def test_palette(tmp_path: Path, ending: str) -> None:
-    picture, expected = palette_picture()
-    opened = through_file(picture, tmp_path, ending)
+    image, expected = palette_image()
+    opened = through_file(image, tmp_path, ending)
     assert opened.mode == "P"
     np.testing.assert_array_equal(np.asarray(convert(opened, 3)), expected)
 
 
 @pytest.mark.parametrize("several", [False, True])
 def test_palette_with_transparency(tmp_path: Path, several: bool) -> None:
-    picture, rgb = palette_picture()
-    numbers = np.asarray(picture)
+    image, rgb = palette_image()
+    numbers = np.asarray(image)
     alphas = np.full(256, 255, dtype=np.uint8)
     if several:
         alphas[:16] = RNG.integers(0, 256, 16)
     else:
         alphas[3] = 0
     transparency = alphas[:16].tobytes() if several else 3
-    opened = through_file(picture, tmp_path, "png", transparency=transparency)
+    opened = through_file(image, tmp_path, "png", transparency=transparency)
     expected = laid_on(rgb, alphas[numbers], (10, 200, 30))
     assert opened.mode == "P"
     np.testing.assert_array_equal(np.asarray(convert(opened, 3, (10, 200, 30))), expected)
@@ -123,13 +123,13 @@ def test_sixteen_bit_is_divided_not_clipped(tmp_path: Path) -> None:
 
 def test_values_without_a_rule_are_refused(tmp_path: Path) -> None:
     for values in (GREY.astype(np.float32), np.full((2, 2), 70000, np.int32), np.full((2, 2), -1, np.int32)):
-        picture = Image.fromarray(values)
+        image = Image.fromarray(values)
         with pytest.raises(DataError):
-            convert(picture, 1)
+            convert(image, 1)
         path = tmp_path / "measured.tiff"
-        picture.save(path)
+        image.save(path)
         with pytest.raises(DataError, match=r"measured\.tiff"):
-            open_picture(path)
+            open_image(path)
 
 
 def test_plain_modes() -> None:
@@ -152,8 +152,8 @@ def test_printing_and_television_colours() -> None:
     np.testing.assert_allclose(np.asarray(convert(ycc, 3)).astype(float), COLOUR, atol=3)
     way = {"RGBa": "RGBA", "La": "LA", "PA": "P", "LAB": "RGB", "HSV": "RGB", "RGBX": "RGB"}
     for mode, between in way.items():
-        picture = Image.fromarray(GREY).convert(between)
-        converted = convert(picture.convert(mode), 1)
+        image = Image.fromarray(GREY).convert(between)
+        converted = convert(image.convert(mode), 1)
         assert converted.mode == "L"
         np.testing.assert_allclose(np.asarray(converted).astype(float), GREY, atol=2, err_msg=mode)
 
@@ -161,7 +161,7 @@ def test_printing_and_television_colours() -> None:
 @pytest.mark.parametrize("ending", ["jpg", "png", "webp", "tiff"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_orientation(tmp_path: Path, ending: str, orientation: int) -> None:
-    """The stored picture is made by the inverse of what EXIF's table says must be done to show it."""
+    """The stored image is made by the inverse of what EXIF's table says must be done to show it."""
     upright = np.zeros((16, 32, 3), dtype=np.uint8)
     upright[:8, :16], upright[:8, 16:], upright[8:, :16] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
     stored = {
@@ -188,14 +188,14 @@ def test_format_is_told_by_content_and_the_first_frame_is_taken(tmp_path: Path) 
         path = tmp_path / f"frames.{ending}"
         options = {"lossless": True} if ending == "webp" else {}
         frames[0].save(path, save_all=True, append_images=frames[1:], **options)
-        assert np.asarray(convert(open_picture(path), 1)).max() <= 11, ending
+        assert np.asarray(convert(open_image(path), 1)).max() <= 11, ending
     path = tmp_path / "phone.jpg"
     colour = [frame.convert("RGB") for frame in frames]
     colour[0].save(path, "MPO", save_all=True, append_images=colour[1:])
-    assert np.asarray(open_picture(path)).max() <= 11
+    assert np.asarray(open_image(path)).max() <= 11
     lying = tmp_path / "lying.jpg"
     Image.fromarray(COLOUR).save(lying, "PNG")
-    np.testing.assert_array_equal(np.asarray(open_picture(str(lying))), COLOUR)
+    np.testing.assert_array_equal(np.asarray(open_image(str(lying))), COLOUR)
 
 
 def bad_files(folder: Path) -> list[str]:
@@ -204,7 +204,7 @@ def bad_files(folder: Path) -> list[str]:
     portable = io.BytesIO()
     Image.fromarray(RNG.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(portable, "PNG")
     (folder / "empty.jpg").write_bytes(b"")
-    (folder / "text.jpg").write_text("not a picture")
+    (folder / "text.jpg").write_text("not an image")
     (folder / "half.jpg").write_bytes(whole.getvalue()[: len(whole.getvalue()) // 2])
     (folder / "half.png").write_bytes(portable.getvalue()[: len(portable.getvalue()) // 2])
     (folder / "start.png").write_bytes(portable.getvalue()[:20])
@@ -217,14 +217,14 @@ def bad_files(folder: Path) -> list[str]:
 def test_unreadable_files_are_named_in_one_line(tmp_path: Path) -> None:
     for name in bad_files(tmp_path):
         with pytest.raises(DataError) as caught:
-            open_picture(tmp_path / name)
+            open_image(tmp_path / name)
         assert caught.value.problem.startswith(f"{tmp_path / name}: ")
         assert "\n" not in caught.value.problem
         assert caught.value.exit_code == 3
         assert pickle.loads(pickle.dumps(caught.value)).problem == caught.value.problem
 
 
-def test_any_damage_is_a_data_error_or_a_picture(tmp_path: Path) -> None:
+def test_any_damage_is_a_data_error_or_an_image(tmp_path: Path) -> None:
     """Flip bytes at random in files of every format: nothing but DataError may come out."""
     rng = np.random.default_rng(1)
     failed = 0
@@ -238,7 +238,7 @@ def test_any_damage_is_a_data_error_or_a_picture(tmp_path: Path) -> None:
             path = tmp_path / f"damaged.{ending}"
             path.write_bytes(content)
             try:
-                open_picture(path)
+                open_image(path)
             except DataError:
                 failed += 1
     assert failed > 20
@@ -248,15 +248,15 @@ def test_pixel_limit_is_checked_in_the_header(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "large.png"
     Image.fromarray(COLOUR).save(path)
     monkeypatch.setattr(decode, "PIXEL_LIMIT", HIGH * WIDE)
-    open_picture(path)
+    open_image(path)
     monkeypatch.setattr(decode, "PIXEL_LIMIT", HIGH * WIDE - 1)
 
-    def decoded(picture: Image.Image) -> None:
+    def decoded(image: Image.Image) -> None:
         raise AssertionError("decoded before the check")
 
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", decoded)
     with pytest.raises(DataError, match=r"large\.png"):
-        open_picture(path)
+        open_image(path)
 
 
 def test_a_bomb_is_refused(tmp_path: Path) -> None:
@@ -267,21 +267,21 @@ def test_a_bomb_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bomb.bmp"
     path.write_bytes(header)
     with pytest.raises(DataError, match="100"):
-        open_picture(path)
+        open_image(path)
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 def test_broken_exif_is_no_exif(tmp_path: Path) -> None:
     path = tmp_path / "camera.jpg"
     Image.fromarray(COLOUR).save(path, exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\xff\x01\x12\x00\x03")
-    assert open_picture(path).size == (WIDE, HIGH)
+    assert open_image(path).size == (WIDE, HIGH)
 
 
 def test_files_are_never_written_to(tmp_path: Path) -> None:
-    path = tmp_path / "picture.png"
+    path = tmp_path / "image.png"
     Image.fromarray(COLOUR).save(path)
     before = hashlib.sha256(path.read_bytes()).digest(), os.stat(path).st_mtime_ns
     path.chmod(0o400)
-    opened = open_picture(path)
+    opened = open_image(path)
     opened.putpixel((0, 0), (0, 0, 0))
     assert (hashlib.sha256(path.read_bytes()).digest(), os.stat(path).st_mtime_ns) == before

@@ -1,4 +1,4 @@
-"""Two feeds, the same pixels; a picture that cannot be read is named once, left out, and never replaced."""
+"""Two feeds, the same pixels; an image that cannot be read is named once, left out, and never replaced."""
 
 import hashlib
 import multiprocessing
@@ -14,7 +14,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from tests.errors import must_raise
 from vitrail.data import loader as loader_module
-from vitrail.data.decode import open_picture
+from vitrail.data.decode import open_image
 from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.loader import (
     Loader,
@@ -41,12 +41,12 @@ def collect(feed: Loader, wanted: list[np.ndarray]) -> list[tuple[torch.Tensor, 
 
 
 def broken(folder: Path, root: Path) -> tuple[FileImages, dict[int, Path]]:
-    """A copy of twelve pictures, of which number 2 is empty, number 5 is text and number 9 is cut off."""
+    """A copy of twelve images, of which number 2 is empty, number 5 is text and number 9 is cut off."""
     root.mkdir()
     paths = []
     for number, path in enumerate(files(folder).paths[:12]):
         content = path.read_bytes()
-        content = {2: b"", 5: b"no picture", 9: content[: len(content) // 2]}.get(number, content)
+        content = {2: b"", 5: b"no image", 9: content[: len(content) // 2]}.get(number, content)
         paths.append(root / f"{number:02d}{path.suffix}")
         paths[-1].write_bytes(content)
     return FileImages(paths, root), {number: paths[number] for number in (2, 5, 9)}
@@ -54,11 +54,11 @@ def broken(folder: Path, root: Path) -> tuple[FileImages, dict[int, Path]]:
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_streamed_equals_resident_equals_one_by_one(photo_folder: Path, workers: int) -> None:
-    pictures = files(photo_folder)
-    resident = collect(load_resident(pictures, SHAPE, threads=2), WANTED)
-    streamed = collect(StreamedLoader(pictures, SHAPE, workers), WANTED)
+    images = files(photo_folder)
+    resident = collect(load_resident(images, SHAPE, threads=2), WANTED)
+    streamed = collect(StreamedLoader(images, SHAPE, workers), WANTED)
     for ids, ours, theirs in zip(WANTED, resident, streamed, strict=True):
-        alone = torch.stack([SHAPE.to_uint8(pictures.open(int(one))) for one in ids])
+        alone = torch.stack([SHAPE.to_uint8(images.open(int(one))) for one in ids])
         assert torch.equal(ours[0], alone)
         assert torch.equal(theirs[0], alone)
         assert bool(ours[1].all() & theirs[1].all())
@@ -133,42 +133,42 @@ def test_arrays_are_taken_whole_where_nothing_is_resized() -> None:
 
 @pytest.mark.parametrize("kind", ["resident", "streamed here", "streamed by two"])
 def test_a_bad_file_is_named_once_and_never_replaced(photo_folder: Path, tmp_path: Path, kind: str) -> None:
-    pictures, bad = broken(photo_folder, tmp_path / "set")
-    before = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in pictures.paths}
+    images, bad = broken(photo_folder, tmp_path / "set")
+    before = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in images.paths}
     feed: Loader
     if kind == "resident":
-        feed = load_resident(pictures, SHAPE, threads=3)
+        feed = load_resident(images, SHAPE, threads=3)
     else:
-        feed = StreamedLoader(pictures, SHAPE, workers=2 if "two" in kind else 0)
+        feed = StreamedLoader(images, SHAPE, workers=2 if "two" in kind else 0)
     everyone = [np.array([5, 1, 2]), np.arange(12), np.array([9, 9])]
     for _ in range(2):
         for ids, (pixels, readable) in zip(everyone, collect(feed, everyone), strict=True):
             assert readable.tolist() == [int(one) not in bad for one in ids]
             for row, one in enumerate(ids.tolist()):
                 if one in bad:
-                    assert not pixels[row].any(), "no other picture stands in for it"
+                    assert not pixels[row].any(), "no other image stands in for it"
                 else:
-                    assert torch.equal(pixels[row], SHAPE.to_uint8(pictures.open(one)))
+                    assert torch.equal(pixels[row], SHAPE.to_uint8(images.open(one)))
     assert sorted(feed.unreadable) == [2, 5, 9]
     for number, path in bad.items():
         assert str(path) in feed.unreadable[number]
         assert "\n" not in feed.unreadable[number]
-    assert sorted(tmp_path.rglob("*")) == sorted([tmp_path / "set", *pictures.paths]), "nothing is written"
-    assert before == {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in pictures.paths}
+    assert sorted(tmp_path.rglob("*")) == sorted([tmp_path / "set", *images.paths]), "nothing is written"
+    assert before == {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in images.paths}
 
 
 def test_the_size_of_the_set_decides(photo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pictures = files(photo_folder)
-    size = len(pictures) * 3 * 16 * 20
+    images = files(photo_folder)
+    size = len(images) * 3 * 16 * 20
     told: list[int] = []
     monkeypatch.setattr(loader_module, "RESIDENT_BYTES", size)
-    assert isinstance(open_loader(pictures, SHAPE, workers=2, progress=told.append), ResidentLoader)
-    assert told == list(range(1, len(pictures) + 1))
+    assert isinstance(open_loader(images, SHAPE, workers=2, progress=told.append), ResidentLoader)
+    assert told == list(range(1, len(images) + 1))
     monkeypatch.setattr(loader_module, "RESIDENT_BYTES", size - 1)
-    streamed = open_loader(pictures, SHAPE, workers=2)
+    streamed = open_loader(images, SHAPE, workers=2)
     assert isinstance(streamed, StreamedLoader)
     assert streamed.workers == min(2, cores())
-    open_loader(pictures.select(range(3)), SHAPE, workers=0)  # no worker process: one thread reads
+    open_loader(images.select(range(3)), SHAPE, workers=0)  # no worker process: one thread reads
 
 
 @pytest.mark.parametrize(
@@ -194,10 +194,10 @@ def test_large_jpegs_are_decoded_smaller_for_random_crops_alone(
     """A camera's photograph is decoded at an eighth of its size: nearly the same pixels; an evaluation sees all."""
     slopes = np.linspace(0, 255, 1600)[None, :, None] * np.array([1.0, 0.5, 0.2])
     waves = 40 * np.sin(np.arange(1200) / 60)[:, None, None]
-    picture, exif = Image.fromarray((slopes + waves).clip(0, 255).astype(np.uint8)), Image.Exif()
+    drawn, exif = Image.fromarray((slopes + waves).clip(0, 255).astype(np.uint8)), Image.Exif()
     exif[0x0112] = turned
-    picture.save(tmp_path / "large.jpg", quality=95, exif=exif)
-    picture.save(tmp_path / "large.png", exif=exif)
+    drawn.save(tmp_path / "large.jpg", quality=95, exif=exif)
+    drawn.save(tmp_path / "large.png", exif=exif)
     images, preprocessing = FileImages([tmp_path / "large.jpg", tmp_path / "large.png"]), Preprocessing((64, 64))
     decoded, load = [], JpegImageFile.load
 
@@ -214,7 +214,7 @@ def test_large_jpegs_are_decoded_smaller_for_random_crops_alone(
     decoded.clear()
     seen = StreamedLoader(images, preprocessing, workers=0).read(ids).pixels
     assert {(1600, 1200)} == set(decoded)
-    assert torch.equal(seen[0], preprocessing.to_uint8(open_picture(tmp_path / "large.jpg")))
+    assert torch.equal(seen[0], preprocessing.to_uint8(open_image(tmp_path / "large.jpg")))
     small = Preprocessing((400, 400))
     decoded.clear()
     StreamedLoader(images, small, workers=0, whole=True).read(ids)

@@ -1,4 +1,4 @@
-"""MNIST-M: the rule in closed form, pictures that depend on nothing but their seed and number, published files read."""
+"""MNIST-M: the rule in closed form, images that depend on nothing but their seed and number, published files read."""
 
 import sys
 from collections import Counter
@@ -46,7 +46,7 @@ def pixels(source: Dataset, split: str) -> np.ndarray:
 
 
 def reference(digits: np.ndarray, backgrounds: list[np.ndarray], seed: int, split: int) -> np.ndarray:
-    """The same rule in signed whole numbers, one picture, pixel and channel after the other."""
+    """The same rule in signed whole numbers, one image, pixel and channel after the other."""
     made = []
     for number, digit in enumerate(digits):
         which, down, across = uniforms(np.array([number]), 3, seed=seed, epoch=split, stream=BACKGROUND)[0].tolist()
@@ -79,7 +79,7 @@ def test_one_colour_in_closed_form() -> None:
     np.testing.assert_array_equal(made, [[[[0, 100, 255], [30, 70, 225], [255, 155, 0]]]])
 
 
-def test_a_picture_depends_on_seed_split_and_number_only() -> None:
+def test_an_image_depends_on_seed_split_and_number_only() -> None:
     digits, backgrounds = noise(0, 40, 6, 5), [noise(1, 30, 30, 3), noise(2, 30, 30, 3)]
     made = blend(digits, backgrounds, seed=3, split=0)
     np.testing.assert_array_equal(blend(digits, backgrounds, seed=3, split=0), made)
@@ -112,7 +112,7 @@ def put_made(root: Path, count: int = 10) -> Path:
 
 def test_made_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_made(tmp_path)
-    (tmp_path / "photographs" / "notes.txt").write_text("no picture")
+    (tmp_path / "photographs" / "notes.txt").write_text("no image")
     source = open_set("mnist-m", tmp_path)
     assert [len(source.train), len(source.validation), len(source.test)] == [90, 10, 20]
     assert names_of(source) == tuple("0123456789")
@@ -335,7 +335,7 @@ def test_published_files(tmp_path: Path, below: str) -> None:
     assert loader.pixels[:, 0].flatten(1).tolist() == [[9 - number] * 784 for number in range(10)]
 
 
-def test_pictures_without_a_label_are_ignored(tmp_path: Path) -> None:
+def test_images_without_a_label_are_ignored(tmp_path: Path) -> None:
     put_published(tmp_path)
     Image.new("RGB", (32, 32)).save(tmp_path / "mnist_m_train" / "extra.png")
     source = open_set("mnist-m", tmp_path)

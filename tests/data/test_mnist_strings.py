@@ -1,4 +1,4 @@
-"""Pictures of digit strings: they show their strings, and no digit of MNIST stands in two splits."""
+"""Images of digit strings: they show their strings, and no digit of MNIST stands in two splits."""
 
 import gzip
 import hashlib
@@ -23,7 +23,7 @@ def maker() -> StringMaker:
     return StringMaker(pixels, np.arange(10), seed=3)
 
 
-def test_pictures_show_their_strings(maker: StringMaker) -> None:
+def test_images_show_their_strings(maker: StringMaker) -> None:
     made = maker.make(np.arange(400), epoch=2)
     assert made.pixels.shape == (400, HEIGHT, WIDTH)
     for row in range(400):
@@ -52,7 +52,7 @@ def test_lengths_are_uniform_and_epochs_differ(maker: StringMaker) -> None:
     np.testing.assert_array_equal(some.pixels, made.pixels[[17, 4]])  # a function of the id alone
 
 
-def test_the_layout_that_runs_state_is_that_of_the_pictures(maker: StringMaker) -> None:
+def test_the_layout_that_runs_state_is_that_of_the_images(maker: StringMaker) -> None:
     made = maker.make(np.arange(4000))
     lengths = [len(text) for text in made.texts]
     gaps = [gap - 28 for row in made.lefts for gap in np.diff(row[row >= 0])]
@@ -68,18 +68,18 @@ def test_the_layout_that_runs_state_is_that_of_the_pictures(maker: StringMaker) 
 
 
 def hashes(pixels: np.ndarray) -> set[bytes]:
-    """One for each picture; those of MNIST all differ within its files."""
-    return {hashlib.sha256(np.ascontiguousarray(picture)).digest() for picture in pixels}
+    """One for each image; those of MNIST all differ within its files."""
+    return {hashlib.sha256(np.ascontiguousarray(image)).digest() for image in pixels}
 
 
-def ink(picture: np.ndarray) -> np.ndarray:
+def ink(image: np.ndarray) -> np.ndarray:
     """The smallest rectangle with all that is not black."""
-    rows, columns = np.flatnonzero(picture.any(axis=1)), np.flatnonzero(picture.any(axis=0))
-    return picture[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    rows, columns = np.flatnonzero(image.any(axis=1)), np.flatnonzero(image.any(axis=0))
+    return image[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
 def published(root: Path, name: str) -> np.ndarray:
-    """The pictures of one of MNIST's files, read by hand."""
+    """The images of one of MNIST's files, read by hand."""
     (file,) = [path for path in root.rglob(f"{name}-images*") if path.is_file()]
     raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     return np.frombuffer(raw, np.uint8, offset=16).reshape(-1, 28, 28)
@@ -99,7 +99,7 @@ def check_held_out(root: Path) -> None:
 
 
 def check_made_of_their_own(root: Path) -> None:
-    """Pictures of a single digit, of which there are some in each split: their ink is that of a digit of the split."""
+    """Images of a single digit, of which there are some in each split: their ink is that of a digit of the split."""
     makers, _, _ = string_makers(root, seed=0)
     inks = {name: hashes_of_ink(maker.pixels) for name, maker in makers.items()}
     source = open_set("mnist-strings", root, counts=Counts(train=300, validation=50, test=60))
@@ -114,9 +114,9 @@ def check_made_of_their_own(root: Path) -> None:
         assert not found & inks[other]
 
 
-def hashes_of_ink(pictures: Iterable[np.ndarray]) -> set[bytes]:
+def hashes_of_ink(images: Iterable[np.ndarray]) -> set[bytes]:
     """One for each, of its ink and the shape of it."""
-    cut = (ink(picture) for picture in pictures)
+    cut = (ink(image) for image in images)
     return {hashlib.sha256(f"{part.shape}".encode() + part.tobytes()).digest() for part in cut}
 
 

@@ -112,14 +112,14 @@ def test_masks_are_exact(variant: Variant, grid: tuple[int, int], patch: int | t
     masks = made.masks(patch)
     assert masks.shape == (5, PLANTED[variant], grid[0] * SIDE // height, grid[1] * SIDE // width)
     pixels = masks.repeat(height, axis=2).repeat(width, axis=3)
-    for picture, place in np.ndindex(made.cells.shape):
+    for image, place in np.ndindex(made.cells.shape):
         wanted = np.zeros(pixels.shape[2:], dtype=bool)
-        row, column = divmod(int(made.cells[picture, place]), grid[1])
+        row, column = divmod(int(made.cells[image, place]), grid[1])
         wanted[row * SIDE : (row + 1) * SIDE, column * SIDE : (column + 1) * SIDE] = True
-        np.testing.assert_array_equal(pixels[picture, place], wanted)
+        np.testing.assert_array_equal(pixels[image, place], wanted)
 
 
-def test_the_same_seed_gives_the_same_pictures_and_another_others() -> None:
+def test_the_same_seed_gives_the_same_images_and_another_others() -> None:
     one, same, other = (planted_digits("test", 20, seed=seed) for seed in (3, 3, 4))
     for name in ("pixels", "labels", "cells"):
         np.testing.assert_array_equal(getattr(one, name), getattr(same, name))

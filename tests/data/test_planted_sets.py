@@ -25,7 +25,7 @@ from vitrail.data.readers.planted import (
     parse_planted,
     plant,
     planted_digits,
-    planted_pictures,
+    planted_images,
     read_planted,
 )
 from vitrail.errors import UsageError
@@ -36,7 +36,7 @@ CLASSES = tuple("0123456789")
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Sets of few pictures, most of them to train on; the splits that were made."""
+    """Sets of few images, most of them to train on; the splits that were made."""
     asked: list[str] = []
     make = planted._make
 
@@ -55,14 +55,14 @@ def part_of(digits: dict[str, Samples], split: str) -> tuple[np.ndarray, np.ndar
 
 
 def test_planted_itself_is_as_it_was() -> None:
-    """Digits, single, 4 x 4; the pictures that networks and figures in the repository were made with."""
+    """Digits, single, 4 x 4; the images that networks and figures in the repository were made with."""
     assert parse_planted("planted") == PlantedSet("planted", "digits", "single", GRID)
     for split in ("validation", "test"):
-        made, wanted = planted_pictures(parse_planted("planted"), split), planted_digits(split, COUNTS[split])
+        made, wanted = planted_images(parse_planted("planted"), split), planted_digits(split, COUNTS[split])
         for name in ("pixels", "labels", "cells"):
             np.testing.assert_array_equal(getattr(made, name), getattr(wanted, name))
     assert parse_planted("planted").count("train") == 120_000
-    spelled_out = planted_pictures(parse_planted("planted:4x4,single,digits"), "test")
+    spelled_out = planted_images(parse_planted("planted:4x4,single,digits"), "test")
     np.testing.assert_array_equal(spelled_out.pixels, wanted.pixels)
 
 
@@ -152,7 +152,7 @@ def test_a_rectangle_is_opened_by_any_who_ask(few: list[str]) -> None:
     assert "test" in few
     assert "train" not in few
     assert evaluated.samples.inputs.digest() == source.test.inputs.digest()
-    truth = planted_pictures(parse_planted("planted:2x3"), "test")
+    truth = planted_images(parse_planted("planted:2x3"), "test")
     np.testing.assert_array_equal(np.asarray(evaluated.samples.inputs.open(7)), truth.pixels[7])
     assert truth.masks(4)[7, 0].sum() == 4
 
@@ -173,18 +173,18 @@ def test_only_the_split_that_is_wanted_is_made(few: list[str]) -> None:
         open_split("planted", CLASSES, split="all")
 
 
-def test_large_pictures_are_made_in_pieces(few: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each piece is what `plant` makes of a seed of its own, and no picture stands twice."""
+def test_large_images_are_made_in_pieces(few: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece is what `plant` makes of a seed of its own, and no image stands twice."""
     chosen, digits = parse_planted("planted:2x3"), read_digits().splits
-    whole = planted_pictures(chosen, "test")
+    whole = planted_images(chosen, "test")
     monkeypatch.setattr(planted, "AT_ONCE", 12 * 16 * 24 + 5)
-    made = planted_pictures(chosen, "test")
+    made = planted_images(chosen, "test")
     assert made.pixels.shape == whole.pixels.shape == (30, 16, 24)
     assert made.labels.shape == made.cells.shape == (30, 1)
     np.testing.assert_array_equal(
         made.pixels[:12], plant(*part_of(digits, "test"), 12, grid=(2, 3), seed=list(COUNTS).index("test")).pixels
     )
-    assert len({picture.tobytes() for picture in made.pixels}) == 30
+    assert len({image.tobytes() for image in made.pixels}) == 30
 
 
 @pytest.mark.soak
@@ -204,12 +204,12 @@ def test_mnist_is_planted(few: list[str], mnist_root: Path, monkeypatch: pytest.
     named = {split: {part.inputs.name(i) for i in range(len(part))} for split, part in digits.items()}
     assert not named["train"] & named["validation"]
     for split in COUNTS:
-        made = planted_pictures(parse_planted("planted:mnist,2x3"), split, mnist_root)
+        made = planted_images(parse_planted("planted:mnist,2x3"), split, mnist_root)
         pixels, labels = part_of(digits, split)
-        known = {picture.tobytes(): int(label) for picture, label in zip(pixels, labels, strict=True)}
-        for picture, (cell,), (label,) in zip(made.pixels, made.cells, made.labels, strict=True):
+        known = {image.tobytes(): int(label) for image, label in zip(pixels, labels, strict=True)}
+        for image, (cell,), (label,) in zip(made.pixels, made.cells, made.labels, strict=True):
             row, column = divmod(int(cell), 3)
-            assert known[picture[28 * row : 28 * row + 28, 28 * column : 28 * column + 28].tobytes()] == label
+            assert known[image[28 * row : 28 * row + 28, 28 * column : 28 * column + 28].tobytes()] == label
 
 
 def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def smooth(high: int, wide: int) -> Image.Image:
     channels=st.sampled_from([1, 3]),
     interpolation=st.sampled_from(["nearest", "bilinear", "bicubic"]),
 )
-def test_every_picture_gets_the_size(high, wide, size, rule, channels, interpolation) -> None:
+def test_every_image_gets_the_size(high, wide, size, rule, channels, interpolation) -> None:
     grey = (0.5,) * channels
     preprocessing = Preprocessing(size, rule, 1.0, interpolation, channels, grey, grey)
     pixels = preprocessing.to_uint8(noise(high, wide))
@@ -48,18 +48,18 @@ def test_every_picture_gets_the_size(high, wide, size, rule, channels, interpola
     assert tuple(pixels.shape) == (channels, *size)
     flat = Image.new("RGB", (wide, high), (40, 40, 40))
     values = set(preprocessing.to_uint8(flat).unique().tolist())
-    assert values <= ({40, 128} if rule == "pad" else {40}), "a flat picture stays flat"
+    assert values <= ({40, 128} if rule == "pad" else {40}), "a flat image stays flat"
 
 
 @settings(deadline=None, max_examples=60)
 @given(high=st.integers(16, 300), aspect=st.floats(0.25, 4), ratio=st.sampled_from([0.7, 0.875, 0.9, 1.0]))
 def test_crop_is_resize_and_centre_crop(high, aspect, ratio) -> None:
-    """The reference makes the whole scaled picture: torchvision's Resize and CenterCrop."""
+    """The reference makes the whole scaled image: torchvision's Resize and CenterCrop."""
     side, wide = 32, max(1, round(high * aspect))
-    picture = smooth(high, wide)
+    image = smooth(high, wide)
     whole = v2.Resize(int(side / ratio), interpolation=v2.InterpolationMode.BICUBIC)
-    reference = np.asarray(v2.CenterCrop(side)(whole(picture))).astype(int)
-    got = Preprocessing((side, side), crop_ratio=ratio).to_uint8(picture).permute(1, 2, 0).numpy().astype(int)
+    reference = np.asarray(v2.CenterCrop(side)(whole(image))).astype(int)
+    got = Preprocessing((side, side), crop_ratio=ratio).to_uint8(image).permute(1, 2, 0).numpy().astype(int)
     far = np.abs(got - reference)
     assert far.max() <= 3, "8-bit rounding between the two passes of the resizing, nothing else"
     assert far.mean() < 0.25
@@ -74,25 +74,25 @@ def test_a_panorama_is_cropped_in_little_memory() -> None:
 def test_crop_takes_the_middle_and_squash_everything() -> None:
     stripes = np.zeros((20, 60, 3), np.uint8)
     stripes[:, :20], stripes[:, 20:40], stripes[:, 40:] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
-    picture = Image.fromarray(stripes)
-    cropped = Preprocessing((20, 20), "crop", interpolation="nearest").to_uint8(picture)
+    image = Image.fromarray(stripes)
+    cropped = Preprocessing((20, 20), "crop", interpolation="nearest").to_uint8(image)
     assert cropped.flatten(1).float().mean(1).tolist() == [0, 255, 0]
-    squashed = Preprocessing((20, 60), "squash").to_uint8(picture)
+    squashed = Preprocessing((20, 60), "squash").to_uint8(image)
     assert torch.equal(squashed, torch.from_numpy(stripes).permute(2, 0, 1))
-    narrow = Preprocessing((20, 30), "squash", interpolation="nearest").to_uint8(picture)
+    narrow = Preprocessing((20, 30), "squash", interpolation="nearest").to_uint8(image)
     assert narrow.flatten(1).float().mean(1).tolist() == [85, 85, 85]
 
 
 @pytest.mark.parametrize(("high", "wide", "box"), [(10, 20, (5, 0, 10, 20)), (20, 10, (0, 5, 20, 10))])
 def test_pad_centres_and_fills(high: int, wide: int, box: tuple[int, int, int, int]) -> None:
     background = (10, 20, 30)
-    picture = noise(high, wide)
-    pixels = Preprocessing((20, 20), "pad", background=background).to_uint8(picture).permute(1, 2, 0).numpy()
+    image = noise(high, wide)
+    pixels = Preprocessing((20, 20), "pad", background=background).to_uint8(image).permute(1, 2, 0).numpy()
     expected = np.full((20, 20, 3), background, np.uint8)
     top, left, tall, across = box
-    expected[top : top + tall, left : left + across] = np.asarray(picture)
+    expected[top : top + tall, left : left + across] = np.asarray(image)
     np.testing.assert_array_equal(pixels, expected)
-    grey = Preprocessing((20, 20), "pad", channels=1, mean=(0.0,), std=(1.0,), background=(255, 0, 0)).to_uint8(picture)
+    grey = Preprocessing((20, 20), "pad", channels=1, mean=(0.0,), std=(1.0,), background=(255, 0, 0)).to_uint8(image)
     corner = grey[0, -1, 0] if high < wide else grey[0, 0, -1]
     assert int(corner) == round(0.299 * 255)
 
@@ -136,12 +136,12 @@ def test_normalise_and_back(mean, std) -> None:
     assert torch.equal(preprocessing.denormalise(images), pixels)
 
 
-def test_one_path_for_files_and_pictures(photo_folder: Path) -> None:
+def test_one_path_for_files_and_images(photo_folder: Path) -> None:
     path = sorted((photo_folder / "train" / "beach").glob("*.jpg"))[0]
     preprocessing = Preprocessing((24, 32), crop_ratio=0.9)
-    with Image.open(path) as picture:
-        expected = preprocessing.normalise(preprocessing.to_uint8(picture)[None])[0]
-        assert torch.equal(preprocessing(picture), expected)
+    with Image.open(path) as image:
+        expected = preprocessing.normalise(preprocessing.to_uint8(image)[None])[0]
+        assert torch.equal(preprocessing(image), expected)
     assert torch.equal(preprocessing(path), expected)
     assert torch.equal(preprocessing(str(path)), expected)
     with pytest.raises(DataError, match=r"nothing\.jpg"):
@@ -237,13 +237,13 @@ def test_transformers_reads_it_the_same_way(rule: str) -> None:
     ratio = 0.875 if rule == "crop" else 1.0
     preprocessing = Preprocessing((32, 32), rule, ratio, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
     processor = ViTImageProcessor.from_dict(to_hugging_face(preprocessing))
-    picture = smooth(90, 120)
-    theirs = processor(picture, return_tensors="pt")["pixel_values"]
-    ours = preprocessing(picture)[None]
+    image = smooth(90, 120)
+    theirs = processor(image, return_tensors="pt")["pixel_values"]
+    ours = preprocessing(image)[None]
     level = 1 / (255 * 0.2)
-    assert (theirs - ours).abs().max() < 2.5 * level, "two resizers of 8-bit pictures differ by rounding only"
+    assert (theirs - ours).abs().max() < 2.5 * level, "two resizers of 8-bit images differ by rounding only"
     other = dataclasses.replace(preprocessing, resize="squash" if rule == "crop" else "crop", crop_ratio=1.0)
-    assert (theirs - other(picture)[None]).abs().max() > 10 * level, "the other rule would be seen"
+    assert (theirs - other(image)[None]).abs().max() > 10 * level, "the other rule would be seen"
 
 
 def test_statistics_are_exact() -> None:

@@ -80,7 +80,7 @@ def test_a_split_column_rules(tmp_path: Path) -> None:
     assert source.notes == ("In more than one split: 1 source.",)
 
 
-def test_pictures_with_texts(tmp_path: Path) -> None:
+def test_images_with_texts(tmp_path: Path) -> None:
     rows = ["path,text"]
     for number in range(20):
         Image.fromarray(np.full((8, 20), number, np.uint8)).save(tmp_path / f"{number}.png")

@@ -1,4 +1,4 @@
-"""The formulas of attention x gradient in numpy, picture by picture, with full matrices and plain loops.
+"""The formulas of attention x gradient in numpy, image by image, with full matrices and plain loops.
 
 As in `reference.py`, nothing here uses the record, the row trick, pieces of layers or vitrail's attention.
 """
@@ -20,16 +20,16 @@ def pos(values: np.ndarray) -> np.ndarray:
 def readout_of(config: ViTConfig) -> np.ndarray:
     """What each token contributes to what the heads read."""
     tokens = config.prefix + config.grid[0] * config.grid[1]
-    shares = np.zeros(tokens)
+    fractions = np.zeros(tokens)
     if config.pooling == "class":
-        shares[0] = 1.0
+        fractions[0] = 1.0
     else:
         for token in range(config.prefix, tokens):
-            shares[token] = 1.0 / (tokens - config.prefix)
+            fractions[token] = 1.0 / (tokens - config.prefix)
     if config.distillation_token:
-        shares = shares / 2
-        shares[1 if config.class_token else 0] += 0.5
-    return shares
+        fractions = fractions / 2
+        fractions[1 if config.class_token else 0] += 0.5
+    return fractions
 
 
 def on_grid(row: np.ndarray, config: ViTConfig) -> np.ndarray:
@@ -109,7 +109,7 @@ def legrad_row(gradients: list[np.ndarray]) -> np.ndarray:
 
 
 def chosen(logits: Tensor, targets: list[int]) -> Tensor:
-    return sum(logits[picture, target] for picture, target in enumerate(targets))
+    return sum(logits[image, target] for image, target in enumerate(targets))
 
 
 def score_after(network: ViT, tokens: Tensor, targets: list[int]) -> Tensor:
@@ -138,8 +138,8 @@ def oracle(method: str, network: ViT, images: Tensor, targets: list[int], **opti
     attentions, outputs = [each.detach().numpy() for each in inside], [each.detach().numpy() for each in after]
     layer, first = options.get("layer", -1) % depth, options.get("first_layer")
     rows = []
-    for picture in range(len(images)):
-        a, g = [each[picture] for each in attentions], [each[picture] for each in by_attention]
+    for image in range(len(images)):
+        a, g = [each[image] for each in attentions], [each[image] for each in by_attention]
         match method:
             case "gradient_rollout":
                 row = readout_of(config) @ gradient_rollout_matrix(a, g, **options)
@@ -148,16 +148,16 @@ def oracle(method: str, network: ViT, images: Tensor, targets: list[int], **opti
             case "head_view":
                 row = head_view_row(a[layer], config, options.get("head"), options.get("mass", 0.6))
             case "attcat":
-                row = attcat_row(a, [each[picture] for each in outputs], [each[picture] for each in by_output])
+                row = attcat_row(a, [each[image] for each in outputs], [each[image] for each in by_output])
             case "tam":
                 steps = options.get("steps", 20)
                 runs = [scaled_gradient(network, images, targets, step / steps) for step in range(1, steps + 1)]
-                row = tam_row(a, sum(runs)[picture] / steps, config, depth // 3 if first is None else first % depth)
+                row = tam_row(a, sum(runs)[image] / steps, config, depth // 3 if first is None else first % depth)
             case "legrad":
                 own = [
                     torch.autograd.grad(score_after(network, after[one], targets), inside[one], retain_graph=True)[0]
                     for one in range((first or 0) % depth, depth)
                 ]
-                row = legrad_row([each[picture].numpy() for each in own])
+                row = legrad_row([each[image].numpy() for each in own])
         rows.append(on_grid(row, config))
     return np.stack(rows)

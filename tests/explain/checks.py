@@ -22,11 +22,11 @@ def must_equal(
 ) -> None:
     """The method gives what the formulas give, in float64, to 1e-10 of the largest value."""
     network, images = network.double(), make_images(network.config, len(targets)).double()
-    heat = package.METHODS[method].function(network, images, torch.tensor(targets), **options)
+    attribution = package.METHODS[method].function(network, images, torch.tensor(targets), **options)
     wanted = formulas(method, network, images, list(targets), **options)
-    assert heat.values.shape == wanted.shape
+    assert attribution.values.shape == wanted.shape
     assert np.abs(wanted).max() > 1e-6
-    assert np.abs(heat.values.numpy() - wanted).max() <= 1e-10 * np.abs(wanted).max()
+    assert np.abs(attribution.values.numpy() - wanted).max() <= 1e-10 * np.abs(wanted).max()
 
 
 def raw_is_exact(package: ModuleType) -> None:
@@ -59,9 +59,9 @@ def generic_is_exact_when_sure(package: ModuleType) -> None:
     images = make_images(PLAIN).double()
     logits = network(images)
     assert logits.softmax(dim=1).amax(dim=1).min() > 0.999
-    heat = package.METHODS["generic_attention"].function(network, images)
+    attribution = package.METHODS["generic_attention"].function(network, images)
     wanted = oracle("generic_attention", network, images, logits.argmax(dim=1).tolist())
-    assert np.abs(heat.values.numpy() - wanted).max() <= 1e-10 * np.abs(wanted).max()
+    assert np.abs(attribution.values.numpy() - wanted).max() <= 1e-10 * np.abs(wanted).max()
 
 
 def row_is_the_row_of_the_product(package: ModuleType) -> None:
@@ -71,17 +71,17 @@ def row_is_the_row_of_the_product(package: ModuleType) -> None:
     gradients = [generator.normal(size=(2, 3, 7, 7)) for _ in range(4)]
     a, g = [torch.tensor(layer) for layer in attentions], [torch.tensor(layer) for layer in gradients]
     readout = torch.tensor(generator.dirichlet(np.ones(7), size=2))
-    for picture in range(2):
-        ours = [layer[picture] for layer in attentions]
+    for image in range(2):
+        ours = [layer[image] for layer in attentions]
         rolled = rollout_matrix(ours, "max", 0.4)
-        assert np.abs(package.rollout_of(a, fusion="max", discard=0.4)[picture].numpy() - rolled).max() <= 1e-12
-        row = package.rollout_of(a, readout, fusion="max", discard=0.4)[picture].numpy()
+        assert np.abs(package.rollout_of(a, fusion="max", discard=0.4)[image].numpy() - rolled).max() <= 1e-12
+        row = package.rollout_of(a, readout, fusion="max", discard=0.4)[image].numpy()
         assert np.abs(row - readout.numpy() @ rolled).max() <= 1e-12
         for clamp in ("mean", "head"):
-            relevance = relevance_matrix(ours, [layer[picture] for layer in gradients], clamp)
-            whole = package.generic_relevance_of(a, g, clamp=clamp)[picture].numpy()
+            relevance = relevance_matrix(ours, [layer[image] for layer in gradients], clamp)
+            whole = package.generic_relevance_of(a, g, clamp=clamp)[image].numpy()
             assert np.abs(whole - relevance).max() <= 1e-12 * np.abs(relevance).max()
-            row = package.generic_relevance_of(a, g, readout, clamp=clamp)[picture].numpy()
+            row = package.generic_relevance_of(a, g, readout, clamp=clamp)[image].numpy()
             assert np.abs(row - readout.numpy() @ relevance).max() <= 1e-12 * np.abs(relevance).max()
 
 
@@ -94,15 +94,15 @@ def rows_of_rollout_sum_to_one(package: ModuleType) -> None:
             assert (rows.sum(dim=-1) - 1).abs().max() <= 1e-12
 
 
-def maps_roll_with_the_picture(package: ModuleType) -> None:
-    """T15: without positions, rolling the picture by whole patches rolls the map, on a grid that is not square."""
+def maps_roll_with_the_image(package: ModuleType) -> None:
+    """T15: without positions, rolling the image by whole patches rolls the map, on a grid that is not square."""
     for config in (VARIANTS[name] for name in SOME_VARIANTS):
         network = make_network(config.from_dict({**vars(config), "positions": "none"}))
         images, targets = make_images(config, 4), torch.arange(4)  # a method that cuts at zero leaves nothing of some
         for rows, columns in ((1, 0), (0, 1), (2, 3)):
             rolled = images.roll((rows * config.patch[0], columns * config.patch[1]), dims=(2, 3))
             for method in map(rough, package.METHODS.values()):
-                if draws(method):  # what is drawn does not roll with the picture; the files of these methods roll it
+                if draws(method):  # what is drawn does not roll with the image; the files of these methods roll it
                     continue
                 before = method.function(network, images, targets).values
                 after = method.function(network, rolled, targets).values
@@ -112,7 +112,7 @@ def maps_roll_with_the_picture(package: ModuleType) -> None:
 
 
 def values_are_in_raw_units(package: ModuleType) -> None:
-    """Scaling the head by 2 doubles what a last layer alone says: nothing is rescaled per picture."""
+    """Scaling the head by 2 doubles what a last layer alone says: nothing is rescaled per image."""
     network = make_network(PLAIN.from_dict({**vars(PLAIN), "depth": 1})).double()
     images = make_images(PLAIN).double()
     before = package.METHODS["generic_attention"].function(network, images, 1).values
@@ -125,15 +125,15 @@ def values_are_in_raw_units(package: ModuleType) -> None:
 
 
 def nothing_gives_no_signal(package: ModuleType) -> None:
-    """A picture of one colour, without positions: every patch is the same, and each method says so."""
+    """An image of one colour, without positions: every patch is the same, and each method says so."""
     network = make_network(PLAIN.from_dict({**vars(PLAIN), "positions": "none"}))
     images = make_images(PLAIN, 3)
     images[1] = 0.5
     for method in map(rough, package.METHODS.values()):
-        heat = method.function(network, images)
-        cut = [not method.signed and not each.any() for each in heat.values]  # cut at zero, and nothing left
-        assert "no signal" in heat.notes[1]
-        assert ["no signal" in heat.notes[i] for i in (0, 2)] == [cut[0], cut[2]]
+        attribution = method.function(network, images)
+        cut = [not method.signed and not each.any() for each in attribution.values]  # cut at zero, and nothing left
+        assert "no signal" in attribution.notes[1]
+        assert ["no signal" in attribution.notes[i] for i in (0, 2)] == [cut[0], cut[2]]
 
 
 CHECKS = (
@@ -144,7 +144,7 @@ CHECKS = (
     generic_is_exact_when_sure,
     row_is_the_row_of_the_product,
     rows_of_rollout_sum_to_one,
-    maps_roll_with_the_picture,
+    maps_roll_with_the_image,
     values_are_in_raw_units,
     nothing_gives_no_signal,
 )

@@ -1,4 +1,4 @@
-"""Checks of the methods that look at pixels or cover patches, run on the package as it is and with planted faults.
+"""Checks of the methods that look at pixels or mask patches, run on the package as it is and with planted faults.
 
 References: captum and pytorch-grad-cam on the same weights (T6), closed forms of a network that is linear in its
 pixels, and loops over patches, windows, masks and sets that share no code with the package.
@@ -35,9 +35,9 @@ def explain(package: ModuleType, name: str, network: nn.Module, images: Tensor, 
 def by_patch(pixels: Tensor) -> np.ndarray:
     """(b, 3, 5): loops over patches of 4 x 2 pixels."""
     values = np.zeros((len(pixels), 3, 5))
-    for picture, row, column in itertools.product(range(len(pixels)), range(3), range(5)):
-        cut = pixels[picture, :, 4 * row : 4 * row + 4, 2 * column : 2 * column + 2]
-        values[picture, row, column] = sum(cut.flatten().tolist())
+    for image, row, column in itertools.product(range(len(pixels)), range(3), range(5)):
+        cut = pixels[image, :, 4 * row : 4 * row + 4, 2 * column : 2 * column + 2]
+        values[image, row, column] = sum(cut.flatten().tolist())
     return values
 
 
@@ -132,9 +132,9 @@ def cams_are_those_of_grad_cam(package: ModuleType) -> None:
             block = network.blocks[index]
             module = block.norm1 if part == "norm1" else block
             for theirs, name in ((GradCAM, "grad_cam"), (HiResCAM, "hires_cam")):
-                aims = [ClassifierOutputTarget(target) for target in TARGETS]
+                targets = [ClassifierOutputTarget(target) for target in TARGETS]
                 with theirs(network, [module], reshape_transform=on_grid) as cam:
-                    wanted = torch.tensor(cam(images.clone(), aims))
+                    wanted = torch.tensor(cam(images.clone(), targets))
                 ours = explain(package, name, network, images, layer=f"blocks.{index}.{part}")
                 assert wanted.max() > 0.99
                 assert (min_max(ours) - wanted).abs().max() <= 1e-5
@@ -152,10 +152,10 @@ def cams_are_exact(package: ModuleType) -> None:
         (gradient,) = torch.autograd.grad(sum(logits[i, target] for i, target in enumerate(TARGETS)), tokens)
         t, g = tokens.detach().numpy()[:, config.prefix :], gradient.numpy()[:, config.prefix :]
         hires, cam = np.zeros((2, 3, 5)), np.zeros((2, 3, 5))
-        for picture, row, column in itertools.product(range(2), range(3), range(5)):
+        for image, row, column in itertools.product(range(2), range(3), range(5)):
             place = 5 * row + column
-            hires[picture, row, column] = t[picture, place] @ g[picture, place]
-            cam[picture, row, column] = max(0.0, t[picture, place] @ g[picture].mean(axis=0))
+            hires[image, row, column] = t[image, place] @ g[image, place]
+            cam[image, row, column] = max(0.0, t[image, place] @ g[image].mean(axis=0))
         same(explain(package, "hires_cam", network, images, layer="tokens"), hires, 1e-10)
         same(explain(package, "grad_cam", network, images, layer="tokens"), cam, 1e-10)
 
@@ -179,8 +179,8 @@ def linear_networks_are_exact(package: ModuleType) -> None:
     slopes = weight[TARGETS].abs().sum(dim=1)[:, None, None].expand(2, 3, 5).detach()
     same(explain(package, "saliency", network, images), slopes, 1e-12)
     same(explain(package, "smooth_grad", network, images), slopes, 1e-10)
-    squares = weight[TARGETS].square().sum(dim=1)[:, None, None].expand(2, 3, 5).detach()
-    same(explain(package, "smooth_grad", network, images, squared=True), squares, 1e-10)
+    expected = weight[TARGETS].square().sum(dim=1)[:, None, None].expand(2, 3, 5).detach()
+    same(explain(package, "smooth_grad", network, images, squared=True), expected, 1e-10)
 
 
 def smooth_grad_is_the_mean_over_noise(package: ModuleType) -> None:
@@ -194,41 +194,41 @@ def smooth_grad_is_the_mean_over_noise(package: ModuleType) -> None:
     )
     drawn = torch.randn(6, 15, 16, generator=torch.Generator().manual_seed(4)).double().view(6, 3, 5, 2, 4, 2)
     plain, squared = torch.zeros_like(images), torch.zeros_like(images)
-    for sample, picture in itertools.product(range(6), range(2)):
+    for sample, image in itertools.product(range(6), range(2)):
         noise = torch.zeros_like(images[0])
         for row, column in itertools.product(range(3), range(5)):
             noise[:, 4 * row : 4 * row + 4, 2 * column : 2 * column + 2] = drawn[sample, row, column]
-        spread = 0.2 * (images[picture].max() - images[picture].min())
-        pixels = (images[picture] + spread * noise)[None].requires_grad_()
-        (gradient,) = torch.autograd.grad(network(pixels)[0, TARGETS[picture]], pixels)
-        plain[picture] += gradient[0] / 6
-        squared[picture] += gradient[0] ** 2 / 6
+        spread = 0.2 * (images[image].max() - images[image].min())
+        pixels = (images[image] + spread * noise)[None].requires_grad_()
+        (gradient,) = torch.autograd.grad(network(pixels)[0, TARGETS[image]], pixels)
+        plain[image] += gradient[0] / 6
+        squared[image] += gradient[0] ** 2 / 6
     options = {"samples": 6, "noise": 0.2, "seed": 4, "batch_size": 5}
     same(explain(package, "smooth_grad", network, images, **options), by_patch(plain.abs()), 1e-10)
     same(explain(package, "smooth_grad", network, images, squared=True, **options), by_patch(squared), 1e-10)
 
 
 def answer(network: ViT, image: Tensor, seen: np.ndarray, filling: Tensor, target: int) -> float:
-    """The logit of one picture whose patches are seen by the shares `seen` (3, 5)."""
-    covered = image.clone()
+    """The logit of one image whose patches are seen by the fractions `seen` (3, 5)."""
+    masked = image.clone()
     for row, column in itertools.product(range(3), range(5)):
         place = np.s_[:, 4 * row : 4 * row + 4, 2 * column : 2 * column + 2]
-        covered[place] = seen[row, column] * image[place] + (1 - seen[row, column]) * filling[place]
+        masked[place] = seen[row, column] * image[place] + (1 - seen[row, column]) * filling[place]
     with torch.no_grad():
-        return float(network(covered[None])[0, target])
+        return float(network(masked[None])[0, target])
 
 
 def rise_is_the_mean_while_seen(package: ModuleType) -> None:
     network, images = make_network(PLAIN).double(), make_images(PLAIN).double()
     masks = import_module(f"{package.__name__}.methods.rise").random_masks((3, 5), 40, 3, 0.4, 7).double().numpy()
     wanted = np.zeros((2, 3, 5))
-    for picture, target in enumerate(TARGETS):
-        filling = images[picture].mean(dim=(1, 2), keepdim=True).expand_as(images[picture])
-        found = [answer(network, images[picture], mask, filling, target) for mask in masks]
+    for image, target in enumerate(TARGETS):
+        filling = images[image].mean(dim=(1, 2), keepdim=True).expand_as(images[image])
+        found = [answer(network, images[image], mask, filling, target) for mask in masks]
         for row, column in itertools.product(range(3), range(5)):
-            shares = [mask[row, column] for mask in masks]
-            seen = sum(y * share for y, share in zip(found, shares, strict=True)) / sum(shares)
-            wanted[picture, row, column] = seen - sum(found) / len(found)
+            fractions = [mask[row, column] for mask in masks]
+            seen = sum(y * fraction for y, fraction in zip(found, fractions, strict=True)) / sum(fractions)
+            wanted[image, row, column] = seen - sum(found) / len(found)
     ours = explain(package, "rise", network, images, masks=40, cells=3, seen=0.4, seed=7, batch_size=9)
     same(ours, wanted, 1e-10)
 
@@ -266,9 +266,9 @@ def brute_force(value: Callable[[tuple[int, ...]], float], players: int) -> list
         others = [each for each in range(players) if each != player]
         total = 0.0
         for size in range(players):
-            share = math.factorial(size) * math.factorial(players - size - 1) / math.factorial(players)
+            fraction = math.factorial(size) * math.factorial(players - size - 1) / math.factorial(players)
             for chosen in itertools.combinations(others, size):
-                total += share * (known[tuple(sorted((*chosen, player)))] - known[chosen])
+                total += fraction * (known[tuple(sorted((*chosen, player)))] - known[chosen])
         shapley.append(total)
     return shapley
 
@@ -283,22 +283,22 @@ def shapley_values_are_exact(package: ModuleType) -> None:
     network, images = make_network(SMALL).double(), make_images(SMALL).double()
     filling = torch.full_like(images[0], 0.5)
 
-    def value(picture: int) -> Callable[[tuple[int, ...]], float]:
+    def value(image: int) -> Callable[[tuple[int, ...]], float]:
         def of(chosen: tuple[int, ...]) -> float:
             shown = filling.clone()
             for player in chosen:
                 row, column = player // 4, player % 4
                 place = np.s_[:, 4 * row : 4 * row + 4, 2 * column : 2 * column + 2]
-                shown[place] = images[picture][place]
+                shown[place] = images[image][place]
             with torch.no_grad():
-                return float(network(shown[None])[0, TARGETS[picture]])
+                return float(network(shown[None])[0, TARGETS[image]])
 
         return of
 
-    wanted = torch.tensor([brute_force(value(picture), 8) for picture in range(2)], dtype=torch.float64)
+    wanted = torch.tensor([brute_force(value(image), 8) for image in range(2)], dtype=torch.float64)
     ours = explain(package, "kernel_shap", network, images, fill=0.5, samples=254, batch_size=50)
     assert (ours.flatten(1) - wanted).abs().max() <= 1e-8
-    ends = torch.tensor([value(picture)(tuple(range(8))) - value(picture)(()) for picture in range(2)])
+    ends = torch.tensor([value(image)(tuple(range(8))) - value(image)(()) for image in range(2)])
     assert (ours.sum(dim=(1, 2)) - ends).abs().max() <= 1e-6
     drawn = explain(package, "kernel_shap", network, images, fill=0.5, samples=253, batch_size=50).flatten(1)
     assert 1e-4 < (drawn - wanted).abs().max() < 0.3 * wanted.abs().max()

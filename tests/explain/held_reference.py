@@ -1,7 +1,7 @@
-"""A ViT written out in float64, whose attention weights, deviations and gates can be given: what `held.py` stands for.
+"""A ViT in float64, whose attention weights, standard deviations and gates can be given: `held.py`'s reference.
 
     logits, factors = trace(network, images)            # as the network computes them
-    logits, _ = trace(network, other, factors)          # another picture under the factors of the first
+    logits, _ = trace(network, other, factors)          # another image under the factors of the first
 
 Under given factors the network is affine in its pixels and biases: nothing is detached here, the factors are numbers.
 """
@@ -86,5 +86,5 @@ def from_tokens(network: ViT, tokens: Tensor, given: list[Tensor] | None = None)
 
 
 def trace(network: ViT, images: Tensor, given: list[Tensor] | None = None) -> tuple[Tensor, list[Tensor]]:
-    """Logits of pictures, and the factors on the way."""
+    """Logits of images, and the factors on the way."""
     return from_tokens(network, embed(network, images), given)

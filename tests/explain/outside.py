@@ -2,7 +2,7 @@
 
 import torch
 
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.layers import RecordedLayer, attention, block_of, read_heads
 from vitrail.explain.methods import Method
 from vitrail.explain.readout import open_run
@@ -12,12 +12,14 @@ from vitrail.nn.vit import Images
 
 
 @torch.inference_mode(False)
-def strongest(network: ViT, images: Images, target: Target = None, *, layer: int = -1, squared: bool = False) -> Heat:
+def strongest(
+    network: ViT, images: Images, target: Target = None, *, layer: int = -1, squared: bool = False
+) -> Attribution:
     """The attention that each patch gets from the head that gives it most, in one layer."""
     place = f"blocks.{block_of(network, layer)}"
     opened = open_run(network, images, target, f"{place}.attention", method=METHOD)
     row = read_heads(RecordedLayer(opened.record.kept(place)), attention, opened.readout).amax(dim=1)
-    return opened.heat(row.square() if squared else row, METHOD)
+    return opened.attribution(row.square() if squared else row, METHOD)
 
 
 METHOD = Method(

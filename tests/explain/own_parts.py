@@ -36,7 +36,7 @@ class SwiGLU(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * w: "Root mean square layer normalization" (Zhang and Sennrich, 2019)."""
+    """x / rms(x) * w: "Root mean patch layer normalization" (Zhang and Sennrich, 2019)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The committed networks of the lab with known truth, and pictures for them.
+"""The committed networks of the lab with known truth, and images for them.
 
 `benchmarks/planted_networks.py` made them. They lie in the repository, so that no test trains one: `make soak` makes
 some of them again (tests/soak).
@@ -29,7 +29,7 @@ def load_planted(name: str) -> Model:
 
 @dataclass(frozen=True)
 class Shown:
-    """Pictures of the test digits as a network reads them, and what is true of them."""
+    """Images of the test digits as a network reads them, and what is true of them."""
 
     images: Float[Tensor, "b 1 h w"]
     masks: Bool[Tensor, "b digits rows columns"]
@@ -41,7 +41,7 @@ class Shown:
 
 @cache
 def shown(name: str, count: int, variant: Variant = "single", seed: int = 31) -> Shown:
-    """Pictures for a network, whatever it says of them."""
+    """Images for a network, whatever it says of them."""
     model, made = load_planted(name), planted_digits("test", count, variant, seed=seed)
     images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
     return Shown(images, torch.from_numpy(made.masks(model.network.config.patch)), torch.from_numpy(made.labels))
@@ -49,7 +49,7 @@ def shown(name: str, count: int, variant: Variant = "single", seed: int = 31) ->
 
 @cache
 def known(name: str, count: int, variant: Variant = "single", seed: int = 31) -> Shown:
-    """The first pictures whose digit, or both of whose digits, the network says."""
+    """The first images whose digit, or both of whose digits, the network says."""
     some = shown(name, count + count // 2 + 5, variant, seed)
     with torch.no_grad():
         logits = torch.cat([load_planted(name).network(few) for few in some.images.split(250)])

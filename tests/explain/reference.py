@@ -1,7 +1,7 @@
 """What the explainers are compared with: networks of many shapes, an explicit ViT, and the formulas in numpy loops.
 
 Nothing here uses the record, the row trick or vitrail's attention: the weights are made by an explicit softmax, their
-gradients come from autograd through those weights, and the products are of full matrices, picture by picture.
+gradients come from autograd through those weights, and the products are of full matrices, image by image.
 """
 
 from dataclasses import replace
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitrail.nn import STANDARD, Parts, ViT, ViTConfig
 
-# 3 rows of 5 columns, patches of 4 x 2 pixels: nothing is square, and 2 heads of 5 are not the width
+# 3 rows of 5 columns, patches of 4 x 2 pixels: nothing is patch, and 2 heads of 5 are not the width
 PLAIN = ViTConfig(
     image_size=(12, 10), patch_size=(4, 2), channels=2, classes=4, width=12, depth=3, heads=2, head_dim=5, mlp_dim=20
 )
@@ -87,14 +87,14 @@ def explicit_logits(network: ViT, tokens: Tensor) -> Tensor:
 
 
 def explicit_gradients(network: ViT, images: Tensor, targets: list[int]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Attention and the gradient of each picture's target logit by it, as numpy arrays (b, k, n, n)."""
+    """Attention and the gradient of each image's target logit by it, as numpy arrays (b, k, n, n)."""
     logits, attentions = explicit(network, images)
-    score = sum(logits[picture, target] for picture, target in enumerate(targets))
+    score = sum(logits[image, target] for image, target in enumerate(targets))
     gradients = torch.autograd.grad(score, attentions)
     return [a.detach().numpy() for a in attentions], [g.numpy() for g in gradients]
 
 
-# ---- the formulas, for the (k, n, n) arrays of one picture
+# ---- the formulas, for the (k, n, n) arrays of one image
 
 
 def rollout_matrix(attentions: list[np.ndarray], fusion: str = "mean", discard: float = 0.0) -> np.ndarray:
@@ -138,8 +138,8 @@ def oracle(method: str, network: ViT, images: Tensor, targets: list[int], **opti
     """(b, rows, columns) by the formulas above."""
     attentions, gradients = explicit_gradients(network, images, targets)
     maps = []
-    for picture in range(len(images)):
-        a, g = [layer[picture] for layer in attentions], [layer[picture] for layer in gradients]
+    for image in range(len(images)):
+        a, g = [layer[image] for layer in attentions], [layer[image] for layer in gradients]
         match method:
             case "raw_attention":
                 matrix = a[-1].mean(axis=0)

@@ -35,10 +35,10 @@ ON_THE_LAB = QUICK | {
     "tam": {},
 }
 
-# they ask the network with pictures that are partly covered, and need no gradient
-BY_COVERING = {"occlusion", "rise", "kernel_shap"}
+# they ask the network with images that are partly masked, and need no gradient
+BY_MASKING = {"occlusion", "rise", "kernel_shap"}
 # they look at pixels or tokens, so an attention of any kind will do
-WITHOUT_WEIGHTS = BY_COVERING | {
+WITHOUT_WEIGHTS = BY_MASKING | {
     "saliency",
     "input_x_gradient",
     "smooth_grad",
@@ -47,7 +47,7 @@ WITHOUT_WEIGHTS = BY_COVERING | {
     "hires_cam",
 }
 
-# they cut at zero after heads or channels are joined, so that nothing may be left of a picture
+# they cut at zero after heads or channels are joined, so that nothing may be left of an image
 CUT_AT_ZERO = {"attention_grad_cam", "grad_cam"}
 
 # they know rules for the standard parts only, and refuse any other
@@ -69,7 +69,7 @@ def rough(method: Method) -> Method:
 
 def differentiates(method: Method) -> bool:
     """Whether a method asks for a gradient of the explained number."""
-    return method.class_specific and method.name not in BY_COVERING
+    return method.class_specific and method.name not in BY_MASKING
 
 
 def draws(method: Method) -> bool:

@@ -12,18 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-import vitrail.explain.trial
+import vitrail.explain.faithfulness
 from tests.explain.planted_lab import known, load_planted, shown
 from tests.explain.reference import PLAIN, make_images, make_network
 from tests.explain.refused import must_refuse
 from vitrail.explain import METHODS, compare, generic_attention, raw_attention, trust
 from vitrail.explain.compare import seen
 from vitrail.explain.evidence import find_evidence
+from vitrail.explain.faithfulness import Explainable
 from vitrail.explain.falls import MaskedImages
-from vitrail.explain.scores.fill import donor, keys_of, seed_of
-from vitrail.explain.scores.removal import Covering, deletion, insertion
-from vitrail.explain.target import Aim
-from vitrail.explain.trial import Explainable
+from vitrail.explain.scores.fill import from_background, keys_of, seed_of
+from vitrail.explain.scores.removal import Masking, deletion, insertion
+from vitrail.explain.target import ChosenTarget
 from vitrail.explain.without_evidence import COMPOSITES, composites_of
 from vitrail.nn import ViT
 
@@ -33,7 +33,7 @@ NAMES = ("generic_attention", "rollout")
 
 
 class Case(NamedTuple):
-    """What can be explained, pictures, and where the truth lies in them."""
+    """What can be explained, images, and where the truth lies in them."""
 
     model: Explainable
     images: Tensor
@@ -45,7 +45,7 @@ class Case(NamedTuple):
 
 
 class Small(NamedTuple):
-    """A network, and pictures that lend their patches."""
+    """A network, and images whose patches fill masked ones."""
 
     network: ViT
     background_images: Tensor
@@ -66,18 +66,18 @@ def test_each_method_is_as_it_is_alone(case: Case, monkeypatch: pytest.MonkeyPat
         asked.append(1)
         return find_evidence(*given, **more)  # pyrefly: ignore[bad-argument-type]
 
-    monkeypatch.setattr(vitrail.explain.trial, "find_evidence", counted)
+    monkeypatch.setattr(vitrail.explain.faithfulness, "find_evidence", counted)
     found = compare(case.model, case.images, NAMES, masks=case.masks, seed=5, full=True)
-    assert len(asked) == 1  # the evidence is the pictures', not the maps'
+    assert len(asked) == 1  # the evidence is the images', not the maps'
     assert found.methods == NAMES
     assert all(seconds > 0 for seconds in found.seconds)
-    for name, heat, held in zip(NAMES, found.heats, found.trusts, strict=True):
+    for name, attribution, held in zip(NAMES, found.attributions, found.trusts, strict=True):
         alone = METHODS[name].function(case.network, case.images)
-        assert torch.equal(heat.values, alone.values)
-        assert torch.equal(heat.target, alone.target)
+        assert torch.equal(attribution.values, alone.values)
+        assert torch.equal(attribution.target, alone.target)
         one = trust(case.model, case.images, alone, masks=case.masks, seed=5, full=True)
         assert held.verdict == one.verdict
-        for field in ("score", "paired", "random", "oracle", "evidence", "faithful", "covered"):
+        for field in ("score", "paired", "random", "oracle", "evidence", "faithful", "masked"):
             both = getattr(held, field), getattr(one, field)
             assert torch.allclose(*both, rtol=0, atol=0, equal_nan=True), field
 
@@ -90,21 +90,21 @@ def test_all_methods_explain_one_class(case: Case) -> None:
         network.head.bias.fill_(0.0)
     level = Small(network, case.model.background_images)
     found = compare(level, case.images, scored=False)
-    assert all(torch.equal(heat.target, found.heats[0].target) for heat in found.heats)
+    assert all(torch.equal(attribution.target, found.attributions[0].target) for attribution in found.attributions)
     assert found.trusts == ()
 
 
 def test_all_maps_on_one_scale(case: Case) -> None:
     found = compare(case.model, case.images, NAMES, scored=False)
-    even, one, empty = (torch.zeros_like(found.heats[0].values) for _ in range(3))
+    even, one, empty = (torch.zeros_like(found.attributions[0].values) for _ in range(3))
     even += 7.0
     one[:, 2, 3] = -5.0
-    heats = tuple(replace(found.heats[0], values=values) for values in (even, one, empty))
-    shares = replace(found, heats=heats).shares()
-    assert (shares[0] - 1 / 15).abs().max() <= 1e-7
-    assert torch.equal(shares[1], one / 5)
-    assert torch.equal(shares[2], empty)
-    assert (found.shares().abs().sum(dim=(2, 3)) - 1).abs().max() <= 1e-5
+    attributions = tuple(replace(found.attributions[0], values=values) for values in (even, one, empty))
+    fractions = replace(found, attributions=attributions).fractions()
+    assert (fractions[0] - 1 / 15).abs().max() <= 1e-7
+    assert torch.equal(fractions[1], one / 5)
+    assert torch.equal(fractions[2], empty)
+    assert (found.fractions().abs().sum(dim=(2, 3)) - 1).abs().max() <= 1e-5
 
 
 def test_which_methods_are_taken(case: Case) -> None:
@@ -112,7 +112,7 @@ def test_which_methods_are_taken(case: Case) -> None:
     assert quick == tuple(name for name in METHODS if name not in ("rise", "kernel_shap", "conservative"))
     rather = compare(case.model, case.images[:1], None, (3, 1), scored=False)
     assert rather.methods == tuple(name for name in quick if METHODS[name].class_specific)
-    assert all(heat.rather_than is not None for heat in rather.heats)
+    assert all(attribution.contrast is not None for attribution in rather.attributions)
 
 
 def test_a_function_of_the_logits(case: Case) -> None:
@@ -145,19 +145,19 @@ def test_deletion_and_insertion_by_hand() -> None:
     model, images = load_planted("mean-0"), shown("mean-0", 16, seed=4).images
     both = [1, 0]
     found = compare(model, images[both], ["conservative", "raw_attention"], seed=3)
-    assert found.trusts[0].twins.bool().tolist() == [True, False]
-    fill = donor(model.background_images)
+    assert found.trusts[0].random_maps.bool().tolist() == [True, False]
+    fill = from_background(model.background_images)
     composites = composites_of(model.network, images, fill, range(COMPOSITES), 3).softmax(dim=1)
-    for (heat, areas), row in itertools.product(zip(found.heats, found.areas, strict=True), (0, 1)):
-        image, target = images[both[row]], int(heat.target[row])
+    for (attribution, areas), row in itertools.product(zip(found.attributions, found.areas, strict=True), (0, 1)):
+        image, target = images[both[row]], int(attribution.target[row])
 
         def chance(hidden: Tensor, filled: Tensor, image: Tensor = image, target: int = target) -> float:
             side = image.shape[1] // 8
             pixels = hidden.view(8, 8).repeat_interleave(side, 0).repeat_interleave(side, 1)
             return float(model.network(torch.where(pixels, filled, image)[None]).softmax(dim=1)[0, target])
 
-        masked = MaskedImages(model.network, image[None], Aim(heat.target[row, None]), fill, 3)
-        values = heat.values[row]
+        masked = MaskedImages(model.network, image[None], ChosenTarget(attribution.target[row, None]), fill, 3)
+        values = attribution.values[row]
         fills = masked.fills(values[None])[:, 0]
         order = values.flatten().argsort(descending=True)  # on the lab no two patches are equal
         rank = order.argsort()
@@ -178,15 +178,15 @@ def test_deletion_and_insertion_are_near_those_of_every_patch_and_many_fills() -
     """In the mean over images: nothing else is promised of so few passes (benchmarks/LOG.md has the spread)."""
     model, some = load_planted("mean-0"), known("mean-0", 12, seed=4)
     found = compare(model, some.images, ["conservative", "raw_attention"], seed=3)
-    target, covering = found.heats[0].target, Covering(donor(model.background_images), draws=4)
+    target, masking = found.attributions[0].target, Masking(from_background(model.background_images), draws=4)
     assert found.random_areas is not None
-    for heat, areas in zip(found.heats, found.areas, strict=True):
+    for attribution, areas in zip(found.attributions, found.areas, strict=True):
         for score, few in ((deletion, areas.deletion), (insertion, areas.insertion)):
-            whole = score(model.network, some.images, heat.values, target, covering).score
+            whole = score(model.network, some.images, attribution.values, target, masking).score
             assert abs(float((few - whole).mean())) <= 0.1
-    even = torch.rand(found.heats[0].values.shape, generator=torch.Generator().manual_seed(0))
+    even = torch.rand(found.attributions[0].values.shape, generator=torch.Generator().manual_seed(0))
     for score, few in ((deletion, found.random_areas.deletion), (insertion, found.random_areas.insertion)):
-        whole = score(model.network, some.images, even, target, covering).score
+        whole = score(model.network, some.images, even, target, masking).score
         assert abs(float((few - whole).mean())) <= 0.1
     assert found.areas[0].deletion.mean() < found.random_areas.deletion.mean() - 0.1
     assert found.areas[0].insertion.mean() > found.random_areas.insertion.mean() + 0.1
@@ -201,12 +201,12 @@ def test_what_a_verdict_and_a_comparison_cost() -> None:
     def cost(index: int, maps: int, areas: bool = True) -> int:
         """Of so many maps of an image, which take no pass themselves; 0 is a verdict by itself."""
         image = some[index : index + 1]
-        heat, before = generic_attention(model.network, image), seen(model.network, image)
-        method = replace(METHODS["generic_attention"], function=lambda *_: heat)
+        attribution, before = generic_attention(model.network, image), seen(model.network, image)
+        method = replace(METHODS["generic_attention"], function=lambda *_: attribution)
         passes.clear()
         with model.network.register_forward_pre_hook(lambda _, given: passes.append(len(given[0]))):
             if not maps:
-                trust(model, image, heat)
+                trust(model, image, attribution)
             else:
                 methods = [replace(method, name=f"map {number}") for number in range(maps)]
                 compare(model, image, methods, areas=areas, before=before)
@@ -242,7 +242,7 @@ def test_a_method_of_ones_own(case: Case) -> None:
     first = replace(METHODS["raw_attention"], name="first layer", function=partial(raw_attention, layer=0))
     found = compare(case.model, case.images, ["raw_attention", first])
     assert found.methods == ("raw_attention", "first layer")
-    assert torch.equal(found.heats[1].values, raw_attention(case.network, case.images, layer=0).values)
+    assert torch.equal(found.attributions[1].values, raw_attention(case.network, case.images, layer=0).values)
     assert len(found.trusts) == len(found.areas) == 2
 
 
@@ -258,4 +258,4 @@ def test_sinks_are_named_in_the_notes() -> None:
     with torch.no_grad():
         network.pos_embed[:, network.config.prefix + 5] *= 30
     found = compare(replace(model, network=network), shown("mean-0", 2, seed=4).images, ["rollout"], scored=False)
-    assert all(any("row 1 column 6" in note for note in notes) for notes in found.heats[0].notes)
+    assert all(any("row 1 column 6" in note for note in notes) for notes in found.attributions[0].notes)

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.explain import without_evidence
-from vitrail.explain.scores.fill import donor
-from vitrail.explain.trial import in_precision
+from vitrail.explain.faithfulness import in_precision
+from vitrail.explain.scores.fill import from_background
 from vitrail.explain.without_evidence import COMPOSITES, composites_of, kept_composites
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
-NETWORK, IMAGES, LENT = make_network(PLAIN), make_images(PLAIN, 2), make_images(PLAIN, 12, seed=2)
+NETWORK, IMAGES, TEN_OTHERS = make_network(PLAIN), make_images(PLAIN, 2), make_images(PLAIN, 12, seed=2)
 
 
 @pytest.fixture
@@ -39,10 +39,10 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_they_are_computed_once_and_have_the_bits_of_a_computation(cache: Path, computed: list[int]) -> None:
-    first = kept_composites(NETWORK, NETWORK, IMAGES, LENT, 0, "fp32")
-    assert torch.equal(first, composites_of(NETWORK, IMAGES, donor(LENT), range(COMPOSITES), 0))
-    again = kept_composites(copy.deepcopy(NETWORK), NETWORK, IMAGES[:1] + 1, LENT, 0, "fp32")
-    assert torch.equal(first, again), "other pictures of the size, another object of the same numbers"
+    first = kept_composites(NETWORK, NETWORK, IMAGES, TEN_OTHERS, 0, "fp32")
+    assert torch.equal(first, composites_of(NETWORK, IMAGES, from_background(TEN_OTHERS), range(COMPOSITES), 0))
+    again = kept_composites(copy.deepcopy(NETWORK), NETWORK, IMAGES[:1] + 1, TEN_OTHERS, 0, "fp32")
+    assert torch.equal(first, again), "other images of the size, another object of the same numbers"
     assert len(computed) == len(list(cache.iterdir())) == 1
 
 
@@ -53,12 +53,12 @@ def test_whatever_decides_them_decides_where_they_are_kept(cache: Path, computed
     half = in_precision(NETWORK, "bf16")
     wide = torch.cat([IMAGES, IMAGES], dim=3)
     cases = [
-        (NETWORK, NETWORK, IMAGES, LENT, 0, "fp32"),
-        (other, other, IMAGES, LENT, 0, "fp32"),
-        (NETWORK, NETWORK, IMAGES, LENT[:11], 0, "fp32"),
-        (NETWORK, NETWORK, wide, torch.cat([LENT, LENT], dim=3), 0, "fp32"),
-        (NETWORK, NETWORK, IMAGES, LENT, 1, "fp32"),
-        (NETWORK, half, IMAGES, LENT, 0, "bf16"),
+        (NETWORK, NETWORK, IMAGES, TEN_OTHERS, 0, "fp32"),
+        (other, other, IMAGES, TEN_OTHERS, 0, "fp32"),
+        (NETWORK, NETWORK, IMAGES, TEN_OTHERS[:11], 0, "fp32"),
+        (NETWORK, NETWORK, wide, torch.cat([TEN_OTHERS, TEN_OTHERS], dim=3), 0, "fp32"),
+        (NETWORK, NETWORK, IMAGES, TEN_OTHERS, 1, "fp32"),
+        (NETWORK, half, IMAGES, TEN_OTHERS, 0, "bf16"),
     ]
     for case in cases * 2:
         kept_composites(*case)
@@ -70,7 +70,7 @@ def test_what_is_damaged_is_computed_anew(damage: str, cache: Path, computed: li
     if damage == "no room":
         cache.parent.mkdir()
         cache.write_text("a file where the folder would be")
-    wanted = kept_composites(NETWORK, NETWORK, IMAGES, LENT, 0, "fp32")
+    wanted = kept_composites(NETWORK, NETWORK, IMAGES, TEN_OTHERS, 0, "fp32")
     if damage != "no room":
         (file,) = cache.iterdir()
         content = bytearray(file.read_bytes())
@@ -78,5 +78,5 @@ def test_what_is_damaged_is_computed_anew(damage: str, cache: Path, computed: li
         if damage == "fewer":
             content = bytearray(without_evidence.with_checksum({without_evidence.LOGITS: wanted[:-1].clone()}))
         file.write_bytes(content[:-9] if damage == "cut" else content)
-    assert torch.equal(kept_composites(NETWORK, NETWORK, IMAGES, LENT, 0, "fp32"), wanted)
+    assert torch.equal(kept_composites(NETWORK, NETWORK, IMAGES, TEN_OTHERS, 0, "fp32"), wanted)
     assert len(computed) == 2

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from tests.explain.suite import (
-    BY_COVERING,
+    BY_MASKING,
     CUT_AT_ZERO,
     EVERY,
     differentiates,
@@ -21,7 +21,7 @@ from tests.explain.suite import (
     quick,
     takes,
 )
-from vitrail.explain import METHODS, Heat, Method, readout
+from vitrail.explain import METHODS, Attribution, Method, readout
 from vitrail.explain.methods import METHODS_OF_TEXTS
 from vitrail.nn import ViT, ViTConfig
 
@@ -44,11 +44,11 @@ def test_the_table_is_complete() -> None:
         assert all(method.options.values()), name
 
 
-def test_what_covers_is_said_where_patches_are_covered() -> None:
-    """A covered patch is no absence of evidence."""
-    covering = [method for method in METHODS.values() if takes(method, "fill")]
-    assert {each.name for each in covering} == BY_COVERING
-    for method in covering:
+def test_what_masks_is_said_where_patches_are_masked() -> None:
+    """A masked patch is no absence of evidence."""
+    masking = [method for method in METHODS.values() if takes(method, "fill")]
+    assert {each.name for each in masking} == BY_MASKING
+    for method in masking:
         assert inspect.signature(method.function).parameters["fill"].default == "mean"
         assert "mean colour" in method.about
 
@@ -56,25 +56,29 @@ def test_what_covers_is_said_where_patches_are_covered() -> None:
 @every_method_and_variant
 def test_shape_finite_and_what_it_says_of_itself(method: Method, config: ViTConfig) -> None:
     network, images = make_network(config), make_images(config, 3)
-    heat = method.function(network, images)
-    assert heat.values.shape == (3, 3, 5)
-    assert heat.values.isfinite().all()
-    assert heat.values.min() >= 0 or method.signed
-    assert (heat.method, heat.signed, heat.class_specific) == (method.name, method.signed, method.class_specific)
-    nothing = [method.name in CUT_AT_ZERO and not each.any() for each in heat.values]
-    assert heat.notes == tuple(("no signal",) if one else () for one in nothing)
+    attribution = method.function(network, images)
+    assert attribution.values.shape == (3, 3, 5)
+    assert attribution.values.isfinite().all()
+    assert attribution.values.min() >= 0 or method.signed
+    assert (attribution.method, attribution.signed, attribution.class_specific) == (
+        method.name,
+        method.signed,
+        method.class_specific,
+    )
+    nothing = [method.name in CUT_AT_ZERO and not each.any() for each in attribution.values]
+    assert attribution.notes == tuple(("no signal",) if one else () for one in nothing)
     assert not all(nothing)
     logits = network(images)
-    assert torch.equal(heat.target, logits.argmax(dim=1))
-    assert (heat.logit - logits.amax(dim=1)).abs().max() <= 1e-6
-    for tensor in (heat.values, heat.logit, heat.target):
+    assert torch.equal(attribution.target, logits.argmax(dim=1))
+    assert (attribution.logit - logits.amax(dim=1)).abs().max() <= 1e-6
+    for tensor in (attribution.values, attribution.logit, attribution.target):
         assert not tensor.requires_grad
         assert not tensor.is_inference()
 
 
 @unchecked
 @every_method_and_variant
-def test_a_batch_is_its_pictures_one_by_one(method: Method, config: ViTConfig) -> None:
+def test_a_batch_is_its_images_one_by_one(method: Method, config: ViTConfig) -> None:
     network, images = make_network(config), make_images(config, 5)
     targets = torch.tensor([0, 3, 1, 2, 3])
     together = method.function(network, images, targets)
@@ -102,9 +106,9 @@ def test_any_grid(method: Method, config: ViTConfig) -> None:
     network = make_network(config)
     for height, width in SIZES:
         images = torch.randn(2, 2, height, width, generator=torch.Generator().manual_seed(0))
-        heat = method.function(network, images)
-        assert heat.values.shape == (2, height // 4, width // 2), (height, width)
-        assert heat.values.isfinite().all(), (height, width)
+        attribution = method.function(network, images)
+        assert attribution.values.shape == (2, height // 4, width // 2), (height, width)
+        assert attribution.values.isfinite().all(), (height, width)
 
 
 @unchecked
@@ -118,28 +122,28 @@ def test_float64(method: Method, config: ViTConfig) -> None:
 
 
 @every_method_and_variant
-def test_no_signal_is_said_for_the_picture_that_has_none(method: Method, config: ViTConfig) -> None:
+def test_no_signal_is_said_for_the_image_that_has_none(method: Method, config: ViTConfig) -> None:
     network, images = make_network(replace(config, positions="none")), make_images(config, 3)
     images[1] = 0.5
-    heat = method.function(network, images)
-    assert heat.notes[1] == ("no signal",)
-    for picture in (0, 2):  # a method that cuts at zero may leave nothing of a picture, and then says so
-        nothing = not heat.signed and not heat.values[picture].any()
-        assert ("no signal" in heat.notes[picture]) == nothing
+    attribution = method.function(network, images)
+    assert attribution.notes[1] == ("no signal",)
+    for image in (0, 2):  # a method that cuts at zero may leave nothing of an image, and then says so
+        nothing = not attribution.signed and not attribution.values[image].any()
+        assert ("no signal" in attribution.notes[image]) == nothing
 
 
 @unchecked
 @every_method_and_variant
 def test_no_class_has_a_signal_in_a_network_that_has_learnt_nothing(method: Method, config: ViTConfig) -> None:
-    """A fresh head is zero: nothing moves the logit, so a map of a class is zero, and the heat says so."""
-    heat = method.function(ViT(config).eval(), make_images(config), 1)
-    assert heat.values.any() != method.class_specific
-    assert heat.notes == (("no signal",) if method.class_specific else (),) * 2
+    """A fresh head is zero: nothing moves the logit, so a map of a class is zero, and the attribution says so."""
+    attribution = method.function(ViT(config).eval(), make_images(config), 1)
+    assert attribution.values.any() != method.class_specific
+    assert attribution.notes == (("no signal",) if method.class_specific else (),) * 2
 
 
 @unchecked
 @every_method
-def test_many_pictures_and_none(method: Method) -> None:
+def test_many_images_and_none(method: Method) -> None:
     network = make_network(PLAIN)
     assert method.function(network, make_images(PLAIN, 65)).values.shape == (65, 3, 5)
     empty = method.function(network, make_images(PLAIN, 0))
@@ -184,43 +188,43 @@ def test_kinds_of_target(method: Method) -> None:
     network, images = make_network(PLAIN), make_images(PLAIN, 3)
     logits = network(images).detach()
 
-    def explain(target: int | Tensor | None) -> Heat:
+    def explain(target: int | Tensor | None) -> Attribution:
         return method.function(network, images, target)
 
     assert torch.equal(explain(None).values, explain(logits.argmax(dim=1)).values)
     wanted = explain(2)
     for given in (torch.tensor(2), torch.tensor([2, 2, 2], dtype=torch.uint8)):
-        heat = explain(given)
-        assert heat.target.tolist() == [2, 2, 2]
-        assert heat.target.dtype == torch.int64
-        assert torch.equal(heat.values, wanted.values)
-        assert (heat.logit - logits[:, 2]).abs().max() <= 1e-6
+        attribution = explain(given)
+        assert attribution.target.tolist() == [2, 2, 2]
+        assert attribution.target.dtype == torch.int64
+        assert torch.equal(attribution.values, wanted.values)
+        assert (attribution.logit - logits[:, 2]).abs().max() <= 1e-6
     mixed = torch.tensor([3, 0, 1])
-    heat = explain(mixed)
-    assert torch.equal(heat.target, mixed)
+    attribution = explain(mixed)
+    assert torch.equal(attribution.target, mixed)
     mixed[0] = 0
-    assert heat.target[0] == 3  # the heat does not share the caller's tensor
+    assert attribution.target[0] == 3  # the attribution does not share the caller's tensor
 
 
 @unchecked
 @every_method
-def test_what_is_not_finite_is_said_and_stays_in_its_picture(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network may make it of pictures of numbers; here a picture brings it, past the check."""
+def test_what_is_not_finite_is_said_and_stays_in_its_image(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network may make it of images of numbers; here an image brings it, past the check."""
     network, images = make_network(PLAIN), make_images(PLAIN, 3)
     clean = method.function(network, images, 1).values
     monkeypatch.setattr(readout, "check_finite", lambda images: None)
     images[1, 0, 0, 0] = torch.nan
-    heat = method.function(network, images, 1)
-    assert heat.notes == ((), ("not finite",), ())
-    assert (heat.values - clean)[[0, 2]].abs().max() <= 1e-5
+    attribution = method.function(network, images, 1)
+    assert attribution.notes == ((), ("not finite",), ())
+    assert (attribution.values - clean)[[0, 2]].abs().max() <= 1e-5
 
 
 @every_method
 def test_a_network_without_a_head(method: Method) -> None:
     """Its logits are what the head would read, and `target` counts those."""
-    heat = method.function(make_network(replace(PLAIN, classes=0)), make_images(PLAIN), PLAIN.width - 1)
-    assert heat.values.isfinite().all()
-    assert heat.target.tolist() == [PLAIN.width - 1] * 2
+    attribution = method.function(make_network(replace(PLAIN, classes=0)), make_images(PLAIN), PLAIN.width - 1)
+    assert attribution.values.isfinite().all()
+    assert attribution.target.tolist() == [PLAIN.width - 1] * 2
 
 
 # ---- digits of small relevance
@@ -249,8 +253,8 @@ def test_small_relevance_keeps_its_digits() -> None:
     """The planted fault: relevance taken as R - I, after the identity was added."""
     assert keeps_small_digits(map(quick, METHODS.values()))
 
-    def from_the_identity(*given: Any) -> Heat:
-        heat = METHODS["generic_attention"].function(*given)
-        return replace(heat, values=(1 + heat.values) - 1)
+    def from_the_identity(*given: Any) -> Attribution:
+        attribution = METHODS["generic_attention"].function(*given)
+        return replace(attribution, values=(1 + attribution.values) - 1)
 
     assert not keeps_small_digits([replace(METHODS["generic_attention"], function=from_the_identity)])

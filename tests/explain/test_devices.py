@@ -30,19 +30,19 @@ FEW: dict[str, dict[str, Any]] = {
 }
 
 
-def heat_of(method: str, network: ViT, images: Tensor) -> Tensor:
+def attribution_of(method: str, network: ViT, images: Tensor) -> Tensor:
     return METHODS[method].function(network, images, 1, **FEW.get(method, {})).values
 
 
-def scores_of(network: ViT, images: Tensor, references: Tensor, values: Tensor) -> dict[str, Tensor]:
+def scores_of(network: ViT, images: Tensor, background: Tensor, values: Tensor) -> dict[str, Tensor]:
     """Every score of some maps, and what is drawn for them."""
-    fills = {"donor": scores.donor(references), "own": scores.own_patches(), "grey": scores.grey(0.5)}
+    fills = {"background": scores.from_background(background), "own": scores.own_patches(), "grey": scores.grey(0.5)}
     found = {}
-    for name, fill in {**fills, "blur": scores.blur(), "mean": scores.mean_of_picture()}.items():
-        covering = scores.Covering(fill, draws=2, batch_size=7)
-        found[f"deletion, {name}"] = scores.deletion(network, images, values, 1, covering).score
-    found["perturbation"] = scores.perturbation(network, images, values, 1, covering).score
-    found["saco"] = saco(network, images, values, 1, covering, groups=4).score
+    for name, fill in {**fills, "blur": scores.blur(), "mean": scores.mean_of_image()}.items():
+        masking = scores.Masking(fill, draws=2, batch_size=7)
+        found[f"deletion, {name}"] = scores.deletion(network, images, values, 1, masking).score
+    found["perturbation"] = scores.perturbation(network, images, values, 1, masking).score
+    found["saco"] = saco(network, images, values, 1, masking, groups=4).score
     found["random maps"] = scores.random_maps(values, 3, 0, scores.keys_of(images))
     found["spearman"] = scores.class_similarity(values, values.flip(0)).signed
     found["sensitivity"] = scores.max_sensitivity(network, images, METHODS["saliency"].function, samples=2, target=1)
@@ -65,17 +65,17 @@ ALL = [pytest.param(name, id=name) for name in METHODS]
 @pytest.mark.parametrize("method", ALL)
 def test_a_method_does_not_depend_on_the_default_device(method: str, request: pytest.FixtureRequest) -> None:
     network, images = make_network(CONFIG), make_images(CONFIG)
-    wanted = heat_of(method, network, images)
+    wanted = attribution_of(method, network, images)
     request.getfixturevalue("elsewhere")
-    assert torch.equal(heat_of(method, network, images), wanted)
+    assert torch.equal(attribution_of(method, network, images), wanted)
 
 
 def test_scores_do_not_depend_on_the_default_device(request: pytest.FixtureRequest) -> None:
-    network, images, references = make_network(CONFIG), make_images(CONFIG), make_images(CONFIG, 4, seed=2)
-    values = heat_of("generic_attention", network, images)
-    wanted = scores_of(network, images, references, values)
+    network, images, background = make_network(CONFIG), make_images(CONFIG), make_images(CONFIG, 4, seed=2)
+    values = attribution_of("generic_attention", network, images)
+    wanted = scores_of(network, images, background, values)
     request.getfixturevalue("elsewhere")
-    for name, score in scores_of(network, images, references, values).items():
+    for name, score in scores_of(network, images, background, values).items():
         assert torch.equal(score, wanted[name]), name
 
 
@@ -90,7 +90,7 @@ def test_what_is_drawn_and_seen_inside_does_not_depend_on_the_default_device(req
             balance_sheet(network, images, 1).positions,
             attention_distance(network, images).pixels,
             direct_attribution(network, images, 1).heads,
-            head_ablation(network, images, 1, references=images).change,
+            head_ablation(network, images, 1, background=images).change,
             next(scores.scrambled(network, 3).parameters()).detach(),
         ]
 
@@ -101,7 +101,7 @@ def test_what_is_drawn_and_seen_inside_does_not_depend_on_the_default_device(req
 
 
 class Bare:
-    """A network without references."""
+    """A network without background."""
 
     network, background_images = make_network(PLAIN), None
 
@@ -113,21 +113,21 @@ def test_a_self_test_does_not_depend_on_the_default_device() -> None:
     assert report.passed, str(report)
 
 
-class Lent(NamedTuple):
-    """A network with references."""
+class WithBackground(NamedTuple):
+    """A network with background."""
 
     network: ViT
     background_images: Tensor
 
 
-def verdicts_of(network: ViT, images: Tensor, references: Tensor) -> dict[str, Tensor]:
+def verdicts_of(network: ViT, images: Tensor, background: Tensor) -> dict[str, Tensor]:
     """A map put to the test, and the numbers behind its verdict."""
     masks = torch.zeros((len(images), *network.grid(images)), dtype=torch.bool, device=images.device)
     masks[:, 0, 0] = True
-    found = compare(Lent(network, references), images, ["saliency"], masks=masks, full=True)
+    found = compare(WithBackground(network, background), images, ["saliency"], masks=masks, full=True)
     assert found.random_areas is not None
     numbers = {"insertion": found.areas[0].insertion, "random": found.random_areas.deletion}
-    for field in ("score", "random", "paired", "oracle", "evidence", "faithful", "before", "covered", "squares"):
+    for field in ("score", "random", "paired", "oracle", "evidence", "faithful", "before", "masked", "patches"):
         numbers[field] = getattr(found.trusts[0], field)
     return numbers
 
@@ -135,11 +135,11 @@ def verdicts_of(network: ViT, images: Tensor, references: Tensor) -> dict[str, T
 def test_verdicts_do_not_depend_on_the_default_device(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network, images, references = make_network(CONFIG), make_images(CONFIG, 1), make_images(CONFIG, 12, seed=2)
-    wanted = verdicts_of(network, images, references)
+    network, images, background = make_network(CONFIG), make_images(CONFIG, 1), make_images(CONFIG, 12, seed=2)
+    wanted = verdicts_of(network, images, background)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where nothing is kept
     request.getfixturevalue("elsewhere")
-    for name, found in verdicts_of(network, images, references).items():
+    for name, found in verdicts_of(network, images, background).items():
         assert found.allclose(wanted[name], rtol=0, atol=0, equal_nan=True), name
 
 
@@ -147,11 +147,11 @@ def test_verdicts_do_not_depend_on_the_default_device(
 
 
 def test_verdicts_are_reached_on_a_device_without_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, images, references = make_network(CONFIG), make_images(CONFIG, 1), make_images(CONFIG, 12, seed=2)
-    wanted = verdicts_of(network, images, references)
+    network, images, background = make_network(CONFIG), make_images(CONFIG, 1), make_images(CONFIG, 12, seed=2)
+    wanted = verdicts_of(network, images, background)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where nothing is kept
     with on_the_device() as there:
-        for name, found in verdicts_of(moved(network), there(images), there(references)).items():
+        for name, found in verdicts_of(moved(network), there(images), there(background)).items():
             assert type(found) is Tensor, name
             assert found.allclose(wanted[name], rtol=0, atol=0, equal_nan=True), name
 
@@ -159,19 +159,19 @@ def test_verdicts_are_reached_on_a_device_without_float64(tmp_path: Path, monkey
 @pytest.mark.parametrize("method", ALL)
 def test_a_method_runs_on_a_device_without_float64(method: str) -> None:
     network, images = make_network(CONFIG), make_images(CONFIG)
-    wanted = heat_of(method, network, images)
+    wanted = attribution_of(method, network, images)
     with on_the_device() as there:
-        values = heat_of(method, moved(network), there(images))
+        values = attribution_of(method, moved(network), there(images))
         assert type(values) is There
         assert torch.equal(values.cpu(), wanted)
 
 
 def test_scores_run_on_a_device_without_float64() -> None:
-    network, images, references = make_network(CONFIG), make_images(CONFIG), make_images(CONFIG, 4, seed=2)
-    values = heat_of("generic_attention", network, images)
-    wanted = scores_of(network, images, references, values)
+    network, images, background = make_network(CONFIG), make_images(CONFIG), make_images(CONFIG, 4, seed=2)
+    values = attribution_of("generic_attention", network, images)
+    wanted = scores_of(network, images, background, values)
     with on_the_device() as there:
-        found = scores_of(moved(network), there(images), there(references), there(values))
+        found = scores_of(moved(network), there(images), there(background), there(values))
         for name, score in found.items():
             assert torch.equal(score.cpu(), wanted[name]), name
             assert type(score) is There or name == "segmentation", name
@@ -187,7 +187,7 @@ def test_what_is_drawn_and_seen_inside_needs_no_float64() -> None:
         balance_sheet(network, images, 1)
         attention_distance(network, images)
         direct_attribution(network, images, 1)
-        head_ablation(network, images, 1, references=images)
+        head_ablation(network, images, 1, background=images)
         assert integrated_gradients_with_gap(network, images, 1, steps=6)[1].dtype == torch.float64
 
 

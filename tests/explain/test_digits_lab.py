@@ -1,7 +1,7 @@
 """Every method where the truth is known: on a committed network with a class token, and on one that reads the mean.
 
-Which class's digit gets more, of two in a picture (T10)? Measured on 24 pictures that networks trained with one digit a
-picture had never seen, with a class token and with mean pooling:
+Which class's digit gets more, of two in an image (T10)? Measured on 24 images that networks trained with one digit an
+image had never seen, with a class token and with mean pooling:
 
     raw attention, rollout, head view   0.50, 0.50     occlusion             0.98, 1.00
     generic attention                   0.98, 0.94     RISE (60 masks)       0.94, 0.90
@@ -12,7 +12,7 @@ picture had never seen, with a class token and with mean pooling:
     attention Grad-CAM                  0.40, 0.57     saliency              0.48, 0.52
     input x gradient                    0.04, 0.25     SmoothGrad            0.54, 0.62
 
-Pointing game of generic attention on 200 pictures, three networks each: with a class token 0.995 to 1.00 with
+Pointing game of generic attention on 200 images, three networks each: with a class token 0.995 to 1.00 with
 `clamp="head"` and 0.98 to 0.995 with `clamp="mean"`; with mean pooling 0.995 to 1.00 with either.
 
 The limits stand somewhat under these: they find broken code, they do not rank methods (`benchmarks/explain.md` does).
@@ -33,7 +33,7 @@ from vitrail.nn.config import Pooling
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
-COSTLY = {"kernel_shap", "integrated_gradients"}  # fewer pictures
+COSTLY = {"kernel_shap", "integrated_gradients"}  # fewer images
 # they say what a pixel's own grey value does, and where it is the mean grey it does nothing
 OF_GREY_VALUES = {"input_x_gradient", "integrated_gradients"}
 
@@ -54,22 +54,22 @@ def test_a_transposed_map_would_be_noticed() -> None:
 
 @pytest.mark.parametrize(("name", "kind"), cases("generic_attention", "occlusion", "rollout"))
 def test_only_class_specific_methods_tell_two_digits_apart(name: str, kind: str) -> None:
-    """T10, on networks that were trained with one digit a picture; by chance half of 48 answers are right."""
+    """T10, on networks that were trained with one digit an image; by chance half of 48 answers are right."""
     method, network = quick(METHODS[name], ON_THE_LAB), load_planted(f"{kind}-0").network
     some = shown(f"{kind}-0", 24, "double", seed=35).select(slice(8 if name in COSTLY else 24))
     one, two = (method.function(network, some.images, some.labels[:, digit]).values for digit in (0, 1))
     assert torch.equal(one, two) is not method.class_specific
-    share = float(class_discrimination(one, two, some.masks).nanmean())
+    fraction = float(class_discrimination(one, two, some.masks).nanmean())
     if not method.class_specific:
-        assert share == 0.5
+        assert fraction == 0.5
     elif name not in UNSURE | OF_GREY_VALUES:
-        assert share > 0.80
+        assert fraction > 0.80
 
 
-def tops(method: Method, pooling: Pooling, pictures: int) -> tuple[torch.Tensor, int]:
-    """How often each of 16 patches is the highest in maps of noise, and how many pictures share what is drawn.
+def tops(method: Method, pooling: Pooling, images: int) -> tuple[torch.Tensor, int]:
+    """How often each of 16 patches is the highest in maps of noise, and how many images share what is drawn.
 
-    A method that draws gets draws of their own for every two pictures: what is drawn once points somewhere by chance.
+    A method that draws gets draws of their own for every two images: what is drawn once points somewhere by chance.
     """
     config = ViTConfig(
         image_size=32,
@@ -83,8 +83,8 @@ def tops(method: Method, pooling: Pooling, pictures: int) -> tuple[torch.Tensor,
         pooling=pooling,
         positions="none",
     )
-    network, together = make_network(config), 2 if draws(method) else pictures
-    noise = torch.randn(pictures, 1, 32, 32, generator=torch.Generator().manual_seed(3)).split(together)
+    network, together = make_network(config), 2 if draws(method) else images
+    noise = torch.randn(images, 1, 32, 32, generator=torch.Generator().manual_seed(3)).split(together)
     options = [{"seed": seed} if draws(method) else {} for seed in range(len(noise))]
     maps = [method.function(network, few, 1, **some).values for few, some in zip(noise, options, strict=True)]
     values = torch.cat(maps).flatten(1)

@@ -1,4 +1,4 @@
-"""Evidence: ranks among pictures that hold none, fair for classes that were chosen as the highest."""
+"""Evidence: ranks among images that hold none, fair for classes that were chosen as the highest."""
 
 import copy
 import math
@@ -26,9 +26,9 @@ from vitrail.explain.evidence import (
     ranked,
     settled,
 )
-from vitrail.explain.scores.fill import donor
+from vitrail.explain.scores.fill import from_background
 from vitrail.explain.scores.sanity import scrambled
-from vitrail.explain.target import Aim, choose_target, similarity
+from vitrail.explain.target import ChosenTarget, choose_target, similarity
 from vitrail.explain.verdict import EVIDENCE
 from vitrail.explain.without_evidence import COMPOSITES, composites_of
 from vitrail.nn import ViTConfig
@@ -38,8 +38,8 @@ pytestmark = pytest.mark.usefixtures("as_a_user")
 CLASSES = 6
 
 
-def p_of(some: Tensor, aim: Aim, without: Tensor, references: int | None = None) -> Tensor:
-    return ranked(as_high(some, aim, without, references), len(without))
+def p_of(some: Tensor, chosen: ChosenTarget, without: Tensor, background: int | None = None) -> Tensor:
+    return ranked(as_high(some, chosen, without, background), len(without))
 
 
 def logits(count: int, seed: int) -> Tensor:
@@ -47,39 +47,43 @@ def logits(count: int, seed: int) -> Tensor:
 
 
 def test_a_class_counts_from_the_mean_of_all() -> None:
-    some, aim = logits(5, 0), Aim(torch.tensor([0, 1, 2, 3, 4]))
+    some, chosen = logits(5, 0), ChosenTarget(torch.tensor([0, 1, 2, 3, 4]))
     wanted = some[torch.arange(5), torch.arange(5)] - some.mean(dim=1)
-    assert (explained(some, aim) - wanted).abs().max() <= 1e-12
-    assert (explained(some + 7.0, aim) - wanted).abs().max() <= 1e-12  # softmax would not change either
-    against = Aim(aim.target, torch.tensor([5, 5, 5, 5, 5]))
-    assert torch.equal(explained(some, against), aim.of(some) - some[:, 5])
-    assert torch.equal(explained(some[:, :1], Aim(torch.zeros(5, dtype=torch.long))), some[:, 0])  # one logit alone
+    assert (explained(some, chosen) - wanted).abs().max() <= 1e-12
+    assert (explained(some + 7.0, chosen) - wanted).abs().max() <= 1e-12  # softmax would not change either
+    against = ChosenTarget(chosen.target, torch.tensor([5, 5, 5, 5, 5]))
+    assert torch.equal(explained(some, against), chosen.of(some) - some[:, 5])
+    assert torch.equal(
+        explained(some[:, :1], ChosenTarget(torch.zeros(5, dtype=torch.long))), some[:, 0]
+    )  # one logit alone
 
 
 def test_ranks_by_hand() -> None:
     without = torch.tensor([[0.0, 3.0], [2.0, 0.0], [0.0, 0.0], [0.0, 1.0]])  # less the mean: 1.5, 1, 0, 0.5 at best
-    picture = torch.tensor([[1.0, -1.0]])
-    assert p_of(picture, Aim(torch.tensor([0])), without).item() == pytest.approx((1 + 2) / 5)
+    image = torch.tensor([[1.0, -1.0]])
+    assert p_of(image, ChosenTarget(torch.tensor([0])), without).item() == pytest.approx((1 + 2) / 5)
     without = torch.tensor([[4.0, 1.0, 1.0], [1.0, 1.0, 4.0], [4.0, 3.0, -1.0], [4.0, 1.0, 1.0]])  # the mean is 2
-    picture = torch.tensor([[6.0, 0.0, 3.0]])  # the mean is 3
-    for target, rather_than, above in (
+    image = torch.tensor([[6.0, 0.0, 3.0]])  # the mean is 3
+    for target, contrast, above in (
         (0, None, 0),  # 3, the highest; the highest are 2, 2, 2, 2
         (2, None, 2),  # 0, the second; itself -1, 2, -3, -1, the second -1, -1, 1, -1
         (1, None, 4),  # -3, the third; itself -1, -1, 1, -1
         (2, 1, 2),  # as class 2 alone: two are higher; 3 more than class 1: itself 0, 3, -4, 0 more, by rank 0, 0, 4, 0
         (0, 2, 4),  # 3, the highest: none; 3 more than class 2: itself 3, -3, 5, 3 more, by rank 3, 3, 1, 3
     ):
-        against = None if rather_than is None else torch.tensor([rather_than])
-        assert p_of(picture, Aim(torch.tensor([target]), against), without).item() == pytest.approx((1 + above) / 5)
+        against = None if contrast is None else torch.tensor([contrast])
+        assert p_of(image, ChosenTarget(torch.tensor([target]), against), without).item() == pytest.approx(
+            (1 + above) / 5
+        )
 
 
 @pytest.mark.parametrize("kind", ["top", "second", "fixed", "rather", "function"])
 def test_without_evidence_p_is_uniform(kind: str) -> None:
-    """Pictures like the composites: p <= 0.05 in 5 % of cases, also where the class was chosen as the highest.
+    """Images like the composites: p <= 0.05 in 5 % of cases, also where the class was chosen as the highest.
 
     For a class that was given, is another than the highest, or is held against one, it is rarer: the rule is careful.
     """
-    shares = []
+    fractions = []
     for seed in range(60):
         without, some = logits(99, 2 * seed), logits(50, 2 * seed + 1)
         target = {
@@ -94,8 +98,8 @@ def test_without_evidence_p_is_uniform(kind: str) -> None:
             target = (some.argmax(dim=1), 0)
             without = torch.cat([without, logits(400, 9000 + seed)])
             without = without[without.argmax(dim=1) > 0][:99]
-        shares.append(p_of(some, choose_target(some, target), without))
-    p = torch.cat(shares)
+        fractions.append(p_of(some, choose_target(some, target), without))
+    p = torch.cat(fractions)
     for limit in (0.05, 0.2, 0.5):
         found = float((p <= limit).double().mean())
         assert found <= limit + 0.02
@@ -103,48 +107,50 @@ def test_without_evidence_p_is_uniform(kind: str) -> None:
 
 
 def test_a_class_chosen_as_the_highest_against_its_own_numbers_would_be_wrong() -> None:
-    """The planted fault: compared with the same class of the composites, one picture in three has 'evidence'."""
+    """The planted fault: compared with the same class of the composites, one image in three has 'evidence'."""
     without, some = logits(999, 0), logits(2000, 1)
     top = some.argmax(dim=1)
-    theirs = explained(without[:, None].expand(-1, 2000, -1), Aim(top))
-    wrong = (1 + (theirs >= explained(some, Aim(top))).sum(dim=0)) / 1000
+    theirs = explained(without[:, None].expand(-1, 2000, -1), ChosenTarget(top))
+    wrong = (1 + (theirs >= explained(some, ChosenTarget(top))).sum(dim=0)) / 1000
     assert float((wrong <= 0.05).double().mean()) > 0.15
-    right = p_of(some, Aim(top), without)
+    right = p_of(some, ChosenTarget(top), without)
     assert float((right <= 0.05).double().mean()) < 0.08
 
 
-def test_composites_are_the_same_for_any_pictures() -> None:
-    network, references = make_network(PLAIN), make_images(PLAIN, 6, seed=5)
+def test_composites_are_the_same_for_any_images() -> None:
+    network, background = make_network(PLAIN), make_images(PLAIN, 6, seed=5)
     one, two = make_images(PLAIN, 3, seed=1), make_images(PLAIN, 2, seed=2)
-    first = composites_of(network, one, donor(references), range(150), 0)
+    first = composites_of(network, one, from_background(background), range(150), 0)
     assert first.shape == (150, PLAIN.classes)
-    assert torch.equal(first, composites_of(network, two, donor(references), range(150), 0))
-    assert not torch.equal(first, composites_of(network, one, donor(references), range(150), 1))
+    assert torch.equal(first, composites_of(network, two, from_background(background), range(150), 0))
+    assert not torch.equal(first, composites_of(network, one, from_background(background), range(150), 1))
     assert len(first.unique(dim=0)) == 150  # chunks do not repeat each other
-    apart = [composites_of(network, one, donor(references), numbers, 0) for numbers in (range(99), range(99, 150))]
+    apart = [
+        composites_of(network, one, from_background(background), numbers, 0) for numbers in (range(99), range(99, 150))
+    ]
     assert len(torch.cat(apart).unique(dim=0)) == 150  # nor do rounds
 
 
-@pytest.mark.parametrize("references", [10, 20, 64])
-def test_few_references_are_allowed_for(references: int) -> None:
-    """A network that adds up patches, pictures of new patches: without the correction p is too small too often."""
+@pytest.mark.parametrize("distinct", [10, 20, 64])
+def test_few_background_images_are_allowed_for(distinct: int) -> None:
+    """A network that adds up patches, images of new patches: without the correction p is too small too often."""
     random, corrected, plain = torch.Generator().manual_seed(0), [], []
     for _ in range(150):
-        lent = torch.randn(references, 40, CLASSES, generator=random, dtype=torch.float64)  # of 40 positions
-        chosen = torch.randint(references, (999, 40), generator=random)
-        without = lent[chosen, torch.arange(40)].sum(dim=1)
+        background = torch.randn(distinct, 40, CLASSES, generator=random, dtype=torch.float64)  # of 40 positions
+        picked = torch.randint(distinct, (999, 40), generator=random)
+        without = background[picked, torch.arange(40)].sum(dim=1)
         new = torch.randn(30, 40, CLASSES, generator=random, dtype=torch.float64).sum(dim=1)
-        aim = Aim(new.argmax(dim=1))
-        corrected.append(p_of(new, aim, without, references))
-        plain.append(p_of(new, aim, without))
-    shares = [float((torch.cat(found) <= 0.05).double().mean()) for found in (corrected, plain)]
-    assert abs(shares[0] - 0.05) <= 0.02
-    assert shares[1] > shares[0] + (0.01 if references < 20 else 0.0)
+        chosen = ChosenTarget(new.argmax(dim=1))
+        corrected.append(p_of(new, chosen, without, distinct))
+        plain.append(p_of(new, chosen, without))
+    fractions = [float((torch.cat(found) <= 0.05).double().mean()) for found in (corrected, plain)]
+    assert abs(fractions[0] - 0.05) <= 0.02
+    assert fractions[1] > fractions[0] + (0.01 if distinct < 20 else 0.0)
 
 
 def urn(above: int, asked: int, drawn: int) -> list[Fraction]:
-    """Chances of 0, 1, ... more that are as high among `drawn`, where `above` of `asked` were, and any share is as
-    likely as any other: so it is where picture and surrogates are exchangeable (Polya's urn)."""
+    """Chances of 0, 1, ... more that are as high among `drawn`, where `above` of `asked` were, and any fraction is as
+    likely as any other: so it is where image and surrogates are exchangeable (Polya's urn)."""
 
     def beta(one: int, other: int) -> Fraction:
         return Fraction(math.factorial(one) * math.factorial(other), math.factorial(one + other + 1))
@@ -156,13 +162,13 @@ def urn(above: int, asked: int, drawn: int) -> list[Fraction]:
 
 
 def test_asking_in_rounds_lets_hardly_more_pass_than_the_limit() -> None:
-    """Exactly, in whole fractions: of pictures like their surrogates 5.1 % pass, however many rounds it takes."""
+    """Exactly, in whole fractions: of images like their surrogates 5.1 % pass, however many rounds it takes."""
     open_, passed, asked = {0: Fraction(1)}, Fraction(0), 0
     for round_, count in enumerate(SURROGATES):
         chances: dict[int, Fraction] = {}
         for above, chance in open_.items():
-            for more, share in enumerate(urn(above, asked, count - asked)):
-                chances[above + more] = chances.get(above + more, Fraction(0)) + chance * share
+            for more, fraction in enumerate(urn(above, asked, count - asked)):
+                chances[above + more] = chances.get(above + more, Fraction(0)) + chance * fraction
         asked = count
         done = {above for above in chances if settled(above, round_)}
         for above in done:
@@ -175,12 +181,12 @@ def test_asking_in_rounds_lets_hardly_more_pass_than_the_limit() -> None:
 
 
 def test_clear_cases_do_not_hang_on_the_draw() -> None:
-    """A share of 1 % among surrogates passes nearly always, one of 15 % next to never; and both soon."""
-    for share, least, most, rounds in ((0.002, 0.999, 1.0, 40), (0.01, 0.99, 1.0, 80), (0.15, 0.0, 0.011, 50)):
+    """A fraction of 1 % among surrogates passes nearly always, one of 15 % next to never; and both soon."""
+    for fraction, least, most, rounds in ((0.002, 0.999, 1.0, 40), (0.01, 0.99, 1.0, 80), (0.15, 0.0, 0.011, 50)):
         open_, passed, asked, taken = {0: 1.0}, 0.0, 0, 0.0
         for round_, count in enumerate(SURROGATES):
             taken += (count - asked) * sum(open_.values())
-            step = stats.binom.pmf(np.arange(count - asked + 1), count - asked, share)
+            step = stats.binom.pmf(np.arange(count - asked + 1), count - asked, fraction)
             chances: dict[int, float] = {}
             for above, chance in open_.items():
                 for more, each in enumerate(step):
@@ -188,14 +194,14 @@ def test_clear_cases_do_not_hang_on_the_draw() -> None:
             asked = count
             passed += sum(chance for above, chance in chances.items() if above <= RARE[round_])
             open_ = {above: chance for above, chance in chances.items() if not settled(above, round_)}
-        assert least <= passed <= most, share
-        assert taken <= rounds, share
+        assert least <= passed <= most, fraction
+        assert taken <= rounds, fraction
 
 
 SMOOTH = ViTConfig.from_dict({**vars(PLAIN), "image_size": 32, "patch_size": 4, "width": 32, "channels": 3})
 
 
-def smooth_pictures(count: int, seed: int) -> Tensor:
+def smooth_images(count: int, seed: int) -> Tensor:
     """Like photographs in what matters here: each of its own brightness, and smooth, with a little noise."""
     random = torch.Generator().manual_seed(seed)
     coarse = torch.randn((count, 3, 2, 2), generator=random)
@@ -205,36 +211,38 @@ def smooth_pictures(count: int, seed: int) -> Tensor:
 
 
 def test_networks_that_learnt_nothing_find_little_even_in_photographs() -> None:
-    """The planted fault is the old rule: among composites alone, a smooth picture is exceptional for any weights."""
-    references, by_rule, alone = smooth_pictures(64, 0), [], []
-    lent = donor(references).make(references[:1], (4, 4), 64, 0)[:, 0]  # patches of many pictures, each at its place
+    """The planted fault is the old rule: among composites alone, a smooth image is exceptional for any weights."""
+    background, by_rule, alone = smooth_images(64, 0), [], []
+    composed = from_background(background).make(background[:1], (4, 4), 64, 0)[
+        :, 0
+    ]  # patches of many images, each at its place
     for seed in range(12):
         network = scrambled(make_network(SMOOTH), seed)
-        pictures = smooth_pictures(10, 100 + seed)
+        images = smooth_images(10, 100 + seed)
         with torch.no_grad():
-            found = network(pictures)
-        aim = choose_target(found, None)
-        by_rule.append(find_evidence(network, pictures, aim, lent, seed).p)
-        without = composites_of(network, pictures, donor(lent), range(199), seed)
-        alone.append(p_of(found, aim, without, 64))
-    shares = [float((torch.cat(p) <= EVIDENCE).double().mean()) for p in (by_rule, alone)]
-    assert shares[0] <= 0.10
-    assert shares[1] >= 0.15
+            found = network(images)
+        chosen = choose_target(found, None)
+        by_rule.append(find_evidence(network, images, chosen, composed, seed).p)
+        without = composites_of(network, images, from_background(composed), range(199), seed)
+        alone.append(p_of(found, chosen, without, 64))
+    fractions = [float((torch.cat(p) <= EVIDENCE).double().mean()) for p in (by_rule, alone)]
+    assert fractions[0] <= 0.10
+    assert fractions[1] >= 0.15
 
 
-def test_a_picture_is_judged_alike_in_every_batch_and_the_smaller_answer_does_not_count() -> None:
-    network, references = make_network(SMOOTH), smooth_pictures(20, 0)
-    pictures = smooth_pictures(6, 1)
+def test_an_image_is_tested_alike_in_every_batch_and_the_smaller_answer_does_not_count() -> None:
+    network, background = make_network(SMOOTH), smooth_images(20, 0)
+    images = smooth_images(6, 1)
     with torch.no_grad():
-        aim = choose_target(network(pictures), None)
-    together = find_evidence(network, pictures, aim, references)
-    for picture in range(6):
-        one = slice(picture, picture + 1)
-        alone = find_evidence(network, pictures[one], aim.select(one), references)
-        assert float(alone.p) == float(together.p[picture])
+        chosen = choose_target(network(images), None)
+    together = find_evidence(network, images, chosen, background)
+    for image in range(6):
+        one = slice(image, image + 1)
+        alone = find_evidence(network, images[one], chosen.select(one), background)
+        assert float(alone.p) == float(together.p[image])
         assert (int(alone.composites), int(alone.surrogates)) == (
-            int(together.composites[picture]),
-            int(together.surrogates[picture]),
+            int(together.composites[image]),
+            int(together.surrogates[image]),
         )
     assert set(together.composites.tolist()) == {COMPOSITES}
     assert set(together.surrogates.tolist()) <= {0, *SURROGATES}
@@ -242,41 +250,46 @@ def test_a_picture_is_judged_alike_in_every_batch_and_the_smaller_answer_does_no
 
 
 def test_effects_by_hand() -> None:
-    """Log-odds of a class against all others, less those of the middle picture without evidence."""
+    """Log-odds of a class against all others, less those of the middle image without evidence."""
     without = torch.tensor([[0.1, 0.2, 0.7], [0.2, 0.2, 0.6], [0.5, 0.3, 0.2]], dtype=torch.float64).log() + 3.0
-    pictures = torch.tensor([[0.9, 0.06, 0.04], [0.25, 0.25, 0.5]], dtype=torch.float64).log()
+    images = torch.tensor([[0.9, 0.06, 0.04], [0.25, 0.25, 0.5]], dtype=torch.float64).log()
     odds = torch.tensor([0.9 / 0.1, 0.25 / 0.75], dtype=torch.float64)
-    found = effects(pictures, Aim(torch.tensor([0, 1])), without)
+    found = effects(images, ChosenTarget(torch.tensor([0, 1])), without)
     assert (found - (odds / torch.tensor([0.2 / 0.8, 0.2 / 0.8])).log()).abs().max() <= 1e-12
-    contrast = effects(pictures, Aim(torch.tensor([0, 1]), torch.tensor([1, 2])), without)
+    contrast = effects(images, ChosenTarget(torch.tensor([0, 1]), torch.tensor([1, 2])), without)
     assert torch.equal(contrast, found)  # it asks for evidence for the one class, too
-    assert effects(pictures, Aim(torch.tensor([-1, -1]), function=lambda rows: rows[:, 0]), without).isnan().all()
+    assert (
+        effects(images, ChosenTarget(torch.tensor([-1, -1]), function=lambda rows: rows[:, 0]), without).isnan().all()
+    )
     sure = torch.tensor([[400.0, 0.0, 0.0]])
-    assert float(effects(sure, Aim(torch.tensor([0])), without)) < 40  # no infinity
-    assert effects(sure * torch.nan, Aim(torch.tensor([0])), without).isnan().all()
+    assert float(effects(sure, ChosenTarget(torch.tensor([0])), without)) < 40  # no infinity
+    assert effects(sure * torch.nan, ChosenTarget(torch.tensor([0])), without).isnan().all()
 
 
 def test_the_effect_of_a_similarity_is_the_rise_of_its_cosine() -> None:
     """Of a network whose features all lie in a narrow cone, as half a shuffled one's do, it is small for any image."""
     other = torch.tensor([0.0, 1.0, 0.0])
     without = torch.tensor([[1.0, 0.0, 0.0], [3.0, 4.0, 0.0], [0.0, 1.0, 1.0]])  # cosines 0, 0.8, 0.7071
-    aim = Aim(torch.tensor([-1, -1]), function=similarity(5 * other))
-    found = effects(torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, -1.0]]), aim, without)
+    chosen = ChosenTarget(torch.tensor([-1, -1]), function=similarity(5 * other))
+    found = effects(torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, -1.0]]), chosen, without)
     assert (found - torch.tensor([1 - 0.5**0.5, -(0.5**0.5)], dtype=torch.float64)).abs().max() <= 1e-7
-    assert least_effect(0, aim) == least_effect(1000, aim) == LEAST_RISE
+    assert least_effect(0, chosen) == least_effect(1000, chosen) == LEAST_RISE
     cone = torch.tensor([1.0, 1.0, 1.0])
     narrow = effects(
-        cone + 0.3 * torch.eye(3)[:2], Aim(aim.target, function=similarity(cone + 0.3 * other)), cone[None]
+        cone + 0.3 * torch.eye(3)[:2], ChosenTarget(chosen.target, function=similarity(cone + 0.3 * other)), cone[None]
     )
     assert (narrow < LEAST_RISE / 10).all()
 
 
 def test_the_least_effect_is_the_log_of_the_number_of_classes() -> None:
     one = torch.tensor([0])
-    assert least_effect(1000, Aim(one)) == math.log(1000)
-    assert [least_effect(count, Aim(one)) for count in (0, 1)] == [None, None]  # numbers that stand for nothing
-    assert least_effect(10, Aim(one, torch.tensor([1]))) == math.log(10)
-    assert least_effect(10, Aim(one, function=lambda rows: rows[:, 0])) is None
+    assert least_effect(1000, ChosenTarget(one)) == math.log(1000)
+    assert [least_effect(count, ChosenTarget(one)) for count in (0, 1)] == [
+        None,
+        None,
+    ]  # numbers that stand for nothing
+    assert least_effect(10, ChosenTarget(one, torch.tensor([1]))) == math.log(10)
+    assert least_effect(10, ChosenTarget(one, function=lambda rows: rows[:, 0])) is None
     reached = large_enough(torch.tensor([0.0, 2.0, torch.nan]), 2.0)
     assert reached.tolist() == [False, True, False]
 
@@ -288,8 +301,8 @@ def test_a_trifle_that_never_fails_is_no_evidence() -> None:
     with torch.no_grad():
         faint.head.weight.mul_(0.02)
         faint.head.bias.mul_(0.02)
-        aim = choose_target(model.network(some.images), None)
-    as_is, weak = (find_evidence(each, some.images, aim, model.background_images) for each in (model.network, faint))
+        chosen = choose_target(model.network(some.images), None)
+    as_is, weak = (find_evidence(each, some.images, chosen, model.background_images) for each in (model.network, faint))
     assert torch.equal(as_is.composites, weak.composites)
     assert int(as_is.found.sum()) >= 2
     assert (as_is.effect > 2 * math.log(10)).all()
@@ -299,10 +312,10 @@ def test_a_trifle_that_never_fails_is_no_evidence() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 9])
-def test_with_few_references_it_is_not_asked(count: int) -> None:
-    network, pictures = make_network(SMOOTH), smooth_pictures(2, 0)
-    lent = None if count == 0 else smooth_pictures(count, 1)
-    found: Evidence = find_evidence(network, pictures, Aim(torch.tensor([0, 0])), lent)
+def test_with_few_background_images_it_is_not_asked(count: int) -> None:
+    network, images = make_network(SMOOTH), smooth_images(2, 0)
+    background = None if count == 0 else smooth_images(count, 1)
+    found: Evidence = find_evidence(network, images, ChosenTarget(torch.tensor([0, 0])), background)
     assert all(math.isnan(p) for p in found.p.tolist())
     assert found.effect.isnan().all()
     assert not found.found.any()

@@ -1,4 +1,4 @@
-"""T17: half precision keeps the order of patches. Some methods and few pictures here, all in `make soak`."""
+"""T17: half precision keeps the order of patches. Some methods and few images here, all in `make soak`."""
 
 import copy
 
@@ -14,14 +14,14 @@ from vitrail.explain.scores import spearman
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
-# Where the order of patches hangs on less than half precision tells apart: limits for the worst picture, and in
+# Where the order of patches hangs on less than half precision tells apart: limits for the worst image, and in
 # brackets the worst of 16 by each network.
 LEAST = {
     # a logit less another that is hardly different, both rounded to the 8 bits of bfloat16 (0.90; 0.98 in the median)
     "occlusion": {"bfloat16": 0.85, "autocast": 0.85},
     # the patches that hold the last of the mass come in or fall out (0.96, autocast 0.97)
     "head_view": {"bfloat16": 0.90, "autocast": 0.90},
-    # cut at zero after a mean over heads or channels, near which most patches lie: one picture's map is left with other
+    # cut at zero after a mean over heads or channels, near which most patches lie: one image's map is left with other
     # patches (0.77 on one processor and 0.46 on another, the next worst 0.996; autocast 0.98)
     "attention_grad_cam": {"bfloat16": 0.30, "autocast": 0.90},
     # the same (0.92, autocast 0.93, float16 0.94)
@@ -34,7 +34,7 @@ OFTEN = ("generic_attention", "conservative")  # an attention's weights and grad
 
 
 def explain_lab(method: Method, name: str, how: str, count: int) -> Tensor:
-    """Maps of pictures by a network that learnt, for the digits that they show."""
+    """Maps of images by a network that learnt, for the digits that they show."""
     model, made = load_planted(name), planted_digits("test", count, seed=31)
     images = model.preprocessing.normalise(torch.from_numpy(made.pixels)[:, None])
     function, classes = quick(method, IN_HALF).function, torch.from_numpy(made.labels[:, 0])
@@ -46,10 +46,10 @@ def explain_lab(method: Method, name: str, how: str, count: int) -> Tensor:
 
 
 def must_keep_the_order(method: Method, name: str, count: int) -> None:
-    """The map is float32, and its patches are ranked as in float32: Spearman 0.99 for every picture.
+    """The map is float32, and its patches are ranked as in float32: Spearman 0.99 for every image.
 
     So it is in bfloat16 and under autocast for all methods but those of `LEAST`, which says why, and in float16 for all
-    but Grad-CAM. In the median over pictures it is 0.99 for these too, but for occlusion.
+    but Grad-CAM. In the median over images it is 0.99 for these too, but for occlusion.
     """
     exact = explain_lab(method, name, "float32", count).flatten(1)
     some = exact.std(dim=1) > 0  # a map that is cut at zero may hold nothing

@@ -61,7 +61,7 @@ def test_pieces_keep_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("weights", "gradient"):
         monkeypatch.setattr(layers.RecordedLayer, name, spy(getattr(layers.RecordedLayer, name)))
     monkeypatch.setattr(Record, "__getitem__", _refuse_weights(Record.__getitem__))
-    one_row = 3 * 2 * 16 * 4  # pictures, heads, tokens, bytes
+    one_row = 3 * 2 * 16 * 4  # images, heads, tokens, bytes
     for rows in (0.5, 2, 100):
         monkeypatch.setattr(layers, "BUDGET", int(ALIVE * rows * one_row))
         for name in NAMES:

@@ -42,13 +42,13 @@ class FailingBackward(torch.autograd.Function):
 def test_network_and_images_are_left_as_found(method: Method, config: ViTConfig) -> None:
     network, images = with_gradients(make_network(config)), make_images(config).requires_grad_()
     before, pixels, version = state_of(network), images.detach().clone(), images._version
-    heat = method.function(network, images, 1)
+    attribution = method.function(network, images, 1)
     assert same(before, state_of(network))
     assert torch.equal(images.detach(), pixels)
     assert (images._version, images.grad, images.requires_grad, images.grad_fn) == (version, None, True, None)
-    assert not heat.values.requires_grad
+    assert not attribution.values.requires_grad
     frozen = method.function(network.requires_grad_(False), images, 1).values
-    assert torch.equal(heat.values, frozen)
+    assert torch.equal(attribution.values, frozen)
     assert not any(parameter.requires_grad for parameter in network.parameters())
 
 
@@ -158,7 +158,7 @@ def test_training_mode_is_a_usage_error(method: Method) -> None:
 
 @every_method
 def test_images_that_cannot_be_read_are_a_usage_error(method: Method) -> None:
-    """Of another size, of other channels, and with values that are no numbers: the top class would be the first."""
+    """Of another size, of other channels, and with non-finite values: the top class would be the first."""
     network, images = make_network(PLAIN), make_images(PLAIN, 3)
     with must_refuse("12x11"):
         method.function(network, torch.zeros(1, 2, 12, 11))

@@ -20,7 +20,7 @@ from tests.explain.mutants import Fault, must_be_found, planted, rows
 from tests.explain.reference import PLAIN
 from tests.explain.scores.test_mutants import FAULTS as OF_SCORES
 from vitrail.explain import METHODS
-from vitrail.explain.heat import caveats
+from vitrail.explain.attribution import caveats
 from vitrail.explain.layers import (
     RecordedLayer,
     recorded,
@@ -45,8 +45,8 @@ from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.methods.smooth_grad import smooth_grad
 from vitrail.explain.methods.tam import last_gradient
 from vitrail.explain.perturb import composite
-from vitrail.explain.readout import heat_of, on_grid, readout_of
-from vitrail.explain.target import Aim
+from vitrail.explain.readout import attribution_of, on_grid, readout_of
+from vitrail.explain.target import ChosenTarget
 from vitrail.nn.twin import DetachedNorm
 
 Check = Callable[[ModuleType], None]
@@ -101,21 +101,21 @@ FAULTS = {
     "a register shown as the first patch": Fault(
         on_grid,
         lambda on_grid, row, prefix, grid: on_grid(row.roll(1, 1), prefix, grid),
-        guards=(*READ, *of_package(checks.maps_roll_with_the_picture)),
+        guards=(*READ, *of_package(checks.maps_roll_with_the_image)),
     ),
     "rows and columns swapped": Fault(
         on_grid,
         lambda on_grid, row, prefix, grid: transposed(on_grid(row, prefix, grid)),
-        guards=(*READ, *of_package(checks.maps_roll_with_the_picture)),
+        guards=(*READ, *of_package(checks.maps_roll_with_the_image)),
     ),
     "a probability differentiated": Fault(
-        Aim.of,
-        lambda of, aim, logits: of(aim, logits.softmax(dim=-1)),
+        ChosenTarget.of,
+        lambda of, chosen, logits: of(chosen, logits.softmax(dim=-1)),
         guards=of_package(checks.generic_is_exact, checks.generic_is_exact_when_sure, attention_checks.tam_is_exact),
     ),
     "every map stretched to 0..1": Fault(
-        heat_of,
-        lambda heat_of, values, *given, **options: heat_of(stretched(values), *given, **options),
+        attribution_of,
+        lambda attribution_of, values, *given, **options: attribution_of(stretched(values), *given, **options),
         guards=of_package(checks.raw_is_exact, checks.generic_is_exact, checks.values_are_in_raw_units),
     ),
     # ---- what all methods share
@@ -162,7 +162,7 @@ FAULTS = {
         at="*",
         guards=of_package(attention_checks.attcat_is_exact),
     ),
-    "TAM: the gradient at the picture alone": Fault(
+    "TAM: the gradient at the image alone": Fault(
         last_gradient,
         lambda last_gradient, network, opened, scale: last_gradient(network, opened, 1.0),
         guards=of_package(attention_checks.tam_is_exact),
@@ -178,7 +178,7 @@ FAULTS = {
         at="cat",
         guards=(read_with_cross_attention,),
     ),
-    # ---- pixels, tokens and covers
+    # ---- pixels, tokens and fills
     "rows and columns of patches mixed up": Fault(
         by_patch,
         lambda by_patch, pixels, grid: transposed(by_patch(pixels, grid)),
@@ -267,12 +267,12 @@ def test_every_check_finds_some_fault() -> None:
 
 
 def test_a_fault_is_gone_after_its_block() -> None:
-    aim, logits = Aim(torch.tensor([1])), torch.tensor([[2.0, 3.0]])
+    chosen, logits = ChosenTarget(torch.tensor([1])), torch.tensor([[2.0, 3.0]])
     with planted(FAULTS["a probability differentiated"]):
-        assert 0 < aim.of(logits) < 1
-    assert aim.of(logits) == 3
+        assert 0 < chosen.of(logits) < 1
+    assert chosen.of(logits) == 3
     with pytest.raises(ZeroDivisionError), planted(Fault(caveats, lambda *_: 1 / 0)):
-        heat_of(torch.zeros(1, 2, 2), aim, logits[:, 1], METHODS["rollout"])
+        attribution_of(torch.zeros(1, 2, 2), chosen, logits[:, 1], METHODS["rollout"])
     assert caveats(torch.zeros(1, 2, 2)) == (("no signal",),)
 
 

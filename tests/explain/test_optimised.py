@@ -25,11 +25,11 @@ from benchmarks.optimised_maps import (
 from benchmarks.planted_networks import PLACE
 from benchmarks.trust_power import shuffled_weights
 from tests.explain.planted_lab import Shown, known, load_planted, shown
+from vitrail.explain.faithfulness import prepare
 from vitrail.explain.falls import MaskedImages
 from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import keys_of, stream
 from vitrail.explain.target import choose_target
-from vitrail.explain.trial import begin
 from vitrail.explain.verdict import FAITHFUL
 from vitrail.model import Model
 
@@ -40,10 +40,10 @@ FEW = 3
 
 def attacked(model: Model, some: Shown, seed: int, allowed: Tensor | None = None) -> Attacked:
     """All images are tested, with evidence or without."""
-    aim = choose_target(wide(model.network(some.images).detach()), None)
-    trial = begin(model, some.images, aim, seed=seed, full=True)
+    chosen = choose_target(wide(model.network(some.images).detach()), None)
+    test = prepare(model, some.images, chosen, seed=seed, full=True)
     every = torch.ones(len(some.images), *model.network.grid(some.images), dtype=torch.bool)
-    return Attacked(trial, every if allowed is None else allowed)
+    return Attacked(test, every if allowed is None else allowed)
 
 
 def test_without_evidence_a_map_can_be_made_faithful_and_is_not_supported() -> None:
@@ -51,10 +51,10 @@ def test_without_evidence_a_map_can_be_made_faithful_and_is_not_supported() -> N
     model, some = load_planted("mean-0"), shown("mean-0", FEW, "empty")
     values = ordered(attacked(model, some, VISIBLE))
     one = attacked(model, some, UNSEEN)
-    assert set(one.judge(values, one.trial.evidence.found).verdict) == {"cannot tell"}
-    found = replace(one.trial.evidence, p=torch.full((FEW,), 0.01), effect=torch.full((FEW,), 9.0))
-    fault = one._replace(trial=replace(one.trial, evidence=found))
-    held = fault.judge(values)
+    assert set(one.evaluate(values, one.test.evidence.found).verdict) == {"cannot tell"}
+    found = replace(one.test.evidence, p=torch.full((FEW,), 0.01), effect=torch.full((FEW,), 9.0))
+    fault = one._replace(test=replace(one.test, evidence=found))
+    held = fault.evaluate(values)
     assert int((held.faithful <= FAITHFUL).sum()) >= FEW - 1
     assert held.verdict.count("supported") >= FEW - 1, "nothing else keeps such a map from it"
 
@@ -68,8 +68,8 @@ def test_maps_that_avoid_the_evidence_are_not_faithful_however_they_are_made() -
     assert not (away.masked.masks(values[None])[:, 0] & truth).any(), "no step masks a patch of the digit"
     again = rerolled(away, values, 1, stream(0, "attacks"))
     for one in (values, again):
-        assert not (away.judge(one).faithful <= FAITHFUL).any()
-    held = away.judge(torch.where(truth, values.amax() + 1, values))
+        assert not (away.evaluate(one).faithful <= FAITHFUL).any()
+    held = away.evaluate(torch.where(truth, values.amax() + 1, values))
     assert held.verdict.count("supported") >= FEW - 1
 
 

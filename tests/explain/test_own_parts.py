@@ -42,12 +42,12 @@ def images() -> Tensor:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_explains_it(name: str, network: ViT, images: Tensor) -> None:
     method = METHODS[name]
-    heat = method.function(network, images, 1, **QUICK.get(name, {}))
-    assert heat.values.shape == (2, 3, 5)
-    assert heat.values.isfinite().all()
-    assert name in CUT_AT_ZERO or heat.values.std() > 0
+    attribution = method.function(network, images, 1, **QUICK.get(name, {}))
+    assert attribution.values.shape == (2, 3, 5)
+    assert attribution.values.isfinite().all()
+    assert name in CUT_AT_ZERO or attribution.values.std() > 0
     alone = method.function(network, images[1:], 1, **QUICK.get(name, {}))  # each image has its own token weights
-    torch.testing.assert_close(alone.values[0], heat.values[1], rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(alone.values[0], attribution.values[1], rtol=1e-8, atol=1e-10)
 
 
 def test_rollout_starts_at_the_weights_of_the_pooling(network: ViT, images: Tensor) -> None:
@@ -90,7 +90,7 @@ def test_the_views_inside_work_too(network: ViT, images: Tensor) -> None:
     found = head_sources(network, images, layer=1)
     total = found.vectors.sum(dim=(1, 2)) + found.bias
     torch.testing.assert_close(total, found.output, rtol=1e-9, atol=1e-12)
-    ablated = head_ablation(network, images, references=images)
+    ablated = head_ablation(network, images, background=images)
     assert ablated.change.shape == (3, 4, 2)
     assert ablated.change.abs().max() > 0
     assert patch_filters(network, 4).filters.shape == (4, 2, 4, 4)

@@ -4,16 +4,16 @@ import pytest
 import torch
 
 from tests.explain.refused import must_refuse
-from tests.explain.scores.checks import references
+from tests.explain.scores.checks import background
 from tests.explain.scores.reference import GRID, PATCH, make_images, make_network
 from vitrail.explain.perturb import composite, explained, logits_of, measured
-from vitrail.explain.scores import donor
-from vitrail.explain.target import Aim
+from vitrail.explain.scores import from_background
+from vitrail.explain.target import ChosenTarget
 
 
 def test_nothing_hidden_is_the_image_and_all_hidden_the_fill() -> None:
     images = make_images()
-    fill = donor(references()).make(images, PATCH, 2, 0)
+    fill = from_background(background()).make(images, PATCH, 2, 0)
     nothing = torch.zeros(3, *GRID, dtype=torch.bool)
     assert torch.equal(composite(images, fill, nothing, PATCH), images.expand(2, -1, -1, -1, -1))
     assert torch.equal(composite(images, fill, ~nothing, PATCH), fill)
@@ -42,28 +42,28 @@ def test_logits_come_in_full_batches(batch: int) -> None:
 @pytest.mark.parametrize("batch", [1, 7, 200])
 def test_axes_of_masks_and_fills_broadcast(batch: int) -> None:
     """Masks (draws, steps, b), (steps, 1) for all images, or (b) alone; fills for each draw, or one for all images."""
-    network, images, aim = make_network(), make_images(), Aim(torch.tensor([2, 0, 3]))
+    network, images, chosen = make_network(), make_images(), ChosenTarget(torch.tensor([2, 0, 3]))
     draw = torch.Generator().manual_seed(0)
     cases = (((2, 4, 3), (2, 1, 3)), ((4, 1), (2, 1, 1)), ((3,), (2, 3)), ((4, 3), (3,)), ((2, 4, 1), (1,)))
     for masks_of, fills_of in cases:
         masks = torch.rand(*masks_of, *GRID, generator=draw) < 0.5
         fills = torch.randn(*fills_of, *images.shape[1:], generator=draw, dtype=images.dtype)
         network.seen.clear()
-        numbers, shares = measured(network, images, aim, masks, fills, ("logit", "probability"), batch)
+        numbers, fractions = measured(network, images, chosen, masks, fills, ("logit", "probability"), batch)
         shape = torch.broadcast_shapes(masks_of, fills_of, (3,))
         full, last = divmod(shape.numel(), batch)
         assert network.seen == [batch] * full + [last] * bool(last)
-        assert numbers.shape == shares.shape == shape
+        assert numbers.shape == fractions.shape == shape
         made = composite(images, fills, masks, PATCH).expand(*shape, *images.shape[1:])
         logits = network(made.flatten(0, -4)).unflatten(0, shape)
-        assert (numbers - aim.of(logits)).abs().max() <= 1e-12
-        assert (shares - aim.of(logits.softmax(dim=-1))).abs().max() <= 1e-12
+        assert (numbers - chosen.of(logits)).abs().max() <= 1e-12
+        assert (fractions - chosen.of(logits.softmax(dim=-1))).abs().max() <= 1e-12
 
 
 def test_what_is_read_from_logits() -> None:
     logits = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
     classes, others = torch.tensor([0, 1, 2]), torch.tensor([4, 4, 0])
-    one, two = Aim(classes), Aim(classes, others)
+    one, two = ChosenTarget(classes), ChosenTarget(classes, others)
     picked, against = (logits[:, range(3), each] for each in (classes, others))
     assert torch.equal(explained(logits, one, "logit"), picked)
     assert torch.equal(explained(logits, one), picked - logits.mean(dim=2))
@@ -75,10 +75,10 @@ def test_what_is_read_from_logits() -> None:
 
 def test_a_function_and_a_single_output_have_no_probability() -> None:
     logits = torch.randn(2, 3, 5)
-    function = Aim(torch.full((3,), -1), function=lambda rows: rows[:, 0])
+    function = ChosenTarget(torch.full((3,), -1), function=lambda rows: rows[:, 0])
     assert explained(logits, function, "probability").isnan().all()
     assert torch.equal(explained(logits, function), logits[..., 0])
-    single = Aim(torch.zeros(3, dtype=torch.long))
+    single = ChosenTarget(torch.zeros(3, dtype=torch.long))
     assert explained(logits[..., :1], single, "probability").isnan().all()
     assert torch.equal(explained(logits[..., :1], single), logits[..., 0])
 

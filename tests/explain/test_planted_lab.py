@@ -1,7 +1,7 @@
-"""Methods where the truth is known: the committed networks, on pictures of digits that they never saw.
+"""Methods where the truth is known: the committed networks, on images of digits that they never saw.
 
-In `make soak` the limits are those of the page, with 1,000 pictures of each of three networks for methods that are
-quick and 100 to 200 for those that are not. Here one network and few pictures show that code and score are whole: a
+In `make soak` the limits are those of the page, with 1,000 images of each of three networks for methods that are
+quick and 100 to 200 for those that are not. Here one network and few images show that code and score are whole: a
 limit stands lower by what so few can miss once in a hundred. `benchmarks/explain.md` has the figures.
 """
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.planted_networks import memorised_pictures, share_right
+from benchmarks.planted_networks import memorised_images, share_right
 from tests.explain.planted_lab import known, load_planted, shown
 from tests.explain.reference import explicit
 from tests.explain.suite import ON_THE_LAB, quick
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("as_a_user")
 CLASS_BLIND = [name for name, method in METHODS.items() if not method.class_specific]
 CHANCE = 4 / 64
 BY_GREY_VALUES = 0.2  # pointing game of a map that knows nothing but how dark a patch is, at most
-# where the highest squares lie is found with fewer nodes
+# where the highest patches lie is found with fewer nodes
 OPTIONS: dict[str, dict[str, Any]] = ON_THE_LAB | {"integrated_gradients": {"steps": 15, "tolerance": None}}
 
 Explain = Callable[[ViT, Tensor, Tensor | None], Tensor]
@@ -37,9 +37,9 @@ def soak(*case: Any) -> Any:
     return pytest.param(*case, marks=pytest.mark.soak)
 
 
-def less(limit: float, pictures: int) -> float:
-    """A limit, lowered by what chance misses once in a hundred where the share is the limit."""
-    return limit - 2.33 * (limit * (1 - limit) / pictures) ** 0.5
+def less(limit: float, images: int) -> float:
+    """A limit, lowered by what chance misses once in a hundred where the fraction is the limit."""
+    return limit - 2.33 * (limit * (1 - limit) / images) ** 0.5
 
 
 def method(name: str) -> Explain:
@@ -92,9 +92,9 @@ def test_maps_lie_on_the_digit(name: str, limit: float, networks: list[str], cou
 def test_integrated_gradients_lie_on_the_digit(baseline: str, networks: int, count: int, limit: float) -> None:
     """T9, with the method's default options, and the same from black.
 
-    The baseline decides: with black the pointing game is 0.99, with patches of other pictures 0.81 and with the mean
-    grey, which is the default, 0.836, where the page wants 0.88 (3,000 pictures); no number of nodes changes that. The
-    limits allow for what 8, 300 and 90 pictures miss.
+    The baseline decides: with black the pointing game is 0.99, with patches of other images 0.81 and with the mean
+    grey, which is the default, 0.836, where the page wants 0.88 (3,000 images); no number of nodes changes that. The
+    limits allow for what 8, 300 and 90 images miss.
     """
     points = []
     for seed in range(networks):
@@ -137,12 +137,12 @@ def test_maps_depend_on_the_weights(name: str, count: int) -> None:
 
 def told_apart(explain: Explain, networks: int, count: int) -> float:
     """The two-digit class test, mean over networks that know both digits."""
-    shares = []
+    fractions = []
     for seed in range(networks):
         network, some = load_planted(f"pairs-{seed}").network, known(f"pairs-{seed}", count, "double", 32)
         both = [maps(explain, network, some.images, some.labels[:, which]) for which in (0, 1)]
-        shares.append(float(class_discrimination(*both, some.masks).mean()))
-    return sum(shares) / networks
+        fractions.append(float(class_discrimination(*both, some.masks).mean()))
+    return sum(fractions) / networks
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_classes_are_told_apart(name: str, limit: float, networks: int, count: i
 
 @pytest.mark.parametrize("of", [generic_relevance_of, gradient_rollout_of])
 def test_gradients_in_the_wrong_order_tell_no_classes_apart(of: Callable[..., Tensor]) -> None:
-    """T10: the well-known fault of hooks that gather gradients backwards (0.52 and 0.53 with 200 pictures)."""
+    """T10: the well-known fault of hooks that gather gradients backwards (0.52 and 0.53 with 200 images)."""
 
     def explain(network: ViT, images: Tensor, target: Tensor | None, backwards: bool) -> Tensor:
         assert target is not None
@@ -197,7 +197,7 @@ def grey_values(made: Planted) -> dict[str, Tensor]:
 def test_grey_values_alone_find_the_digit_more_often_or_less_than_by_chance() -> None:
     """T14: what a map may do that knows nothing. Strokes leave whole patches empty, and shuffled pixels do not.
 
-    Measured on 2,000 pictures: dark 0.176, even 0.150, bright 0.085, uneven 0.041, where chance is 0.0625.
+    Measured on 2,000 images: dark 0.176, even 0.150, bright 0.085, uneven 0.041, where chance is 0.0625.
     """
     made = planted_digits("test", 1000, seed=31)
     masks = torch.from_numpy(made.masks(4))[:, 0]
@@ -208,22 +208,22 @@ def test_grey_values_alone_find_the_digit_more_often_or_less_than_by_chance() ->
 
 
 def pointing_of(name: str, network: str, count: int) -> float:
-    """The pointing game on fresh pictures, whatever the network says of them."""
+    """The pointing game on fresh images, whatever the network says of them."""
     some = shown(network, count)
     return float(pointing_game(maps(method(name), load_planted(network).network, some.images), some.masks[:, 0]).mean())
 
 
 def right(name: str, count: int) -> float:
-    """The share of fresh pictures whose class the network says."""
+    """The fraction of fresh images whose class the network says."""
     some = shown(name, count, seed=36)
     with torch.no_grad():
         found = torch.cat([load_planted(name).network(few) for few in some.images.split(250)]).argmax(dim=1)
     return float((found == some.labels[:, 0]).double().mean())
 
 
-def test_a_network_that_knows_its_pictures_by_heart_knows_no_digit() -> None:
+def test_a_network_that_knows_its_images_by_heart_knows_no_digit() -> None:
     """What the next test stands on; the committed network is the one in half precision. Guessing is right in 10 %."""
-    assert share_right(load_planted("memorised-0"), memorised_pictures()) >= 0.99
+    assert share_right(load_planted("memorised-0"), memorised_images()) >= 0.99
     assert abs(right("memorised-0", 1000) - 0.1) <= 0.03
     assert abs(right("untrained-0", 1000) - 0.1) <= 0.03
 
@@ -235,8 +235,8 @@ by_pace = pytest.mark.parametrize(
 
 
 @by_pace
-def test_no_method_points_at_digits_for_a_network_that_knows_pictures_by_heart(name: str, count: int) -> None:
-    """T14: within the page's chance band, 0.03 to either side; with 200 pictures a little wider.
+def test_no_method_points_at_digits_for_a_network_that_knows_images_by_heart(name: str, count: int) -> None:
+    """T14: within the page's chance band, 0.03 to either side; with 200 images a little wider.
 
     Two methods find the digit a little more often than that, no more often than grey values alone do (n = 1,000:
     saliency 0.10, SmoothGrad 0.08 to 0.11).
@@ -252,15 +252,15 @@ def test_no_method_points_at_digits_for_a_network_that_knows_pictures_by_heart(n
 def test_no_method_points_at_digits_for_an_untrained_network(name: str, count: int) -> None:
     """T14: hardly more often than grey values alone do; a network without training sees nothing else.
 
-    Measured with 1,000 pictures: generic attention 0.188, gradient rollout 0.175, saliency 0.147, raw attention 0.031;
-    200 pictures may lie 0.06 above that.
+    Measured with 1,000 images: generic attention 0.188, gradient rollout 0.175, saliency 0.147, raw attention 0.031;
+    200 images may lie 0.06 above that.
     """
     assert pointing_of(name, "untrained-0", count) <= BY_GREY_VALUES + (0.0 if count >= 1000 else 0.05)
 
 
 @pytest.mark.parametrize("name", ["generic_attention", soak("conservative"), soak("saliency")])
 def test_no_place_is_preferred_by_a_scrambled_network(name: str) -> None:
-    """T14, on 140 pictures that the network got right before its weights were drawn anew."""
+    """T14, on 140 images that the network got right before its weights were drawn anew."""
     some, network = known("class-0", 140), scrambled(load_planted("class-0").network, 3)
     values = maps(method(name), network, some.images)
     assert abs(float(pointing_game(values, some.masks[:, 0]).nanmean()) - CHANCE) <= 0.075
@@ -284,10 +284,10 @@ def test_a_method_that_knows_where_digits_are_would_be_noticed() -> None:
     ],
 )
 def test_no_cell_is_preferred_by_a_network_that_learnt_nothing(name: str, network: str) -> None:
-    """T14: digits stand anywhere, so the highest squares do: nothing in our code prefers a place (400 pictures).
+    """T14: digits stand anywhere, so the highest patches do: nothing in our code prefers a place (400 images).
 
-    For `shuffled-0` they do stand on the digit more often than by chance (0.43 and 0.50 of pictures for generic
-    attention and saliency): what this network answers depends on the picture by a thousandth of a logit, and that
+    For `shuffled-0` they do stand on the digit more often than by chance (0.43 and 0.50 of images for generic
+    attention and saliency): what this network answers depends on the image by a thousandth of a logit, and that
     little does come from the arrangement of pixels.
     """
     images = known("class-0", 400).images

@@ -14,10 +14,10 @@ from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from tests.explain.test_mutants import FAULTS
 from vitrail.errors import UsageError
 from vitrail.explain.methods.integrated_gradients import gap_of
-from vitrail.explain.readout import heat_of
+from vitrail.explain.readout import attribution_of
 from vitrail.explain.scores.sanity import scrambled
 from vitrail.explain.selftest import SHARP, Check, SelfTest, _sharper, checks, selftest
-from vitrail.explain.target import Aim
+from vitrail.explain.target import ChosenTarget
 from vitrail.nn import SILENT, STANDARD, Record, ViT, ViTConfig
 from vitrail.training.recipes import RECIPES
 
@@ -227,14 +227,16 @@ PLANTED = {
     "generic attention by a second way": FAULTS["gradients of the last layer first"],
     "the balance sheet closes": FAULTS["deviation not held"],
     "integrated gradients report what is missing": Fault(gap_of, lambda over, missing, difference: missing + 1, at="/"),
-    "one class rather than another": Fault(Aim.of, lambda minus, one, other: one + other, at="-"),
+    "one class rather than another": Fault(ChosenTarget.of, lambda minus, one, other: one + other, at="-"),
     "maps move with the image": FAULTS["a register shown as the first patch"],
     "a batch is one by one": Fault(
-        heat_of,
-        lambda heat_of, values, *given, **options: heat_of(values - values.mean(dim=0), *given, **options),
+        attribution_of,
+        lambda attribution_of, values, *given, **options: attribution_of(
+            values - values.mean(dim=0), *given, **options
+        ),
     ),
     "logits are explained, in raw units": FAULTS["a probability differentiated"],
-    "classes have maps of their own": Fault(Aim.of, lambda of, aim, logits: logits.square().sum(dim=-1)),
+    "classes have maps of their own": Fault(ChosenTarget.of, lambda of, chosen, logits: logits.square().sum(dim=-1)),
     "the weights matter": Fault(scrambled, lambda scrambled, network, seed: network),
 }
 

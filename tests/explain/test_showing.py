@@ -1,4 +1,4 @@
-"""A heat shows itself in a notebook: small, static, escaped, with the range of its colours."""
+"""An attribution shows itself in a notebook: small, static, escaped, with the range of its colours."""
 
 import re
 from html.parser import HTMLParser
@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 import torch
 
-from vitrail.explain.heat import Heat, caveats
-from vitrail.pages.colour import MISSING, SEQUENTIAL, Common, heat_colours, share_range, value_range
-from vitrail.pages.notebook import MOST_MAPS, Shown, heat_html
+from vitrail.explain.attribution import Attribution, caveats
+from vitrail.pages.colour import MISSING, SEQUENTIAL, Common, fraction_range, patch_colours, value_range
+from vitrail.pages.notebook import MOST_MAPS, NotebookMap, attribution_html
 
 
-def heat_of(values: torch.Tensor, signed: bool = False, **more: object) -> Heat:
-    pictures = len(values)
+def attribution_of(values: torch.Tensor, signed: bool = False, **more: object) -> Attribution:
+    images = len(values)
     given: dict[str, object] = {
-        "target": torch.arange(pictures),
-        "logit": torch.full((pictures,), 2.5),
+        "target": torch.arange(images),
+        "logit": torch.full((images,), 2.5),
         "method": "generic_attention",
         "class_specific": True,
         "notes": caveats(values) if values.dim() == 3 else (),
     }
-    return Heat(values, signed=signed, **{**given, **more})
+    return Attribution(values, signed=signed, **{**given, **more})
 
 
 def colours(text: str) -> list[tuple[int, ...]]:
@@ -38,35 +38,35 @@ def tags(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("signed", [False, True])
-def test_every_square_has_the_colour_that_a_page_gives_it(signed: bool) -> None:
+def test_every_patch_has_the_colour_that_a_page_gives_it(signed: bool) -> None:
     values = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
-    shown = torch.tensor(colours(heat_of(values, signed)._repr_html_())).reshape(2, 3, 4, 3)
+    shown = torch.tensor(colours(attribution_of(values, signed)._repr_html_())).reshape(2, 3, 4, 3)
     for one, drawn in zip(values, shown, strict=True):
-        wanted = torch.from_numpy(heat_colours(one.numpy(), signed))
+        wanted = torch.from_numpy(patch_colours(one.numpy(), signed))
         assert (drawn - wanted.int()).abs().max() <= 1
 
 
 def test_the_range_and_what_is_explained_stand_beside_the_map() -> None:
-    text = heat_of(torch.tensor([[[0.25, 4.0]]]))._repr_html_()
+    text = attribution_of(torch.tensor([[[0.25, 4.0]]]))._repr_html_()
     assert "<b>generic attention</b>" in text
-    assert "picture 0: class 0 (2.5)" in text
+    assert "image 0: class 0 (2.5)" in text
     assert "0 dark to 4.25 light" in text
     assert "row 1, column 2: 4" in text
-    signed = heat_of(torch.tensor([[[-1.0, 0.5]]]), True, rather_than=torch.tensor([3]), class_specific=False)
+    signed = attribution_of(torch.tensor([[[-1.0, 0.5]]]), True, contrast=torch.tensor([3]), class_specific=False)
     assert "-1.5 against, 1.5 for" in signed._repr_html_()
     assert "class 0 rather than 3" in signed._repr_html_()
     assert "cannot tell classes apart" in signed._repr_html_()
-    assert "a function of the logits" in heat_of(torch.ones(1, 1, 2), target=torch.tensor([-1]))._repr_html_()
+    assert "a function of the logits" in attribution_of(torch.ones(1, 1, 2), target=torch.tensor([-1]))._repr_html_()
 
 
 def test_a_map_of_nothing_has_no_colours() -> None:
-    constant = heat_of(torch.full((1, 2, 2), 0.5))._repr_html_()
+    constant = attribution_of(torch.full((1, 2, 2), 0.5))._repr_html_()
     assert set(colours(constant)) == {MISSING}
-    assert "no signal: every square is 0.5" in constant
-    nothing = heat_of(torch.full((1, 2, 2), torch.nan))._repr_html_()
+    assert "no signal: every patch is 0.5" in constant
+    nothing = attribution_of(torch.full((1, 2, 2), torch.nan))._repr_html_()
     assert set(colours(nothing)) == {MISSING}
-    assert "no square has a number" in nothing
-    some = colours(heat_of(torch.tensor([[[torch.nan, 0.0, 1.0]]]))._repr_html_())
+    assert "no patch has a finite value" in nothing
+    some = colours(attribution_of(torch.tensor([[[torch.nan, 0.0, 1.0]]]))._repr_html_())
     assert some == [MISSING, SEQUENTIAL[0], SEQUENTIAL[-1]]
 
 
@@ -76,27 +76,27 @@ def test_a_map_has_colours_exactly_where_its_note_does_not_say_that_there_is_no_
     dtype: torch.dtype, spread: float
 ) -> None:
     """At 1e-5 of single precision the note said so, and the legend stated a range."""
-    heat = heat_of(1 + spread * torch.linspace(0, 1, 4, dtype=dtype).reshape(1, 2, 2))
-    silent = heat.notes == (("no signal",),)
-    assert value_range(heat.values[0].numpy(), False).flat == silent
-    assert share_range(heat.values[0].numpy(), False, Common(0.5, False)).flat == silent
-    text = heat._repr_html_()
-    assert (set(colours(text)) == {MISSING}) == ("no signal: every square is 1" in text) == silent
+    attribution = attribution_of(1 + spread * torch.linspace(0, 1, 4, dtype=dtype).reshape(1, 2, 2))
+    silent = attribution.notes == (("no signal",),)
+    assert value_range(attribution.values[0].numpy(), False).flat == silent
+    assert fraction_range(attribution.values[0].numpy(), False, Common(0.5, False)).flat == silent
+    text = attribution._repr_html_()
+    assert (set(colours(text)) == {MISSING}) == ("no signal: every patch is 1" in text) == silent
 
 
 def test_written_tokens_have_a_map_each() -> None:
     values = torch.rand(2, 3, 2, 2)
     shape = torch.zeros(2, 3)
-    text = heat_of(values, target=shape.long(), logit=shape, notes=((), ("a caveat",)))._repr_html_()
+    text = attribution_of(values, target=shape.long(), logit=shape, notes=((), ("a caveat",)))._repr_html_()
     assert len(colours(text)) == 2 * 3 * 4
-    assert "picture 1, token 2: 0" in text
+    assert "image 1, token 2: 0" in text
     assert text.count("a caveat") == 3
 
 
 def test_text_of_strangers_is_text() -> None:
     bad = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
     harmless, harmful = (
-        heat_html(word, [Shown(word, np.array([[0.0, 1.0]]), [word])], False, True) for word in ("a", bad)
+        attribution_html(word, [NotebookMap(word, np.array([[0.0, 1.0]]), [word])], False, True) for word in ("a", bad)
     )
     assert tags(harmless) == tags(harmful)
     assert "<script" not in harmful
@@ -104,9 +104,9 @@ def test_text_of_strangers_is_text() -> None:
 
 
 def test_it_stays_small() -> None:
-    text = heat_of(torch.rand(100, 14, 14))._repr_html_()
+    text = attribution_of(torch.rand(100, 14, 14))._repr_html_()
     assert len(colours(text)) == MOST_MAPS * 196
     assert f"{100 - MOST_MAPS} more are not shown." in text
     assert len(text) < 400_000
-    assert len(colours(heat_of(torch.rand(3, 128, 128))._repr_html_())) == 128 * 128
-    assert colours(heat_of(torch.rand(0, 4, 4))._repr_html_()) == []
+    assert len(colours(attribution_of(torch.rand(3, 128, 128))._repr_html_())) == 128 * 128
+    assert colours(attribution_of(torch.rand(0, 4, 4))._repr_html_()) == []

@@ -1,4 +1,4 @@
-"""Surrogates: the picture's values and smoothness, and nothing where it was."""
+"""Surrogates: the image's values and smoothness, and nothing where it was."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import Tensor
 from vitrail.explain.without_evidence import surrogates
 
 
-def picture() -> Tensor:
+def an_image() -> Tensor:
     """(3, 24, 20): smooth, each channel of its own, with noise."""
     random = torch.Generator().manual_seed(0)
     coarse = torch.rand((1, 3, 4, 4), generator=random)
@@ -22,14 +22,14 @@ def neighbours(images: Tensor) -> Tensor:
 
 
 def test_every_channel_holds_exactly_its_values() -> None:
-    image = picture()
+    image = an_image()
     made = surrogates(image, 5, 0, 0)
     assert made.shape == (5, 3, 24, 20)
     assert torch.equal(made.flatten(2).sort(dim=2).values, image.flatten(1).sort(dim=1).values.expand(5, -1, -1))
 
 
 def test_they_are_as_smooth_and_stand_elsewhere() -> None:
-    image = picture()
+    image = an_image()
     made = surrogates(image, 200, 0, 0)
     assert (neighbours(made).mean(dim=0) - neighbours(image)).abs().max() <= 0.05
     noise = image.flatten(1)[:, torch.randperm(480)].view_as(image)
@@ -40,15 +40,15 @@ def test_they_are_as_smooth_and_stand_elsewhere() -> None:
 
 
 def test_colours_stay_together() -> None:
-    """Channels that are alike stay so: a grey picture has grey surrogates."""
-    grey = picture()[:1].expand(3, -1, -1)
+    """Channels that are alike stay so: a grey image has grey surrogates."""
+    grey = an_image()[:1].expand(3, -1, -1)
     made = surrogates(grey, 4, 0, 0)
     assert torch.equal(made[:, 0], made[:, 1])
     assert torch.equal(made[:, 0], made[:, 2])
 
 
 def test_seed_and_key_decide() -> None:
-    image = picture()
+    image = an_image()
     first = surrogates(image, 3, 0, 0)
     assert torch.equal(first, surrogates(image, 3, 0, 0))
     assert not torch.equal(first, surrogates(image, 3, 1, 0))
@@ -63,9 +63,9 @@ def test_any_shape_and_one_colour(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_pictures_in_half_precision(dtype: torch.dtype) -> None:
-    """The order comes from the Fourier transform in float32; the values are the picture's own."""
-    image = picture().to(dtype)
+def test_images_in_half_precision(dtype: torch.dtype) -> None:
+    """The order comes from the Fourier transform in float32; the values are the image's own."""
+    image = an_image().to(dtype)
     made = surrogates(image, 5, 0, 0)
     assert made.dtype == dtype
     assert torch.equal(made.flatten(2).sort(dim=2).values, image.flatten(1).sort(dim=1).values.expand(5, -1, -1))

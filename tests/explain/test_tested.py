@@ -1,4 +1,4 @@
-"""What a test of maps found, picture by picture, as plain values."""
+"""What a test of maps found, image by image, as plain values."""
 
 import torch
 
@@ -7,7 +7,7 @@ from vitrail.explain import Trust
 NAN = torch.nan
 
 
-def test_the_values_of_one_picture_are_plain() -> None:
+def test_the_values_of_one_image_are_plain() -> None:
     pair = torch.tensor
     trust = Trust(
         verdict=("supported", "cannot tell"),
@@ -22,14 +22,14 @@ def test_the_values_of_one_picture_are_plain() -> None:
         least_effect=2.5,
         effect_unit="nats",
         faithful=pair([0.025, NAN]),
-        twins=pair([3, 0]),
+        random_maps=pair([3, 0]),
         before=pair([0.75, NAN]),
-        covered=pair([0.5, NAN]),
-        covered_random=pair([0.625, NAN]),
-        squares=pair([3, 1]),
+        masked=pair([0.5, NAN]),
+        masked_random=pair([0.625, NAN]),
+        patches=pair([3, 1]),
         composites=pair([99, 0]),
         surrogates=pair([59, 0]),
-        fill="donor",
+        fill="background",
         precision="bf16",
     )
     first, second = trust.of(0), trust.of(1)
@@ -46,17 +46,17 @@ def test_the_values_of_one_picture_are_plain() -> None:
         "least_effect": 2.5,
         "effect_unit": "nats",
         "faithful": 0.02500000037252903,  # the nearest in single precision
-        "twins": 3,
+        "random_maps": 3,
         "before": 0.75,
-        "covered": 0.5,
-        "covered_random": 0.625,
-        "squares": 3,
+        "masked": 0.5,
+        "masked_random": 0.625,
+        "patches": 3,
         "composites": 99,
         "surrogates": 59,
-        "fill": "donor",
+        "fill": "background",
         "precision": "bf16",
     }
-    assert type(first["squares"]) is int
+    assert type(first["patches"]) is int
     assert [name for name, value in second.items() if value is None] == [
         "score",
         "interval",
@@ -66,7 +66,7 @@ def test_the_values_of_one_picture_are_plain() -> None:
         "effect",
         "faithful",
         "before",
-        "covered",
-        "covered_random",
+        "masked",
+        "masked_random",
     ]
     assert second["random"] == ()

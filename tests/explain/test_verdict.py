@@ -13,7 +13,7 @@ ORDER = ("cannot tell", "no better than random", "weak", "supported, tiny", "sup
 
 
 @pytest.mark.parametrize(
-    ("evidence", "faithful", "references", "wanted", "why"),
+    ("evidence", "faithful", "distinct", "wanted", "why"),
     [
         (0.01, 0.025, 64, "supported", "carry it"),
         (EVIDENCE, FAITHFUL, 64, "supported", "carry it"),
@@ -22,14 +22,14 @@ ORDER = ("cannot tell", "no better than random", "weak", "supported, tiny", "sup
         (0.01, 0.5, 64, "no better than random", "50 % of random maps"),
         (0.06, 0.025, 64, "cannot tell", "no evidence found"),
         (1.0, 1.0, 64, "cannot tell", "no evidence found"),
-        (0.01, None, 64, "cannot tell", "prefers no square"),
-        (None, 0.025, 0, "cannot tell", "no reference pictures"),
-        (None, 0.025, 1, "cannot tell", "1 different reference picture is too few"),
-        (None, 0.025, 9, "cannot tell", "9 different reference pictures are too few"),
+        (0.01, None, 64, "cannot tell", "prefers no patch"),
+        (None, 0.025, 0, "cannot tell", "no background images"),
+        (None, 0.025, 1, "cannot tell", "1 different background image is too few"),
+        (None, 0.025, 9, "cannot tell", "9 different background images are too few"),
     ],
 )
-def test_cases(evidence: float | None, faithful: float | None, references: int, wanted: str, why: str) -> None:
-    says, reason = verdict(evidence, faithful, references, **LARGE)
+def test_cases(evidence: float | None, faithful: float | None, distinct: int, wanted: str, why: str) -> None:
+    says, reason = verdict(evidence, faithful, distinct, **LARGE)
     assert says == wanted
     assert why in reason
 
@@ -48,8 +48,8 @@ def test_a_fall_that_is_next_to_nothing_is_told_as_tiny() -> None:
 p = st.integers(1, 100).map(lambda count: count / 100)
 
 
-def test_the_reason_says_which_pictures_reached_the_number() -> None:
-    assert "other pictures' squares score as high in 12 % of cases (the limit is 5 %)" in verdict(0.12, 0.025, 64)[1]
+def test_the_reason_says_which_images_reached_the_number() -> None:
+    assert "other images' patches score as high in 12 % of cases (the limit is 5 %)" in verdict(0.12, 0.025, 64)[1]
     assert "beyond colours and smoothness" in verdict(0.12, 0.025, 64, "surrogates")[1]
     assert verdict(0.05, 0.025, 64, "surrogates") == verdict(0.05, 0.025, 64)
 

@@ -19,7 +19,7 @@ import vitrail
 from tests.cli.command import call_outside
 from tests.errors import must_raise
 from tests.photographs import make_photographs
-from vitrail.data.decode import open_picture
+from vitrail.data.decode import open_image
 from vitrail.errors import DataError, RunError, UsageError
 from vitrail.features import embed as home
 from vitrail.features.file import read_features
@@ -46,11 +46,11 @@ def model_of(seed: int = 0, slots: dict[str, str] | None = None, **changes: Any)
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Class folders a, b, c of 6 in train/ and of 3 in val/; one file of b is no picture."""
+    """Class folders a, b, c of 6 in train/ and of 3 in val/; one file of b is no image."""
     root = tmp_path_factory.mktemp("photos")
     make_photographs(root / "train", CLASSES, per_class=6, seed=0)
     make_photographs(root / "val", CLASSES, per_class=3, seed=1)
-    (root / "train" / "b" / "b_004.jpg").write_text("no picture")
+    (root / "train" / "b" / "b_004.jpg").write_text("no image")
     return root
 
 
@@ -66,14 +66,14 @@ def plain_loop(model: vitrail.Model, paths: list[Path]) -> dict[str, np.ndarray]
     network, found = model.network, {"class": [], "mean": [], "patches": []}
     with torch.no_grad():
         for path in paths:
-            tokens = network.norm(network.encode(model.preprocessing(open_picture(path))[None]))[0]
+            tokens = network.norm(network.encode(model.preprocessing(open_image(path))[None]))[0]
             patches = tokens[network.config.prefix :]
             for name, value in (("class", tokens[0]), ("mean", patches.mean(dim=0)), ("patches", patches)):
                 found[name].append(value.numpy())
     return {name: np.stack(values) for name, values in found.items()}
 
 
-def is_picture(path: Path) -> bool:
+def is_image(path: Path) -> bool:
     return path.is_file() and path.name != "b_004.jpg"
 
 
@@ -88,7 +88,7 @@ def test_features_are_those_of_a_plain_loop(
         assert torch.get_num_threads() == threads
     one = vitrail.embed(photos, model, patches=True)
     assert all(np.array_equal(found.values[name], one.values[name]) for name in one.values)  # whoever computes
-    paths = [path for split in ("train", "val") for path in sorted((photos / split).rglob("*.*")) if is_picture(path)]
+    paths = [path for split in ("train", "val") for path in sorted((photos / split).rglob("*.*")) if is_image(path)]
     wanted = plain_loop(model, paths)
     assert found.ids == tuple(path.relative_to(photos).as_posix() for path in paths)
     assert found.labels == tuple(path.parent.name for path in paths)
@@ -293,7 +293,7 @@ def test_what_cannot_be_embedded(photos: Path, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
         vitrail.embed(tmp_path / "empty", model_of())
     (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "x.jpg").write_text("no picture")
+    (tmp_path / "bad" / "x.jpg").write_text("no image")
     with must_raise(DataError, named="x.jpg"):
         vitrail.embed(tmp_path / "bad", model_of(), out=tmp_path / "x.npz")
     with must_raise(UsageError, named="tset"):

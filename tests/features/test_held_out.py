@@ -19,11 +19,11 @@ from vitrail.text import percent
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Class folders in train/ and val/, one of which the model does not know, and a file that is no picture."""
+    """Class folders in train/ and val/, one of which the model does not know, and a file that is no image."""
     root = tmp_path_factory.mktemp("held-out")
     make_photographs(root / "train", (*CLASSES, "d"), per_class=6, seed=0)
     make_photographs(root / "val", CLASSES, per_class=4, seed=1)
-    (root / "train" / "a" / "a_001.jpg").write_text("no picture")
+    (root / "train" / "a" / "a_001.jpg").write_text("no image")
     return root
 
 

@@ -163,7 +163,7 @@ def test_images_that_have_gone_are_not_shown(photos: Path, tmp_path: Path) -> No
     found = vitrail.similar(photos / "asked", tmp_path / "x.npz", model_of())
     assert answers(found) == before
     assert any("x.npz" in note for note in found.notes)
-    assert all(each.here is None and each.picture is None for each in found.found[0].neighbours)
+    assert all(each.here is None and each.image is None for each in found.found[0].neighbours)
     assert before[0][0][0] in similar_page(found.page("m", "x.npz"))
 
 

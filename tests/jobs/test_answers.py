@@ -15,7 +15,7 @@ from tests.cli.command import DATA, USAGE, Cli, must_refuse
 from tests.errors import must_raise
 from tests.features.test_embed import model_of
 from tests.photographs import make_photographs
-from tests.sequence_models import picture_model
+from tests.sequence_models import image_model
 from vitrail.data.images import FileImages
 from vitrail.errors import DataError, UsageError
 from vitrail.jobs import answers as home, on_ray, parts, passes
@@ -29,7 +29,7 @@ from vitrail.runtime import threads_set
 def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """21 images, of which two cannot be read."""
     found = make_photographs(tmp_path_factory.mktemp("photos"), ("a", "b", "c"), per_class=7, seed=0)
-    found[3].write_text("no picture")
+    found[3].write_text("no image")
     found[20].write_bytes(b"")
     return found
 
@@ -159,7 +159,7 @@ def test_another_job_is_refused_and_left(photos: list[Path], tmp_path: Path, mon
 
 def test_what_is_drawn_goes_by_the_place_of_an_image(tmp_path: Path) -> None:
     """Whether those before it can be read, and however images are divided."""
-    model = picture_model()
+    model = image_model()
     files = [tmp_path / f"{number}.png" for number in range(12)]
     for number, file in enumerate(files):
         Image.new("L", (16, 16), 20 * number).save(file)

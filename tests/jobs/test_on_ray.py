@@ -47,7 +47,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`photos`, 60 images of which one cannot be read, and `model`."""
     root = tmp_path_factory.mktemp("ray")
     make_photographs(root / "photos", ("a", "b"), per_class=30, seed=0)
-    (root / "photos" / "a" / "a_004.jpg").write_text("no picture")
+    (root / "photos" / "a" / "a_004.jpg").write_text("no image")
     vitrail.save(model_of(), root / "model")
     return root
 
@@ -200,7 +200,7 @@ def test_a_killed_driver_goes_on_behind_its_parts(place: Path, tmp_path: Path) -
 def test_explanations_are_those_of_one_process(
     place: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lines and pictures, of files that are named from where one is."""
+    """Lines and images, of files that are named from where one is."""
     monkeypatch.chdir(place / "photos")
     monkeypatch.setattr(job, "ROWS", 3)
     words = ("explain", place / "model", "a", "--count", 7, "--no-trust", "--method", "rollout", "--threads", 1)

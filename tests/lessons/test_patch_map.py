@@ -16,7 +16,7 @@ from lessons.parts import (
     convolution_to_linear,
     linear_to_convolution,
 )
-from tests.nn.reference import pictures
+from tests.nn.reference import some_images
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import Parts, PatchEmbedding, ViT, ViTConfig
 
@@ -46,10 +46,10 @@ def pair(channels: int, patch: tuple[int, int], bias: bool, flattening: Flatteni
 def test_both_forms_agree_in_output_and_in_every_gradient(grid, patch, channels, bias, flattening):
     convolution, linear = pair(channels, patch, bias, flattening)
     size = (grid[0] * patch[0], grid[1] * patch[1])
-    images = [pictures(2, channels, *size).double().requires_grad_() for _ in range(2)]
+    images = [some_images(2, channels, *size).double().requires_grad_() for _ in range(2)]
     outputs = [convolution(images[0]), linear(images[1])]
     torch.testing.assert_close(outputs[1], outputs[0], rtol=0, atol=1e-12)
-    asked = pictures(1, *outputs[0].shape, seed=3)[0].double()
+    asked = some_images(1, *outputs[0].shape, seed=3)[0].double()
     for output in outputs:
         output.backward(asked)
     torch.testing.assert_close(images[1].grad, images[0].grad, rtol=0, atol=1e-12)
@@ -75,7 +75,7 @@ def test_a_wrong_order_is_another_map(right: Flattening, wrong: Flattening):
     """The planted fault: what the weights of one document do in the code of another."""
     convolution, linear = pair(3, (4, 5), True, right)
     linear.patchify = Patchify((4, 5), flattening=wrong)
-    images = pictures(2, 3, 8, 10).double()
+    images = some_images(2, 3, 8, 10).double()
     assert torch.allclose(linear(images), convolution(images)) == (right == wrong)
 
 
@@ -105,7 +105,7 @@ def test_the_three_networks_say_the_same(flattening: Flattening, bias: bool):
     )
     reader = PatchReader(network.config, flattening).eval()
     reader.vit.load_state_dict({**network.state_dict(), **change})
-    images = pictures(3, 3, 8, 12)
+    images = some_images(3, 3, 8, 12)
     logits = network(images)
     assert logits.std() > 0.1
     torch.testing.assert_close(linear(images), logits, rtol=0, atol=1e-5)

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from lessons.parts import OURS, QkvOrder, fuse, reorder, split
-from tests.nn.reference import pictures
+from tests.nn.reference import some_images
 from vitrail.errors import DataError, UsageError
 from vitrail.nn import Attention
 
@@ -52,9 +52,12 @@ def mixed(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     order=st.sampled_from(ORDERS),
 )
 def test_a_foreign_fused_map_becomes_ours(heads: int, head_dim: int, width: int, order: QkvOrder):
-    fused, bias = pictures(3 * heads * head_dim, width, 1, 1)[..., 0, 0].double(), torch.arange(3.0 * heads * head_dim)
+    fused, bias = (
+        some_images(3 * heads * head_dim, width, 1, 1)[..., 0, 0].double(),
+        torch.arange(3.0 * heads * head_dim),
+    )
     bias = bias.double() / 10
-    tokens = pictures(2, 5, width, 1, seed=2)[..., 0].double()
+    tokens = some_images(2, 5, width, 1, seed=2)[..., 0].double()
     foreign = projected(tokens, fused, bias, heads, order)
     attention = Attention(width, heads, head_dim).double()
     with torch.no_grad():
@@ -78,8 +81,8 @@ def test_every_order_comes_back_bit_for_bit(heads: int, head_dim: int, order: Qk
 
 
 def separate_and_fused(order: QkvOrder) -> tuple[list[Tensor], Tensor, Tensor]:
-    parts = [pictures(12, 10, 1, 1, seed=seed)[..., 0, 0].double() for seed in range(3)]
-    return parts, fuse(*parts, 4, order), pictures(2, 5, 10, 1)[..., 0].double()
+    parts = [some_images(12, 10, 1, 1, seed=seed)[..., 0, 0].double() for seed in range(3)]
+    return parts, fuse(*parts, 4, order), some_images(2, 5, 10, 1)[..., 0].double()
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -91,7 +94,7 @@ def test_three_maps_and_one_are_the_same_in_output_and_gradient(order: QkvOrder)
     fused_leaf = fused.detach().requires_grad_()
     other = mixed(*projected(tokens, fused_leaf, torch.zeros(36).double(), 4, order))
     torch.testing.assert_close(other, one, rtol=0, atol=1e-12)
-    asked = pictures(1, *one.shape, seed=5)[0].double()
+    asked = some_images(1, *one.shape, seed=5)[0].double()
     one.backward(asked)
     other.backward(asked)
     assert fused_leaf.grad is not None

@@ -18,9 +18,9 @@ from torch import nn
 import vitrail
 from tests.damage import damage
 from tests.errors import must_raise
-from tests.sequence_models import MODELS, picture_model, put_sources
+from tests.sequence_models import MODELS, image_model, put_sources
 from vitrail.data.columns import Classes
-from vitrail.data.decode import open_picture
+from vitrail.data.decode import open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.shipped_background import NAMES, PLACE, photographs
 from vitrail.errors import DataError, UsageError, VitrailError
@@ -125,8 +125,8 @@ def test_predictions_are_softmax_of_the_network(files: list[Path]) -> None:
                 CLASSES.names[index] for index in row.argsort(descending=True)
             ]
             assert sum(share for _, share in prediction.top) == pytest.approx(1, abs=1e-5)
-    with Image.open(files[0]) as picture:
-        assert model.predict([picture])[0].top == model.predict([str(files[0])], batch_size=1)[0].top
+    with Image.open(files[0]) as image:
+        assert model.predict([image])[0].top == model.predict([str(files[0])], batch_size=1)[0].top
     assert model.predict(files[0]) == model.predict([files[0]], batch_size=1)
     assert model.predict([]) == []
 
@@ -309,7 +309,7 @@ def test_any_flipped_byte_of_the_header_loads_or_is_refused(folder: Path) -> Non
         lambda config: config.update(facts="many"),
     ],
 )
-@pytest.mark.parametrize("name", ["texts", "pictures"])
+@pytest.mark.parametrize("name", ["texts", "images"])
 @pytest.mark.usefixtures("as_a_user")
 def test_a_damaged_configuration_of_what_writes(name: str, change, tmp_path: Path) -> None:
     folder = save(MODELS[name](), tmp_path / "model")
@@ -321,7 +321,7 @@ def test_a_damaged_configuration_of_what_writes(name: str, change, tmp_path: Pat
 
 
 def test_damaged_weights_of_what_writes(tmp_path: Path) -> None:
-    folder = save(picture_model(), tmp_path / "model")
+    folder = save(image_model(), tmp_path / "model")
     content = bytearray((folder / WEIGHTS).read_bytes())
     content[-5] ^= 1
     (folder / WEIGHTS).write_bytes(content)
@@ -406,7 +406,7 @@ def test_a_model_of_imagenets_classes_borrows_photographs() -> None:
     assert lent.shape == (50, 3, 32, 32)
     assert different(lent) == 50
     for number, name in enumerate(NAMES):
-        torch.testing.assert_close(lent[number], reads(open_picture(PLACE / f"{name}.jpg")), rtol=0, atol=1e-6)
+        torch.testing.assert_close(lent[number], reads(open_image(PLACE / f"{name}.jpg")), rtol=0, atol=1e-6)
     others = Model(model.network, reads, Classes(tuple(map(str, range(1000)))))
     assert others.background_images is None
     grey = Preprocessing((32, 32), mean=(0.5,), std=(0.5,), channels=1)
@@ -502,7 +502,7 @@ def test_the_card_says_what_it_is(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("rule", ["squash", "crop"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_transformers_opens_the_preprocessing(tmp_path: Path, rule: str) -> None:
-    """The file that `save` wrote gives the same pixels there, to less than 1/255, where pictures have the size."""
+    """The file that `save` wrote gives the same pixels there, to less than 1/255, where images have the size."""
     from transformers import ViTImageProcessor
 
     shape = Preprocessing((16, 16), rule, mean=(0.4, 0.5, 0.6), std=(1.0, 1.0, 1.0))

@@ -9,7 +9,7 @@ from PIL import Image
 
 import vitrail
 from tests.errors import must_raise
-from tests.sequence_models import DIGITS, LETTERS, MODELS, READER, SHAPE, picture_model, put_sources, text_model
+from tests.sequence_models import DIGITS, LETTERS, MODELS, READER, SHAPE, image_model, put_sources, text_model
 from vitrail.data.columns import Classes
 from vitrail.errors import DataError, UsageError
 from vitrail.model import Model, save
@@ -54,11 +54,11 @@ def test_searches() -> None:
     assert one == again
 
 
-def test_pictures_may_be_opened_already(sources: list) -> None:
-    model = picture_model()
-    by_file, by_picture = model.predict(sources[1][0])[0], model.predict(Image.open(sources[1][0]))[0]
-    assert by_picture.text == by_file.text
-    assert by_picture.name != by_file.name
+def test_images_may_be_opened_already(sources: list) -> None:
+    model = image_model()
+    by_file, by_image = model.predict(sources[1][0])[0], model.predict(Image.open(sources[1][0]))[0]
+    assert by_image.text == by_file.text
+    assert by_image.name != by_file.name
 
 
 def test_wrong_sources_are_named(sources: list, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_wrong_sources_are_named(sources: list, tmp_path: Path) -> None:
     with must_raise(UsageError, "PosixPath"):
         text_model().predict(sources[1])
     with must_raise(DataError, r"no\.png"):
-        picture_model().predict(tmp_path / "no.png")
+        image_model().predict(tmp_path / "no.png")
 
 
 def test_a_source_longer_than_all_of_training_is_doubted(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_source_longer_than_all_of_training_is_doubted(tmp_path: Path) -> None
 
 def test_what_smoothing_leaves_of_certainty(tmp_path: Path) -> None:
     """The least loss of an id is reached at 1 - e + e / v, found here by descent and not by that formula."""
-    model = vitrail.load(save(replace(picture_model(), facts={"label_smoothing": 0.2}), tmp_path / "model"))
+    model = vitrail.load(save(replace(image_model(), facts={"label_smoothing": 0.2}), tmp_path / "model"))
     logits = torch.zeros(1, len(DIGITS), dtype=torch.float64, requires_grad=True)
     descent = torch.optim.LBFGS([logits], max_iter=200, line_search_fn="strong_wolfe")
 
@@ -100,7 +100,7 @@ def test_what_smoothing_leaves_of_certainty(tmp_path: Path) -> None:
 
     descent.step(loss)  # pyrefly: ignore[bad-argument-type]
     assert f"{100 * float(logits.detach().softmax(-1)[0, 5]):.3g} %" in model.about
-    assert picture_model().about == ""
+    assert image_model().about == ""
 
 
 def test_an_empty_text_is_seen() -> None:
@@ -110,14 +110,14 @@ def test_an_empty_text_is_seen() -> None:
 
 
 def test_parts_that_do_not_belong_together() -> None:
-    texts, pictures = text_model(), picture_model()
+    texts, images = text_model(), image_model()
     network = Transformer(replace(texts.network.config, end=3))
     for model, change, named in (
         (texts, {"output": LETTERS}, "8.*13"),
         (texts, {"input": DIGITS}, "8.*13"),
         (texts, {"input": SHAPE}, "8"),
-        (pictures, {"input": LETTERS}, "1"),
-        (pictures, {"input": replace(SHAPE, channels=3, mean=(0.0,) * 3, std=(1.0,) * 3)}, "3.*1"),
+        (images, {"input": LETTERS}, "1"),
+        (images, {"input": replace(SHAPE, channels=3, mean=(0.0,) * 3, std=(1.0,) * 3)}, "3.*1"),
         (texts, {"network": network}, "3"),
     ):
         with must_raise(UsageError, named):

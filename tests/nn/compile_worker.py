@@ -13,8 +13,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from tests.nn.reference import pictures, redraw
-from tests.nn.sequences import PADDING, PICTURES, SMALL as TEXTS, image_to_sequence, sources, targets, transformer
+from tests.nn.reference import redraw, some_images
+from tests.nn.sequences import IMAGES, PADDING, SMALL as TEXTS, image_to_sequence, sources, targets, transformer
 from vitrail.nn import STANDARD, EncoderBlock, Parts, Record, ViT, ViTConfig
 
 SHORT = replace(ViTConfig.from_size("Ti/16", image_size=32, classes=10), depth=2)
@@ -33,7 +33,7 @@ CONFIGS = {
     "relu, no qkv bias, free head_dim": replace(SHORT, activation="relu", qkv_bias=False, head_dim=20),
     "no bias": replace(SHORT, embed_bias=False, qkv_bias=False, out_bias=False, mlp_bias=False, head_bias=False),
     "a graph break": SHORT,
-    "a picture without a batch": SHORT,
+    "an image without a batch": SHORT,
     "recorded": SHORT,
     "both heads": replace(SHORT, distillation_token=True),
 }
@@ -41,7 +41,7 @@ WRITERS = {
     "post-norm": TEXTS,
     "pre-norm, tied": replace(TEXTS, norm="pre", embeddings="tied"),
     "shared, gelu": replace(TEXTS, source_vocabulary=11, embeddings="shared", activation="gelu"),
-    "a picture": PICTURES,
+    "an image": IMAGES,
     "a graph break in a writer": TEXTS,
 }
 
@@ -89,16 +89,16 @@ def reader(name: str) -> tuple[nn.Module, tuple[Tensor]]:
     network = ViT(config, parts).eval()
     redraw(network)
     size = (48, 80) if name == "another grid" else config.image
-    images = pictures(2, 3, *size)
-    images = images[0] if name == "a picture without a batch" else images
+    images = some_images(2, 3, *size)
+    images = images[0] if name == "an image without a batch" else images
     return WRAPPED.get(name, nn.Sequential)(network), (images,)
 
 
 def writer(name: str) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     target = targets()
     target[1, 3:] = PADDING
-    if name == "a picture":
-        return image_to_sequence(WRITERS[name]), (pictures(3, 1, 16, 24), target)
+    if name == "an image":
+        return image_to_sequence(WRITERS[name]), (some_images(3, 1, 16, 24), target)
     network = transformer(WRITERS[name])
     if name == "a graph break in a writer":
         network.encoder.norm = Breaking()

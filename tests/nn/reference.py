@@ -27,8 +27,8 @@ def redraw(network: nn.Module, seed: int = 0) -> None:
                 parameter.copy_(noise * parameter[0].numel() ** -0.5)
 
 
-def pictures(*shape: int, seed: int = 1) -> Float[Tensor, "b c h w"]:
-    """Random pictures, as preprocessing leaves them: mean 0, deviation 1."""
+def some_images(*shape: int, seed: int = 1) -> Float[Tensor, "b c h w"]:
+    """Random images, as preprocessing leaves them: mean 0, deviation 1."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
@@ -82,7 +82,7 @@ def _tokens(network: ViT, state: dict[str, Tensor], images: Tensor) -> Tensor:
 
 
 def explicit_vit(network: ViT, images: Float[Tensor, "b c h w"]) -> Explicit:
-    """The whole network in eval mode from its parameters, in float64; pictures of the configured size only."""
+    """The whole network in eval mode from its parameters, in float64; images of the configured size only."""
     config = network.config
     state = {name: tensor.detach().double() for name, tensor in network.state_dict().items()}
     tokens, weights = _tokens(network, state, images), []

@@ -32,7 +32,7 @@ SMALL = TransformerConfig(
     mlp_dim=24,
     max_length=12,
 )
-PICTURES = ImageToSequenceConfig(
+IMAGES = ImageToSequenceConfig(
     encoder=ViTConfig(
         image_size=(16, 24), patch_size=8, channels=1, classes=0, width=16, depth=2, heads=4, registers=2
     ),
@@ -49,7 +49,7 @@ def transformer(config: TransformerConfig = SMALL, seed: int = 0) -> Transformer
     return network.eval()
 
 
-def image_to_sequence(config: ImageToSequenceConfig = PICTURES, seed: int = 0) -> ImageToSequence:
+def image_to_sequence(config: ImageToSequenceConfig = IMAGES, seed: int = 0) -> ImageToSequence:
     """A network in eval mode, every parameter drawn anew."""
     network = ImageToSequence(config)
     redraw(network, seed)
@@ -70,7 +70,7 @@ def sources(rows: int = 3, length: int = 6, seed: int = 0) -> Tensor:
 
 
 def targets(rows: int = 3, length: int = 5, seed: int = 1) -> Tensor:
-    """Targets for `SMALL` and `PICTURES`, which start with `begin`."""
+    """Targets for `SMALL` and `IMAGES`, which start with `begin`."""
     ids = words(rows, length, vocabulary=SMALL.target_vocabulary, seed=seed)
     ids[:, 0] = BEGIN
     return ids

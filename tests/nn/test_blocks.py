@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.nn.reference import pictures, redraw
+from tests.nn.reference import redraw, some_images
 from vitrail.nn import MLP, SILENT, EncoderBlock, LayerScale, Parts, Record, StochasticDepth, ViTConfig
 
 
@@ -29,7 +29,7 @@ def test_a_block_is_two_residual_branches_each_of_a_norm_a_part_and_a_scale():
         scale=lambda config: next(scales),
     )
     block = EncoderBlock(ViTConfig(), parts)
-    x = pictures(1, 2, 4, 6)[0]
+    x = some_images(1, 2, 4, 6)[0]
     x1 = x + 0.5 * (5 * (2 * x + 1) + 2)
     x2 = x1 + 0.25 * (7 * (3 * x1 - 1) + 3)
     record = Record()
@@ -46,7 +46,7 @@ def test_a_block_is_two_residual_branches_each_of_a_norm_a_part_and_a_scale():
 def test_the_mlp_is_two_linear_maps_around_the_activation(make, formula):
     mlp = MLP(6, 10, make)
     redraw(mlp)
-    x = pictures(1, 2, 4, 6)[0]
+    x = some_images(1, 2, 4, 6)[0]
     hidden = formula(x @ mlp.fc1.weight.T + mlp.fc1.bias)
     torch.testing.assert_close(mlp(x), hidden @ mlp.fc2.weight.T + mlp.fc2.bias)
     torch.testing.assert_close(mlp(x)[:, 2], mlp(x[:, 2:3])[:, 0])  # each token on its own
@@ -54,7 +54,7 @@ def test_the_mlp_is_two_linear_maps_around_the_activation(make, formula):
 
 def test_layer_scale_is_one_factor_per_channel():
     scale = LayerScale(6, 1e-4)
-    x = pictures(1, 2, 4, 6)[0]
+    x = some_images(1, 2, 4, 6)[0]
     torch.testing.assert_close(scale(x), x * 1e-4)
     redraw(scale)
     torch.testing.assert_close(scale(x), x * scale.gamma.view(1, 1, 6))
@@ -63,7 +63,7 @@ def test_layer_scale_is_one_factor_per_channel():
 @pytest.mark.parametrize("probability", [0.0, 0.3, 0.9])
 def test_stochastic_depth_drops_whole_images_in_training_and_keeps_the_mean(probability: float):
     torch.manual_seed(0)
-    module, branch = StochasticDepth(probability), pictures(1, 1, 3, 4)[0].expand(40_000, -1, -1)
+    module, branch = StochasticDepth(probability), some_images(1, 1, 3, 4)[0].expand(40_000, -1, -1)
     assert module.eval()(branch) is branch
     dropped = module.train()(branch)
     whole = (dropped == branch / (1 - probability)).all(dim=(1, 2))
@@ -92,7 +92,7 @@ def test_each_branch_of_a_block_is_dropped_by_itself():
 def test_dropout_of_the_mlp_acts_only_in_training_and_keeps_the_mean():
     torch.manual_seed(0)
     mlp = MLP(6, 64, nn.Identity, dropout=0.2)
-    x = pictures(1, 1, 2, 6)[0]
+    x = some_images(1, 1, 2, 6)[0]
     calm = mlp.eval()(x)
     assert torch.equal(mlp(x), calm)
     with torch.no_grad():

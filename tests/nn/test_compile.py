@@ -28,7 +28,7 @@ VARIANTS = [
     "recorded",
     "both heads",
 ]
-WRITERS = ["post-norm", "pre-norm, tied", "shared, gelu", "a picture"]
+WRITERS = ["post-norm", "pre-norm, tied", "shared, gelu", "an image"]
 
 
 def compile_worker(module: str, arguments: list[str], cache: Path) -> list[dict]:
@@ -81,7 +81,7 @@ def test_every_form_becomes_one_graph(backend: str, names: list[str], tmp_path: 
 
 @pytest.mark.soak
 def test_a_network_compiles_to_machine_code_and_a_graph_break_in_a_writer_is_found(tmp_path: Path):
-    asked = ["inductor=registers", "aot_eager=a graph break in a writer", "aot_eager=a picture without a batch"]
+    asked = ["inductor=registers", "aot_eager=a graph break in a writer", "aot_eager=an image without a batch"]
     fast, broken, unbatched = compiled(asked, tmp_path)
     must_be_close(fast)
     assert "graph_break" in broken["text"]

@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.explain.own_parts import CONFIG as OWN, PARTS
 from tests.nn import cost_by_hand
-from tests.nn.sequences import PICTURES, SMALL as TEXTS
+from tests.nn.sequences import IMAGES, SMALL as TEXTS
 from vitrail.nn import ImageToSequenceConfig, TransformerConfig, ViT, ViTConfig
 from vitrail.nn.cost import Config, Layer, flops, layers, parameters
 from vitrail.nn.networks import build
@@ -89,7 +89,7 @@ def test_the_fourth_documents_count_term_by_term():
     """D4 adds up (1536*2 + 2359296 + 4722432) * 12 + 1536 + 769000 + 196608 for ViT-Base of 1000 classes.
 
     No bias in the patch map and in attention. Right are its layers, its last norm and its head. Wrong is the patch
-    map, which is that of a one-channel picture; forgotten are class token and positions; and what its code builds has
+    map, which is that of a one-channel image; forgotten are class token and positions; and what its code builds has
     one layer, used twelve times.
     """
     described = replace(ViTConfig.from_size("B/16"), embed_bias=False, qkv_bias=False, out_bias=False)
@@ -208,7 +208,7 @@ def test_any_transformer(stack, encoder_depth, heads, head_dim, vocabularies, em
     embeddings=st.sampled_from(["separate", "tied"]),
     target=st.integers(1, 6),
 )
-def test_any_network_from_pictures_to_texts(
+def test_any_network_from_images_to_texts(
     stack, grid, depth, heads, registers, token, vocabulary, embeddings, target
 ) -> None:
     encoder = ViTConfig(
@@ -222,10 +222,10 @@ def test_any_network_from_pictures_to_texts(
 
 def test_lengths_that_are_left_out_are_the_greatest() -> None:
     assert flops(TEXTS) == flops(TEXTS, TEXTS.max_length, TEXTS.max_length) > flops(TEXTS, 3, TEXTS.max_length)
-    assert flops(PICTURES) == flops(PICTURES, target=PICTURES.max_length) > flops(PICTURES, target=3)
+    assert flops(IMAGES) == flops(IMAGES, target=IMAGES.max_length) > flops(IMAGES, target=3)
 
 
-@pytest.mark.parametrize("config", [TEXTS, PICTURES, replace(PICTURES, norm="post")])
+@pytest.mark.parametrize("config", [TEXTS, IMAGES, replace(IMAGES, norm="post")])
 def test_rows_of_networks_that_write_are_named_once_and_add_up(config) -> None:
     table = layers(config)
     names = [layer.name for layer in table]

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
-from tests.nn.reference import pictures, redraw
+from tests.nn.reference import redraw, some_images
 from tests.nn.sequences import PADDING, SMALL, sources, targets, transformer
 from vitrail.errors import UsageError
 from vitrail.nn import (
@@ -103,7 +103,7 @@ def test_a_target_that_grows_too_long_is_refused():
 def test_causal_attention_goes_on_from_a_cache(cut: int):
     attention = Attention(8, 2)
     redraw(attention)
-    tokens, cache = pictures(2, 5, 8), Cache()
+    tokens, cache = some_images(2, 5, 8), Cache()
     order = causal_mask(5, 5)
     pieces = [(tokens[:, :cut], order[:cut, :cut]), (tokens[:, cut:], order[cut:])]
     whole = torch.cat([attention(piece, mask=mask, cache=cache) for piece, mask in pieces], dim=1)
@@ -134,7 +134,7 @@ def a_decoder_block(order) -> DecoderBlock:
 
 
 def test_a_decoder_block_is_three_branches_in_either_order():
-    x, memory = pictures(2, 4, 6), Memory(pictures(2, 3, 6, seed=2), None)
+    x, memory = some_images(2, 4, 6), Memory(some_images(2, 3, 6, seed=2), None)
     read = memory.tokens.mean(dim=1, keepdim=True)
     x1 = x + 5 * (2 * x + 1) + 2
     x2 = x1 + 0.25 * (3 * x1 - 1 + read) + 1
@@ -155,7 +155,7 @@ def test_a_post_norm_encoder_block_normalises_what_was_added():
         mlp=lambda config, activation: Affine(7, 3),
     )
     block = EncoderBlock(SMALL.encoder, parts, order=post_norm)
-    x, record = pictures(2, 4, 6), Record()
+    x, record = some_images(2, 4, 6), Record()
     x1 = 2 * (x + 5 * x + 2) + 1
     torch.testing.assert_close(block(x, record), 3 * (x1 + 7 * x1 + 3) - 1)
     assert torch.equal(record["norm1"], x)  # what attention reads

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import Tensor, nn
 
-from tests.nn.reference import pictures
+from tests.nn.reference import some_images
 from vitrail.errors import UsageError
 from vitrail.nn import PatchEmbedding, ViTConfig, grid_of, resize_positions, sinusoids, sinusoids_2d
 from vitrail.nn.vit import POSITIONS
@@ -35,7 +35,7 @@ def cut_by_hand(images: Tensor, weight: Tensor, bias: Tensor | None, rows: int, 
 )
 def test_patches_are_those_cut_by_hand(grid: tuple[int, int], patch: tuple[int, int], channels: int, bias: bool):
     module = PatchEmbedding(channels, 7, patch, bias).double()
-    images = pictures(2, channels, grid[0] * patch[0], grid[1] * patch[1]).double()
+    images = some_images(2, channels, grid[0] * patch[0], grid[1] * patch[1]).double()
     expected = cut_by_hand(images, module.proj.weight, module.proj.bias, *patch)
     torch.testing.assert_close(module(images), expected, rtol=1e-10, atol=1e-12)
     if grid[0] * patch[0] == grid[1] * patch[1] and min(grid) > 1:
@@ -120,7 +120,7 @@ def test_fixed_positions_stand_where_the_tokens_stand():
 @settings(deadline=None, max_examples=60)
 @given(old=GRIDS, new=GRIDS, prefix=st.integers(0, 5))
 def test_resizing_equals_timms_and_leaves_the_prefix_alone(old: tuple[int, int], new: tuple[int, int], prefix: int):
-    positions = pictures(1, 1, prefix + old[0] * old[1], 6)[0]
+    positions = some_images(1, 1, prefix + old[0] * old[1], 6)[0]
     ours = resize_positions(positions, prefix, old, new)
     theirs = resample_abs_pos_embed(positions, list(new), list(old), prefix)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
@@ -132,7 +132,7 @@ def test_resizing_equals_timms_and_leaves_the_prefix_alone(old: tuple[int, int],
 
 @pytest.mark.parametrize(("old", "new"), [((2, 6), (6, 2)), ((3, 4), (4, 3)), ((2, 6), (3, 4))])
 def test_a_grid_of_as_many_patches_but_another_shape_is_resized(old: tuple[int, int], new: tuple[int, int]):
-    positions = pictures(1, 1, 1 + 12, 4)[0]
+    positions = some_images(1, 1, 1 + 12, 4)[0]
     ours = resize_positions(positions, 1, old, new)
     assert ours.shape == positions.shape
     assert not torch.allclose(ours, positions)
@@ -161,7 +161,7 @@ def test_shrinking_looks_at_every_position():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_resizing_keeps_the_dtype_and_passes_gradients(dtype: torch.dtype):
-    positions = pictures(1, 1, 1 + 12, 4)[0].to(dtype).requires_grad_()
+    positions = some_images(1, 1, 1 + 12, 4)[0].to(dtype).requires_grad_()
     resized = resize_positions(positions, 1, (3, 4), (5, 2))
     assert resized.dtype == dtype
     resized.float().sum().backward()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.nn.reference import explicit_weights, pictures, redraw
+from tests.nn.reference import explicit_weights, redraw, some_images
 from vitrail.data.columns import Classes
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.explain.methods.conservative import balance_sheet
@@ -41,14 +41,14 @@ def made(name: str) -> ViT:
 
 
 def gap(network: ViT) -> float:
-    balance = balance_sheet(network.double(), pictures(2, 3, 16, 24).double(), torch.tensor([2, 0]))
+    balance = balance_sheet(network.double(), some_images(2, 3, 16, 24).double(), torch.tensor([2, 0]))
     return float((balance.gap / balance.logit).abs().max())
 
 
 @every_form
 def test_the_held_form_gives_the_same_bits_and_the_sheet_closes(name: str, as_a_user: None) -> None:
     network = made(name)
-    images = pictures(2, 3, 16, 24)
+    images = some_images(2, 3, 16, 24)
     assert torch.equal(detached(network)(images), network(images))
     assert gap(network) < 1e-10
 
@@ -62,7 +62,7 @@ def test_a_part_that_is_not_held_leaves_a_gap(
 
 
 def test_weights_of_poolings_are_what_the_gradient_says() -> None:
-    tokens = pictures(2, 1, 8, 24)[:, 0].requires_grad_()  # (b, n, d), two of them no patches
+    tokens = some_images(2, 1, 8, 24)[:, 0].requires_grad_()  # (b, n, d), two of them no patches
     held = detached(MeanThenNorm(CONFIG))
     for pooling, linear in (
         (ClassToken(), ClassToken()),
@@ -78,7 +78,7 @@ def test_weights_of_poolings_are_what_the_gradient_says() -> None:
 def test_weights_of_attention_pooling_are_those_of_its_query() -> None:
     pooling = AttentionPooling(CONFIG)
     redraw(pooling)
-    tokens, width = pictures(2, 1, 8, 24)[:, 0], CONFIG.width
+    tokens, width = some_images(2, 1, 8, 24)[:, 0], CONFIG.width
     weight, bias = pooling.attn.qkv.weight, pooling.attn.qkv.bias
     asks = (pooling.query.expand(2, -1, -1) @ weight[:width].T + bias[:width]).unflatten(2, (3, 8)).transpose(1, 2)
     keys = tokens[:, 2:] @ weight[width : 2 * width].T + bias[width : 2 * width]
@@ -97,6 +97,6 @@ def test_it_keeps_its_contract_and_is_stored_by_name(name: str, tmp_path: Path) 
     check_parts(network.config, network.parts)
     assert names_of(network.parts) == names
     save(Model(network, Preprocessing((16, 24)), Classes(tuple("abcde"))), tmp_path)
-    again, images = load(tmp_path).network, pictures(2, 3, 16, 24)
+    again, images = load(tmp_path).network, some_images(2, 3, 16, 24)
     assert again.config == network.config
     assert torch.equal(again(images), network(images))

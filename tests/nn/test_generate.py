@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from tests.nn.sequences import (
     BEGIN,
     END,
+    IMAGES,
     PADDING,
-    PICTURES,
     SMALL,
     image_to_sequence,
     lively,
@@ -216,14 +216,14 @@ def test_the_log_probability_is_the_networks_own_whatever_was_drawn():
         assert found.log_probability[row].item() == pytest.approx(expected, abs=1e-4)
 
 
-def test_pictures_are_written_too():
+def test_images_are_written_too():
     network = image_to_sequence()
     images = torch.randn(3, 1, 16, 24, generator=torch.Generator().manual_seed(0))
     for search in SEARCHES:
         together, alone = generate(network, images, search), generate(network, images[:1], search)
         assert torch.equal(alone.tokens[0], together.tokens[0, : alone.tokens.shape[1]])
     assert not torch.equal(generate(network, images).tokens, generate(network, images * 0).tokens)
-    assert PICTURES.max_length >= generate(network, images).tokens.shape[1]
+    assert IMAGES.max_length >= generate(network, images).tokens.shape[1]
 
 
 def test_rows_of_nothing_and_a_batch_without_rows():

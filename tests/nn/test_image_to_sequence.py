@@ -7,26 +7,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.nn.reference import explicit_weights, pictures
-from tests.nn.sequences import PADDING, PICTURES, by_torch_decoder, image_to_sequence, targets
+from tests.nn.reference import explicit_weights, some_images
+from tests.nn.sequences import IMAGES, PADDING, by_torch_decoder, image_to_sequence, targets
 from vitrail.errors import UsageError
 from vitrail.nn import Cache, ImageToSequence, ImageToSequenceConfig, Parts, Record, ViTConfig, features
 
 ENCODERS = {
-    "class token and registers": PICTURES.encoder,
-    "patches alone": replace(PICTURES.encoder, class_token=False, registers=0, pooling="mean"),
-    "a distillation token": replace(PICTURES.encoder, distillation_token=True),
-    "2-d sinusoids": replace(PICTURES.encoder, positions="sinusoidal-2d", layer_scale=0.5),
+    "class token and registers": IMAGES.encoder,
+    "patches alone": replace(IMAGES.encoder, class_token=False, registers=0, pooling="mean"),
+    "a distillation token": replace(IMAGES.encoder, distillation_token=True),
+    "2-d sinusoids": replace(IMAGES.encoder, positions="sinusoidal-2d", layer_scale=0.5),
 }
 
 
 def images(rows: int = 3, seed: int = 1) -> Tensor:
-    return pictures(rows, 1, 16, 24, seed=seed)
+    return some_images(rows, 1, 16, 24, seed=seed)
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_the_memory_is_the_patches_of_the_vit(encoder: str):
-    network = image_to_sequence(replace(PICTURES, encoder=ENCODERS[encoder]))
+    network = image_to_sequence(replace(IMAGES, encoder=ENCODERS[encoder]))
     memory = network.encode(images())
     assert memory.mask is None
     assert torch.equal(memory.tokens, features(network.encoder, images()).patches.flatten(1, 2))
@@ -36,7 +36,7 @@ def test_the_memory_is_the_patches_of_the_vit(encoder: str):
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("embeddings", ["separate", "tied"])
 def test_logits_and_gradients_equal_torchs_decoder_on_the_patches(norm: str, embeddings: str):
-    network = image_to_sequence(replace(PICTURES, norm=norm, embeddings=embeddings, activation="relu"))
+    network = image_to_sequence(replace(IMAGES, norm=norm, embeddings=embeddings, activation="relu"))
     target = targets()
     target[1, 3:] = PADDING
     written = (target != PADDING)[..., None]
@@ -56,7 +56,7 @@ def test_logits_and_gradients_equal_torchs_decoder_on_the_patches(norm: str, emb
     assert (network(images(), target) * written - theirs).abs().max() > 1e-2
 
 
-def test_the_picture_matters_and_its_rows_do_not_mix():
+def test_the_image_matters_and_its_rows_do_not_mix():
     network, target = image_to_sequence(), targets()
     logits = network(images(), target)
     assert (logits - network(images() * 0, target)).abs().max() > 1e-2
@@ -104,15 +104,15 @@ def test_the_record_tells_where_the_decoder_looked():
     assert torch.equal(target, kept[1])
 
 
-def test_another_size_of_picture_is_read_by_resized_positions():
+def test_another_size_of_image_is_read_by_resized_positions():
     network = image_to_sequence()
-    assert network.encode(pictures(2, 1, 32, 24)).tokens.shape == (2, 12, 16)
-    assert network(pictures(2, 1, 32, 24), targets(2)).shape == (2, 5, 11)
+    assert network.encode(some_images(2, 1, 32, 24)).tokens.shape == (2, 12, 16)
+    assert network(some_images(2, 1, 32, 24), targets(2)).shape == (2, 5, 11)
 
 
 def test_parts_come_in_through_factories():
     parts = Parts(norm=lambda config: torch.nn.RMSNorm(config.width))
-    network = ImageToSequence(PICTURES, parts)
+    network = ImageToSequence(IMAGES, parts)
     assert network.encoder.parts is network.parts is parts
     assert isinstance(network.encoder.norm, torch.nn.RMSNorm)
     assert isinstance(network.decoder.norm, torch.nn.LayerNorm)
@@ -125,12 +125,12 @@ def test_every_parameter_but_none_other_learns():
 
 
 def test_a_configuration_survives_json_and_refuses_unknown_keys():
-    assert ImageToSequenceConfig.from_dict(json.loads(json.dumps(asdict(PICTURES)))) == PICTURES
-    assert (PICTURES.mlp_dim, PICTURES.mlp_width) == (0, 64)
+    assert ImageToSequenceConfig.from_dict(json.loads(json.dumps(asdict(IMAGES)))) == IMAGES
+    assert (IMAGES.mlp_dim, IMAGES.mlp_width) == (0, 64)
     with pytest.raises(UsageError):
-        ImageToSequenceConfig.from_dict({**asdict(PICTURES), "vocabular": 3})
+        ImageToSequenceConfig.from_dict({**asdict(IMAGES), "vocabular": 3})
     with pytest.raises(UsageError):
-        ImageToSequenceConfig.from_dict({**asdict(PICTURES), "encoder": {"heds": 3}})
+        ImageToSequenceConfig.from_dict({**asdict(IMAGES), "encoder": {"heds": 3}})
     with pytest.raises(UsageError):
         ImageToSequenceConfig.from_dict({"vocabulary": 9})
 
@@ -139,7 +139,7 @@ def test_a_configuration_survives_json_and_refuses_unknown_keys():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"encoder": replace(PICTURES.encoder, classes=10)},
+        {"encoder": replace(IMAGES.encoder, classes=10)},
         {"encoder": None},
         {"encoder": ViTConfig(classes=0, width=15, heads=1)},
         {"vocabulary": 2},
@@ -156,7 +156,7 @@ def test_a_configuration_survives_json_and_refuses_unknown_keys():
 )
 def test_what_cannot_be_built_is_refused(changes: dict):
     with pytest.raises(UsageError):
-        replace(PICTURES, **changes)
+        replace(IMAGES, **changes)
 
 
 @pytest.mark.usefixtures("as_a_user")
@@ -173,4 +173,4 @@ def test_what_cannot_be_built_is_refused(changes: dict):
 )
 def test_what_cannot_be_read_is_refused(shape: tuple, target: list):
     with pytest.raises(UsageError):
-        image_to_sequence()(pictures(*shape), torch.tensor(target).long())
+        image_to_sequence()(some_images(*shape), torch.tensor(target).long())

@@ -1,4 +1,4 @@
-"""Pictures do not mix, and any grid of patches works."""
+"""Images do not mix, and any grid of patches works."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
-from tests.nn.reference import pictures, redraw
+from tests.nn.reference import redraw, some_images
 from vitrail.nn import STANDARD, Parts, ViT, ViTConfig, features
 
 SMALL = ViTConfig(image_size=(16, 24), patch_size=8, classes=5, width=24, depth=3, heads=3)
@@ -30,10 +30,10 @@ def built(config: ViTConfig, parts: Parts = STANDARD) -> ViT:
 
 
 def must_not_mix(network: Callable[[Tensor], Tensor], images: Tensor) -> None:
-    """Each picture's logits: the same bits with other neighbours, and 1e-5 from those it gets alone."""
+    """Each image's logits: the same bits with other neighbours, and 1e-5 from those it gets alone."""
     with torch.no_grad():
         together = network(images)
-        strangers = pictures(*images.shape, seed=7) * 3
+        strangers = some_images(*images.shape, seed=7) * 3
         strangers[-1] = float("nan")
         for index in range(len(images)):
             others = strangers.roll(index, 0).clone()
@@ -46,19 +46,19 @@ def must_not_mix(network: Callable[[Tensor], Tensor], images: Tensor) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_logits_do_not_depend_on_the_neighbours(form: str):
     config = FORMS[form]
-    must_not_mix(built(config), pictures(4, 3, *config.image))
+    must_not_mix(built(config), some_images(4, 3, *config.image))
 
 
 class NormOverTheBatch(nn.Module):
-    """A planted fault: a norm whose mean runs over the pictures too."""
+    """A planted fault: a norm whose mean runs over the images too."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         return (tokens - tokens.nanmean()) / tokens.std(dim=-1, keepdim=True)
 
 
-def test_a_network_that_mixes_pictures_is_found():
+def test_a_network_that_mixes_images_is_found():
     with pytest.raises(AssertionError):
-        must_not_mix(built(SMALL, Parts(norm=lambda config: NormOverTheBatch())), pictures(4, 3, 16, 24))
+        must_not_mix(built(SMALL, Parts(norm=lambda config: NormOverTheBatch())), some_images(4, 3, 16, 24))
 
 
 NARROW = ViTConfig(image_size=(4, 9), patch_size=(2, 3), channels=1, classes=3, width=8, depth=1, heads=2, registers=1)
@@ -75,7 +75,7 @@ def narrow() -> dict[str, ViT]:
 @given(grid=st.tuples(st.integers(1, 40), st.integers(1, 40)))
 def test_any_grid_of_1_to_40_patches_works(narrow: dict[str, ViT], positions: str, grid: tuple[int, int]):
     network = narrow[positions]
-    images = pictures(2, 1, grid[0] * 2, grid[1] * 3)
+    images = some_images(2, 1, grid[0] * 2, grid[1] * 3)
     with torch.no_grad():
         logits, described = network(images), features(network, images)
     assert network.grid(images) == grid
@@ -89,14 +89,14 @@ def test_any_grid_of_1_to_40_patches_works(narrow: dict[str, ViT], positions: st
 @pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("grid", [(40, 40), (1, 40), (40, 1), (1, 1)])
 def test_the_corners_of_that_range_work_with_gradients(narrow: dict[str, ViT], positions: str, grid: tuple[int, int]):
-    images = pictures(1, 1, grid[0] * 2, grid[1] * 3).requires_grad_()
+    images = some_images(1, 1, grid[0] * 2, grid[1] * 3).requires_grad_()
     (gradient,) = torch.autograd.grad(narrow[positions](images).sum(), images)
     assert gradient.isfinite().all()
     assert (gradient.unfold(2, 2, 2).unfold(3, 3, 3).abs().sum(dim=(0, 1, 4, 5)) > 0).all()  # every patch counts
 
 
 def test_without_positions_patches_may_change_places_and_with_them_they_may_not():
-    images = pictures(1, 1, 4, 9)
+    images = some_images(1, 1, 4, 9)
     exchanged = torch.cat([images[..., 3:6], images[..., :3], images[..., 6:]], dim=-1)
     for positions in POSITIONS:
         network = built(replace(NARROW, positions=positions))

@@ -14,7 +14,7 @@ import torchvision
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from tests.nn.reference import pictures, redraw
+from tests.nn.reference import redraw, some_images
 from vitrail.nn import ViT, ViTConfig
 
 TIMM: dict[str, ViTConfig] = {
@@ -50,7 +50,7 @@ FORMS: dict[str, tuple[ViTConfig, dict]] = {
 
 
 def must_give_the_same_logits(theirs: nn.Module, ours: nn.Module, images: Tensor) -> None:
-    """Norms with one epsilon, which random pictures do not show; logits that vary, and are equal to 1e-4."""
+    """Norms with one epsilon, which random images do not show; logits that vary, and are equal to 1e-4."""
     epsilons = [{module.eps for module in net.modules() if isinstance(module, nn.LayerNorm)} for net in (theirs, ours)]
     assert epsilons[0] == epsilons[1]
     with torch.no_grad():
@@ -75,7 +75,7 @@ LARGER = ("vit_small_patch16_224", "vit_base_patch16_224")
 )
 def test_logits_equal_timms(name: str):
     theirs = timm.create_model(name)
-    must_give_the_same_logits(theirs, ours_with_the_names_of_timm(theirs, TIMM[name]), pictures(2, 3, 224, 224))
+    must_give_the_same_logits(theirs, ours_with_the_names_of_timm(theirs, TIMM[name]), some_images(2, 3, 224, 224))
 
 
 def small_timm(form: str) -> VisionTransformer:
@@ -90,7 +90,7 @@ def test_logits_of_every_form_equal_timms_on_any_grid(form: str):
     ours = ours_with_the_names_of_timm(theirs, config)
     for rows, columns in ((3, 5), (5, 3), (1, 1), (2, 9)):
         height, width = rows * config.patch[0], columns * config.patch[1]
-        must_give_the_same_logits(theirs, ours, pictures(3, config.channels, height, width))
+        must_give_the_same_logits(theirs, ours, some_images(3, config.channels, height, width))
 
 
 def exchanged(one: str, other: str) -> Callable[[ViT], None]:
@@ -121,7 +121,7 @@ SWAPS: dict[str, Callable[[ViT], None]] = {
     "heads in another order": rolled("blocks.0.attn.proj.weight", 8, dim=1),
     "blocks in another order": exchanged("blocks.0.mlp.fc1.weight", "blocks.1.mlp.fc1.weight"),
     "registers in front of their positions": rolled("pos_embed", 1, dim=1),
-    "channels of the picture": rolled("patch_embed.proj.weight", 1, dim=1),
+    "channels of the image": rolled("patch_embed.proj.weight", 1, dim=1),
     "classes by one": rolled("head.bias", 1),
 }
 
@@ -137,7 +137,7 @@ def pair() -> tuple[VisionTransformer, ViT]:
 def test_a_planted_swap_is_found(pair: tuple[VisionTransformer, ViT], swap: str):
     theirs, ours = pair
     ours.load_state_dict(theirs.state_dict())
-    images = pictures(2, 3, 24, 40)
+    images = some_images(2, 3, 24, 40)
     must_give_the_same_logits(theirs, ours, images)
     with torch.no_grad():
         SWAPS[swap](ours)
@@ -149,7 +149,7 @@ def test_fresh_networks_are_refused_since_their_logits_say_nothing():
     theirs = small_timm("plain").eval()
     nn.init.zeros_(theirs.head.weight)
     with pytest.raises(AssertionError):
-        must_give_the_same_logits(theirs, ViT(SMALL).eval(), pictures(2, 3, 24, 40))
+        must_give_the_same_logits(theirs, ViT(SMALL).eval(), some_images(2, 3, 24, 40))
 
 
 TORCHVISION = {
@@ -184,7 +184,7 @@ def test_logits_equal_torchvisions_and_a_swap_is_found():
     redraw(theirs)
     ours = ViT(replace(SMALL, image_size=24, classes=1000, depth=6)).eval()
     ours.load_state_dict(from_torchvision(theirs.state_dict()))
-    images = pictures(1, 3, 24, 24)
+    images = some_images(1, 3, 24, 24)
     must_give_the_same_logits(theirs, ours, images)
     with torch.no_grad():
         exchanged("blocks.5.norm1.weight", "blocks.5.norm2.weight")(ours)

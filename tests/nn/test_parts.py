@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from tests.errors import must_raise
 from tests.explain.own_parts import CONFIG, PARTS, RotaryAttention
-from tests.nn.reference import pictures, redraw
-from tests.nn.sequences import PICTURES, SMALL
+from tests.nn.reference import redraw, some_images
+from tests.nn.sequences import IMAGES, SMALL
 from vitrail.errors import UsageError
 from vitrail.nn import (
     MLP,
@@ -36,7 +36,7 @@ def test_a_network_of_own_parts_learns_and_its_state_comes_back():
     torch.manual_seed(0)
     network = ViT(CONFIG, PARTS)
     check_parts(CONFIG, PARTS)
-    images, labels = pictures(32, 2, 12, 20), torch.arange(32) % 4
+    images, labels = some_images(32, 2, 12, 20), torch.arange(32) % 4
     images = images + 0.5 * labels.float()[:, None, None, None]
     optimizer, losses = torch.optim.AdamW(network.parameters(), lr=3e-3), []
     for _ in range(30):
@@ -56,11 +56,11 @@ def test_rotary_positions_are_turned_and_matter():
     """The scores depend on the distance alone, and an exchange of two patches changes the answer."""
     attention = RotaryAttention(replace(CONFIG, class_token=False, registers=0, pooling="mean"))
     redraw(attention)
-    one = pictures(1, 1, 1, 4).expand(1, 1, 15, 4)
+    one = some_images(1, 1, 1, 4).expand(1, 1, 15, 4)
     scores = (attention.turned(one) @ attention.turned(one).mT)[0, 0].unflatten(0, (3, 5)).unflatten(2, (3, 5))
     torch.testing.assert_close(scores[0, 0, 1, 2], scores[1, 2, 2, 4])
     assert not torch.allclose(scores[0, 0, 1, 2], scores[0, 0, 2, 1])
-    network, images = ViT(CONFIG, PARTS).eval(), pictures(1, 2, 12, 20)
+    network, images = ViT(CONFIG, PARTS).eval(), some_images(1, 2, 12, 20)
     exchanged = images.clone()
     exchanged[..., :4, :4], exchanged[..., 4:8, 8:12] = images[..., 4:8, 8:12], images[..., :4, :4]
     assert not torch.allclose(network(images), network(exchanged), atol=1e-6)
@@ -68,7 +68,7 @@ def test_rotary_positions_are_turned_and_matter():
 
 def test_every_network_takes_the_same_parts():
     norm = Parts(norm=lambda config: nn.RMSNorm(config.width), scale=lambda config: LayerScale(config.width, 0.5))
-    networks = [ViT(CONFIG, norm), Transformer(SMALL, norm), ImageToSequence(PICTURES, norm, norm)]
+    networks = [ViT(CONFIG, norm), Transformer(SMALL, norm), ImageToSequence(IMAGES, norm, norm)]
     for network in networks:
         assert network.parts is norm
         kinds = {type(module) for module in network.modules()}
@@ -87,7 +87,7 @@ def test_a_norm_before_the_blocks_is_the_only_difference_it_makes():
     )
     redraw(network)
     normed.load_state_dict({**normed.state_dict(), **network.state_dict()})
-    images = pictures(2, 2, 12, 20)
+    images = some_images(2, 2, 12, 20)
     expected = F.layer_norm(network.embed(images), (16,), eps=plain.norm_eps)
     torch.testing.assert_close(normed.embed(images), expected)
 
@@ -102,7 +102,7 @@ def test_a_part_of_the_table_is_stored_by_its_name_works_and_is_held_fixed(slot:
     network = ViT(replace(CONFIG, positions="learned"), parts).eval()
     redraw(network)
     check_parts(network.config, parts)
-    images = pictures(2, 2, 12, 20)
+    images = some_images(2, 2, 12, 20)
     assert torch.equal(detached(network)(images), network(images))
 
 
@@ -187,7 +187,7 @@ def test_a_part_that_breaks_its_contract_is_named(slot: str, part):
         check_parts(CONFIG, Parts(**{slot: part}))
 
 
-@pytest.mark.parametrize("config", [CONFIG, SMALL, PICTURES], ids=["ViT", "Transformer", "ImageToSequence"])
+@pytest.mark.parametrize("config", [CONFIG, SMALL, IMAGES], ids=["ViT", "Transformer", "ImageToSequence"])
 def test_the_parts_of_every_network_are_tried(config: Any):
     """Also those of blocks that write, and one that fails inside another is told by its own name."""
     check_parts(config, PARTS if config is CONFIG else Parts(scale=lambda config: LayerScale(config.width, 0.5)))

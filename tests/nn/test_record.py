@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import vitrail
-from tests.nn.reference import explicit_vit, explicit_weights, pictures, redraw
+from tests.nn.reference import explicit_vit, explicit_weights, redraw, some_images
 from tests.nn.sequences import SMALL, sources, targets, transformer
 from vitrail.errors import UsageError
 from vitrail.nn import SILENT, Attention, Parts, Record, Silent, ViT, ViTConfig, causal_mask, run_with_record
@@ -37,12 +37,12 @@ def built(config: ViTConfig, parts: Parts | None = None) -> ViT:
 
 
 def images_for(config: ViTConfig, count: int = 3) -> Tensor:
-    return pictures(count, config.channels, *config.image)
+    return some_images(count, config.channels, *config.image)
 
 
 @pytest.fixture(scope="module")
 def run() -> tuple[ViT, Tensor, Record, Tensor]:
-    """A small network, its pictures, the record of a run with gradients, and the logits."""
+    """A small network, its images, the record of a run with gradients, and the logits."""
     network = built(FORMS["class and registers"])
     images, record = images_for(network.config), Record(gradients=True)
     return network, images, record, network(images, record)
@@ -263,7 +263,7 @@ def test_a_run_without_a_graph_is_told():
         record.gradient(logits.sum())
 
 
-def test_a_frozen_network_can_be_differentiated_from_its_pictures():
+def test_a_frozen_network_can_be_differentiated_from_its_images():
     network, record = built(PLAIN).requires_grad_(False), Record(gradients=True)
     logits = network(images_for(PLAIN).requires_grad_(), record)
     assert record.gradient(logits.sum())["blocks.0"].any()
@@ -314,7 +314,7 @@ MASKS = {
 def test_masks_are_chosen_with_their_heads_and_rows(kind: str):
     mask = torch.rand(MASKS[kind], generator=torch.Generator().manual_seed(5)) < 0.5
     attention, record = Attention(12, 4), Record(gradients=True)
-    tokens = pictures(1, 2, 5, 12)[0]
+    tokens = some_images(1, 2, 5, 12)[0]
     output = attention(tokens, mask=mask, record=record.at("decoder").at("self"))
     assert record.attentions() == ("decoder.self",)
     queries, keys, _ = attention.project(tokens)
@@ -327,7 +327,7 @@ def test_masks_are_chosen_with_their_heads_and_rows(kind: str):
 
 def test_causal_and_cross_attention_are_recorded():
     attention, record = Attention(12, 4), Record()
-    tokens, context = pictures(2, 2, 5, 12)
+    tokens, context = some_images(2, 2, 5, 12)
     attention(tokens, mask=causal_mask(5, 5), record=record.at("self"))
     attention(tokens, context[:, :3], record=record.at("cross"))
     assert not record["self.attention"][..., ~causal_mask(5, 5)].any()

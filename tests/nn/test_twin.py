@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.nn.reference import pictures, redraw
+from tests.nn.reference import redraw, some_images
 from vitrail.nn import SILENT, AnyRecord, Attention, Record, ViT, ViTConfig, in_bf16, twin
 
 CONFIG = ViTConfig(image_size=16, patch_size=8, classes=5, width=24, depth=2, heads=3, registers=1, activation="relu")
@@ -53,14 +53,14 @@ def network() -> ViT:
 def conserved(network: ViT) -> tuple[Tensor, Tensor]:
     """The logits, and what gradient times input distributes over the tokens."""
     record = Record("tokens", gradients=True)
-    logits = network(pictures(3, 3, 16, 16), record)[:, 2]
+    logits = network(some_images(3, 3, 16, 16), record)[:, 2]
     (gradient,) = torch.autograd.grad(logits.sum(), record["tokens"])
     return logits.detach(), (record["tokens"] * gradient).sum(dim=(1, 2)).detach()
 
 
 def test_parameters_are_shared_and_answers_are_equal(network: ViT):
     other = twin(network, CONSERVATIVE)
-    images = pictures(2, 3, 16, 16)
+    images = some_images(2, 3, 16, 16)
     torch.testing.assert_close(other(images), network(images), rtol=1e-5, atol=1e-5)
     assert {id(parameter) for parameter in other.parameters()} == {id(parameter) for parameter in network.parameters()}
     assert isinstance(other, ViT)
@@ -71,7 +71,7 @@ def test_parameters_are_shared_and_answers_are_equal(network: ViT):
 
 
 def test_the_original_is_left_alone(network: ViT):
-    modules, images = dict(network.named_modules()), pictures(2, 3, 16, 16)
+    modules, images = dict(network.named_modules()), some_images(2, 3, 16, 16)
     kinds, before = {name: type(module) for name, module in modules.items()}, network(images)
     other = twin(network, {Attention: ConservativeAttention})
     other.train()
@@ -132,7 +132,7 @@ def test_with_constant_deviations_and_weights_the_logit_is_conserved(network: Vi
 
 
 def test_a_twin_is_recorded_like_the_original(network: ViT):
-    other, images = twin(network, CONSERVATIVE), pictures(2, 3, 16, 16)
+    other, images = twin(network, CONSERVATIVE), some_images(2, 3, 16, 16)
     records = [Record(), Record()]
     for one, record in zip((network, other), records, strict=True):
         one(images, record)
@@ -141,7 +141,7 @@ def test_a_twin_is_recorded_like_the_original(network: ViT):
 
 
 def test_training_the_twin_trains_the_original(network: ViT):
-    other, images = twin(network, {nn.LayerNorm: FrozenNorm}), pictures(2, 3, 16, 16)
+    other, images = twin(network, {nn.LayerNorm: FrozenNorm}), some_images(2, 3, 16, 16)
     before = network(images).detach()
     optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
     other(images).square().sum().backward()
@@ -165,7 +165,7 @@ def test_in_bf16_a_network_answers_as_autocast_has_it(more: dict[str, Any]):
     network = ViT(ViTConfig(image_size=32, patch_size=8, classes=7, width=48, depth=3, heads=3, **more)).eval()
     redraw(network)
     before = {name: weight.clone() for name, weight in network.state_dict().items()}
-    images, half = pictures(3, 3, 32, 32), in_bf16(network)
+    images, half = some_images(3, 3, 32, 32), in_bf16(network)
     with torch.no_grad(), ThreadPoolExecutor(1) as pool:
         with torch.autocast("cpu", torch.bfloat16):
             wanted = network(images)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import vitrail.nn
-from tests.nn.reference import explicit_vit, pictures, redraw
+from tests.nn.reference import explicit_vit, redraw, some_images
 from tests.test_architecture import imports, lines_of_code
 from vitrail.errors import UsageError
 from vitrail.nn import (
@@ -100,7 +100,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_logits_equal_the_explicit_network(form: str):
     network = built(FORMS[form])
-    images = pictures(3, network.config.channels, 16, 24)
+    images = some_images(3, network.config.channels, 16, 24)
     expected = explicit_vit(network, images).logits
     assert expected.std() > 0.1
     torch.testing.assert_close(network(images).double(), expected, rtol=0, atol=1e-4)
@@ -111,7 +111,7 @@ def test_logits_equal_the_explicit_network(form: str):
 def test_the_network_is_its_three_steps_and_features_are_named(form: str):
     network = built(FORMS[form])
     config = network.config
-    images, record = pictures(2, config.channels, 16, 24), Record()
+    images, record = some_images(2, config.channels, 16, 24), Record()
     tokens = network.embed(images)
     for block in network.blocks:
         tokens = block(tokens)
@@ -133,12 +133,12 @@ def test_the_network_is_its_three_steps_and_features_are_named(form: str):
         torch.testing.assert_close(network.head(described.pooled), logits)
 
 
-def test_patches_of_the_features_stand_where_they_stand_in_the_picture():
+def test_patches_of_the_features_stand_where_they_stand_in_the_image():
     """A network without blocks of any effect: each patch feature depends on its own patch alone."""
     network = built(replace(SMALL, positions="none", patch_size=(4, 8)))
     for block in network.blocks:
         nn.init.zeros_(block.attn.proj.weight)
-    images = pictures(1, 3, 16, 24)
+    images = some_images(1, 3, 16, 24)
     changed = images.clone()
     changed[:, :, 8:12, 16:24] += 1
     differs = (features(network, images).patches != features(network, changed).patches).any(dim=-1)[0]
@@ -147,7 +147,7 @@ def test_patches_of_the_features_stand_where_they_stand_in_the_picture():
 
 def test_tokens_are_class_distillation_registers_then_patches():
     network = built(replace(SMALL, distillation_token=True, registers=2, positions="none"))
-    images = pictures(2, 3, 16, 24)
+    images = some_images(2, 3, 16, 24)
     expected = [network.cls_token, network.dist_token, network.reg_token]
     expected = [token.expand(2, -1, -1) for token in expected if token is not None]
     assert torch.equal(network.embed(images), torch.cat([*expected, network.patch_embed(images)], dim=1))
@@ -155,7 +155,7 @@ def test_tokens_are_class_distillation_registers_then_patches():
 
 def test_the_mean_leaves_out_every_prefix_token():
     network = built(replace(SMALL, pooling="mean", registers=2, distillation_token=True))
-    tokens = pictures(1, 2, 4 + 6, 24)[0]
+    tokens = some_images(1, 2, 4 + 6, 24)[0]
     pooled = network.pool(tokens, 4)
     torch.testing.assert_close(pooled, tokens[:, 4:].sum(dim=1) / 6)
     changed = torch.cat([tokens[:, :4] + 100, tokens[:, 4:]], dim=1)
@@ -167,13 +167,13 @@ def test_the_mean_leaves_out_every_prefix_token():
 def test_a_network_without_a_head_gives_what_the_head_would_read():
     network = built(replace(SMALL, classes=0))
     record = Record()
-    images = pictures(2, 3, 16, 24)
+    images = some_images(2, 3, 16, 24)
     assert torch.equal(network(images, record), record["pooled"])
     assert network(images).shape == (2, 24)
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 16, 24), (2, 4, 16, 24), (2, 3, 17, 24), (2, 3, 16, 4), (2, 3, 0, 24)])
-def test_pictures_that_do_not_fit_are_an_error_with_a_remedy(shape: tuple[int, ...]):
+def test_images_that_do_not_fit_are_an_error_with_a_remedy(shape: tuple[int, ...]):
     with pytest.raises(UsageError):
         ViT(SMALL)(torch.zeros(shape))
 
@@ -237,11 +237,11 @@ def test_tokens_biases_and_heads_start_at_zero_and_norms_at_one(fresh: ViT):
 
 
 def test_every_class_is_as_probable_in_a_fresh_network(fresh: ViT):
-    assert fresh.eval()(pictures(2, 3, 112, 112)).eq(0).all()
+    assert fresh.eval()(some_images(2, 3, 112, 112)).eq(0).all()
 
 
-def test_tokens_of_a_fresh_network_have_the_size_of_their_pictures(fresh: ViT):
-    tokens = fresh.patch_embed(pictures(4, 3, 112, 112))
+def test_tokens_of_a_fresh_network_have_the_size_of_their_images(fresh: ViT):
+    tokens = fresh.patch_embed(some_images(4, 3, 112, 112))
     assert tokens.std().item() == pytest.approx(1, rel=0.05)
 
 
@@ -308,7 +308,7 @@ def test_foreign_parts_are_used_and_keep_their_own_initialisation():
     assert not any(isinstance(module, nn.LayerNorm) for module in network.modules())
     assert isinstance(network.head, nn.Sequential)
     assert all(parameter.abs().sum() > 0 for parameter in network.head.parameters())
-    logits = network(pictures(2, 3, 16, 24))
+    logits = network(some_images(2, 3, 16, 24))
     logits.sum().backward()
     assert logits.shape == (2, 5)
     assert all(parameter.grad is not None for parameter in network.parameters())
@@ -321,7 +321,7 @@ def test_a_foreign_patch_map_and_attention_fit():
         ),
         attention=lambda config: Attention(config.width, heads=1, head_dim=5, out_bias=False),
     )
-    assert built(SMALL, parts)(pictures(2, 3, 16, 24)).std() > 0.01
+    assert built(SMALL, parts)(some_images(2, 3, 16, 24)).std() > 0.01
 
 
 def test_stochastic_depth_grows_linearly_to_the_last_block():
@@ -335,7 +335,7 @@ def test_stochastic_depth_grows_linearly_to_the_last_block():
 def test_noise_acts_only_in_training(noise: str):
     network = built(replace(SMALL, **{noise: 0.5}))
     calm = built(SMALL)
-    images = pictures(4, 3, 16, 24)
+    images = some_images(4, 3, 16, 24)
     assert torch.equal(network(images), calm(images))
     network.train()
     torch.manual_seed(0)
@@ -382,7 +382,7 @@ def test_a_switch_takes_away_its_bias_and_nothing_else(switch: str):
 def test_resized_once_or_in_every_run_is_the_same(positions):
     network = built(replace(SMALL, positions=positions, registers=1))
     other = resized(network, (40, 8))
-    images = pictures(2, 3, 40, 8)
+    images = some_images(2, 3, 40, 8)
     assert other.config == replace(network.config, image_size=(40, 8))
     assert torch.equal(other(images), network(images))
     assert network.config.image == (16, 24)
@@ -412,12 +412,12 @@ def test_fixed_positions_are_no_parameters_but_saved(positions):
     assert "pos_embed" not in dict(network.named_parameters())
     again = ViT(network.config).eval()
     again.load_state_dict(network.state_dict())
-    images = pictures(2, 3, 16, 24)
+    images = some_images(2, 3, 16, 24)
     assert torch.equal(again(images), network(images))
     other = resized(network, 32)
     loaded = ViT(other.config).eval()
     loaded.load_state_dict(other.state_dict())
-    assert torch.equal(loaded(pictures(1, 3, 32, 32)), network(pictures(1, 3, 32, 32)))
+    assert torch.equal(loaded(some_images(1, 3, 32, 32)), network(some_images(1, 3, 32, 32)))
 
 
 READ = [

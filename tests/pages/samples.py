@@ -3,13 +3,13 @@
 import numpy as np
 
 from vitrail.pages import (
+    AttributionView,
     ClassTable,
     Confusion,
     EvaluationView,
     Example,
-    ExplainedPicture,
     ExplanationPage,
-    HeatView,
+    ImageView,
     RunView,
     Table,
     TrustView,
@@ -18,7 +18,7 @@ from vitrail.pages.similar_page import PairView, QueryView, SideView, SimilarPag
 from vitrail.pages.views import AreasView
 
 
-def picture(height: int = 12, width: int = 12, colour: bool = False) -> np.ndarray:
+def an_image(height: int = 12, width: int = 12, colour: bool = False) -> np.ndarray:
     shape = (height, width, 3) if colour else (height, width)
     return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
 
@@ -93,8 +93,8 @@ def run(text: str = "plain", k: int = 4, epochs: int = 5) -> RunView:
         notes=[text],
         command=text,
         examples=(
-            Example(picture(), text, text, f"{text}1", 0.8),
-            Example(picture(8, 10, colour=True), text, text, text, 0.6),
+            Example(an_image(), text, text, f"{text}1", 0.8),
+            Example(an_image(8, 10, colour=True), text, text, text, 0.6),
         ),
         document=text,
         about=text,
@@ -108,7 +108,7 @@ def trust(verdict: str = "supported", text: str = "plain") -> TrustView:
     return TrustView(
         verdict=verdict,
         reason=f"because {text}",
-        sentence=f"Covering the 4 brightest squares drops {text} from 91% to 8%: {verdict}.",
+        sentence=f"Masking the 4 brightest patches drops {text} from 91% to 8%: {verdict}.",
         score=2.25,
         interval=(2.0, 2.5),
         paired=2.125,
@@ -119,22 +119,22 @@ def trust(verdict: str = "supported", text: str = "plain") -> TrustView:
         least_effect=6.9,
         effect_unit="nats",
         faithful=0.025,
-        twins=39,
+        random_maps=39,
         before=0.91,
-        covered=0.08,
-        covered_random=0.86,
-        squares=4,
+        masked=0.08,
+        masked_random=0.86,
+        patches=4,
         composites=99,
         surrogates=59,
-        fill="donor",
+        fill="background",
         precision="fp32",
     )
 
 
-def heats(text: str = "plain", rows: int = 3, columns: int = 4) -> list[HeatView]:
+def attributions(text: str = "plain", rows: int = 3, columns: int = 4) -> list[AttributionView]:
     values = np.random.default_rng(2).normal(size=(rows, columns))
     return [
-        HeatView(
+        AttributionView(
             text,
             text,
             text,
@@ -143,13 +143,15 @@ def heats(text: str = "plain", rows: int = 3, columns: int = 4) -> list[HeatView
             signed=False,
             class_specific=True,
             notes=(text,),
-            rather_than=text,
+            contrast=text,
             trust=trust("supported", text),
             areas=AreasView(0.12, 0.88, 0.45, 0.46),
             seconds=0.02,
         ),
-        HeatView("rollout", "Rollout", text, 2.5, values, signed=True, class_specific=False, trust=trust(text, text)),
-        HeatView("raw_attention", "Raw", text, 2.5, np.full((rows, columns), 0.25), False, False),
+        AttributionView(
+            "rollout", "Rollout", text, 2.5, values, signed=True, class_specific=False, trust=trust(text, text)
+        ),
+        AttributionView("raw_attention", "Raw", text, 2.5, np.full((rows, columns), 0.25), False, False),
     ]
 
 
@@ -159,9 +161,9 @@ def explanation(text: str = "plain", rows: int = 3, columns: int = 4) -> Explana
         title=text,
         model=text,
         command=text,
-        pictures=[
-            ExplainedPicture(text, picture(), text, [(text, 0.9), (text, 0.1)], heats(text, rows, columns)),
-            ExplainedPicture(text, picture(9, 16, colour=True), f"{text}!", [(text, 0.9)], heats(text, rows, columns)),
+        images=[
+            ImageView(text, an_image(), text, [(text, 0.9), (text, 0.1)], attributions(text, rows, columns)),
+            ImageView(text, an_image(9, 16, colour=True), f"{text}!", [(text, 0.9)], attributions(text, rows, columns)),
         ],
     )
 

@@ -9,7 +9,7 @@ from vitrail.pages.maps import at_a_glance
 from vitrail.pages.render import environment
 from vitrail.pages.tables import matrix_of, settings_rows
 from vitrail.pages.trust import how_tested, verdict_view
-from vitrail.pages.views import Explains, HeatView, TrustView
+from vitrail.pages.views import AttributionView, Explains, TrustView
 from vitrail.pages.words import one_verdict, shared_words
 
 
@@ -25,12 +25,12 @@ def how_tested_list(trusts: Sequence[TrustView]) -> str:
     return macro("trust.html", "how_tested")(how_tested(trusts))
 
 
-def shared_block(heats: Sequence[HeatView]) -> str:
-    return macro("trust.html", "shared_block")(one_verdict(heats), shared_words(heats))
+def shared_block(attributions: Sequence[AttributionView]) -> str:
+    return macro("trust.html", "shared_block")(one_verdict(attributions), shared_words(attributions))
 
 
-def glance_table(heats: Sequence[HeatView]) -> str:
-    glance = at_a_glance(heats)
+def glance_table(attributions: Sequence[AttributionView]) -> str:
+    glance = at_a_glance(attributions)
     assert glance is not None
     return macro("maps.html", "glance_table")(glance)
 

@@ -74,5 +74,5 @@ class Structure(HTMLParser):
 
 
 def without_data(page: str) -> str:
-    """The page without the pictures and hashes, whose base64 may hold any letters."""
+    """The page without the images and hashes, whose base64 may hold any letters."""
     return re.sub(r"(data:image/png;base64,|sha256-)[A-Za-z0-9+/=]+", "", page)

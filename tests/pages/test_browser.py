@@ -8,7 +8,7 @@ import pytest
 from tests.pages import samples
 from tests.pages.browser import CHROMIUM, Browser
 from tests.pages.structure import PAYLOADS
-from vitrail.pages import ExplainedPicture, ExplanationPage, write_explanation_page, write_run_page
+from vitrail.pages import ExplanationPage, ImageView, write_explanation_page, write_run_page
 from vitrail.pages.similar_page import write_similar_page
 
 WRITE = {"run": write_run_page, "explanation": write_explanation_page, "similar": write_similar_page}
@@ -105,17 +105,17 @@ def test_pages_are_complete_without_the_script(browser, pages, name):
                 ".trusted .says",
                 ".glance .sign",
                 ".glance td svg",
-                ".map .heat",
+                ".map .overlay",
                 ".scale",
                 ".top td",
             ),
-            "similar": (".pair .photo", ".agreed .heat", ".scale"),
+            "similar": (".pair .photo", ".agreed .overlay", ".scale"),
         }[name]:
             assert browser.ask(f"document.querySelectorAll('{part}').length"), part
             if part != ".numbers td":  # in a fold of the page, which opens without a script
                 assert browser.ask(f"[...document.querySelectorAll('{part}')].some((e) => e.checkVisibility())"), part
         if name == "explanation":
-            assert browser.ask("document.querySelectorAll('.heat').length") == 4
+            assert browser.ask("document.querySelectorAll('.overlay').length") == 4
             assert browser.ask("document.querySelectorAll('.values td').length") >= 2 * 3 * 12
     finally:
         browser.send("Emulation.setScriptExecutionDisabled", value=False)
@@ -136,14 +136,14 @@ def test_values_in_the_page_are_the_values_given(browser, pages):
         "[...document.querySelectorAll('.values')].map((t) => [...t.tBodies[0].rows].map("
         "(r) => [...r.querySelectorAll('td')].map((c) => Number(c.textContent))))"
     )
-    given = [heat.values for explained in samples.explanation().pictures for heat in explained.heats]
+    given = [attribution.values for explained in samples.explanation().images for attribution in explained.attributions]
     np.testing.assert_allclose(np.array(shown), np.stack(given), rtol=5e-4)
 
 
-def test_arrow_keys_and_pointer_tell_the_square_in_every_map(browser, pages):
+def test_arrow_keys_and_pointer_tell_the_patch_in_every_map(browser, pages):
     browser.open(pages / "explanation.html")
     told = "[...document.querySelectorAll('.case:first-of-type .readout')].map((line) => line.textContent)"
-    given = [heat.values for heat in samples.explanation().pictures[0].heats]
+    given = [attribution.values for attribution in samples.explanation().images[0].attributions]
     browser.ask("document.querySelector('.map .stage').focus()")
     browser.press("ArrowRight")
     browser.press("ArrowDown")
@@ -159,7 +159,7 @@ def test_arrow_keys_and_pointer_tell_the_square_in_every_map(browser, pages):
     browser.point(x, y)
     assert browser.ask(told) == [f"Row 1, column 4: {values[0, 3]:.4g}" for values in given]
     browser.point(1, 1)
-    assert browser.ask("document.querySelectorAll('.square').length") == 0
+    assert browser.ask("document.querySelectorAll('.patch').length") == 0
 
 
 def test_controls_change_the_maps(browser, pages):
@@ -169,13 +169,13 @@ def test_controls_change_the_maps(browser, pages):
     assert browser.ask("document.querySelectorAll('.values-on text').length") == 6 * 12
     browser.ask("document.getElementById('numbers').click()")
     assert browser.ask("document.querySelectorAll('.values-on text').length") == 0
-    look = "getComputedStyle(document.querySelector('.heat')).imageRendering"
+    look = "getComputedStyle(document.querySelector('.overlay')).imageRendering"
     assert browser.ask(look) == "pixelated"
     browser.ask("document.getElementById('smooth').click()")
     assert browser.ask(look) == "auto"
     browser.ask("document.getElementById('strength').focus()")
     browser.press("ArrowLeft")
-    assert browser.ask("getComputedStyle(document.querySelector('.heat')).opacity") == "0.64"
+    assert browser.ask("getComputedStyle(document.querySelector('.overlay')).opacity") == "0.64"
     browser.ask("document.getElementById('lines').click()")
     assert browser.ask("getComputedStyle(document.querySelector('.lines')).display") == "none"
 
@@ -227,10 +227,10 @@ def test_no_sideways_scrolling_on_narrow_screens(browser, pages, name):
 @pytest.mark.parametrize("maps", [2, 17])
 def test_a_table_of_maps_fits_on_any_screen(browser, tmp_path, maps):
     """Neither the page nor the table in it can be pushed sideways: what is cut off on the right is not looked for."""
-    heat = dataclasses.replace(samples.heats()[0], title="Conservative propagation", rather_than=None)
+    attribution = dataclasses.replace(samples.attributions()[0], title="Conservative propagation", contrast=None)
     verdicts = ("no better than random", "supported", "cannot tell")
-    heats = [dataclasses.replace(heat, trust=samples.trust(verdicts[i % 3])) for i in range(maps)]
-    explained = ExplainedPicture("a.png", samples.picture(), "7", [("7", 0.9), ("1", 0.1)], heats)
+    attributions = [dataclasses.replace(attribution, trust=samples.trust(verdicts[i % 3])) for i in range(maps)]
+    explained = ImageView("a.png", samples.an_image(), "7", [("7", 0.9), ("1", 0.1)], attributions)
     write_explanation_page(tmp_path / "p.html", ExplanationPage("t", "m", "c", [explained], one_scale=True))
     inside = "(() => { const s = document.querySelector('.glance .scroll'); return s.scrollWidth - s.clientWidth })()"
     try:

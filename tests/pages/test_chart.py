@@ -89,7 +89,7 @@ def test_linear_axis_holds_its_values_and_has_few_round_ticks(values):
 def test_log_axis_holds_its_values(values):
     axis = log_axis(values)
     assert 2 <= len(axis.ticks) <= 9
-    assert all(-1e-6 <= axis.share(value) <= 1 + 1e-6 for value in values)
+    assert all(-1e-6 <= axis.fraction(value) <= 1 + 1e-6 for value in values)
     assert list(axis.ticks) == sorted(set(axis.ticks))
 
 

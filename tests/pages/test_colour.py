@@ -14,9 +14,9 @@ from vitrail.pages.colour import (
     TICKS,
     Common,
     common_scale,
-    heat_colours,
-    share_range,
-    shares,
+    fraction_range,
+    fractions,
+    patch_colours,
     value_range,
 )
 
@@ -29,32 +29,32 @@ def lightness(colours) -> np.ndarray:
 def test_scales_can_be_read_without_colour():
     """Sequential: ever lighter. Diverging: lightest at zero, darker to both sides."""
     values = np.linspace(0, 1, 101)[None]
-    assert (np.diff(lightness(heat_colours(values, signed=False)[0])) >= 0).all()
-    both = lightness(heat_colours(np.linspace(-1, 1, 101)[None], signed=True)[0])
+    assert (np.diff(lightness(patch_colours(values, signed=False)[0])) >= 0).all()
+    both = lightness(patch_colours(np.linspace(-1, 1, 101)[None], signed=True)[0])
     assert (np.diff(both[:51]) >= 0).all()
     assert (np.diff(both[50:]) <= 0).all()
 
 
 def test_for_is_red_and_against_is_blue_and_zero_is_white():
-    against, zero, favour = heat_colours(np.array([[-2.0, 0.0, 2.0]]), signed=True)[0].astype(int)
+    against, zero, favour = patch_colours(np.array([[-2.0, 0.0, 2.0]]), signed=True)[0].astype(int)
     assert against[2] > against[0] + 80
     assert favour[0] > favour[2] + 80
     assert zero.min() > 240
 
 
 def test_the_scale_runs_from_zero_to_the_largest_value():
-    colours = heat_colours(np.array([[4.0, 0.0], [2.0, 0.0], [0.0, 0.0]]), signed=False)
+    colours = patch_colours(np.array([[4.0, 0.0], [2.0, 0.0], [0.0, 0.0]]), signed=False)
     assert tuple(colours[0, 0]) == SEQUENTIAL[-1]
     assert tuple(colours[0, 1]) == SEQUENTIAL[0]
     assert value_range(np.array([[0.3, 0.1]]), False).low == 0
-    one_sided = heat_colours(np.array([[0.0, 1.0]]), signed=True)[0]
+    one_sided = patch_colours(np.array([[0.0, 1.0]]), signed=True)[0]
     assert tuple(one_sided[0]) == DIVERGING[2]
     assert tuple(one_sided[1]) == DIVERGING[-1]
 
 
 @given(arrays.arrays(np.float64, (4, 5), elements=st.floats(0, 1)), st.booleans())
 def test_a_map_that_prefers_little_is_not_stretched_to_full_colour(noise, signed):
-    """Only a square with three times the mean has the last colour; a nearly even map has a third of the scale."""
+    """Only a patch with three times the mean has the last colour; a nearly even map has a third of the scale."""
     values = 1 + 0.02 * noise
     shown = value_range(values, signed)
     assert shown.high == pytest.approx(EVEN * values.mean())
@@ -66,8 +66,8 @@ def test_a_map_that_prefers_little_is_not_stretched_to_full_colour(noise, signed
     assert value_range(sharp, signed).place(sharp).max() == 1
 
 
-def test_no_map_of_few_squares_is_beyond_its_own_scale():
-    """Of two squares none can have three times the mean: there the last colour is for one that has everything."""
+def test_no_map_of_few_patches_is_beyond_its_own_scale():
+    """Of two patches none can have three times the mean: there the last colour is for one that has everything."""
     for values in (np.array([[0.0, 2.0]]), np.array([[2.0]]), np.array([[1.0, 1.5]])):
         assert value_range(values, False).high == values.sum()
 
@@ -83,14 +83,14 @@ def test_no_map_of_few_squares_is_beyond_its_own_scale():
 )
 def test_one_sharp_map_does_not_leave_all_others_dark(sharpest, top, more):
     maps = []
-    for share in sharpest:
-        values = np.full((4, 5), (1 - share) / 19)
-        values[1, 2] = share
+    for fraction in sharpest:
+        values = np.full((4, 5), (1 - fraction) / 19)
+        values[1, 2] = fraction
         maps.append(7 * values)
     found = common_scale([*maps, np.zeros((4, 5))])  # a map without signal has no say
     assert found.top == pytest.approx(top)
     assert found.more == more
-    last = heat_colours(shares(maps[0]), False, share_range(maps[0], False, found))[1, 2]
+    last = patch_colours(fractions(maps[0]), False, fraction_range(maps[0], False, found))[1, 2]
     assert (tuple(last) == SEQUENTIAL[-1]) == (sharpest[0] >= top)
     assert common_scale([np.zeros((2, 2)), np.full((2, 2), np.nan)]) == Common(0.0, False)
 
@@ -100,7 +100,7 @@ def test_one_sharp_map_does_not_leave_all_others_dark(sharpest, top, more):
 def test_equal_values_are_no_signal(value, signed):
     values = np.full((3, 4), value)
     assert value_range(values, signed).flat
-    assert set(map(tuple, heat_colours(values, signed).reshape(-1, 3).tolist())) == {MISSING}
+    assert set(map(tuple, patch_colours(values, signed).reshape(-1, 3).tolist())) == {MISSING}
 
 
 def test_a_faint_signal_is_a_signal_and_rounding_is_none():
@@ -112,9 +112,9 @@ def test_a_faint_signal_is_a_signal_and_rounding_is_none():
 
 @pytest.mark.parametrize("signed", [False, True])
 def test_shares_of_a_common_scale_are_coloured_by_their_root(signed):
-    """A quarter of the largest share lies half way; by the share itself, a hundredth would look like nothing."""
+    """A quarter of the largest fraction lies half way; by the fraction itself, a hundredth would look like nothing."""
     values = np.array([[0.8, 0.2, 0.008, -0.2 if signed else 0.0]])
-    shown = share_range(values, signed, Common(0.8, False))
+    shown = fraction_range(values, signed, Common(0.8, False))
     expected = np.array([[1.0, 0.5, 0.1, -0.5 if signed else 0.0]])
     np.testing.assert_allclose(shown.place(values), (1 + expected) / 2 if signed else expected, atol=1e-12)
     assert shown.high == 0.8
@@ -125,12 +125,12 @@ def test_shares_of_a_common_scale_are_coloured_by_their_root(signed):
 @pytest.mark.parametrize("largest", [0.02, 0.1, 0.319, 0.75, 1.0])
 @pytest.mark.parametrize("signed", [False, True])
 def test_ticks_lie_where_their_colour_is_and_leave_room_for_the_end(largest, signed):
-    shown = share_range(np.array([[0.0, 1.0]]), signed, Common(largest, largest < 1))
+    shown = fraction_range(np.array([[0.0, 1.0]]), signed, Common(largest, largest < 1))
     ticks = shown.ticks()
-    assert {share for share, _ in ticks} <= set(TICKS)
+    assert {fraction for fraction, _ in ticks} <= set(TICKS)
     assert len(ticks) >= 1 or largest == 0.02
-    for share, place in ticks:
-        colour = heat_colours(np.array([[share]]), signed, shown)[0, 0]
+    for fraction, place in ticks:
+        colour = patch_colours(np.array([[fraction]]), signed, shown)[0, 0]
         scale = np.array(DIVERGING if signed else SEQUENTIAL)
         ends = np.linspace(0, 1, len(scale))
         np.testing.assert_allclose(colour, [np.interp(place, ends, scale[:, i]) for i in range(3)], atol=0.51)
@@ -140,5 +140,5 @@ def test_ticks_lie_where_their_colour_is_and_leave_room_for_the_end(largest, sig
 def test_missing_values_are_grey_and_counted():
     values = np.array([[np.nan, 0.0], [1.0, np.inf]])
     assert value_range(values, False).missing == 2
-    colours = heat_colours(values, False)
+    colours = patch_colours(values, False)
     assert tuple(colours[0, 0]) == tuple(colours[1, 1]) == MISSING

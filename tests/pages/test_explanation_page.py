@@ -8,17 +8,21 @@ import pytest
 
 from tests.pages import samples
 from tests.pages.structure import Structure
-from vitrail.pages import ExplainedPicture, ExplanationPage, HeatView, write_explanation_page
+from vitrail.pages import AttributionView, ExplanationPage, ImageView, write_explanation_page
 from vitrail.pages.colour import TICKS
 from vitrail.pages.explanation_page import explanation_page
 from vitrail.pages.words import one_verdict
 
-HEAT = HeatView("generic_attention", "Generic attention", "7", 8.2, np.array([[0.1, 0.4], [0.2, 0.3]]), False, True)
+ATTRIBUTION = AttributionView(
+    "generic_attention", "Generic attention", "7", 8.2, np.array([[0.1, 0.4], [0.2, 0.3]]), False, True
+)
 TOP = (("7", 0.991), ("1", 0.009))
 
 
-def page_of(*heats: HeatView, top=TOP, label: str | None = "7", one_scale: bool = False, about: str = "") -> str:
-    explained = ExplainedPicture("a.png", samples.picture(), label, list(top), list(heats))
+def page_of(
+    *attributions: AttributionView, top=TOP, label: str | None = "7", one_scale: bool = False, about: str = ""
+) -> str:
+    explained = ImageView("a.png", samples.an_image(), label, list(top), list(attributions))
     return explanation_page(ExplanationPage("Why", "model", "vitrail explain", [explained], about, one_scale))
 
 
@@ -33,130 +37,140 @@ def ends_of(page: str) -> list[str]:
 
 
 def test_the_answer_the_method_and_the_number_that_is_explained():
-    shown = text_of(page_of(HEAT))
+    shown = text_of(page_of(ATTRIBUTION))
     for each in ("99.1 %", "Generic attention", "8.2", "a.png", "model", "vitrail explain"):
         assert each in shown
-    contrast = text_of(page_of(dataclasses.replace(HEAT, rather_than="1", logit=3.5)))
+    contrast = text_of(page_of(dataclasses.replace(ATTRIBUTION, contrast="1", logit=3.5)))
     assert re.search(r"7 rather than 1 .*3\.5", contrast)
-    assert "No picture." in text_of(explanation_page(ExplanationPage("t", "m", "", [])))
-    assert text_of(page_of(HEAT, top=())) != shown
+    assert "No image." in text_of(explanation_page(ExplanationPage("t", "m", "", [])))
+    assert text_of(page_of(ATTRIBUTION, top=())) != shown
 
 
 def test_what_is_known_of_a_map_changes_what_is_said_of_it():
     """A blind method, a class that the model did not choose, a label that is another: each is said."""
     pages = [
-        page_of(HEAT),
-        page_of(dataclasses.replace(HEAT, class_specific=False)),
-        page_of(dataclasses.replace(HEAT, target="1")),
-        page_of(HEAT, label="1"),
-        page_of(HEAT, label=None),
-        page_of(dataclasses.replace(HEAT, trust=samples.trust())),
+        page_of(ATTRIBUTION),
+        page_of(dataclasses.replace(ATTRIBUTION, class_specific=False)),
+        page_of(dataclasses.replace(ATTRIBUTION, target="1")),
+        page_of(ATTRIBUTION, label="1"),
+        page_of(ATTRIBUTION, label=None),
+        page_of(dataclasses.replace(ATTRIBUTION, trust=samples.trust())),
     ]
     assert len({text_of(page) for page in pages}) == len(pages)
 
 
 def test_a_long_class_name_has_the_width_of_its_bar():
-    page = page_of(HEAT, top=(("immunohistochemistry", 0.99999), ("1", 1e-5)))
+    page = page_of(ATTRIBUTION, top=(("immunohistochemistry", 0.99999), ("1", 1e-5)))
     cell = r'<th scope="row">immunohistochemistry<svg class="bar".*?</svg></th><td class="figure">(.*?)</td>'
     assert re.findall(cell, page) == ["&gt; 99.9 %"]
 
 
 def test_what_to_know_of_the_probabilities_stands_there_once():
-    assert page_of(HEAT, HEAT, about="at most about 91 %; <i>").count("at most about 91 %; &lt;i&gt;") == 1
-    assert "<li></li>" not in page_of(HEAT)
+    assert (
+        page_of(ATTRIBUTION, ATTRIBUTION, about="at most about 91 %; <i>").count("at most about 91 %; &lt;i&gt;") == 1
+    )
+    assert "<li></li>" not in page_of(ATTRIBUTION)
 
 
 def test_what_a_method_leaves_out_stands_there_once():
-    told = dataclasses.replace(HEAT, about="Not the <b>values</b>.")
+    told = dataclasses.replace(ATTRIBUTION, about="Not the <b>values</b>.")
     assert page_of(told, told).count("Not the &lt;b&gt;values&lt;/b&gt;.") == 1
     assert page_of(told, dataclasses.replace(told, method="other", about="Nor")).count("<li>Nor</li>") == 1
 
 
 def test_the_legend_states_the_range_in_raw_units():
-    page = page_of(dataclasses.replace(HEAT, values=np.array([[0.1, 1.4, 0.2, 0.1]])))
+    page = page_of(dataclasses.replace(ATTRIBUTION, values=np.array([[0.1, 1.4, 0.2, 0.1]])))
     assert ends_of(page) == ["0", "", "1.4"]
-    against, zero, favour = ends_of(page_of(dataclasses.replace(HEAT, signed=True, values=np.array([[-0.5, 2.0]]))))
+    against, zero, favour = ends_of(
+        page_of(dataclasses.replace(ATTRIBUTION, signed=True, values=np.array([[-0.5, 2.0]])))
+    )
     assert (against.split()[0], zero, favour.split()[0]) == ("−2.5", "0", "2.5")
-    even = dataclasses.replace(HEAT, values=np.array([[0.020, 0.022, 0.020, 0.020]]))
+    even = dataclasses.replace(ATTRIBUTION, values=np.array([[0.020, 0.022, 0.020, 0.020]]))
     assert ends_of(page_of(even)) == ["0", "", "0.0615"], "a nearly even map is not stretched"
 
 
 @pytest.mark.parametrize("value", [0.0, 0.25, np.nan])
 def test_a_map_without_signal_is_not_coloured(value):
-    page = page_of(dataclasses.replace(HEAT, values=np.full((2, 2), value)))
-    assert 'class="heat"' in page_of(HEAT)
-    assert 'class="heat"' not in page
+    page = page_of(dataclasses.replace(ATTRIBUTION, values=np.full((2, 2), value)))
+    assert 'class="overlay"' in page_of(ATTRIBUTION)
+    assert 'class="overlay"' not in page
     assert 'class="scale"' not in page
 
 
 def test_notes_are_shown_and_so_is_what_a_number_is_missing_for():
-    assert "<li>a caveat</li>" in page_of(dataclasses.replace(HEAT, notes=("a caveat",)))
-    holes = dataclasses.replace(HEAT, values=np.array([[np.nan, 1, 2.0]]))
-    assert re.search(r"\b1 square", text_of(page_of(holes)))
-    assert not re.search(r"\b1 square", text_of(page_of(dataclasses.replace(HEAT, values=np.array([[0.5, 1, 2.0]])))))
+    assert "<li>a caveat</li>" in page_of(dataclasses.replace(ATTRIBUTION, notes=("a caveat",)))
+    holes = dataclasses.replace(ATTRIBUTION, values=np.array([[np.nan, 1, 2.0]]))
+    assert re.search(r"\b1 patch", text_of(page_of(holes)))
+    assert not re.search(
+        r"\b1 patch", text_of(page_of(dataclasses.replace(ATTRIBUTION, values=np.array([[0.5, 1, 2.0]]))))
+    )
 
 
 @pytest.mark.parametrize(
     ("verdict", "pale"), [("supported", 0), ("weak", 0), ("no better than random", 1), ("cannot tell", 1)]
 )
 def test_a_map_that_the_evidence_does_not_support_is_pale(verdict, pale):
-    page = page_of(dataclasses.replace(HEAT, trust=samples.trust(verdict)))
-    assert page.count('<g class="pale"><image class="heat"') == pale
+    page = page_of(dataclasses.replace(ATTRIBUTION, trust=samples.trust(verdict)))
+    assert page.count('<g class="pale"><image class="overlay"') == pale
     assert page.count('class="frame hatched"') == pale
     assert page.count('class="scale faint"') == pale
     assert verdict in text_of(page).lower()
 
 
-def test_one_scale_for_all_maps_of_a_picture():
-    """The map with the largest share reaches the last colour; the legend of all says which share that is."""
-    even = dataclasses.replace(HEAT, values=np.ones((2, 2)) + np.array([[0, 0.1], [0, 0]]))
-    sharp = dataclasses.replace(HEAT, values=np.array([[0.0, 3.0], [1.0, 0.0]]))
-    signed = dataclasses.replace(HEAT, values=np.array([[1.0, -1.0], [1.0, -1.0]]), signed=True)
+def test_one_scale_for_all_maps_of_an_image():
+    """The map with the largest fraction reaches the last colour; the legend of all says which fraction that is."""
+    even = dataclasses.replace(ATTRIBUTION, values=np.ones((2, 2)) + np.array([[0, 0.1], [0, 0]]))
+    sharp = dataclasses.replace(ATTRIBUTION, values=np.array([[0.0, 3.0], [1.0, 0.0]]))
+    signed = dataclasses.replace(ATTRIBUTION, values=np.array([[1.0, -1.0], [1.0, -1.0]]), signed=True)
     page = page_of(even, sharp, signed, one_scale=True)
     assert text_of(page).count("75.0 %") == 4  # two ends, and both ends of the map with signs
     assert text_of(page) != text_of(page_of(even, sharp, signed))
     assert "3" in re.search(r'<table class="values">.*?</table>', page.split("<figcaption>")[3]).group()
     named = re.findall(r'<text x="([\d.]+)%" y="16">(\d+ %)</text>', page_of(sharp, sharp, one_scale=True))
-    assert named[:3] == [(f"{100 * (share / 0.75) ** 0.5:.1f}", f"{share:.0%}".replace("%", " %")) for share in TICKS]
+    assert named[:3] == [
+        (f"{100 * (fraction / 0.75) ** 0.5:.1f}", f"{fraction:.0%}".replace("%", " %")) for fraction in TICKS
+    ]
     assert 'class="ticks"' not in page_of(sharp)
 
 
 def test_many_maps_come_with_a_table_and_two_with_a_warning():
     verdicts = ["supported", "weak", "cannot tell", "weak"]
-    heats = [dataclasses.replace(HEAT, trust=samples.trust(verdict)) for verdict in verdicts]
-    page = page_of(*heats, one_scale=True)
+    attributions = [dataclasses.replace(ATTRIBUTION, trust=samples.trust(verdict)) for verdict in verdicts]
+    page = page_of(*attributions, one_scale=True)
     table = re.search(r'(?s)<div class="glance">.*?</table>', page).group()
     assert re.findall(r'<tr class="trusted-row.*?</svg>([a-z ]+)</td>', table) == verdicts
     assert 'class="score"' not in page.split("</style>")[1]  # the lines stand in the table
-    assert "glance" not in page_of(heats[0]).split("</style>")[1]
-    two = page_of(heats[1], heats[3])
+    assert "glance" not in page_of(attributions[0]).split("</style>")[1]
+    two = page_of(attributions[1], attributions[3])
     assert text_of(two).count("2 maps") == 1
-    assert two.index('<div class="glance">') < two.index('<div class="maps">')  # beside the picture
-    assert one_verdict(heats[1::2]) == "weak"
+    assert two.index('<div class="glance">') < two.index('<div class="maps">')  # beside the image
+    assert one_verdict(attributions[1::2]) == "weak"
 
 
 def test_the_parts_of_a_score_stand_with_the_map_that_shares_it_out():
-    parts = (("squares", 6.2), ("positions", 0.4), ("biases of the head", 1.0), ("biases of the norms", 0.6))
-    shown = text_of(page_of(dataclasses.replace(HEAT, logit=8.2, parts=parts)))
+    parts = (("patches", 6.2), ("positions", 0.4), ("biases of the head", 1.0), ("biases of the norms", 0.6))
+    shown = text_of(page_of(dataclasses.replace(ATTRIBUTION, logit=8.2, parts=parts)))
     for figure in ("8.20", "6.20", "0.40", "1.60"):
         assert figure in shown
-    assert 'class="parts"' not in page_of(HEAT)
+    assert 'class="parts"' not in page_of(ATTRIBUTION)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 9), (5, 11)])
 def test_values_stand_in_the_table_in_their_place(rows, columns):
     values = np.random.default_rng(0).normal(size=(rows, columns)) * 10.0 ** np.arange(-columns, 0)
-    table = re.search(r'<table class="values">.*?</table>', page_of(dataclasses.replace(HEAT, values=values))).group()
+    table = re.search(
+        r'<table class="values">.*?</table>', page_of(dataclasses.replace(ATTRIBUTION, values=values))
+    ).group()
     body = table.split("<tbody>")[1]
     shown = [[float(cell) for cell in re.findall(r"<td>(.*?)</td>", row)] for row in body.split("</tr>")[:-1]]
     np.testing.assert_allclose(shown, values, rtol=5e-4)
 
 
 @pytest.mark.parametrize("colour", [False, True])
-def test_each_picture_is_stored_once_however_many_maps(colour):
-    picture = samples.picture(64, 64, colour)
+def test_each_image_is_stored_once_however_many_maps(colour):
+    image = samples.an_image(64, 64, colour)
     one, six = (
-        len(explanation_page(ExplanationPage("t", "m", "", [ExplainedPicture("n", picture, None, [], [HEAT] * n)])))
+        len(explanation_page(ExplanationPage("t", "m", "", [ImageView("n", image, None, [], [ATTRIBUTION] * n)])))
         for n in (1, 6)
     )
     assert six - one < 5 * 2500
@@ -170,12 +184,14 @@ def test_ids_are_unique():
 
 
 def test_budget_and_same_bytes(tmp_path):
-    """Eight pictures of 224 pixels with six maps of 16 by 16 squares stay below 2 MB, noise pictures aside."""
+    """Eight images of 224 pixels with six maps of 16 by 16 patches stay below 2 MB, noise images aside."""
     y, x = np.mgrid[:224, :224]
-    picture = np.stack([x, y, (x + y) // 2], -1).astype(np.uint8)
-    heats = [dataclasses.replace(HEAT, values=np.random.default_rng(i).random((16, 16))) for i in range(6)]
+    image = np.stack([x, y, (x + y) // 2], -1).astype(np.uint8)
+    attributions = [
+        dataclasses.replace(ATTRIBUTION, values=np.random.default_rng(i).random((16, 16))) for i in range(6)
+    ]
     page = ExplanationPage(
-        "t", "m", "c", [ExplainedPicture(str(i), picture, None, [("a", 1.0)], heats) for i in range(8)]
+        "t", "m", "c", [ImageView(str(i), image, None, [("a", 1.0)], attributions) for i in range(8)]
     )
     for name in ("one.html", "two.html"):
         write_explanation_page(tmp_path / name, page)

@@ -123,14 +123,14 @@ def test_dark_and_light_text_has_enough_contrast():
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (5, 7, 3), (5, 7, 4), (1, 1)])
-def test_pictures_come_back_from_their_address_without_metadata(shape):
-    picture = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    address = data_uri(picture)
+def test_images_come_back_from_their_address_without_metadata(shape):
+    image = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    address = data_uri(image)
     data = base64.b64decode(address.removeprefix("data:image/png;base64,"))
-    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(data))), picture)
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(data))), image)
     chunks = re.findall(rb"(IHDR|IDAT|IEND|tEXt|zTXt|iTXt|eXIf|iCCP|tIME|pHYs)", data)
     assert set(chunks) == {b"IHDR", b"IDAT", b"IEND"}
-    assert data_uri(picture[:, ::-1][:, ::-1]) == address
+    assert data_uri(image[:, ::-1][:, ::-1]) == address
 
 
 def test_numbers():
@@ -152,7 +152,7 @@ def test_numbers():
 
 
 def test_plural():
-    assert [plural(n, "picture") for n in (0, 1, 2)] == ["0 pictures", "1 picture", "2 pictures"]
+    assert [plural(n, "image") for n in (0, 1, 2)] == ["0 images", "1 image", "2 images"]
 
 
 def test_a_share_that_reads_less_than_is_text() -> None:
@@ -163,8 +163,8 @@ def test_a_share_that_reads_less_than_is_text() -> None:
     history = [{"epoch": 1, "waiting_fraction": 1e-4}]
     example = dataclasses.replace(run.examples[0], probability=1e-4)
     run = dataclasses.replace(run, history=history, evaluation=evaluation, examples=(example,))
-    pictures = [dataclasses.replace(explained.pictures[0], top=[("a", 0.9999), ("b", 0.0001)])]
-    for page in (run_page(run), explanation_page(dataclasses.replace(explained, pictures=pictures))):
+    images = [dataclasses.replace(explained.images[0], top=[("a", 0.9999), ("b", 0.0001)])]
+    for page in (run_page(run), explanation_page(dataclasses.replace(explained, images=images))):
         body = page[page.index("<main>") : page.index("<script>")]
         assert "&lt; 0.1 %" in body
         assert not re.search("<(?![a-z/])", body)

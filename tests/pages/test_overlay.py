@@ -1,18 +1,18 @@
-"""A heat over its picture, pixel by pixel."""
+"""An attribution over its image, pixel by pixel."""
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 
-from vitrail.pages.colour import STRENGTH, grey, heat_colours, heat_picture, value_range
+from vitrail.pages.colour import STRENGTH, grey, overlay_pixels, patch_colours, value_range
 
 
 @pytest.mark.parametrize("signed", [False, True])
-def test_a_map_without_signal_leaves_the_grey_picture(signed):
-    picture = np.random.default_rng(0).integers(0, 256, (12, 12), dtype=np.uint8)
+def test_a_map_without_signal_leaves_the_grey_image(signed):
+    image = np.random.default_rng(0).integers(0, 256, (12, 12), dtype=np.uint8)
     values = np.full((3, 4), 1 / 49)
-    np.testing.assert_array_equal(heat_picture(picture, values, signed), np.repeat(picture[..., None], 3, 2))
+    np.testing.assert_array_equal(overlay_pixels(image, values, signed), np.repeat(image[..., None], 3, 2))
 
 
 @given(
@@ -26,18 +26,18 @@ def test_a_map_without_signal_leaves_the_grey_picture(signed):
 def test_overlay_equals_its_definition_pixel_by_pixel(values, size, signed, colour):
     height, width = size
     shape = (height, width, 3) if colour else size
-    picture = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    overlay = heat_picture(picture, values, signed)
+    image = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    overlay = overlay_pixels(image, values, signed)
     assert overlay.shape == (height, width, 3)
-    base = grey(picture)
+    base = grey(image)
     if value_range(values, signed).flat:
         np.testing.assert_array_equal(overlay, np.repeat(base[..., None], 3, 2))
         return
-    squares = heat_colours(values, signed)
+    patches = patch_colours(values, signed)
     rows, columns = values.shape
     for y in (0, height // 2, height - 1):
         for x in (0, width // 3, width - 1):
-            expected = STRENGTH * squares[y * rows // height, x * columns // width] + (1 - STRENGTH) * float(base[y, x])
+            expected = STRENGTH * patches[y * rows // height, x * columns // width] + (1 - STRENGTH) * float(base[y, x])
             assert np.abs(overlay[y, x] - expected).max() <= 0.5 + 1e-9
 
 

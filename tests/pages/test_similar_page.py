@@ -17,7 +17,7 @@ def test_all_that_is_given_is_on_the_page() -> None:
         assert each in text
     assert page == similar_page(samples.similar())
     partners = ",".join(map(str, samples.side(1).partners.ravel()))
-    assert page.count(f'data-partners="{partners}"') == 2  # of two pairs, and none where a picture is not at hand
+    assert page.count(f'data-partners="{partners}"') == 2  # of two pairs, and none where an image is not at hand
     without = similar_page(samples.similar(shown=False))
     assert "data-partners=" not in without
     assert "1.125" in without
@@ -46,7 +46,7 @@ def test_pointing_at_a_patch_marks_its_partner(tmp_path) -> None:
             own.focus();
             const press = (key) => own.dispatchEvent(new KeyboardEvent("keydown", { key }));
             press("Home"); press("ArrowDown"); press("ArrowRight");
-            const place = (stage) => [...stage.querySelectorAll(".square:not(.dark)")].map((mark) => ["x", "y"].map(
+            const place = (stage) => [...stage.querySelectorAll(".patch:not(.dark)")].map((mark) => ["x", "y"].map(
                 (name) => Number(mark.getAttribute(name))));
             const told = own.closest(".agreed").querySelector(".readout").textContent;
             return JSON.stringify([place(own), place(other), told]);

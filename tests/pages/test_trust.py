@@ -1,4 +1,4 @@
-"""How far to trust a map: figures, signs and one line; and the table of all maps of a picture."""
+"""How far to trust a map: figures, signs and one line; and the table of all maps of an image."""
 
 import dataclasses
 import math
@@ -12,18 +12,20 @@ from tests.pages.shown import glance_table, how_tested_list, macro, shared_block
 from tests.pages.structure import Structure
 from vitrail.explain import verdict
 from vitrail.explain.falls import STEPS
-from vitrail.pages import HeatView
+from vitrail.pages import AttributionView
 from vitrail.pages.maps import at_a_glance
 from vitrail.pages.trust import FILLS
 from vitrail.pages.views import AreasView
 from vitrail.pages.words import STEP_TOLD, TWO_SCORES, UNITS, told_words
 
 VERDICTS = ("supported", "supported, tiny", "weak", "no better than random", "cannot tell")
-HEAT = HeatView("generic_attention", "Generic attention", "7", 8.2, np.eye(2), False, True, trust=samples.trust())
+ATTRIBUTION = AttributionView(
+    "generic_attention", "Generic attention", "7", 8.2, np.eye(2), False, True, trust=samples.trust()
+)
 
 
-def heats(*verdicts: str) -> list[HeatView]:
-    return [dataclasses.replace(HEAT, trust=samples.trust(verdict)) for verdict in verdicts]
+def attributions(*verdicts: str) -> list[AttributionView]:
+    return [dataclasses.replace(ATTRIBUTION, trust=samples.trust(verdict)) for verdict in verdicts]
 
 
 def test_what_holds_for_all_maps_stands_once_for_a_page() -> None:
@@ -38,16 +40,16 @@ def test_what_holds_for_all_maps_stands_once_for_a_page() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_score_that_is_no_number_has_no_line(value: float) -> None:
     trust = dataclasses.replace(samples.trust("cannot tell"), paired=value, faithful=None, evidence=None)
-    block = trust_block(dataclasses.replace(trust, reason="the map prefers no square"))
+    block = trust_block(dataclasses.replace(trust, reason="the map prefers no patch"))
     assert 'viewBox="0 0 320 46"' in trust_block(samples.trust())
     assert 'viewBox="0 0 320 46"' not in block
-    assert "the map prefers no square" in block
+    assert "the map prefers no patch" in block
     assert Structure(block).open == []
 
 
 def test_a_map_that_was_not_tested_has_no_figures_and_the_page_does_not_say_it_was() -> None:
-    falls = {"score": None, "interval": None, "paired": None, "random": (), "twins": 0, "faithful": None}
-    untested = dataclasses.replace(samples.trust("cannot tell"), **falls, covered=None, covered_random=None, squares=0)
+    falls = {"score": None, "interval": None, "paired": None, "random": (), "random_maps": 0, "faithful": None}
+    untested = dataclasses.replace(samples.trust("cannot tell"), **falls, masked=None, masked_random=None, patches=0)
     block, whole = trust_block(untested), how_tested_list([untested])
     assert "<figure" not in block
     assert "None" not in block + whole
@@ -87,7 +89,7 @@ def test_one_of_several_maps_is_told_in_short() -> None:
     assert reason in trust_block(samples.trust("supported"))
 
 
-def test_how_many_pictures_without_evidence_there_were() -> None:
+def test_how_many_images_without_evidence_there_were() -> None:
     few, many = (dataclasses.replace(samples.trust(), composites=count) for count in (99, 4999))
     settled = dataclasses.replace(few, surrogates=0)
     for trusts, there, absent in (
@@ -102,38 +104,43 @@ def test_how_many_pictures_without_evidence_there_were() -> None:
 
 
 def test_every_fill_has_words() -> None:
-    assert set(FILLS) >= {"donor", "own patches", "grey", "mean", "blur"}
+    assert set(FILLS) >= {"background", "own patches", "grey", "mean", "blur"}
     assert "somehow" in trust_block(dataclasses.replace(samples.trust(), fill="somehow"))
 
 
 def test_a_row_for_each_tested_map_with_a_line() -> None:
-    table = glance_table([*heats("supported", "weak"), dataclasses.replace(HEAT, trust=None)])
+    table = glance_table([*attributions("supported", "weak"), dataclasses.replace(ATTRIBUTION, trust=None)])
     rows = re.findall(
         r"<tr class=\"trusted-row (.*?)\">.*?</svg>([a-z ]+)</td>.*?<td>([^<]*)</td><td>(.*?)</td>", table
     )
     assert rows == [("supported", "supported", "2.12", "0.50"), ("weak", "weak", "2.12", "0.50")]
     assert table.count('role="img"') == 2
-    contrast = [dataclasses.replace(heat, rather_than="1") for heat in heats("weak", "weak")]
-    assert glance_table(contrast) != glance_table(heats("weak", "weak"))
+    contrast = [dataclasses.replace(attribution, contrast="1") for attribution in attributions("weak", "weak")]
+    assert glance_table(contrast) != glance_table(attributions("weak", "weak"))
     assert Structure(table).open == []
-    assert at_a_glance([dataclasses.replace(HEAT, trust=None)] * 2) is None
+    assert at_a_glance([dataclasses.replace(ATTRIBUTION, trust=None)] * 2) is None
     assert shared_block([]) == ""
 
 
 def test_deletion_and_insertion_stand_above_those_of_a_random_order() -> None:
     areas = AreasView(deletion=0.12, insertion=0.88, random_deletion=0.45, random_insertion=0.46)
-    table = glance_table([dataclasses.replace(heat, areas=areas) for heat in heats("supported", "weak")])
+    table = glance_table(
+        [dataclasses.replace(attribution, areas=areas) for attribution in attributions("supported", "weak")]
+    )
     assert table.count("<td>0.12</td><td>0.88</td>") == 2
     assert re.search(r"(<td></td>){4}<td>0.45</td><td>0.46</td></tr>\s*</tbody>", table)
-    assert "0.12" not in glance_table(heats("supported", "weak"))
+    assert "0.12" not in glance_table(attributions("supported", "weak"))
     assert Structure(table).open == []
 
 
 def test_what_is_told_of_all_maps_has_their_verdict() -> None:
     reason = told_words(samples.trust("weak"))[-1]
-    alike, mixed = shared_block(heats("cannot tell", "cannot tell")), shared_block(heats("cannot tell", "weak"))
+    alike, mixed = (
+        shared_block(attributions("cannot tell", "cannot tell")),
+        shared_block(attributions("cannot tell", "weak")),
+    )
     assert "<strong>Cannot tell</strong>" in alike
     assert "<strong>" not in mixed
     assert f"<p>{reason}</p>" in alike
     assert f"<p>{reason}</p>" in mixed
-    assert shared_block(heats("weak")) == ""
+    assert shared_block(attributions("weak")) == ""

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given, strategies as st
 
 from tests.pages import samples
-from vitrail.pages import HeatView
-from vitrail.pages.colour import Common, share_range, value_range
+from vitrail.pages import AttributionView
+from vitrail.pages.colour import Common, fraction_range, value_range
 from vitrail.pages.words import (
     STEP_TOLD,
     ends_words,
@@ -27,7 +27,9 @@ from vitrail.pages.words import (
     told_words,
 )
 
-HEAT = HeatView("conservative", "Conservative propagation", "7", 11.6, np.eye(2), True, True, trust=samples.trust())
+ATTRIBUTION = AttributionView(
+    "conservative", "Conservative propagation", "7", 11.6, np.eye(2), True, True, trust=samples.trust()
+)
 
 
 def test_the_rank_counts_random_maps_that_do_better() -> None:
@@ -39,9 +41,9 @@ def test_the_rank_counts_random_maps_that_do_better() -> None:
 
 
 def test_the_warning_counts_the_maps_that_were_tested() -> None:
-    untested = dataclasses.replace(HEAT, trust=None)
-    assert several_words([HEAT, HEAT, untested]).startswith("2 maps")
-    assert several_words([HEAT, untested]) == several_words([]) == ""
+    untested = dataclasses.replace(ATTRIBUTION, trust=None)
+    assert several_words([ATTRIBUTION, ATTRIBUTION, untested]).startswith("2 maps")
+    assert several_words([ATTRIBUTION, untested]) == several_words([]) == ""
 
 
 def figures(words: str) -> list[str]:
@@ -50,32 +52,36 @@ def figures(words: str) -> list[str]:
 
 def test_the_parts_in_words() -> None:
     parts = (
-        ("squares", 7.2),
+        ("patches", 7.2),
         ("positions", 0.4),
         ("class token", 0.1),
         ("biases of the head", 4.1),
         ("biases of the norms", -0.2),
     )
-    words = parts_words(dataclasses.replace(HEAT, parts=parts))
+    words = parts_words(dataclasses.replace(ATTRIBUTION, parts=parts))
     assert figures(words) == ["11.60", "7.20", "0.40", "0.10", "3.90"]  # all biases are one
-    assert all(name in words for name in ("squares", "positions", "class token", "biases"))
-    contrast = dataclasses.replace(HEAT, logit=-1.5, rather_than="1", parts=(("squares", -1.5), ("positions", -1e-9)))
+    assert all(name in words for name in ("patches", "positions", "class token", "biases"))
+    contrast = dataclasses.replace(
+        ATTRIBUTION, logit=-1.5, contrast="1", parts=(("patches", -1.5), ("positions", -1e-9))
+    )
     assert figures(parts_words(contrast)) == ["−1.50", "−1.50", "0.00"]
 
 
 def test_small_parts_have_as_many_decimals_as_make_them_add_up() -> None:
-    small = dataclasses.replace(HEAT, logit=0.0613, parts=(("squares", 0.0549), ("positions", 0.0044), ("b", 0.002)))
+    small = dataclasses.replace(
+        ATTRIBUTION, logit=0.0613, parts=(("patches", 0.0549), ("positions", 0.0044), ("b", 0.002))
+    )
     assert figures(parts_words(small)) == ["0.0613", "0.0549", "0.0044", "0.0020"]
-    thirds = dataclasses.replace(HEAT, logit=2.0, parts=tuple((name, 2 / 3) for name in "abc"))
+    thirds = dataclasses.replace(ATTRIBUTION, logit=2.0, parts=tuple((name, 2 / 3) for name in "abc"))
     assert figures(parts_words(thirds)) == ["2.00", "0.67", "0.67", "0.67"]
-    none = dataclasses.replace(HEAT, logit=math.nan, parts=(("squares", math.nan),))
+    none = dataclasses.replace(ATTRIBUTION, logit=math.nan, parts=(("patches", math.nan),))
     assert figures(parts_words(none)) == ["nan", "nan"]
 
 
 @given(st.lists(st.floats(-20, 20), min_size=1, max_size=5), st.sampled_from([1.0, 0.01, 1e-5]))
 def test_the_parts_add_up_as_they_are_printed_or_are_called_rounded(values: list[float], size: float) -> None:
     parts = tuple((letter, value * size) for letter, value in zip("abcde", values, strict=False))
-    words = parts_words(dataclasses.replace(HEAT, logit=sum(value for _, value in parts), parts=parts))
+    words = parts_words(dataclasses.replace(ATTRIBUTION, logit=sum(value for _, value in parts), parts=parts))
     total, *told = (Decimal(each) for each in re.findall(r"-?\d+\.\d+", words.replace("−", "-")))
     assert len(told) == len(parts)
     assert (sum(told) == total) != words.endswith(" (rounded).")
@@ -88,7 +94,7 @@ def test_a_map_without_signal_has_no_rank() -> None:
 
 def test_which_step_the_sentences_speak_of_is_told_where_one_does() -> None:
     silent = dataclasses.replace(samples.trust("cannot tell"), sentence="Cannot tell: it is dark.")
-    one = dataclasses.replace(silent, sentence="Covering the brightest square drops “7” from 9 % to 1 %: weak.")
+    one = dataclasses.replace(silent, sentence="Masking the brightest patch drops “7” from 9 % to 1 %: weak.")
     assert step_words([silent, samples.trust()]) == step_words([one]) == STEP_TOLD
     assert step_words([silent]) == step_words([]) == ""
 
@@ -103,19 +109,27 @@ def test_the_reason_stands_below_the_sentence_unless_it_is_in_it() -> None:
 
 
 def test_what_all_maps_are_told_alike() -> None:
-    def heats(*verdicts: str) -> list[HeatView]:
-        return [dataclasses.replace(HEAT, trust=samples.trust(verdict)) for verdict in verdicts]
+    def attributions(*verdicts: str) -> list[AttributionView]:
+        return [dataclasses.replace(ATTRIBUTION, trust=samples.trust(verdict)) for verdict in verdicts]
 
     reason = told_words(samples.trust())[-1]
-    assert shared_words(heats("weak", "weak")) == told_words(samples.trust("weak"))
-    assert shared_words([*heats("weak", "cannot tell"), dataclasses.replace(HEAT, trust=None)])[-1] == reason
-    assert reason not in shared_words(heats("supported", "supported"))  # why it is supported stands below all maps
+    assert shared_words(attributions("weak", "weak")) == told_words(samples.trust("weak"))
+    assert (
+        shared_words([*attributions("weak", "cannot tell"), dataclasses.replace(ATTRIBUTION, trust=None)])[-1] == reason
+    )
+    assert reason not in shared_words(
+        attributions("supported", "supported")
+    )  # why it is supported stands below all maps
     assert short_words(samples.trust("supported")) == told_words(samples.trust("supported"))[:1]
     other = dataclasses.replace(samples.trust("weak"), reason="it is dark", sentence="It is dark: weak.")
-    assert shared_words([*heats("weak", "weak"), dataclasses.replace(HEAT, trust=other)]) == []
-    assert shared_words(heats("weak")) == shared_words([]) == []
-    assert one_verdict(heats("weak", "weak")) == "weak"
-    assert one_verdict(heats("weak", "supported")) == one_verdict([dataclasses.replace(HEAT, trust=None)]) == ""
+    assert shared_words([*attributions("weak", "weak"), dataclasses.replace(ATTRIBUTION, trust=other)]) == []
+    assert shared_words(attributions("weak")) == shared_words([]) == []
+    assert one_verdict(attributions("weak", "weak")) == "weak"
+    assert (
+        one_verdict(attributions("weak", "supported"))
+        == one_verdict([dataclasses.replace(ATTRIBUTION, trust=None)])
+        == ""
+    )
 
 
 def test_falls_that_stand_together_have_as_many_decimals() -> None:
@@ -145,5 +159,5 @@ def test_the_ends_of_a_scale() -> None:
     assert ends_words(value_range(values, False), False) == ("0", "", "3")
     low, zero, high = ends_words(value_range(values, True), True)
     assert (low.split()[0], zero, high.split()[0]) == ("−3", "0", "3")
-    assert ends_words(share_range(values, False, Common(0.75, False)), False) == ("0", "", "75.0 %")
-    assert ends_words(share_range(values, False, Common(0.25, True)), False) == ("0", "", "> 25.0 %")
+    assert ends_words(fraction_range(values, False, Common(0.75, False)), False) == ("0", "", "75.0 %")
+    assert ends_words(fraction_range(values, False, Common(0.25, True)), False) == ("0", "", "> 25.0 %")

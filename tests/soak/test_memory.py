@@ -1,4 +1,4 @@
-"""How much memory explaining a large picture takes: B/16 at 1,024 pixels, 4,097 tokens, on CPU.
+"""How much memory explaining a large image takes: B/16 at 1,024 pixels, 4,097 tokens, on CPU.
 
 Each method runs in a process of its own, because the peak of a process never falls. The weights of a single layer take
 0.8 GB, those of all twelve 9.7 GB, and as much again for their gradients.
@@ -30,13 +30,13 @@ torch.manual_seed(0)
 network = ViT(ViTConfig.from_size("B/16", image_size=1024)).eval()
 torch.nn.init.normal_(network.head.weight, std=0.02)  # an untrained head is zero, and nothing would be propagated
 began = time.perf_counter()
-heat = METHODS[method].function(network, torch.randn(1, 3, 1024, 1024), 3)
+attribution = METHODS[method].function(network, torch.randn(1, 3, 1024, 1024), 3)
 print(json.dumps({
     "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
     "seconds": time.perf_counter() - began,
-    "shape": list(heat.values.shape),
-    "distinct": heat.values.unique().numel(),
-    "notes": heat.notes[0],
+    "shape": list(attribution.values.shape),
+    "distinct": attribution.values.unique().numel(),
+    "notes": attribution.notes[0],
 }))
 """
 
@@ -58,7 +58,7 @@ def measured(method: str, budget: int = 0) -> dict[str, Any]:
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("method", ["generic_attention", "gradient_rollout", "rollout", "raw_attention"])
-def test_a_large_picture_is_explained_within_six_gigabytes(method: str) -> None:
+def test_a_large_image_is_explained_within_six_gigabytes(method: str) -> None:
     run = measured(method)
     print(f"{method}: {run['peak'] / 1e9:.2f} GB, {run['seconds']:.0f} s")
     assert run["shape"] == [1, 64, 64]

@@ -6,7 +6,7 @@ labels do not.
 
 import pytest
 
-from benchmarks.planted_networks import memorised_pictures, share_right, train
+from benchmarks.planted_networks import memorised_images, share_right, train
 from vitrail.data.readers.planted import COUNTS
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600), pytest.mark.usefixtures("as_a_user")]
@@ -24,8 +24,8 @@ def test_labels_dealt_out_at_random_teach_nothing(name: str, monkeypatch: pytest
         assert right >= 0.9, "as short a training does teach where there is something to learn"
 
 
-def test_pictures_are_learnt_by_heart_again() -> None:
-    """Nearly all of what was learnt is known, and fresh pictures are guessed at."""
+def test_images_are_learnt_by_heart_again() -> None:
+    """Nearly all of what was learnt is known, and fresh images are guessed at."""
     model, right = train("memorised-0")
-    assert share_right(model, memorised_pictures()) >= 0.99
+    assert share_right(model, memorised_images()) >= 0.99
     assert abs(right - 0.1) <= 0.03

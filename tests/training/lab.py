@@ -71,19 +71,19 @@ VOCABULARY = Vocabulary(tuple("0123456789"))
 
 
 class PatchyLoader(Loader):
-    """A resident feed that cannot read some pictures."""
+    """A resident feed that cannot read some images."""
 
     def __init__(self, pixels: Tensor, bad: Iterable[int] = ()) -> None:
         self.inner, self.bad, self.unreadable = ResidentLoader(pixels), set(bad), {}
 
     def read(self, ids: NDArray[np.int64], epoch: int = 0) -> Loaded:
-        """Pixels, with zeros where a picture is bad."""
+        """Pixels, with zeros where an image is bad."""
         readable = torch.tensor([int(one) not in self.bad for one in ids], dtype=torch.bool)
         self.unreadable |= {int(one): f"{int(one)}.png: is empty" for one in ids if int(one) in self.bad}
         return Loaded(self.inner.read(ids).pixels * readable[:, None, None, None], None, readable)
 
 
-def pictures(count: int = 22, classes: int = 3, seed: int = 0) -> tuple[Tensor, NDArray[np.int64]]:
+def some_images(count: int = 22, classes: int = 3, seed: int = 0) -> tuple[Tensor, NDArray[np.int64]]:
     """Noise on which a class is told by where it is bright."""
     labels = np.random.default_rng(seed).integers(0, classes, count)
     pixels = torch.randint(0, 120, (count, 1, 8, 8), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
@@ -117,7 +117,7 @@ def photo_feed(folder: Path, shape: Preprocessing, workers: int | None) -> tuple
 
 def tiny_set(count: int = 22, augmentation: Augmentation = LIVELY, seed: int = 0, bad: Iterable[int] = ()) -> Batches:
     """A training set in memory."""
-    pixels, labels = pictures(count)
+    pixels, labels = some_images(count)
     return image_set(PatchyLoader(pixels, bad), labels, PLAIN, augmentation, seed)
 
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint import HuggingFaceStorageWriter
 
 import vitrail
-from tests.training.lab import PLAIN, PatchyLoader, fresh, image_set, memory_for, pictures, split_of
+from tests.training.lab import PLAIN, PatchyLoader, fresh, image_set, memory_for, some_images, split_of
 from tests.training.tiny import save
 from vitrail.data import loader
 from vitrail.data.batches import Batch
@@ -132,7 +132,7 @@ def evaluated(counts: list[int], batch: int, group: Group = ALONE) -> list[Any]:
     evaluate.BATCH = batch
     model = vitrail.Model(fresh().network, PLAIN, vitrail.Classes(tuple("abc")))
     for count in counts:
-        pixels, labels = pictures(count)
+        pixels, labels = some_images(count)
         data = image_set(PatchyLoader(pixels, {2, 5} & set(range(count))), labels)
         result = evaluate.evaluate_split(model, split_of(pixels, labels), data, processes=group)
         found.append([result.to_dict(), result.ids.tolist(), result.answers.tolist()])

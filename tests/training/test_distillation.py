@@ -87,7 +87,7 @@ def student(token: bool = False, seed: int = 0) -> ViT:
 
 
 def batch(count: int = 6) -> tuple[Batch, Tensor]:
-    """Pictures with labels, and what a teacher says of them; float64."""
+    """Images with labels, and what a teacher says of them; float64."""
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(count, 1, 8, 8, generator=generator, dtype=torch.float64)
     answers = 3 * torch.randn(count, 3, generator=generator, dtype=torch.float64)
@@ -209,7 +209,7 @@ def test_a_training_with_stored_answers_is_the_training_with_live_ones() -> None
         torch.testing.assert_close(tensor, ends[1][name], rtol=1e-4, atol=1e-5)
 
 
-def test_pictures_that_cannot_be_read_are_left_out() -> None:
+def test_images_that_cannot_be_read_are_left_out() -> None:
     data = tiny_set(augmentation=Augmentation(), bad=(3, 7))
     ask = stored_answers(tiny_teacher(), data)
     answers = torch.cat([ask(some) for some in data.batches(0, 6)])
@@ -310,7 +310,7 @@ def test_a_plain_run_gets_no_teacher_later() -> None:
 
 
 def small_cnn(seed: int = 0) -> nn.Sequential:
-    """With statistics of its own, for three-channel pictures of 12 x 12."""
+    """With statistics of its own, for three-channel images of 12 x 12."""
     torch.manual_seed(seed)
     return nn.Sequential(
         nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.AvgPool2d(3), nn.Flatten(), nn.Linear(64, 10)

@@ -69,7 +69,7 @@ def test_a_run_leaves_a_whole_folder() -> None:
     assert (folder / "log.txt").read_text()
     assert "</html>" in (folder / "run.html").read_text()
     assert (folder / "command.txt").read_text().startswith("vitrail.train('digits', ")
-    assert [row["images"] for row in rows(folder)] == [1258, 1258], "each picture once in each epoch"
+    assert [row["images"] for row in rows(folder)] == [1258, 1258], "each image once in each epoch"
     assert [row["samples"] for row in rows(folder)] == [1258, 1258]
     assert [row["step"] for row in rows(folder)] == [7, 14]
     last = rows(folder)[-1]
@@ -80,7 +80,7 @@ def test_a_run_leaves_a_whole_folder() -> None:
 
 
 def test_the_model_of_a_run_says_what_the_run_says() -> None:
-    """Loaded again and evaluated through the files, it counts the same; and asked picture by picture."""
+    """Loaded again and evaluated through the files, it counts the same; and asked image by image."""
     run = run_of("digits")
     model, found = vitrail.load(run), stored(run)
     answer = vitrail.evaluate(model, run=run).to_dict()
@@ -180,7 +180,7 @@ def test_a_signal_stops_and_the_run_goes_on(tmp_path: Path, step: int, number: i
 @pytest.mark.parametrize("often", [True, False])
 @pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.soak), 9])
 def test_a_run_that_died_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, often: bool) -> None:
-    """From the last state, or from the start where there is none; no row comes twice, no picture counts twice."""
+    """From the last state, or from the start where there is none; no row comes twice, no image counts twice."""
     expected = whole("digits")
     saved(monkeypatch, often)
     folder, events = tmp_path / "died", []
@@ -354,7 +354,7 @@ def test_a_run_goes_on_from_another_folder(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("fed", ["resident", "streamed"])
-def test_unreadable_pictures_are_named_once_and_not_counted(
+def test_unreadable_images_are_named_once_and_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fed: str
 ) -> None:
     """A class folder for each split; one file of each is empty."""
@@ -383,10 +383,10 @@ def test_unreadable_pictures_are_named_once_and_not_counted(
     assert len(ended.evaluated.to_dict()["unreadable"]) == 1
 
 
-def test_too_many_unreadable_pictures_end_a_streamed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_unreadable_images_end_a_streamed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = photographs(tmp_path)
     for path in sorted(root.rglob("*.png"))[:8]:
-        path.write_bytes(b"no picture")
+        path.write_bytes(b"no image")
     stream_all(monkeypatch)
     with must_raise(DataError, "1%"):
         vitrail.train(str(root), tmp_path / "run", options("photos"))

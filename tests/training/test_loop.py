@@ -141,7 +141,7 @@ def test_the_number_of_workers_changes_no_weight(photo_folder: Path, workers: in
     accumulate=st.integers(1, 4),
     bad=st.sets(st.integers(0, 22), max_size=4),
 )
-def test_each_readable_picture_counts_once(count, batch_size, accumulate, bad) -> None:
+def test_each_readable_image_counts_once(count, batch_size, accumulate, bad) -> None:
     choices = Optimization(epochs=2, batch_size=batch_size, accumulate=accumulate, warmup_epochs=0.0)
     seen = run(fresh(TINY, choices), tiny_set(count, LIVELY, bad=bad), choices)
     left_out = len([one for one in bad if one < count])
@@ -220,7 +220,7 @@ def test_it_learns(learnt: Seen) -> None:
 
 
 def test_labels_of_another_order_teach_nothing(learnt: Seen) -> None:
-    """The planted fault: labels that are shifted against their pictures."""
+    """The planted fault: labels that are shifted against their images."""
     data = tiny_set(64, Augmentation())
     shifted = replace(data, column=data.column.select(np.roll(np.arange(64), 1)))
     torch.manual_seed(0)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import vitrail
 from tests.photographs import make_photographs
-from tests.training.lab import PLAIN, PatchyLoader, batch_of_images, fresh, image_set, pictures, split_of
+from tests.training.lab import PLAIN, PatchyLoader, batch_of_images, fresh, image_set, some_images, split_of
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.tasks import Classification, Result
 from vitrail.tasks.task import wilson_interval
@@ -132,7 +132,7 @@ def test_the_interval_is_wilson_s(images: int, share: float) -> None:
 
 
 def test_a_network_is_evaluated_once_per_image_and_left_as_it_was() -> None:
-    pixels, labels = pictures()
+    pixels, labels = some_images()
     network, bad = fresh().network.train(), (4, 21)
     network.blocks[0].eval()  # also a mixed state comes back
     modes = {name: module.training for name, module in network.named_modules()}

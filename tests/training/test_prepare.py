@@ -184,14 +184,14 @@ def test_options_that_change_nothing_are_accepted_when_a_run_goes_on(tmp_path: P
 @pytest.mark.parametrize(
     ("modes", "channels"), [(["L", "L"], 1), (["L", "RGB"], 3), (["1", "I;16"], 1), (["RGBA", "P"], 3)]
 )
-def test_channels_are_those_of_the_pictures(tmp_path: Path, modes: list[str], channels: int) -> None:
+def test_channels_are_those_of_the_images(tmp_path: Path, modes: list[str], channels: int) -> None:
     for number, mode in enumerate(modes * 12):
         folder = tmp_path / f"class{number % 2}"
         folder.mkdir(exist_ok=True)
         size = (40 + number, 70)
         values = np.zeros(size[::-1], np.uint16)
-        picture = Image.fromarray(values) if mode == "I;16" else Image.new(mode, size)
-        picture.save(folder / f"{number}.png")
+        image = Image.fromarray(values) if mode == "I;16" else Image.new(mode, size)
+        image.save(folder / f"{number}.png")
     assert settle(str(tmp_path)).network.channels == channels
 
 

@@ -1,4 +1,4 @@
-"""Recipes: each one builds, trains, and says what it is for; the choice follows the set, its size and its pictures."""
+"""Recipes: each one builds, trains, and says what it is for; the choice follows the set, its size and its images."""
 
 import re
 from dataclasses import asdict, replace
@@ -67,7 +67,7 @@ def test_each_recipe_trains_two_steps(name: str) -> None:
 
 
 def test_the_documents_first_network() -> None:
-    """D0: 28 x 28 pictures, a 7 x 7 grid of 4 x 4 patches, 2 blocks of width 8, Adam at a constant 0.005."""
+    """D0: 28 x 28 images, a 7 x 7 grid of 4 x 4 patches, 2 blocks of width 8, Adam at a constant 0.005."""
     network, choices = config("d0-mnist"), RECIPES["d0-mnist"].optimization
     assert (network.grid, network.patch, network.depth, network.width) == ((7, 7), (4, 4), 2, 8)
     assert (choices.schedule, choices.learning_rate, choices.epochs, choices.batch_size) == ("constant", 0.005, 5, 128)
@@ -102,7 +102,7 @@ def test_the_network_of_the_fourth_document() -> None:
         ("fashion-mnist", 54_000, 28, "mnist"),
         ("mnist-m", 53_001, 32, "mnist-m"),
         ("some/digits", 100, 200, "few-photos"),
-        ("cifar", 50_000, 32, "small-pictures"),
+        ("cifar", 50_000, 32, "small-images"),
         ("photos", 60, 64, "few-photos"),
         ("photos", 5_000, 300, "few-photos"),
         ("photos", 5_001, 300, "photos"),

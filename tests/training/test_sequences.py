@@ -324,7 +324,7 @@ def test_own_images(tmp_path: Path) -> None:
         pixels = draw.integers(0, 60, (20, 40 + number, 3)).astype(np.uint8)
         Image.fromarray(pixels).save(tmp_path / f"{number}.png")
         lines.append(f"{number}.png,{'ab'[number % 2] * (1 + number % 3)}")
-    (tmp_path / "3.png").write_bytes(b"no picture")
+    (tmp_path / "3.png").write_bytes(b"no image")
     data, config, said = tmp_path / "labels.csv", tmp_path / "tiny.yaml", []
     data.write_text("\n".join(lines))
     config.write_text(

@@ -82,7 +82,7 @@ def test_a_function_is_a_teacher_too() -> None:
 # ---- its own way of seeing
 
 
-def test_the_same_pictures_in_its_own_scale() -> None:
+def test_the_same_images_in_its_own_scale() -> None:
     some, student = pixels(3, 12, 12), Preprocessing((12, 12), mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
     view = Teacher(cnn(), RGB, CLASSES).view(student.normalise(some), student)
     torch.testing.assert_close(view, RGB.normalise(some), rtol=1e-5, atol=1e-5)
@@ -98,8 +98,8 @@ def test_colour_becomes_grey_as_pillow_makes_it() -> None:
     some = pixels(3, 12, 12)
     view = Teacher(cnn(), GREY, CLASSES).view(RGB.normalise(some), RGB)
     ours = view * GREY.std[0] + GREY.mean[0]
-    for picture, grey in zip(some, ours, strict=True):
-        pillow = np.asarray(Image.fromarray(picture.permute(1, 2, 0).numpy()).convert("L"), np.float32) / 255
+    for image, grey in zip(some, ours, strict=True):
+        pillow = np.asarray(Image.fromarray(image.permute(1, 2, 0).numpy()).convert("L"), np.float32) / 255
         np.testing.assert_allclose(grey[0].numpy(), pillow, atol=1.01 / 255)
 
 
@@ -109,8 +109,8 @@ def test_another_size_is_what_pillow_would_give(size: tuple[int, int]) -> None:
     student = Preprocessing((16, 16))
     view = Teacher(cnn(), own, CLASSES).view(student.normalise(some), student)
     ours = own.denormalise(view)
-    for picture, found in zip(some, ours, strict=True):
-        resized = Image.fromarray(picture.permute(1, 2, 0).numpy()).resize(size[::-1], Image.Resampling.BICUBIC)
+    for image, found in zip(some, ours, strict=True):
+        resized = Image.fromarray(image.permute(1, 2, 0).numpy()).resize(size[::-1], Image.Resampling.BICUBIC)
         difference = np.abs(found.permute(1, 2, 0).numpy().astype(int) - np.asarray(resized, int))
         assert difference.max() <= 2
 

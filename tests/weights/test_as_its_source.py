@@ -22,11 +22,11 @@ from vitrail.errors import DataError, UsageError
 from vitrail.tasks.features import Numbers
 
 SMALL = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3, "image_size": 32, "patch_size": 8}
-PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (71, 93, 3), np.uint8))
+IMAGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (71, 93, 3), np.uint8))
 
 
 def levels(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The largest difference of two pictures that are normalised with 0.5, of 255."""
+    """The largest difference of two images that are normalised with 0.5, of 255."""
     return float((one - other).abs().max()) * 127.5
 
 
@@ -38,8 +38,8 @@ def test_a_rectangle_that_is_cropped_goes_in_as_timm_has_it(tmp_path: Path) -> N
     theirs = create_transform(**resolve_model_data_config(network))
     reads = vitrail.load(tmp_path).preprocessing
     for side in range(40, 400, 37):
-        picture = PICTURE.resize((9, 7)).resize((side, 441 - side))  # where noise meets a tie of rounding it may be 3
-        assert levels(theirs(picture), reads(picture)) <= 1.01
+        image = IMAGE.resize((9, 7)).resize((side, 441 - side))  # where noise meets a tie of rounding it may be 3
+        assert levels(theirs(image), reads(image)) <= 1.01
 
 
 def test_several_labels_at_once_get_no_softmax(tmp_path: Path) -> None:
@@ -74,9 +74,9 @@ def test_keys_of_a_processor_that_change_pixels_are_read_or_refused() -> None:
     half = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     square = {"size": 32, "default_to_square": True, "crop_size": 32, **half}
     theirs = CLIPImageProcessor(**{**square, "size": {"height": 32, "width": 32}})
-    wanted = torch.tensor(np.asarray(theirs(PICTURE)["pixel_values"][0]))
+    wanted = torch.tensor(np.asarray(theirs(IMAGE)["pixel_values"][0]))
     ours = from_hugging_face({**square, "image_processor_type": "CLIPImageProcessor"})
-    assert levels(wanted, ours(PICTURE)) <= 1.01
+    assert levels(wanted, ours(IMAGE)) <= 1.01
     for fault in ({"do_pad": True}, {"size": {"shortest_edge": 32, "longest_edge": 40}}):
         with must_raise(DataError):
             from_hugging_face({"image_processor_type": "CLIPImageProcessor", **fault})

@@ -32,11 +32,11 @@ def test_every_method_explains_it(name: str, tmp_path: Path) -> None:
     network = model_of(name, tmp_path).network
     images = torch.randn(2, 3, *network.config.image, generator=torch.Generator().manual_seed(0))
     for method in METHODS.values():
-        heat = method.function(network, images, 1, **CHEAP.get(method.name, {}))
-        assert heat.values.shape == (2, *network.config.grid), method.name
-        assert heat.values.isfinite().all(), method.name
-        assert not torch.equal(heat.values[0], heat.values[1]) or heat.notes[0], method.name
-        torch.testing.assert_close(heat.logit.float(), network(images)[:, 1].detach(), rtol=1e-4, atol=1e-5)
+        attribution = method.function(network, images, 1, **CHEAP.get(method.name, {}))
+        assert attribution.values.shape == (2, *network.config.grid), method.name
+        assert attribution.values.isfinite().all(), method.name
+        assert not torch.equal(attribution.values[0], attribution.values[1]) or attribution.notes[0], method.name
+        torch.testing.assert_close(attribution.logit.float(), network(images)[:, 1].detach(), rtol=1e-4, atol=1e-5)
     double = network.double()
     sheet = balance_sheet(double, images.double(), 1)
     assert float(sheet.gap.abs().max()) < 1e-9 * max(1.0, float(sheet.logit.abs().max()))
@@ -51,9 +51,9 @@ def test_what_makes_images_alike_is_explained(tmp_path: Path) -> None:
     alike = similarity(numbers[0])
     cosines = torch.nn.functional.cosine_similarity(numbers, numbers[:1])
     torch.testing.assert_close(alike(numbers), cosines, rtol=1e-5, atol=1e-6)
-    heat = vitrail.explain.occlusion(model.network, images, alike)
-    torch.testing.assert_close(heat.logit.float(), cosines, rtol=1e-4, atol=1e-5)
-    assert heat.values.abs().amax() > 0
+    attribution = vitrail.explain.occlusion(model.network, images, alike)
+    torch.testing.assert_close(attribution.logit.float(), cosines, rtol=1e-4, atol=1e-5)
+    assert attribution.values.abs().amax() > 0
 
 
 def test_numbers_are_predicted_saved_and_never_learnt(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ class Bench:
         """Those that ran in a form, but for the machine's own rate."""
         return [side for side in self.sides if side.form == form and side.rates and side.name != MATRICES]
 
-    def share(self, side: Side) -> float | None:
+    def fraction(self, side: Side) -> float | None:
         """Of the rate at which this machine multiplies matrices of that size in that precision."""
         if (side.name, side.form) in (
             (CHOSEN, "default"),
@@ -89,7 +89,7 @@ class Bench:
         """Plain values, for JSON."""
         own = ("size", "batch", "image_size", "device")
         sides = [
-            {**asdict(side), **({"share": self.share(side), "ratio": self.ratio(side)} if side.rates else {})}
+            {**asdict(side), **({"fraction": self.fraction(side), "ratio": self.ratio(side)} if side.rates else {})}
             for side in self.sides
         ]
         return {"machine": self.machine, **{name: getattr(self.job, name) for name in own}, "sides": sides}

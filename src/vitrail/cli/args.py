@@ -298,7 +298,7 @@ class Explain(Weights, Job, Computed):
     similar_to: Path | None = option(
         "What makes an image like this one, by what the head reads; without classes --target N is one number."
     )
-    rather_than: str | None = option("The class that it is held against: why this one rather than that one.")
+    contrast: str | None = option("The class that it is held against: why this one rather than that one.")
     no_trust: bool = option(
         "Only the maps, without the test on the model that says how far to trust each; far quicker.",
         False,
@@ -316,7 +316,7 @@ class Explain(Weights, Job, Computed):
     )
     out: Path | None = option(
         "The page (.html), or a folder for it; explanation.html here when left out. Of many images .jsonl, a line for "
-        "each; killed at any point, the same command goes on. Pictures go into a folder of the same name beside it."
+        "each; killed at any point, the same command goes on. Images go into a folder of the same name beside it."
     )
     data_root: Path | None = option("Where named sets lie.")
     device: str = option("cpu, cuda, cuda:1, mps.", "auto")

@@ -54,7 +54,7 @@ def _row(found: Bench, side: Side) -> Sequence[str]:
     }.get(side.name, side.name)
     if not side.rates:
         return name, "", side.problem
-    ratio, share = found.ratio(side), found.share(side)
+    ratio, fraction = found.ratio(side), found.fraction(side)
     return (
         name,
         side.version,
@@ -62,6 +62,6 @@ def _row(found: Bench, side: Side) -> Sequence[str]:
         f"{min(side.rates):,.3g} to {max(side.rates):,.3g}",
         str(len(side.rates)),
         "" if ratio is None or side.name == MATRICES else f"{ratio:.2f}x",
-        "" if share is None or side.name == MATRICES else percent(share, 0),
+        "" if fraction is None or side.name == MATRICES else percent(fraction, 0),
         f"{side.gap:.0e}" if side.gap else "",
     )

@@ -74,7 +74,7 @@ def _verdict(device: dict[str, Any]) -> str:
     if not device["works"]:
         return f"fails: {device['problem']}"
     times = [f"{ms:.1f} ms{f' on {n} thread' + 's' * (n > 1) if n else ''}" for n, ms in device["milliseconds"]]
-    text = f"works: {' and '.join(times)} for one picture through a {NETWORK}"
+    text = f"works: {' and '.join(times)} for one image through a {NETWORK}"
     (_, alone), (_, together) = device["milliseconds"][0], device["milliseconds"][-1]
     return f"{text}; it is busy, --threads 1 is faster" if together > 1.5 * alone else text
 

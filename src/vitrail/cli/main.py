@@ -119,7 +119,7 @@ def _before_torch() -> None:
     """What torch reads once, when it is loaded, unless the environment says otherwise.
 
     Threads sleep while they wait for each other. Otherwise they spin, and when others use the processors they spin for
-    one that is not running: on 4 processors, 2 of them busy, one picture through a Ti/16 took 1400 ms on 4 spinning
+    one that is not running: on 4 processors, 2 of them busy, one image through a Ti/16 took 1400 ms on 4 spinning
     threads and 19 ms on 4 sleeping ones.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

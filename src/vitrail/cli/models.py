@@ -132,9 +132,9 @@ def _sample(config: Config) -> str:
         case TransformerConfig(max_length=most):
             return f"a text of {most} tokens read and one of {most} written"
         case ImageToSequenceConfig(encoder=reader, max_length=most):
-            return f"one picture of {reader.image[0]} x {reader.image[1]} and a text of {most} tokens written"
+            return f"one image of {reader.image[0]} x {reader.image[1]} and a text of {most} tokens written"
         case _:
-            return f"one picture of {config.image[0]} x {config.image[1]}"
+            return f"one image of {config.image[0]} x {config.image[1]}"
 
 
 def _switches(config: ViTConfig) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class _Option:
 
 
 class _Lines(argparse.HelpFormatter):
-    """Lines that are broken between words, never within a name such as small-pictures."""
+    """Lines that are broken between words, never within a name such as small-images."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(text, width, break_on_hyphens=False)

@@ -133,7 +133,7 @@ def spread(things: Sequence[Any], most: int) -> list[Any]:
     """At most so many of the things, evenly spread; says so when some are left out."""
     if len(things) <= most:
         return list(things)
-    warn(f"{most} of {len(things):,} pictures; --count {len(things)} takes all")
+    warn(f"{most} of {len(things):,} images; --count {len(things)} takes all")
     return [things[index * len(things) // most] for index in range(most)]
 
 
@@ -172,7 +172,7 @@ def show_planted(run: str, name: str, count: int | None, data_root: Path | None)
     from vitrail.data.images import NamedImage  # which answers to files do not need
 
     chosen = readers.parse_planted(name)
-    made = readers.planted_pictures(chosen, "test", data_root or root_of(run))
+    made = readers.planted_images(chosen, "test", data_root or root_of(run))
     boxes, shown = made.boxes(), []
     for i in spread(range(len(made.pixels)), len(made.pixels) if count is None else count):
         digits = "".join(f"-{label}" for label in made.labels[i])

@@ -29,7 +29,7 @@ from vitrail.data.background_file import (
     read_background,
     that_fit,
 )
-from vitrail.data.decode import open_picture
+from vitrail.data.decode import open_image
 from vitrail.data.images import Images
 from vitrail.data.loader import load_resident
 from vitrail.data.plan import uniforms
@@ -123,7 +123,7 @@ def open_background(
     pixels, problems, small = [], [], 0
     for file in _image_files(place):
         try:
-            image = open_picture(file)
+            image = open_image(file)
             pixels.append(preprocessing.to_uint8(image))
         except DataError as error:
             problems.append(error.problem)
@@ -131,12 +131,16 @@ def open_background(
             small += image.height < preprocessing.size[0] or image.width < preprocessing.size[1]
     if not pixels:
         others = f" (and {len(problems) - 1} more that cannot be read)" if len(problems) > 1 else ""
-        raise DataError(f"no reference can be read: {problems[0]}{others}", "--background with a folder of images")
+        raise DataError(
+            f"no background image can be read: {problems[0]}{others}", "--background with a folder of images"
+        )
     for problem in problems:
         note(f"left out: {problem}")
     if small:
         height, width = preprocessing.size
-        note(f"{small} of {len(pixels)} reference images are smaller than {width} x {height} pixels: they are enlarged")
+        note(
+            f"{small} of {len(pixels)} background images are smaller than {width} x {height} pixels: they are enlarged"
+        )
     return preprocessing.normalise(torch.stack(pixels))
 
 
@@ -183,8 +187,8 @@ def _image_files(place: Path) -> list[Path]:
     if place.is_file():
         return [place]
     if not place.is_dir():
-        raise DataError(f"there is no folder {place} with reference images", hint)
+        raise DataError(f"there is no folder {place} with background images", hint)
     files = image_files(place)
     if not files:
-        raise DataError(f"{place} has no reference image", hint)
+        raise DataError(f"{place} has no background image", hint)
     return [files[index * len(files) // MOST] for index in range(MOST)] if len(files) > MOST else files

@@ -1,4 +1,4 @@
-"""From a file to a decoded picture, and from any kind of picture to grey or colour by one written rule."""
+"""From a file to a decoded image, and from any kind of image to grey or colour by one written rule."""
 
 import io
 from pathlib import Path
@@ -12,7 +12,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 """The formats that are opened, told by the first bytes of a file and never by its name."""
 
 PIXEL_LIMIT = 100_000_000
-"""The most pixels a picture may have; checked in its header, before anything is decoded.
+"""The most pixels an image may have; checked in its header, before anything is decoded.
 
 Pillow itself warns from 89 megapixels on. The warning is left alone: to silence it is not safe between threads.
 """
@@ -20,8 +20,8 @@ Pillow itself warns from 89 megapixels on. The warning is left alone: to silence
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
 
 
-def open_picture(path: Path | str, content: bytes | None = None, least: int | None = None) -> Image.Image:
-    """Read one picture from a file; the file is never written to.
+def open_image(path: Path | str, content: bytes | None = None, least: int | None = None) -> Image.Image:
+    """Read one image from a file; the file is never written to.
 
     Only the first frame of an animation or of a file with several pages is read. The EXIF orientation is applied; an
     EXIF block that cannot be read counts as none.
@@ -33,7 +33,7 @@ def open_picture(path: Path | str, content: bytes | None = None, least: int | No
             size where that leaves as many, which takes a fraction of the time. All of them when None.
 
     Returns:
-        The decoded picture, upright, in the mode that the file has.
+        The decoded image, upright, in the mode that the file has.
 
     Raises:
         DataError: The file is missing, empty, damaged, of another format, larger than 100 megapixels, or holds values
@@ -41,13 +41,13 @@ def open_picture(path: Path | str, content: bytes | None = None, least: int | No
     """
     path = Path(path)
     try:
-        with Image.open(path if content is None else io.BytesIO(content), formats=FORMATS) as picture:
-            if picture.width * picture.height > PIXEL_LIMIT:
+        with Image.open(path if content is None else io.BytesIO(content), formats=FORMATS) as image:
+            if image.width * image.height > PIXEL_LIMIT:
                 raise Image.DecompressionBombError
             if least is not None:
-                picture.draft(None, (least, least))  # of JPEG alone
-            picture.load()
-            upright = _upright(picture)
+                image.draft(None, (least, least))  # of JPEG alone
+            image.load()
+            upright = _upright(image)
     except Exception as error:  # Pillow's readers raise nearly every kind of error on damaged files
         raise DataError(
             f"{path}: {_reason(path, content, error)}", "remove the file or replace it by a readable one"
@@ -58,44 +58,44 @@ def open_picture(path: Path | str, content: bytes | None = None, least: int | No
     return upright
 
 
-def _upright(picture: Image.Image) -> Image.Image:
+def _upright(image: Image.Image) -> Image.Image:
     try:
-        return ImageOps.exif_transpose(picture)
+        return ImageOps.exif_transpose(image)
     except Exception:  # a broken EXIF block says nothing about orientation
-        return picture.copy()
+        return image.copy()
 
 
 def _reason(path: Path, content: bytes | None, error: Exception) -> str:
-    """Say in a few words why a picture could not be read."""
+    """Say in a few words why an image could not be read."""
     if isinstance(error, Image.DecompressionBombError):
         return f"is larger than {PIXEL_LIMIT // 1_000_000} megapixels"
     if isinstance(error, UnidentifiedImageError):
         empty = (path.stat().st_size if content is None else len(content)) == 0
-        return "is empty (0 bytes)" if empty else "is not a JPEG, PNG, WebP, BMP, TIFF or GIF picture"
+        return "is empty (0 bytes)" if empty else "is not a JPEG, PNG, WebP, BMP, TIFF or GIF image"
     if isinstance(error, FileNotFoundError):
         return "does not exist"
     if isinstance(error, IsADirectoryError):
-        return "is a folder, not a picture"
+        return "is a folder, not an image"
     words = " ".join(str(error).split()) or type(error).__name__
     return f"cannot be decoded ({words})"
 
 
-def _refusal(picture: Image.Image) -> str | None:
-    """Why no rule of `convert` covers this picture, or None when one does."""
-    if picture.mode == "F":
+def _refusal(image: Image.Image) -> str | None:
+    """Why no rule of `convert` covers this image, or None when one does."""
+    if image.mode == "F":
         return "holds floating-point values, whose range is unknown"
-    if picture.mode == "I":
-        values = np.asarray(picture)
+    if image.mode == "I":
+        values = np.asarray(image)
         low, high = int(values.min()), int(values.max())
         if low < 0 or high > 65535:
             return f"holds 32-bit values {low}..{high}, outside 0..65535"
     return None
 
 
-def convert(picture: Image.Image, channels: int, background: tuple[int, int, int] = (128, 128, 128)) -> Image.Image:
-    """Turn a picture of any mode into grey or colour.
+def convert(image: Image.Image, channels: int, background: tuple[int, int, int] = (128, 128, 128)) -> Image.Image:
+    """Turn an image of any mode into grey or colour.
 
-    The rule, by Pillow's mode of the picture, in this order:
+    The rule, by Pillow's mode of the image, in this order:
 
     | mode | what is done |
     |---|---|
@@ -111,37 +111,37 @@ def convert(picture: Image.Image, channels: int, background: tuple[int, int, int
     Transparency is laid on as (alpha * colour + (255 - alpha) * background) / 255, rounded.
 
     Args:
-        picture: A decoded picture.
+        image: A decoded image.
         channels: 1 for grey, 3 for colour.
         background: The colour behind transparent pixels, 0..255 each; mid grey unless told otherwise.
 
     Returns:
-        A picture of mode L or RGB and the same size; the very same object when nothing has to be done.
+        An image of mode L or RGB and the same size; the very same object when nothing has to be done.
 
     Raises:
         DataError: A mode or values that the rule refuses.
     """
     assert channels in (1, 3)
     mode = "L" if channels == 1 else "RGB"
-    refusal = _refusal(picture)
+    refusal = _refusal(image)
     if refusal is not None:
-        raise DataError(f"a picture {refusal}", "save it as an 8-bit or 16-bit PNG")
-    if picture.mode == "I" or picture.mode in _SIXTEEN_BIT:
-        picture = _from_sixteen_bit(picture)
-    elif picture.has_transparency_data:
-        picture = _on_background(picture, background)
-    elif picture.mode not in ("1", "L", "RGB"):
-        picture = picture.convert("RGB")
-    return picture if picture.mode == mode else picture.convert(mode)
+        raise DataError(f"an image {refusal}", "save it as an 8-bit or 16-bit PNG")
+    if image.mode == "I" or image.mode in _SIXTEEN_BIT:
+        image = _from_sixteen_bit(image)
+    elif image.has_transparency_data:
+        image = _on_background(image, background)
+    elif image.mode not in ("1", "L", "RGB"):
+        image = image.convert("RGB")
+    return image if image.mode == mode else image.convert(mode)
 
 
-def _from_sixteen_bit(picture: Image.Image) -> Image.Image:
-    values = np.asarray(picture).astype(np.int64)
+def _from_sixteen_bit(image: Image.Image) -> Image.Image:
+    values = np.asarray(image).astype(np.int64)
     return Image.fromarray(((values + 128) // 257).astype(np.uint8))
 
 
-def _on_background(picture: Image.Image, background: tuple[int, int, int]) -> Image.Image:
-    coloured = (picture.convert("LA") if picture.mode == "La" else picture).convert("RGBA")
-    canvas = Image.new("RGB", picture.size, background)
+def _on_background(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
+    coloured = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+    canvas = Image.new("RGB", image.size, background)
     canvas.paste(coloured.convert("RGB"), mask=coloured.getchannel("A"))
     return canvas

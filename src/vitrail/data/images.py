@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitrail.data.columns import Column
-from vitrail.data.decode import open_picture
+from vitrail.data.decode import open_image
 from vitrail.errors import DataError
 
 
@@ -179,12 +179,12 @@ class FileImages(Images):
         return path.as_posix()
 
     def open(self, index: int) -> Image.Image:
-        """The decoded file; see `vitrail.data.decode.open_picture`."""
-        return open_picture(self.paths[index])
+        """The decoded file; see `vitrail.data.decode.open_image`."""
+        return open_image(self.paths[index])
 
     def open_reduced(self, index: int, least: int) -> Image.Image:
         """A JPEG at a half, a quarter or an eighth of its size."""
-        return open_picture(self.paths[index], least=least)
+        return open_image(self.paths[index], least=least)
 
     def content(self, index: int) -> bytes:
         """The file."""

@@ -1,7 +1,7 @@
-"""How a picture file becomes the tensor that a model expects: a value that is stored with the model.
+"""How an image file becomes the tensor that a model expects: a value that is stored with the model.
 
-Train, evaluate, predict, explain, export and serve all call the same `Preprocessing`. Pictures are converted by the
-rule of `vitrail.data.decode.convert`, resized with Pillow (which averages over all pixels when it makes a picture
+Train, evaluate, predict, explain, export and serve all call the same `Preprocessing`. Images are converted by the
+rule of `vitrail.data.decode.convert`, resized with Pillow (which averages over all pixels when it makes an image
 smaller), and only then become tensors.
 """
 
@@ -18,7 +18,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.decode import convert, open_picture
+from vitrail.data.decode import convert, open_image
 from vitrail.errors import UsageError, nearest
 
 LONGEST = 2  # times the size: a whole image that is longer is cut
@@ -31,19 +31,19 @@ RESAMPLING = {name: Image.Resampling[name.upper()] for name in get_args(Interpol
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """From a picture of any size and mode to a tensor of one shape.
+    """From an image of any size and mode to a tensor of one shape.
 
     Args:
         size: Height and width of the result, in pixels.
-        resize: `crop`: the picture is scaled to cover size / crop_ratio (rounded down), then the middle is cut out;
+        resize: `crop`: the image is scaled to cover size / crop_ratio (rounded down), then the middle is cut out;
             `squash`: scaled to the size, whatever its proportions; `pad`: scaled to fit in, the rest is background.
-        crop_ratio: Which part of the scaled picture's side is kept, in (0, 1]: `squash` may cut the middle out, too, of
-            a picture scaled to size / crop_ratio; 1 for `pad`.
+        crop_ratio: Which part of the scaled image's side is kept, in (0, 1]: `squash` may cut the middle out, too, of
+            an image scaled to size / crop_ratio; 1 for `pad`.
         interpolation: How Pillow resamples.
         channels: 1 for grey, 3 for colour.
         mean: Subtracted from each channel, whose values are 0..1.
         std: What each channel is divided by, then.
-        background: The colour behind transparent pixels and around padded pictures, 0..255.
+        background: The colour behind transparent pixels and around padded images, 0..255.
         centre: Where the middle begins when half a pixel would be left out: at the `even` one, as torchvision and timm
             do it, or one `down`, as transformers does it.
 
@@ -78,28 +78,28 @@ class Preprocessing:
         colour = len(self.background) == 3 and all(_whole(value, 0, 255) for value in self.background)
         require(colour, "background", self.background, "three whole numbers 0..255")
 
-    def __call__(self, picture: Image.Image | Path | str) -> Float[Tensor, "c h w"]:
-        """The tensor that the model expects of this picture.
+    def __call__(self, image: Image.Image | Path | str) -> Float[Tensor, "c h w"]:
+        """The tensor that the model expects of this image.
 
         Args:
-            picture: A decoded picture, or the path of a file.
+            image: A decoded image, or the path of a file.
 
         Returns:
-            The normalised picture.
+            The normalised image.
 
         Raises:
             DataError: The file or its values cannot be read.
         """
-        opened = picture if isinstance(picture, Image.Image) else open_picture(picture)
+        opened = image if isinstance(image, Image.Image) else open_image(image)
         return self.normalise(self.to_uint8(opened)[None])[0]
 
-    def to_uint8(self, picture: Image.Image, *, whole: bool = False) -> UInt8[Tensor, "c h w"]:
-        """Convert and resize; a picture that has the size and mode already keeps its pixels.
+    def to_uint8(self, image: Image.Image, *, whole: bool = False) -> UInt8[Tensor, "c h w"]:
+        """Convert and resize; an image that has the size and mode already keeps its pixels.
 
         Args:
-            picture: A decoded picture.
+            image: A decoded image.
             whole: Whether `crop` leaves the cutting to a random crop later: one side then has that of the size, the
-                other is as long as the picture's proportions ask for, at most twice that of the size.
+                other is as long as the image's proportions ask for, at most twice that of the size.
 
         Returns:
             Values 0..255; of the size, or at least of the size where it is whole.
@@ -107,32 +107,32 @@ class Preprocessing:
         Raises:
             DataError: Its mode or values are none that `convert` has a rule for.
         """
-        resized = self._resized(convert(picture, self.channels, self.background), whole)
+        resized = self._resized(convert(image, self.channels, self.background), whole)
         pixels = torch.from_numpy(np.array(resized))
         return pixels[None] if self.channels == 1 else pixels.permute(2, 0, 1).contiguous()
 
-    def to_array(self, picture: Image.Image) -> UInt8[np.ndarray, "h w *c"]:
+    def to_array(self, image: Image.Image) -> UInt8[np.ndarray, "h w *c"]:
         """What the model sees of an image, for showing: (h, w) for one channel, (h, w, 3) for three."""
-        array = self.to_uint8(picture).numpy()
+        array = self.to_uint8(image).numpy()
         return array[0] if len(array) == 1 else np.ascontiguousarray(array.transpose(1, 2, 0))
 
     def fits(self, pixels: UInt8[np.ndarray, "n h w *c"]) -> bool:
-        """Whether `to_uint8` would keep the values of these grey (n, h, w) or coloured (n, h, w, c) pictures.
+        """Whether `to_uint8` would keep the values of these grey (n, h, w) or coloured (n, h, w, c) images.
 
         Args:
-            pixels: Pictures in memory, c 1 or 3.
+            pixels: Images in memory, c 1 or 3.
 
         Returns:
-            True when nothing is converted, scaled or cut; then `as_pixels` is the same as `to_uint8` on each picture.
+            True when nothing is converted, scaled or cut; then `as_pixels` is the same as `to_uint8` on each image.
         """
         channels = 1 if pixels.ndim == 3 else pixels.shape[3]
         return pixels.shape[1:3] == tuple(self.size) and channels == self.channels and self.crop_ratio == 1
 
     def as_pixels(self, pixels: UInt8[np.ndarray, "n h w *c"]) -> UInt8[Tensor, "n c h w"]:
-        """What `to_uint8` gives for each of these pictures, all at once; it may share their memory.
+        """What `to_uint8` gives for each of these images, all at once; it may share their memory.
 
         Args:
-            pixels: Pictures for which `fits` is true.
+            pixels: Images for which `fits` is true.
 
         Returns:
             The same values, channels first.
@@ -158,7 +158,7 @@ class Preprocessing:
         return self.scale(pixels.to(torch.float32))
 
     def scale(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-        """What `normalise` does, for values 0..255 that are fp32 already, such as augmented pictures.
+        """What `normalise` does, for values 0..255 that are fp32 already, such as augmented images.
 
         Args:
             images: Values 0..255; they are changed in place.
@@ -170,13 +170,13 @@ class Preprocessing:
             UsageError: The number of channels is another one.
         """
         if images.ndim != 4 or images.shape[1] != self.channels:
-            problem = f"pictures have the shape {tuple(images.shape)}"
+            problem = f"images have the shape {tuple(images.shape)}"
             raise UsageError(problem, f"give the shape (batch, {self.channels}, height, width)")
         mean, std = self._statistics(images.device)
         return images.div_(255).sub_(mean).div_(std)
 
     def denormalise(self, images: Float[Tensor, "b c h w"]) -> UInt8[Tensor, "b c h w"]:
-        """The way back from what the network is given to values 0..255, rounded, for showing pictures.
+        """The way back from what the network is given to values 0..255, rounded, for showing images.
 
         Args:
             images: What `normalise` returned.
@@ -227,32 +227,32 @@ class Preprocessing:
         std = torch.tensor(self.std, dtype=torch.float32, device=device)
         return mean[:, None, None], std[:, None, None]
 
-    def _resized(self, picture: Image.Image, whole: bool) -> Image.Image:
+    def _resized(self, image: Image.Image, whole: bool) -> Image.Image:
         height, width = self.size
         resampling = RESAMPLING[self.interpolation]
         if self.resize == "squash" and self.crop_ratio == 1:
-            return picture.resize((width, height), resampling)
+            return image.resize((width, height), resampling)
         if self.resize != "pad":
-            scaled = self._scaled(picture.height, picture.width)
+            scaled = self._scaled(image.height, image.width)
             most = LONGEST * height, LONGEST * width
             if whole and self.resize == "crop":
                 height, width = min(scaled[0], most[0]), min(scaled[1], most[1])
             rests = scaled[0] - height, scaled[1] - width
             top, left = (rest // 2 if self.centre == "down" else round(rest / 2) for rest in rests)
             if scaled[0] <= most[0] and scaled[1] <= most[1]:
-                entire = picture.resize((scaled[1], scaled[0]), resampling)
+                entire = image.resize((scaled[1], scaled[0]), resampling)
                 return entire.crop((left, top, left + width, top + height))
-            box = _inside((top, left), (height, width), scaled, (picture.height, picture.width))
-            return picture.resize((width, height), resampling, box=box)
-        scale = min(height / picture.height, width / picture.width)
-        fitted = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
+            box = _inside((top, left), (height, width), scaled, (image.height, image.width))
+            return image.resize((width, height), resampling, box=box)
+        scale = min(height / image.height, width / image.width)
+        fitted = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
         canvas = convert(Image.new("RGB", (width, height), self.background), self.channels)
         left, top = (width - fitted[0]) // 2, (height - fitted[1]) // 2
-        canvas.paste(picture.resize(fitted, resampling), (left, top))
+        canvas.paste(image.resize(fitted, resampling), (left, top))
         return canvas
 
     def _scaled(self, high: int, wide: int) -> tuple[int, int]:
-        """Height and width of a picture scaled to cover size / crop_ratio.
+        """Height and width of an image scaled to cover size / crop_ratio.
 
         Rounded for a square as torchvision's Resize does, for any other size as timm's ResizeKeepRatio. Squashed, it
         is scaled to exactly that.
@@ -274,16 +274,16 @@ class Preprocessing:
 def _inside(
     first: tuple[int, int], size: tuple[int, int], scaled: tuple[int, int], own: tuple[int, int]
 ) -> tuple[float, float, float, float]:
-    """A part of the scaled picture, as left, top, right, bottom in the picture's own pixels.
+    """A part of the scaled image, as left, top, right, bottom in the image's own pixels.
 
-    So the scaled picture need not be made as a whole, which keeps the memory for a panorama small; where rounding meets
+    So the scaled image need not be made as a whole, which keeps the memory for a panorama small; where rounding meets
     a tie, a number in 10,000 may lie a level or two off.
 
     Args:
         first: (top, left) of the part.
         size: (height, width) of the part.
-        scaled: Of the scaled picture.
-        own: Of the picture as it is.
+        scaled: Of the scaled image.
+        own: Of the image as it is.
     """
     (top, left), (height, width), (scaled_high, scaled_wide), (high, wide) = first, size, scaled, own
     down, across = high / scaled_high, wide / scaled_wide

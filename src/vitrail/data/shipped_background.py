@@ -17,7 +17,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.data.background_file import MOST_VALUES
-from vitrail.data.decode import open_picture
+from vitrail.data.decode import open_image
 from vitrail.data.preprocessing import Preprocessing
 
 PLACE = Path(__file__).with_name("photographs")
@@ -35,7 +35,7 @@ def photographs(preprocessing: Preprocessing) -> UInt8[Tensor, "r c h w"]:
     Returns:
         Values 0..255, which the caller must not change.
     """
-    whole = [open_picture(PLACE / f"{name}.jpg") for name in NAMES]
+    whole = [open_image(PLACE / f"{name}.jpg") for name in NAMES]
     images = whole + [image.crop(box) for corner in range(4) for image in whole for box in [_box(image.size, corner)]]
     height, width = preprocessing.size
     most = max(len(whole), MOST_VALUES // (preprocessing.channels * height * width))

@@ -1,15 +1,15 @@
 """Why a network said so, and how far to believe it: one method per file, all in one table.
 
-    heat = generic_attention(network, images, target=3)     # values (b, rows, columns), one number per patch
-    trust(model, images, heat).verdict                      # "supported", "weak", "cannot tell", ... for each
+    attribution = generic_attention(network, images, target=3)     # values (b, rows, columns), one number per patch
+    trust(model, images, attribution).verdict                      # "supported", "weak", "cannot tell", ... for each
     compare(model, images, ["generic_attention", "conservative"])
     selftest(model)                                         # does explaining work on this model?
 
-Read first `heat.py` (what comes out), `target.py` (what may be asked), `readout.py` (what all methods share), then any
-method in `methods`. `trial.py` tests a map, `verdict.py` is the rule, `scores` are the metrics, `inside` looks into
-a network.
+Read first `attribution.py` (what comes out), `target.py` (what may be asked), `readout.py` (what all methods share),
+then any method in `methods`. `faithfulness.py` tests a map, `verdict.py` is the rule, `scores` are the metrics,
+`inside` looks into a network.
 
-Every method takes a ViT in eval mode, any number of pictures, any grid and any prefix, and leaves the network as it is.
+Every method takes a ViT in eval mode, any number of images, any grid and any prefix, and leaves the network as it is.
 """
 
 import lazy_loader

@@ -1,6 +1,7 @@
 from . import inside as inside, scores as scores
+from .attribution import Attribution as Attribution
 from .compare import Comparison as Comparison, compare as compare
-from .heat import Heat as Heat
+from .faithfulness import trust as trust
 from .methods import METHODS as METHODS, Method as Method
 from .methods.attcat import attcat as attcat
 from .methods.attention_grad_cam import attention_grad_cam as attention_grad_cam
@@ -32,5 +33,4 @@ from .reporting.explained import ExplainedImage as ExplainedImage
 from .reporting.report import Report as Report, report as report
 from .selftest import SelfTest as SelfTest, selftest as selftest
 from .target import Contrast as Contrast, Target as Target
-from .trial import trust as trust
 from .verdict import Trust as Trust

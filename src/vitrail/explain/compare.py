@@ -1,7 +1,7 @@
-"""Methods side by side: the same pictures, the same target, each map with how far to trust it.
+"""Methods side by side: the same images, the same target, each map with how far to trust it.
 
 Deletion and insertion, the two scores by which other tools judge a map, stand beside the verdict with those of random
-maps, and do not enter it: what a value is worth depends on the picture, the network and the fill, and only random maps
+maps, and do not enter it: what a value is worth depends on the image, the network and the fill, and only random maps
 say how far one could fall or rise. They are made of the verdict's own passes and few more (`falls.py`), so they are
 coarse; `scores/removal.py` has them in any number of steps and draws.
 """
@@ -16,14 +16,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
+from vitrail.explain.attribution import Attribution, target_of
+from vitrail.explain.faithfulness import Explainable, check_model, prepare
 from vitrail.explain.falls import Areas
-from vitrail.explain.heat import Heat, aim_of
 from vitrail.explain.inside.reading import read
 from vitrail.explain.inside.sinks import Sinks, noted, output_names, sinks_of
 from vitrail.explain.methods import METHODS, Method, nearest_method
 from vitrail.explain.readout import check
 from vitrail.explain.target import OfLogits, Target
-from vitrail.explain.trial import Explainable, begin, check_model
 from vitrail.explain.verdict import Precision, Trust
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
@@ -54,31 +54,31 @@ def seen(network: ViT, images: Images) -> Seen:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What several methods say of the same pictures; entries are in the order of `methods`.
+    """What several methods say of the same images; entries are in the order of `methods`.
 
     Attributes:
         methods: Their names.
-        heats: One heat for each.
+        attributions: One attribution for each.
         trusts: How far to trust each; empty when that was not asked for.
         areas: Deletion and insertion of each; empty when they were not asked for.
-        random_areas: The same of the maps' random twins, in the mean over the maps; None when they were not asked for.
-        seconds: What each map took for all pictures together, scores not counted.
+        random_areas: The same of random maps, in the mean over the maps; None when they were not asked for.
+        seconds: What each map took for all images together, scores not counted.
     """
 
     methods: tuple[str, ...]
-    heats: tuple[Heat, ...]
+    attributions: tuple[Attribution, ...]
     trusts: tuple[Trust, ...]
     areas: tuple[Areas, ...]
     random_areas: Areas | None
     seconds: tuple[float, ...]
 
-    def shares(self) -> Float[Tensor, "methods b rows columns"]:
-        """All maps on one scale: each patch's share of its map's total size, with its sign; 0 for an empty map.
+    def fractions(self) -> Float[Tensor, "methods b rows columns"]:
+        """All maps on one scale: each patch's fraction of its map's total size, with its sign; 0 for an empty map.
 
-        Methods have units of their own, which nothing converts into one another. Shares can be compared: uniform maps
-        have 1 / patches everywhere, and a map with everything in one patch has 1 there.
+        Methods have units of their own, which nothing converts into one another. Fractions can be compared: uniform
+        maps have 1 / patches everywhere, and a map with everything in one patch has 1 there.
         """
-        values = torch.stack([heat.values for heat in self.heats])
+        values = torch.stack([attribution.values for attribution in self.attributions])
         total = values.abs().sum(dim=(2, 3), keepdim=True)
         return torch.where(total > 0, values / total, 0.0)
 
@@ -89,7 +89,7 @@ def compare(
     methods: Sequence[str | Method] | None = None,
     target: Target = None,
     *,
-    references: Float[Tensor, "r c h w"] | None = None,
+    background: Float[Tensor, "r c h w"] | None = None,
     masks: Bool[Tensor, "b rows columns"] | None = None,
     scored: bool = True,
     areas: bool = True,
@@ -98,16 +98,16 @@ def compare(
     full: bool = False,
     before: Seen | None = None,
 ) -> Comparison:
-    """Explain the same pictures by each of the methods.
+    """Explain the same images by each of the methods.
 
     Args:
-        model: A network in eval mode with its references.
+        model: A network in eval mode with its background.
         images: (b, c, h, w), as the network reads them.
         methods: Names out of `METHODS`, or methods of your own, each under a name of its own; when left out, all but
             those that take hundreds of passes and those that one has to name (`Method.opt_in`). Where one class is held
             against another, those that cannot tell classes apart are left out too.
         target: What is explained, see `vitrail.explain.target`.
-        references: See `trust`.
+        background: See `trust`.
         masks: See `trust`.
         scored: Whether each map is also scored, which takes far longer than the maps.
         areas: Whether deletion and insertion, the scores of other tools, come with the verdict; a tenth more passes.
@@ -121,8 +121,8 @@ def compare(
     """
     if isinstance(methods, str):
         raise UsageError(f"methods is a list of names, got the text '{methods}'", f"['{methods}']")
-    chosen = {each.name: each for each in map(_method, methods_for(target) if methods is None else methods)}
-    if not chosen:
+    named = {each.name: each for each in map(_method, methods_for(target) if methods is None else methods)}
+    if not named:
         raise UsageError("there is no method to compare", "methods=None for all that are quick")
     check_model(model)
     check(model.network, images, False)
@@ -130,19 +130,19 @@ def compare(
     if target is None:  # once for all, so that no rounding lets two methods explain two classes
         target = before.logits.argmax(dim=1)
     function: OfLogits | None = target if callable(target) and not isinstance(target, Tensor) else None
-    heats, seconds = [], []
-    for method in chosen.values():
+    attributions, seconds = [], []
+    for method in named.values():
         began = time.perf_counter()
-        heat = method.function(model.network, images, target)
+        attribution = method.function(model.network, images, target)
         seconds.append(time.perf_counter() - began)
-        heats.append(noted(heat, before.sinks))
-    maps = Comparison(tuple(chosen), tuple(heats), (), (), None, tuple(seconds))
+        attributions.append(noted(attribution, before.sinks))
+    maps = Comparison(tuple(named), tuple(attributions), (), (), None, tuple(seconds))
     if not scored:
         return maps
-    aim = aim_of(heats[0], function)
-    trial = begin(model, images, aim, references=references, masks=masks, precision=precision, seed=seed, full=full)
-    falls = [trial.falls(heat, areas) for heat in heats]
-    tested = replace(maps, trusts=tuple(map(trial.judge, heats, falls)))
+    chosen = target_of(attributions[0], function)
+    test = prepare(model, images, chosen, background=background, masks=masks, precision=precision, seed=seed, full=full)
+    falls = [test.falls(attribution, areas) for attribution in attributions]
+    tested = replace(maps, trusts=tuple(map(test.evaluate, attributions, falls)))
     if not areas:
         return tested
     deletion = torch.stack([one.random_areas.deletion for one in falls]).nanmean(dim=0)

@@ -1,22 +1,22 @@
-"""Is there evidence at all? A picture against two kinds of pictures that hold none.
+"""Is there evidence at all? An image against two kinds of images that hold none.
 
-    composites    put together of patches of many other pictures, each at its own place. Patch by patch they look like
+    composites    put together of patches of many other images, each at its own place. Patch by patch they look like
                   the real thing, and show nothing, or pieces at most (`without_evidence` keeps the worst of them away).
-    surrogates    of the picture's own colours and smoothness, with nothing arranged (`surrogates`).
+    surrogates    of the image's own colours and smoothness, with nothing arranged (`surrogates`).
 
-A picture holds evidence when the explained number is exceptional among both: each kind makes up for what the other
+An image holds evidence when the explained number is exceptional among both: each kind makes up for what the other
 lacks. A trained network knows patches like those of composites, and is not led astray by them as it may be by noise.
-But patches of many pictures share no brightness, no colour and no smoothness, and a network that has learnt nothing
+But patches of many images share no brightness, no colour and no smoothness, and a network that has learnt nothing
 answers to just these: among composites alone, 40 to 65 % of photographs held "evidence" for networks with random
-weights (benchmarks/LOG.md). Surrogates share them with the picture.
+weights (benchmarks/LOG.md). Surrogates share them with the image.
 
-Each kind gives a p = (1 + those whose number is as high) / (1 + all); the larger one decides. A picture without
+Each kind gives a p = (1 + those whose number is as high) / (1 + all); the larger one decides. An image without
 evidence is as high where its number for the class is, or for the class that stands at the same rank: the highest is
 compared with the highest, since it was chosen among all, the second with the second. The class alone is not enough: of
 a thousand classes, six in ten of those at ranks 101 to 200 of a photograph pass that (benchmarks/LOG.md).
 
 Rare is not much. A network whose blocks are shuffled gives its favourite of a thousand classes a probability of a
-tenth, and some photographs raise that by a trifle that no composite reaches. So a picture must also have an effect: its
+tenth, and some photographs raise that by a trifle that no composite reaches. So an image must also have an effect: its
 odds of the class, over those of the middle composite, are at least as many times as high as there are classes; of many
 classes that takes a blind guess to even odds. Of an ImageNet network that is 1,000 times, and its photographs raise
 them 700,000 times (the median); with half of its blocks shuffled, three times (benchmarks/LOG.md).
@@ -30,14 +30,14 @@ composite's. A network that is half shuffled finds any two images alike, so a ph
 there, and is hardly higher. Any other number has no scale on which a rise would be large or small: it is asked for the
 rank alone, and the verdict on a map of it is "weak" at best.
 
-References are few, and a new picture is like none of them. If every patch adds its own to the number, with variance s
-over all pictures, then composites of r references have s (r - 1) / r around their mean, and a new picture has
-s (r + 1) / r around it. So the composites' numbers are spread out by the root of (r + 1) / (r - 1) before they are
-compared. Below ten references that correction is larger than a tenth, and too rough to build on.
+Background images are few, and a new image is like none of them. If every patch adds its own to the number, with
+variance s over all images, then composites of r background images have s (r - 1) / r around their mean, and a new image
+has s (r + 1) / r around it. So the composites' numbers are spread out by the root of (r + 1) / (r - 1) before they are
+compared. Below ten of them that correction is larger than a tenth, and too rough to build on.
 
-Composites serve all pictures of a network, so all of them are made, once (`composites.py`). Surrogates are a picture's
-own, and are made in rounds, only as long as their number leaves it open on which side of the limit the picture stands.
-Of pictures that are like their surrogates, 5.1 % pass the limit of 5 % in this way, however many rounds it takes (a
+Composites serve all images of a network, so all of them are made, once (`composites.py`). Surrogates are an image's
+own, and are made in rounds, only as long as their number leaves it open on which side of the limit the image stands.
+Of images that are like their surrogates, 5.1 % pass the limit of 5 % in this way, however many rounds it takes (a
 test counts it exactly).
 """
 
@@ -49,14 +49,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.explain.perturb import at_a_time, centred, explained, logits_of
-from vitrail.explain.scores.fill import donor, keys_of, seed_of
-from vitrail.explain.target import Aim, Similarity
+from vitrail.explain.scores.fill import from_background, keys_of, seed_of
+from vitrail.explain.target import ChosenTarget, Similarity
 from vitrail.explain.verdict import EVIDENCE, Unit
 from vitrail.explain.without_evidence import COMPOSITES, composites_of, surrogates
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
-FEWEST = 10  # references
+FEWEST = 10  # background images
 SURROGATES = (29, 59, 119, 239, 499)  # after each round
 RARE = (0, 0, 1, 5, 24)  # so few of them that are as high are the end of it: the number is exceptional
 OFTEN = (3, 4, 7, 18, 25)  # and so many: it is not
@@ -66,13 +66,13 @@ NO_SURER = 1e-15  # than this, or 1 less this, is a probability taken to be: log
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Whether pictures hold evidence; one entry for each, on the CPU.
+    """Whether images hold evidence; one entry for each, on the CPU.
 
     Attributes:
         p: (b,), the larger of both; nan where it could not be asked.
         composites: (b,), with how many composites each was compared; 0 where it could not be asked.
         surrogates: (b,), with how many surrogates; 0 where composites alone settled it.
-        effect: (b,), by how much the picture raises the log-odds of the class, or the cosine of a similarity, over the
+        effect: (b,), by how much the image raises the log-odds of the class, or the cosine of a similarity, over the
             median composite; nan of any other number, and where it could not be asked.
         least: The least effect; None where nothing but the rank is asked for.
         unit: Of both; None where there is none.
@@ -91,14 +91,14 @@ class Evidence:
         return (self.p <= EVIDENCE) & large_enough(self.effect, self.least)
 
 
-def least_effect(classes: int, aim: Aim) -> float | None:
+def least_effect(classes: int, chosen: ChosenTarget) -> float | None:
     """The least effect in its unit: of a class the log of the number of classes; None of a number without a scale.
 
     Args:
         classes: Of how many classes the logits are; 0 where they stand for none.
-        aim: What is explained.
+        chosen: What is explained.
     """
-    match unit_of(classes, aim):
+    match unit_of(classes, chosen):
         case "nats":
             return math.log(classes)
         case "cosine":
@@ -106,94 +106,99 @@ def least_effect(classes: int, aim: Aim) -> float | None:
     return None
 
 
-def unit_of(classes: int, aim: Aim) -> Unit | None:
+def unit_of(classes: int, chosen: ChosenTarget) -> Unit | None:
     """In what an effect is told: a class's in nats of its log-odds, a similarity's as a difference of cosines."""
-    if isinstance(aim.function, Similarity):
+    if isinstance(chosen.function, Similarity):
         return "cosine"
-    return "nats" if aim.function is None and classes > 1 else None
+    return "nats" if chosen.function is None and classes > 1 else None
 
 
 def large_enough(effect: Float[Tensor, "b"], least: float | None) -> Bool[Tensor, "b"]:
-    """Whether each effect reaches the least; what is no number does not."""
+    """Whether each effect reaches the least; what is not finite does not."""
     return torch.ones_like(effect, dtype=torch.bool) if least is None else effect >= least
 
 
-def effects(logits: Float[Tensor, "b v"], aim: Aim, without: Float[Tensor, "count v"]) -> Float[Tensor, "b"]:
-    """By how much pictures raise the log-odds of the class, or a cosine, over the median without evidence; on the CPU.
+def effects(
+    logits: Float[Tensor, "b v"], chosen: ChosenTarget, without: Float[Tensor, "count v"]
+) -> Float[Tensor, "b"]:
+    """By how much images raise the log-odds of the class, or a cosine, over the median without evidence; on the CPU.
 
     Args:
-        logits: Of the pictures.
-        aim: What is explained of them; of one class rather than another, it is the first one's odds against all. nan
+        logits: Of the images.
+        chosen: What is explained of them; of one class rather than another, it is the first one's odds against all. nan
             for any other function and for a single logit.
-        without: Logits of pictures that hold no evidence.
+        without: Logits of images that hold no evidence.
     """
-    if isinstance(aim.function, Similarity):
-        own, theirs = (aim.function(some.cpu().double()) for some in (logits, without))
+    if isinstance(chosen.function, Similarity):
+        own, theirs = (chosen.function(some.cpu().double()) for some in (logits, without))
         return own - theirs.median()
-    if aim.function is not None or logits.shape[1] == 1:
+    if chosen.function is not None or logits.shape[1] == 1:
         return torch.full(logits.shape[:1], torch.nan, dtype=torch.float64, device="cpu")
     odds, theirs = (some.cpu().double().softmax(dim=1).logit(eps=NO_SURER) for some in (logits, without))
-    target = aim.target.cpu()
+    target = chosen.target.cpu()
     return odds.gather(1, target[:, None])[:, 0] - theirs[:, target].median(dim=0).values
 
 
-def different(references: Float[Tensor, "r c h w"]) -> int:
-    """How many of the references are not copies of another."""
-    return len(set(keys_of(references)))
+def different(background: Float[Tensor, "r c h w"]) -> int:
+    """How many of the background images are not copies of another."""
+    return len(set(keys_of(background)))
 
 
 @torch.no_grad()
 def find_evidence(
     network: ViT,
     images: Images,
-    aim: Aim,
-    lent: Float[Tensor, "r c h w"] | None,
+    chosen: ChosenTarget,
+    background: Float[Tensor, "r c h w"] | None,
     seed: int = 0,
     *,
     logits: Float[Tensor, "b v"] | None = None,
     without: Float[Tensor, "count v"] | None = None,
 ) -> Evidence:
-    """Ask of each picture whether it holds evidence for what is explained.
+    """Ask of each image whether it holds evidence for what is explained.
 
     Args:
         network: In eval mode.
         images: (b, c, h, w), as the network reads them.
-        aim: What is explained of them.
-        lent: References that lend their patches. With fewer than ten that differ, the question is not asked.
+        chosen: What is explained of them.
+        background: Background images, which fill masked patches. With fewer than ten that differ, the question is not
+            asked.
         seed: Decides composites and surrogates.
         logits: Of the images, where they are at hand.
-        without: Of composites of these references, where they are at hand.
+        without: Of composites of these, where they are at hand.
     """
     nothing = torch.zeros(len(images), dtype=torch.long, device="cpu")
-    references = 0 if lent is None else different(lent)
-    if lent is None or references < FEWEST:
+    distinct = 0 if background is None else different(background)
+    if background is None or distinct < FEWEST:
         unknown = torch.full(nothing.shape, torch.nan, dtype=torch.float64, device="cpu")
         return Evidence(unknown, nothing, nothing, unknown, None, None)
     if logits is None:
         logits = logits_of(network, len(images), images.__getitem__, at_a_time(images))
     if without is None:
-        without = composites_of(network, images, donor(lent), range(COMPOSITES), seed)
-    least = least_effect(network.config.classes, aim)
-    p = ranked(as_high(logits, aim, without, references), len(without))
-    effect = effects(logits, aim, without)
+        without = composites_of(network, images, from_background(background), range(COMPOSITES), seed)
+    least = least_effect(network.config.classes, chosen)
+    p = ranked(as_high(logits, chosen, without, distinct), len(without))
+    effect = effects(logits, chosen, without)
     surrogates_asked = nothing.clone()
-    for picture in ((p <= EVIDENCE) & large_enough(effect, least)).nonzero()[:, 0].tolist():
-        one = slice(picture, picture + 1)
-        own, count = _among_surrogates(network, images[one], logits[one], aim.select(one), seed)
-        p[picture], surrogates_asked[picture] = max(own, float(p[picture])), count
+    for image in ((p <= EVIDENCE) & large_enough(effect, least)).nonzero()[:, 0].tolist():
+        one = slice(image, image + 1)
+        own, count = _among_surrogates(network, images[one], logits[one], chosen.select(one), seed)
+        p[image], surrogates_asked[image] = max(own, float(p[image])), count
     asked = torch.full_like(nothing, len(without))
-    return Evidence(p, asked, surrogates_asked, effect, least, unit_of(network.config.classes, aim))
+    return Evidence(p, asked, surrogates_asked, effect, least, unit_of(network.config.classes, chosen))
 
 
-def _among_surrogates(network: ViT, image: Images, logits: Tensor, aim: Aim, seed: int) -> tuple[float, int]:
-    """p of one picture, and the surrogates that it took."""
+def _among_surrogates(
+    network: ViT, image: Images, logits: Tensor, chosen: ChosenTarget, seed: int
+) -> tuple[float, int]:
+    """p of one image, and the surrogates that it took."""
     key, above, asked = keys_of(image)[0], 0, 0
     for round_, count in enumerate(SURROGATES):
 
         def make(some: Tensor, asked: int = asked) -> Images:
             return surrogates(image[0], len(some), seed_of(seed, "surrogates", asked + int(some[0])), key)
 
-        above += int(as_high(logits, aim, logits_of(network, count - asked, make, at_a_time(image))))
+        above += int(as_high(logits, chosen, logits_of(network, count - asked, make, at_a_time(image))))
         asked = count
         if settled(above, round_):
             break
@@ -201,29 +206,29 @@ def _among_surrogates(network: ViT, image: Images, logits: Tensor, aim: Aim, see
 
 
 def as_high(
-    logits: Float[Tensor, "b v"], aim: Aim, without: Float[Tensor, "count v"], references: int | None = None
+    logits: Float[Tensor, "b v"], chosen: ChosenTarget, without: Float[Tensor, "count v"], distinct: int | None = None
 ) -> Int[Tensor, "b"]:
-    """How many pictures without evidence reach each picture's number; on the CPU.
+    """How many images without evidence reach each image's number; on the CPU.
 
     Args:
-        logits: Of the pictures.
-        aim: What is explained of them.
-        without: Logits of pictures that hold no evidence.
-        references: Of how many pictures they are put together; None where they are not.
+        logits: Of the images.
+        chosen: What is explained of them.
+        without: Logits of images that hold no evidence.
+        distinct: Of how many images they are put together; None where they are not.
     """
-    if aim.function is not None:
-        reached = _reached(explained(logits, aim), aim.of(without)[:, None].expand(-1, len(logits)), references)
+    if chosen.function is not None:
+        reached = _reached(explained(logits, chosen), chosen.of(without)[:, None].expand(-1, len(logits)), distinct)
     else:
-        alone = Aim(aim.target)
+        alone = ChosenTarget(chosen.target)
         counted = centred(without, alone)
         by_rank = counted.sort(dim=1, descending=True).values
-        place = _place(logits, aim.target)
-        theirs = torch.maximum(counted[:, aim.target], by_rank[:, place])
-        reached = _reached(explained(logits, alone), theirs, references)
-        if aim.rather_than is not None:
-            pair = without[:, aim.target] - without[:, aim.rather_than]
-            theirs = torch.maximum(pair, by_rank[:, place] - by_rank[:, _place(logits, aim.rather_than)])
-            reached |= _reached(aim.of(logits), theirs, references)
+        place = _place(logits, chosen.target)
+        theirs = torch.maximum(counted[:, chosen.target], by_rank[:, place])
+        reached = _reached(explained(logits, alone), theirs, distinct)
+        if chosen.contrast is not None:
+            pair = without[:, chosen.target] - without[:, chosen.contrast]
+            theirs = torch.maximum(pair, by_rank[:, place] - by_rank[:, _place(logits, chosen.contrast)])
+            reached |= _reached(chosen.of(logits), theirs, distinct)
     return reached.sum(dim=0).cpu()
 
 
@@ -233,17 +238,17 @@ def _place(logits: Float[Tensor, "b v"], classes: Int[Tensor, "b"]) -> Int[Tenso
 
 
 def _reached(
-    own: Float[Tensor, "b"], theirs: Float[Tensor, "count b"], references: int | None
+    own: Float[Tensor, "b"], theirs: Float[Tensor, "count b"], distinct: int | None
 ) -> Bool[Tensor, "count b"]:
-    """Which pictures without evidence are as high; what is no number counts as high."""
-    if references is not None:
+    """Which images without evidence are as high; what is not finite counts as high."""
+    if distinct is not None:
         mean = theirs.mean(dim=0)
-        theirs = mean + (theirs - mean) * ((references + 1) / (references - 1)) ** 0.5
+        theirs = mean + (theirs - mean) * ((distinct + 1) / (distinct - 1)) ** 0.5
     return ~(theirs < own)
 
 
 def ranked(above: Int[Tensor, "b"], count: int) -> Float[Tensor, "b"]:
-    """p of so many out of `count` that reach the picture's number."""
+    """p of so many out of `count` that reach the image's number."""
     return (1 + above).double() / (1 + count)
 
 

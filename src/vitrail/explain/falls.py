@@ -1,10 +1,10 @@
-"""What masking patches in the order of a map does to the explained number, beside the orders of its random twins.
+"""What masking patches in the order of a map does to the explained number, beside the orders of random maps.
 
-The steps mask a 32nd, a 16th, ... up to half of all patches, each step with a fill of its own. A map and its twins go
-through the same steps and the same fills: what differs between them is the patches alone. The fills are drawn for each
-map anew, by the order in which it names patches: who would make a map that does well under known fills gets other ones
-with every change of it. First there are as many twins as let a map pass that none of them equals; of a map that exactly
-one equals, more.
+The steps mask a 32nd, a 16th, ... up to half of all patches, each step with a fill of its own. A map and its random
+maps go through the same steps and the same fills: what differs between them is the patches alone. The fills are drawn
+for each map anew, by the order in which it names patches: who would make a map that does well under known fills gets
+other ones with every change of it. First there are as many random maps as let a map pass that none of them equals; of a
+map that exactly one equals, more.
 
 The same passes are points of the curve whose area other tools call deletion; insertion takes a few more (`_areas`).
 """
@@ -20,21 +20,21 @@ from torch import Tensor
 from vitrail.explain.perturb import Masks, Measure, measured, ranks_of
 from vitrail.explain.scores.fill import Fill, keys_of, seed_of
 from vitrail.explain.scores.random_maps import random_maps
-from vitrail.explain.target import Aim
+from vitrail.explain.target import ChosenTarget
 from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
 
 STEPS = 5  # in which patches are masked, and fills for each map
-TWINS, MORE_TWINS = 24, 25  # of each map; more where one of the first is as good
+RANDOM_MAPS, MORE_RANDOM_MAPS = 24, 25  # of each map; more where one of the first is as good
 EIGHTHS = 8  # of all patches, shown one after the other by insertion
 
 
 def steps_of(patches: int, count: int) -> tuple[int, ...]:
     """How many patches each step masks: from a 32nd of them to half, evenly on a logarithmic scale."""
-    shares = torch.linspace(0, 1, count, dtype=torch.float64, device="cpu")
+    fractions = torch.linspace(0, 1, count, dtype=torch.float64, device="cpu")
     first, last = max(1.0, patches / 32), max(1.0, patches / 2)
-    return tuple(int(k) for k in (first * (last / first) ** shares).round().tolist())
+    return tuple(int(k) for k in (first * (last / first) ** fractions).round().tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class MaskedImages:
     Attributes:
         network: In eval mode.
         images: (b, c, h, w).
-        aim: What is explained of them.
+        chosen: What is explained of them.
         fill: What stands in masked patches.
         seed: Of fills and of the order among equal values.
         draws: How many steps there are, and how many fills.
@@ -52,14 +52,14 @@ class MaskedImages:
 
     network: ViT
     images: Images
-    aim: Aim
+    chosen: ChosenTarget
     fill: Fill
     seed: int
     draws: int = STEPS
 
     def select(self, images: Int[Tensor, "some"]) -> "MaskedImages":
         """The same for some of the images."""
-        return replace(self, images=self.images[images], aim=self.aim.select(images))
+        return replace(self, images=self.images[images], chosen=self.chosen.select(images))
 
     @property
     def grid(self) -> Size:
@@ -79,7 +79,7 @@ class MaskedImages:
     @property
     def measure(self) -> Measure:
         """What deletion and insertion are areas of: the probability, where there is one."""
-        return "centred" if self.aim.function is not None or self.network.config.classes == 1 else "probability"
+        return "centred" if self.chosen.function is not None or self.network.config.classes == 1 else "probability"
 
     @property
     def few(self) -> int:
@@ -115,7 +115,7 @@ class MaskedImages:
         measures: Sequence[Measure] = ("centred", "probability"),
     ) -> Float[Tensor, "measures draws m b"]:
         """The number and the target's probability under masks (draws, m, b, rows, columns), each draw with its fill."""
-        return measured(self.network, self.images, self.aim, masks, fills[:, None], measures)
+        return measured(self.network, self.images, self.chosen, masks, fills[:, None], measures)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,31 +151,31 @@ class Falls:
     Attributes:
         score: (b,), the mean fall of the explained number, over all fills.
         interval: (b, 2), of it.
-        paired: (b,), the same under the fills that the twins met.
-        random: (b, twins), the twins' falls.
-        as_good: (b,), how many twins are as good as the map.
-        twins: (b,), how many there were.
-        covered: (b,), the target's probability with patches masked in the map's order.
-        covered_random: (b,), in the twins' order.
-        squares: (b,), how many patches that is; 0 where nothing was tested.
+        paired: (b,), the same under the fills that the random maps met.
+        random: (b, random), their falls.
+        as_good: (b,), how many random maps are as good as the map.
+        random_maps: (b,), how many there were.
+        masked: (b,), the target's probability with patches masked in the map's order.
+        masked_random: (b,), in the random maps' order.
+        patches: (b,), how many patches that is; 0 where nothing was tested.
         areas: Deletion and insertion of all images, tested or not; nan where they were not asked for.
-        random_areas: The same of random twins.
+        random_areas: The same of random maps.
     """
 
     score: Float[Tensor, "b"]
     interval: Float[Tensor, "b 2"]
     paired: Float[Tensor, "b"]
-    random: Float[Tensor, "b twins"]
+    random: Float[Tensor, "b random"]
     as_good: Int[Tensor, "b"]
-    twins: Int[Tensor, "b"]
-    covered: Float[Tensor, "b"]
-    covered_random: Float[Tensor, "b"]
-    squares: Int[Tensor, "b"]
+    random_maps: Int[Tensor, "b"]
+    masked: Float[Tensor, "b"]
+    masked_random: Float[Tensor, "b"]
+    patches: Int[Tensor, "b"]
     areas: Areas
     random_areas: Areas
 
     @classmethod
-    def unknown(cls, before: Float[Tensor, "b"], twins: int) -> "Falls":
+    def unknown(cls, before: Float[Tensor, "b"], count: int) -> "Falls":
         """Of images that were not tested, with these numbers."""
         none = torch.full((len(before),), torch.nan, dtype=before.dtype, device="cpu")
         nothing = torch.zeros(len(before), dtype=torch.long, device="cpu")
@@ -183,12 +183,12 @@ class Falls:
             score=none.clone(),
             interval=none[:, None].repeat(1, 2),
             paired=none.clone(),
-            random=none[:, None].repeat(1, twins),
+            random=none[:, None].repeat(1, count),
             as_good=nothing.clone(),
-            twins=nothing.clone(),
-            covered=none.clone(),
-            covered_random=none.clone(),
-            squares=nothing.clone(),
+            random_maps=nothing.clone(),
+            masked=none.clone(),
+            masked_random=none.clone(),
+            patches=nothing.clone(),
             areas=Areas(none.clone(), none.clone()),
             random_areas=Areas(none.clone(), none.clone()),
         )
@@ -201,7 +201,7 @@ def falls_of(
     tested: Bool[Tensor, "b"],
     ends: Ends | None = None,
 ) -> Falls:
-    """What masking does in the order of a map and of its random twins.
+    """What masking does in the order of a map and of random maps.
 
     Args:
         values: The maps.
@@ -210,53 +210,53 @@ def falls_of(
         tested: Which of them are tested; of the others no more is known than their areas.
         ends: Of the curves of deletion and insertion; None where these are not asked for.
     """
-    found = Falls.unknown(whole, TWINS)
-    for which, twins in ((tested, TWINS), (~tested, 0 if ends is None else 1)):
+    found = Falls.unknown(whole, RANDOM_MAPS)
+    for which, drawn in ((tested, RANDOM_MAPS), (~tested, 0 if ends is None else 1)):
         images = which.nonzero()[:, 0].to(values.device)
-        if not len(images) or not twins:
+        if not len(images) or not drawn:
             continue
-        passes = _passes(masked.select(images), values[images], twins)
+        passes = _passes(masked.select(images), values[images], drawn)
         if ends is not None:
             of = _areas(passes, Ends(ends.seen[images], ends.hidden[images]))
             for areas, of_map in zip((found.areas, found.random_areas), of, strict=True):
                 areas.deletion[images.cpu()] = of_map.deletion.cpu()
                 areas.insertion[images.cpu()] = of_map.insertion.cpu()
         if which is tested:
-            _judge(found, passes, whole[images], images)
+            _evaluate(found, passes, whole[images], images)
     return found
 
 
 @dataclass(frozen=True, eq=False)
 class _Passes:
-    """Images masked in the order of their maps, under each fill after every step, and of twins, after a fill's step."""
+    """Images masked in the order of their maps, under each fill after every step, and of random maps."""
 
     some: MaskedImages
     values: Float[Tensor, "b rows columns"]
     keys: list[int]
-    twins: Float[Tensor, "m b rows columns"]
+    random_maps: Float[Tensor, "m b rows columns"]
     fills: Float[Tensor, "draws b c h w"]
     own_masks: Bool[Tensor, "steps 1 b rows columns"]
-    twin_masks: Bool[Tensor, "steps m b rows columns"]
+    random_masks: Bool[Tensor, "steps m b rows columns"]
     own: Float[Tensor, "2 draws steps b"]
     random: Float[Tensor, "2 steps m b"]
 
 
 def _passes(some: MaskedImages, values: Float[Tensor, "b rows columns"], count: int) -> _Passes:
-    """All that a map and so many twins are asked, in one queue."""
+    """All that a map and so many random maps are asked, in one queue."""
     fills, keys, own = some.fills(values), some.keys(values), some.masks(values[None])
     maps = random_maps(values, count, some.seed, keys).to(values)
-    twins, every = some.masks(maps), own[None, :, 0].expand(len(own), -1, -1, -1, -1)
-    numbers = some.measured(torch.cat([every, twins], dim=1), fills)
-    return _Passes(some, values, keys, maps, fills, own, twins, numbers[:, :, : len(own)], numbers[:, :, len(own) :])
+    drawn, every = some.masks(maps), own[None, :, 0].expand(len(own), -1, -1, -1, -1)
+    numbers = some.measured(torch.cat([every, drawn], dim=1), fills)
+    return _Passes(some, values, keys, maps, fills, own, drawn, numbers[:, :, : len(own)], numbers[:, :, len(own) :])
 
 
 def _areas(passes: _Passes, ends: Ends) -> tuple[Areas, Areas]:
-    """Deletion and insertion of maps and of random twins (RISE: Petsiuk, Das and Saenko, 2018, section 4.1).
+    """Deletion and insertion of maps and of random maps (RISE: Petsiuk, Das and Saenko, 2018, section 4.1).
 
     Both are trapezoids over the fractions of patches that were measured, 0 and 1 among them. Deletion masks a 32nd, a
     16th, an eighth, a quarter and half of them: the passes of the verdict, so each point is the mean over five fills
-    (of twins: over all twins, with one fill at each step). Insertion shows one eighth of them, two, ... seven, with one
-    fill at each, which all maps of the image meet; of the twins the first is asked.
+    (of random maps: over all of them, with one fill at each step). Insertion shows one eighth of them, two, ... seven,
+    with one fill at each, which all maps of the image meet; of the random maps the first is asked.
     """
     some = passes.some
     patches = passes.values[0].numel()
@@ -266,7 +266,7 @@ def _areas(passes: _Passes, ends: Ends) -> tuple[Areas, Areas]:
         some.fill.make(one[None], some.patch, len(counts), seed_of(some.seed, "insertion", key))
         for one, key in zip(some.images, keys, strict=True)
     ]
-    ranks = some.ranks(torch.stack([passes.values, passes.twins[0]]))
+    ranks = some.ranks(torch.stack([passes.values, passes.random_maps[0]]))
     hidden = torch.stack([ranks >= count for count in counts])
     (shown,) = some.measured(hidden, torch.cat(filled, dim=1), (some.measure,))  # (counts, 2, b)
     column = 1 if some.measure == "probability" else 0
@@ -283,45 +283,47 @@ def _areas(passes: _Passes, ends: Ends) -> tuple[Areas, Areas]:
     return Areas(deleted[0], inserted[0]), Areas(deleted[1], inserted[1])
 
 
-def _judge(found: Falls, passes: _Passes, before: Float[Tensor, "b"], images: Int[Tensor, "b"]) -> None:
-    """Write down what became of tested images; of a map that exactly one twin equals, ask more twins."""
+def _evaluate(found: Falls, passes: _Passes, before: Float[Tensor, "b"], images: Int[Tensor, "b"]) -> None:
+    """Write down what became of tested images; of a map that exactly one random map equals, ask more random maps."""
     some, values = passes.some, passes.values
     of_map = before - passes.own[0]  # (draws, steps, b)
     paired = of_map.diagonal().T.mean(dim=0)
     score, interval = _mean_and_interval(of_map.mean(dim=1))
-    random, as_good = _compared(passes.random[0], passes.twin_masks, passes.own_masks, before, paired)
-    covered, chance = passes.own[1].mean(dim=0), passes.random[1].mean(dim=1)  # (steps, b)
-    told = (chance - covered)[: some.few].nan_to_num().argmax(dim=0)[None]
+    random, as_good = _compared(passes.random[0], passes.random_masks, passes.own_masks, before, paired)
+    own_probability, chance = passes.own[1].mean(dim=0), passes.random[1].mean(dim=1)  # (steps, b)
+    told = (chance - own_probability)[: some.few].nan_to_num().argmax(dim=0)[None]
     at = images.cpu()
     found.score[at], found.interval[at], found.paired[at] = score.cpu(), interval.cpu(), paired.cpu()
-    found.random[at], found.as_good[at], found.twins[at] = random.T.cpu(), as_good.sum(dim=0).cpu(), TWINS
-    found.covered[at] = covered.gather(0, told)[0].cpu()
-    found.covered_random[at] = chance.gather(0, told)[0].cpu()
-    found.squares[at] = torch.tensor(some.steps, device="cpu")[told[0].cpu()]
+    found.random[at], found.as_good[at], found.random_maps[at] = random.T.cpu(), as_good.sum(dim=0).cpu(), RANDOM_MAPS
+    found.masked[at] = own_probability.gather(0, told)[0].cpu()
+    found.masked_random[at] = chance.gather(0, told)[0].cpu()
+    found.patches[at] = torch.tensor(some.steps, device="cpu")[told[0].cpu()]
     more = (as_good.sum(dim=0) == 1).nonzero()[:, 0]
     if not len(more):
         return
     few, keys = some.select(more), [passes.keys[row] for row in more.tolist()]
-    twins = few.masks(random_maps(values[more], MORE_TWINS, seed_of(some.seed, "more twins"), keys).to(values))
-    (numbers,) = few.measured(twins, passes.fills[:, more], ("centred",))
-    random, as_good = _compared(numbers, twins, passes.own_masks[:, :, more], before[more], paired[more])
-    found.random = torch.cat([found.random, found.random.new_full((len(found.score), MORE_TWINS), torch.nan)], dim=1)
+    drawn = few.masks(random_maps(values[more], MORE_RANDOM_MAPS, seed_of(some.seed, "more twins"), keys).to(values))
+    (numbers,) = few.measured(drawn, passes.fills[:, more], ("centred",))
+    random, as_good = _compared(numbers, drawn, passes.own_masks[:, :, more], before[more], paired[more])
+    found.random = torch.cat(
+        [found.random, found.random.new_full((len(found.score), MORE_RANDOM_MAPS), torch.nan)], dim=1
+    )
     at = at[more.cpu()]
-    found.random[at, TWINS:] = random.T.cpu()
+    found.random[at, RANDOM_MAPS:] = random.T.cpu()
     found.as_good[at] += as_good.sum(dim=0).cpu()
-    found.twins[at] += MORE_TWINS
+    found.random_maps[at] += MORE_RANDOM_MAPS
 
 
 def _compared(
     numbers: Float[Tensor, "steps m b"],
-    twins: Bool[Tensor, "steps m b rows columns"],
+    drawn: Bool[Tensor, "steps m b rows columns"],
     own: Bool[Tensor, "steps 1 b rows columns"],
     before: Float[Tensor, "b"],
     paired: Float[Tensor, "b"],
 ) -> tuple[Float[Tensor, "m b"], Bool[Tensor, "m b"]]:
-    """The falls of random twins, and which of them are as good as the map."""
-    random, alike = (before - numbers).mean(dim=0), (twins == own).all(dim=0).flatten(2).all(dim=2)
-    # what is no number, or masks the same patches, counts against the map
+    """The falls of random maps, and which of them are as good as the map."""
+    random, alike = (before - numbers).mean(dim=0), (drawn == own).all(dim=0).flatten(2).all(dim=2)
+    # what is not finite, or masks the same patches, counts against the map
     return random, ~(random < paired) | alike
 
 

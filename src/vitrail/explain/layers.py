@@ -29,7 +29,7 @@ Indices = Sequence[int]
 class Extent(NamedTuple):
     """How large a layer's weights (b, k, n, n) are, and an empty tensor of their type, in their place."""
 
-    pictures: int
+    images: int
     heads: int
     tokens: int
     like: Float[Tensor, "0"]
@@ -67,8 +67,8 @@ class RecordedLayer(Layer):
     @property
     def extent(self) -> Extent:
         """How large its weights would be."""
-        pictures, heads, tokens, _ = self._kept.queries.shape
-        return Extent(pictures, heads, tokens, wide(self._kept.queries.detach().flatten()[:0]))
+        images, heads, tokens, _ = self._kept.queries.shape
+        return Extent(images, heads, tokens, wide(self._kept.queries.detach().flatten()[:0]))
 
     @torch.no_grad()
     def weights(self, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
@@ -92,8 +92,8 @@ class GivenLayer(Layer):
     @property
     def extent(self) -> Extent:
         """How large its weights are."""
-        pictures, heads, tokens, _ = self._weights.shape
-        return Extent(pictures, heads, tokens, wide(self._weights.detach().flatten()[:0]))
+        images, heads, tokens, _ = self._weights.shape
+        return Extent(images, heads, tokens, wide(self._weights.detach().flatten()[:0]))
 
     def weights(self, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:
         """Attention weights of these heads and query rows."""
@@ -159,10 +159,10 @@ def joined(
     Yields:
         Some of the query rows' indices, and these rows.
     """
-    pictures, count, tokens, like = layer.extent
+    images, count, tokens, like = layer.extent
     queries = range(tokens) if queries is None else queries
     heads = range(count) if heads is None else heads
-    rows = max(1, BUDGET // max(1, ALIVE * pictures * tokens * like.element_size()))  # of a single head
+    rows = max(1, BUDGET // max(1, ALIVE * images * tokens * like.element_size()))  # of a single head
     heads_at_once = min(rows, len(heads))
     rows_at_once = rows // heads_at_once
     for first in range(0, len(queries), rows_at_once):
@@ -191,15 +191,15 @@ _JOIN_TWO = {"mean": torch.add, "max": torch.maximum, "min": torch.minimum}
 
 
 def rows_read(rows: Float[Tensor, "*b n"]) -> list[int]:
-    """The tokens that have a share in any of these rows; the rows of the others need not be made."""
+    """The tokens that have a part in any of these rows; the rows of the others need not be made."""
     return (rows != 0).flatten(0, -2).any(dim=0).nonzero()[:, 0].tolist()
 
 
 def start_rows(layer: Layer, readout: Float[Tensor, "*b r n"] | None) -> Float[Tensor, "b r n"]:
-    """The readout's rows, which may be the same for each picture; or all of the identity when None."""
-    pictures, _, tokens, like = layer.extent
+    """The readout's rows, which may be the same for each image; or all of the identity when None."""
+    images, _, tokens, like = layer.extent
     start = torch.eye(tokens, device="cpu") if readout is None else readout
-    return start.to(like).expand(pictures, -1, -1)
+    return start.to(like).expand(images, -1, -1)
 
 
 def times(
@@ -251,8 +251,8 @@ def read_heads(
 
 def mean_over_queries(layer: Layer, each: Each) -> Float[Tensor, "b n"]:
     """What each token gets, in the mean over all heads and queries."""
-    pictures, _, tokens, like = layer.extent
-    total = like.new_zeros(pictures, tokens)
+    images, _, tokens, like = layer.extent
+    total = like.new_zeros(images, tokens)
     for _, piece in joined(layer, each):
         total += piece.sum(dim=1)
     return total / tokens

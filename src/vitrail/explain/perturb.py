@@ -2,7 +2,7 @@
 
     hidden = ranks_of(values, draws, seed, keys_of(images)) < 10         # (m, b, rows, columns), the ten largest
     filled = fill.make(images, patch, draws, seed)                       # (m, b, c, h, w), what stands in their place
-    (numbers,) = measured(network, images, aim, hidden, filled)          # (m, b), of the explained class
+    (numbers,) = measured(network, images, chosen, hidden, filled)          # (m, b), of the explained class
 
 Whatever masks patches asks here: the verdict, deletion and insertion and their like, occlusion, RISE, KernelSHAP. They
 differ in which masks they make (`scores/fill.py` has what fills them) and in what they make of the numbers. A mask is
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from vitrail.errors import UsageError
 from vitrail.explain.readout import check_eval, wide
-from vitrail.explain.scores.fill import Pictures, stream
-from vitrail.explain.target import FUNCTION, Aim
+from vitrail.explain.scores.fill import stream
+from vitrail.explain.target import FUNCTION, ChosenTarget
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
 
@@ -54,7 +54,7 @@ def ranks_of(
     return ranks.unflatten(2, values.shape[1:])
 
 
-def composite(images: Pictures, fill: Float[Tensor, "*f c h w"], mask: Masks, patch: Size) -> Float[Tensor, "..."]:
+def composite(images: Images, fill: Float[Tensor, "*f c h w"], mask: Masks, patch: Size) -> Float[Tensor, "..."]:
     """Images with some patches masked, (*x, b, c, h, w).
 
     Args:
@@ -111,8 +111,8 @@ def logits_of(
 @torch.no_grad()
 def measured(
     network: nn.Module,
-    images: Pictures,
-    aim: Aim,
+    images: Images,
+    chosen: ChosenTarget,
     masks: Masks,
     fills: Float[Tensor, "*f c h w"],
     measures: Sequence[Measure] = ("centred",),
@@ -123,7 +123,7 @@ def measured(
     Args:
         network: In eval mode.
         images: (b, c, h, w).
-        aim: What is explained of them.
+        chosen: What is explained of them.
         masks: (*m, b, rows, columns), which patches are hidden, on any grid that divides the images.
         fills: (*f, b, c, h, w), what stands there. Leading axes of masks and fills broadcast, also b of 1.
         measures: In which ways the number is told, see `explained`.
@@ -141,7 +141,7 @@ def measured(
 
     found = []
     for some, logits in answers(network, shape.numel(), make, at_a_time(images) if batch_size is None else batch_size):
-        of = aim.select((some % len(images)).to(aim.target.device) if len(images) else slice(0))
+        of = chosen.select((some % len(images)).to(chosen.target.device) if len(images) else slice(0))
         found.append(torch.stack([explained(logits, of, measure) for measure in measures]))
     return torch.cat(found, dim=1).view(len(measures), *shape)
 
@@ -152,14 +152,16 @@ def _taken(values: Tensor, at: Sequence[Tensor], inner: int) -> Tensor:
     return values[tuple(one * (size > 1) for one, size in zip(at[len(at) - len(outer) :], outer, strict=True))]
 
 
-def explained(logits: Float[Tensor, "*m b v"], aim: Aim, measure: Measure = "centred") -> Float[Tensor, "*m b"]:
+def explained(
+    logits: Float[Tensor, "*m b v"], chosen: ChosenTarget, measure: Measure = "centred"
+) -> Float[Tensor, "*m b"]:
     """The number that is explained, in at least float32.
 
     Args:
         logits: Of the same images; axes may stand before them.
-        aim: What is explained of them.
-        measure: "logit", the aim's own number; "centred", the same, where a class's logit counts from the mean of all
-            logits (softmax does not change when a constant is added to all, so a logit by itself says nothing; a
+        chosen: What is explained of them.
+        measure: "logit", the target's own number; "centred", the same, where a class's logit counts from the mean of
+            all logits (softmax does not change when a constant is added to all, so a logit by itself says nothing; a
             difference of two does, and a function is taken as it is); "probability" of the class, of a contrast that
             of the first among the two, nan of a function and of a network with one output; "top-1", 1 where the class
             has the largest logit.
@@ -167,22 +169,22 @@ def explained(logits: Float[Tensor, "*m b v"], aim: Aim, measure: Measure = "cen
     logits = wide(logits)
     match measure:
         case "logit":
-            return aim.of(logits)
+            return chosen.of(logits)
         case "centred":
-            return aim.of(centred(logits, aim))
+            return chosen.of(centred(logits, chosen))
         case "top-1":
-            return (logits.argmax(dim=-1) == aim.target).to(logits)
-    if has_no_probability(logits, aim):
+            return (logits.argmax(dim=-1) == chosen.target).to(logits)
+    if has_no_probability(logits, chosen):
         return torch.full(logits.shape[:-1], torch.nan, device=logits.device)
-    return aim.of(logits.softmax(dim=-1)) if aim.rather_than is None else aim.of(logits).sigmoid()
+    return chosen.of(logits.softmax(dim=-1)) if chosen.contrast is None else chosen.of(logits).sigmoid()
 
 
-def centred(logits: Float[Tensor, "*m b v"], aim: Aim) -> Float[Tensor, "*m b v"]:
-    """Logits from where the aim counts them: from their mean where one class stands alone."""
-    alone = aim.rather_than is None and aim.function is None and logits.shape[-1] > 1
+def centred(logits: Float[Tensor, "*m b v"], chosen: ChosenTarget) -> Float[Tensor, "*m b v"]:
+    """Logits from where the target counts them: from their mean where one class stands alone."""
+    alone = chosen.contrast is None and chosen.function is None and logits.shape[-1] > 1
     return logits - logits.mean(dim=-1, keepdim=True) if alone else logits
 
 
-def has_no_probability(logits: Float[Tensor, "*m b v"], aim: Aim) -> bool:
+def has_no_probability(logits: Float[Tensor, "*m b v"], chosen: ChosenTarget) -> bool:
     """Whether a function of the logits is explained, or there is no second output."""
-    return aim.function is not None or bool((aim.target == FUNCTION).any()) or logits.shape[-1] == 1
+    return chosen.function is not None or bool((chosen.target == FUNCTION).any()) or logits.shape[-1] == 1

@@ -15,9 +15,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
-from vitrail.explain.heat import Heat, caveats
+from vitrail.explain.attribution import Attribution, caveats
 from vitrail.explain.methods.method import Method
-from vitrail.explain.target import Aim, Target, choose_target, refuse_constant
+from vitrail.explain.target import ChosenTarget, Target, choose_target, refuse_constant
 from vitrail.nn import Record, ViT
 from vitrail.nn.embedding import Size
 from vitrail.nn.parts import WeighsTokens
@@ -26,11 +26,11 @@ from vitrail.nn.vit import Images
 
 __all__ = [
     "Opened",
+    "attribution_of",
     "check",
     "check_attentions",
     "check_eval",
     "exact",
-    "heat_of",
     "on_grid",
     "open_run",
     "readout_of",
@@ -46,7 +46,7 @@ class Opened:
     Attributes:
         network: What ran.
         record: What the run left behind.
-        aim: What is explained of each picture.
+        chosen: What is explained of each image.
         logit: (b,), that number; inside the graph when the run was made with gradients.
         pixels: The images that ran; gradients reach them when the run was made with gradients.
         prefix: Number of tokens in front of the patches.
@@ -55,7 +55,7 @@ class Opened:
 
     network: ViT
     record: Record
-    aim: Aim
+    chosen: ChosenTarget
     logit: Float[Tensor, "b"]
     pixels: Images
     prefix: int
@@ -70,9 +70,9 @@ class Opened:
         """
         return readout_of(self.network, self.record[last_output(self.network)].detach()).to(wide(self.logit))
 
-    def heat(self, row: Float[Tensor, "b n"], method: Method) -> Heat:
-        """The heat of a row over all tokens."""
-        return heat_of(on_grid(row.detach(), self.prefix, self.grid), self.aim, self.logit, method)
+    def attribution(self, row: Float[Tensor, "b n"], method: Method) -> Attribution:
+        """The attribution of a row over all tokens."""
+        return attribution_of(on_grid(row.detach(), self.prefix, self.grid), self.chosen, self.logit, method)
 
 
 def open_run(
@@ -107,28 +107,28 @@ def open_run(
     with torch.set_grad_enabled(gradients):
         pixels = images.detach().clone().requires_grad_() if gradients else images
         logits = network(pixels, record)
-        aim = choose_target(logits.detach(), target)
-        logit = aim.of(logits)
+        chosen = choose_target(logits.detach(), target)
+        logit = chosen.of(logits)
         if gradients:
             refuse_constant(logit)
     check_attentions(network, record, names)
-    return Opened(network, record, aim, logit, pixels, network.config.prefix, grid)
+    return Opened(network, record, chosen, logit, pixels, network.config.prefix, grid)
 
 
-def heat_of(
+def attribution_of(
     values: Float[Tensor, "b rows columns"],
-    aim: Aim,
+    chosen: ChosenTarget,
     logit: Float[Tensor, "b"],
     method: Method,
     notes: Sequence[tuple[str, ...]] = (),
-) -> Heat:
-    """A heat of a method, with what its values themselves tell; `notes` are added, one tuple for each picture."""
+) -> Attribution:
+    """An attribution of a method, with what its values themselves tell; `notes` are added, one tuple for each image."""
     found = caveats(values)
     if notes:
         found = tuple(one + more for one, more in zip(found, notes, strict=True))
     values, logit = values.detach(), logit.detach()
     signed, class_specific = method.signed, method.class_specific
-    return Heat(values, aim.target, logit, method.name, signed, class_specific, found, aim.rather_than)
+    return Attribution(values, chosen.target, logit, method.name, signed, class_specific, found, chosen.contrast)
 
 
 def check_attentions(network: ViT, record: Record, names: Sequence[str]) -> None:
@@ -176,7 +176,7 @@ def check(network: ViT, images: Tensor, gradients: bool) -> None:
     if not images.is_floating_point():
         raise UsageError(
             f"images must be floating point, got {images.dtype}",
-            "model.preprocessing(picture), which converts any file to what this network expects",
+            "model.preprocessing(image), which converts any file to what this network expects",
         )
     weights = next(network.parameters()).dtype
     if images.dtype != weights and not torch.is_autocast_enabled(images.device.type):
@@ -191,17 +191,17 @@ def check(network: ViT, images: Tensor, gradients: bool) -> None:
 
 
 def check_finite(images: Tensor) -> None:
-    """Refuse pictures that hold what is no number: every map of them would, and their top class would be the first.
+    """Refuse images that hold what is not finite: every map of them would, and their top class would be the first.
 
     Raises:
-        UsageError: Names the first such picture.
+        UsageError: Names the first such image.
     """
     broken = (~images.flatten(1).isfinite().all(dim=1)).nonzero()[:, 0].tolist()
     if broken:
         more = f", and {len(broken) - 1} more hold" if len(broken) > 1 else " holds"
         raise UsageError(
-            f"picture {broken[0]} of {len(images)}{more} values that are no numbers",
-            "pictures without NaN and infinity; images.isfinite() finds them",
+            f"image {broken[0]} of {len(images)}{more} non-finite values (NaN or infinity)",
+            "images without NaN and infinity; images.isfinite() finds them",
         )
 
 

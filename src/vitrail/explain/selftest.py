@@ -24,6 +24,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
+from vitrail.explain.faithfulness import Explainable, check_model
 from vitrail.explain.methods.conservative import balance_sheet, conservative
 from vitrail.explain.methods.generic_attention import generic_attention
 from vitrail.explain.methods.integrated_gradients import integrated_gradients_with_gap
@@ -31,7 +32,6 @@ from vitrail.explain.methods.rollout import rollout, rollout_of
 from vitrail.explain.readout import check, open_run
 from vitrail.explain.scores.sanity import scrambled, similarity
 from vitrail.explain.target import Contrast
-from vitrail.explain.trial import Explainable, check_model
 from vitrail.nn import Record, ViT
 from vitrail.nn.cost import flops
 from vitrail.nn.twin import twin
@@ -174,8 +174,8 @@ def _rows_sum_to_one(network: ViT, images: Images) -> Iterator[Check]:
 
 def _generic_by_another_way(network: ViT, images: Images) -> Check:
     """The rule written out once more, with each layer's weights and gradient looked up by the layer's name."""
-    heat = generic_attention(network, images)
-    opened = open_run(network, images, heat.target, "blocks.*.attention", gradients=True)
+    attribution = generic_attention(network, images)
+    opened = open_run(network, images, attribution.target, "blocks.*.attention", gradients=True)
     gradients = opened.record.gradient(opened.logit.sum())
     row = opened.readout.to(opened.logit)
     gathered = torch.zeros_like(row)
@@ -184,16 +184,16 @@ def _generic_by_another_way(network: ViT, images: Images) -> Check:
             weights = opened.record[f"blocks.{index}.attention"].detach()
             raising = (weights * gradients[f"blocks.{index}"]).clamp(min=0).mean(dim=1)
             gathered = gathered + ((row + gathered)[:, None] @ raising)[:, 0]
-    wanted = gathered[:, network.config.prefix :].reshape(heat.values.shape)
-    off = _off(heat.values, wanted)
+    wanted = gathered[:, network.config.prefix :].reshape(attribution.values.shape)
+    off = _off(attribution.values, wanted)
     return Check("generic attention by a second way", off <= 1e-3, f"off by {off:.1e} of the largest value")
 
 
 def _balance_closes(network: ViT, images: Images) -> Check:
-    sheet, heat = balance_sheet(network, images), conservative(network, images)
+    sheet, attribution = balance_sheet(network, images), conservative(network, images)
     parts = torch.stack([part.abs() for part in sheet.parts.values()]).sum(dim=0)
     gap = float((sheet.gap.abs() / _not_zero(parts)).max())
-    off = _off(heat.values, sheet.pixels)
+    off = _off(attribution.values, sheet.pixels)
     passed = gap <= 1e-2 and off <= 1e-3
     return Check("the balance sheet closes", passed, f"gap {gap:.1e} of all parts; map and sheet differ by {off:.1e}")
 
@@ -203,13 +203,13 @@ def _path_tells_its_gap(network: ViT, images: Images) -> Check:
 
     How much that is depends on how rough the network is.
     """
-    heat, gap = integrated_gradients_with_gap(network, images[:1], steps=STEPS)
+    attribution, gap = integrated_gradients_with_gap(network, images[:1], steps=STEPS)
     with torch.no_grad():
-        difference = heat.logit[0] - network(torch.zeros_like(images[:1]))[0, heat.target[0]]
-    name, size = "integrated gradients report what is missing", _not_zero(heat.values.abs().sum())
-    if difference.abs() <= ROUNDING * torch.finfo(size.dtype).eps * heat.logit[0].abs():
+        difference = attribution.logit[0] - network(torch.zeros_like(images[:1]))[0, attribution.target[0]]
+    name, size = "integrated gradients report what is missing", _not_zero(attribution.values.abs().sum())
+    if difference.abs() <= ROUNDING * torch.finfo(size.dtype).eps * attribution.logit[0].abs():
         return Check(name, True, "the image has the logit of the baseline")
-    left, reported = ((one / size).abs() for one in (heat.values.sum() - difference, gap[0] * difference))
+    left, reported = ((one / size).abs() for one in (attribution.values.sum() - difference, gap[0] * difference))
     passed = bool((left - reported).abs() <= 1e-3 * (1 + left))
     saw = f"{float(left):.1e} of all parts is missing at {STEPS} steps, {'as reported' if passed else 'not reported'}"
     return Check(name, passed, saw)
@@ -283,13 +283,15 @@ def _weights_matter(network: ViT, images: Images, seed: int) -> Check:
     learnt, found = [method(network, images) for method in METHODS], []
     for one in range(DRAWS):
         drawn = scrambled(network, seed + one)
-        maps = [method(drawn, images, heat.target) for method, heat in zip(METHODS, learnt, strict=True)]
-        alike = [similarity(heat.values, other.values).signed for heat, other in zip(learnt, maps, strict=True)]
+        maps = [method(drawn, images, attribution.target) for method, attribution in zip(METHODS, learnt, strict=True)]
+        alike = [
+            similarity(attribution.values, other.values).signed for attribution, other in zip(learnt, maps, strict=True)
+        ]
         found.append(torch.stack(alike))
     correlations = torch.stack(found).nanmean(dim=(0, 2)).tolist()  # not a number where maps are constant
     described = [
-        f"{heat.method.split('_')[0]} {'has no map' if math.isnan(one) else f'{one:.2f}'}"
-        for heat, one in zip(learnt, correlations, strict=True)
+        f"{attribution.method.split('_')[0]} {'has no map' if math.isnan(one) else f'{one:.2f}'}"
+        for attribution, one in zip(learnt, correlations, strict=True)
     ]
     passed = not any(abs(one) > RE_DRAWN for one in correlations)
     return Check("the weights matter", passed, f"rank correlation with scrambled weights: {', '.join(described)}")

@@ -1,8 +1,8 @@
-"""What is explained: for each picture, one number made of its logits.
+"""What is explained: for each image, one number made of its logits.
 
-    None            each picture's top class
-    3               one class for all pictures
-    [3, 1]          one for each picture; a tensor (b,) too
+    None            each image's top class
+    3               one class for all images
+    [3, 1]          one for each image; a tensor (b,) too
     (3, 5)          class 3 rather than class 5: the difference of their logits; `Contrast` says the same by name
     a function      of logits (n, classes) to numbers (n,), each row by itself
 
@@ -25,10 +25,10 @@ OfLogits = Callable[[Tensor], Tensor]
 
 
 class Contrast(NamedTuple):
-    """One class rather than another: the logit of `target` less that of `rather_than`; each as in `Target`."""
+    """One class rather than another: the logit of `target` less that of `contrast`; each as in `Target`."""
 
     target: Classes
-    rather_than: Classes
+    contrast: Classes
 
 
 Target = None | Classes | Contrast | tuple[Classes, Classes] | OfLogits
@@ -37,21 +37,21 @@ FUNCTION = -1  # stands for the class where a function of the logits is explaine
 
 
 @dataclass(frozen=True, eq=False)
-class Aim:
-    """The target of each picture, checked.
+class ChosenTarget:
+    """The target of each image, checked.
 
     Attributes:
         target: (b,), index of the class; `FUNCTION` (-1) where a function of the logits is explained.
-        rather_than: (b,), the class it is held against; None where there is none.
+        contrast: (b,), the class it is held against; None where there is none.
         function: The function of the logits; None where a class is explained.
     """
 
     target: Int[Tensor, "b"]
-    rather_than: Int[Tensor, "b"] | None = None
+    contrast: Int[Tensor, "b"] | None = None
     function: OfLogits | None = None
 
     def of(self, logits: Float[Tensor, "*m b v"]) -> Float[Tensor, "*m b"]:
-        """The number that is explained, of logits of the same pictures; axes may stand before the pictures.
+        """The number that is explained, of logits of the same images; axes may stand before the images.
 
         Raises:
             UsageError: If the caller's function does not give one number for each row.
@@ -67,12 +67,12 @@ class Aim:
                 )
             return numbers.unflatten(0, logits.shape[:-1])
         chosen = _picked(logits, self.target)
-        return chosen if self.rather_than is None else chosen - _picked(logits, self.rather_than)
+        return chosen if self.contrast is None else chosen - _picked(logits, self.contrast)
 
-    def select(self, pictures: slice | Tensor) -> "Aim":
-        """The aim of some of the pictures."""
-        against = None if self.rather_than is None else self.rather_than[pictures]
-        return Aim(self.target[pictures], against, self.function)
+    def select(self, images: slice | Tensor) -> "ChosenTarget":
+        """The targets of some of the images."""
+        against = None if self.contrast is None else self.contrast[images]
+        return ChosenTarget(self.target[images], against, self.function)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,32 +109,32 @@ def number(index: int) -> OfLogits:
     return lambda logits: logits[:, index]
 
 
-def choose_target(logits: Float[Tensor, "b v"], target: Target) -> Aim:
-    """What to explain, for each picture.
+def choose_target(logits: Float[Tensor, "b v"], target: Target) -> ChosenTarget:
+    """What to explain, for each image.
 
     Args:
         logits: (b, classes), which decide the top class and the range of indices.
         target: See the module.
 
     Raises:
-        UsageError: If a class is no index, there is not one per picture, or it is out of range; names the range.
+        UsageError: If a class is no index, there is not one per image, or it is out of range; names the range.
     """
     if target is None:
-        return Aim(logits.argmax(dim=1))
+        return ChosenTarget(logits.argmax(dim=1))
     if isinstance(target, tuple):
         if len(target) != 2:
             raise UsageError(
                 f"a tuple means one class rather than another, so it has two entries, got {len(target)}",
-                "a list for one class per picture, or (3, 5) for 3 rather than 5",
+                "a list for one class per image, or (3, 5) for 3 rather than 5",
             )
         chosen, against = (_classes(logits, one) for one in target)
         if (chosen == against).any():
             same = int(chosen[chosen == against][0])
             raise UsageError(f"class {same} rather than itself has nothing to explain", "two different classes")
-        return Aim(chosen, against)
+        return ChosenTarget(chosen, against)
     if callable(target):
-        return Aim(torch.full(logits.shape[:1], FUNCTION, device=logits.device), function=target)
-    return Aim(_classes(logits, target))
+        return ChosenTarget(torch.full(logits.shape[:1], FUNCTION, device=logits.device), function=target)
+    return ChosenTarget(_classes(logits, target))
 
 
 def refuse_constant(numbers: Float[Tensor, "*n"]) -> None:
@@ -151,7 +151,7 @@ def refuse_constant(numbers: Float[Tensor, "*n"]) -> None:
 
 
 def _classes(logits: Float[Tensor, "b v"], given: Classes) -> Int[Tensor, "b"]:
-    pictures, classes = logits.shape
+    images, classes = logits.shape
     wanted, hint = f"target must be a class index of 0..{classes - 1}", "target=None for the top class"
     try:
         chosen = torch.as_tensor(given, device=logits.device)
@@ -159,16 +159,16 @@ def _classes(logits: Float[Tensor, "b v"], given: Classes) -> Int[Tensor, "b"]:
         raise UsageError(f"{wanted}, got {given!r}", hint) from error
     if chosen.dtype == torch.bool or chosen.is_floating_point() or chosen.is_complex():
         raise UsageError(f"{wanted}, got {chosen.dtype}", hint)
-    if chosen.shape not in ((), (pictures,)):
+    if chosen.shape not in ((), (images,)):
         raise UsageError(
-            f"target must be one index or one for each of {pictures} pictures (each of 0..{classes - 1}), "
+            f"target must be one index or one for each of {images} images (each of 0..{classes - 1}), "
             f"got shape {tuple(chosen.shape)}",
-            f"an integer tensor of shape ({pictures},), each of 0..{classes - 1}",
+            f"an integer tensor of shape ({images},), each of 0..{classes - 1}",
         )
     outside = (chosen < 0) | (chosen >= classes)
     if outside.any():
         raise UsageError(f"{wanted}, got {chosen[outside].flatten()[0].item()}", hint)
-    return chosen.long().expand(pictures).clone()
+    return chosen.long().expand(images).clone()
 
 
 def _picked(logits: Float[Tensor, "*m b v"], classes: Int[Tensor, "b"]) -> Float[Tensor, "*m b"]:

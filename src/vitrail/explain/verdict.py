@@ -1,16 +1,16 @@
-"""How far to trust a map: what a test of it found (`trial.py`), and the verdict, a pure function of two questions.
+"""How far to trust a map: what its test found (`faithfulness.py`), and the verdict, a pure function of two questions.
 
-    evidence    Is the explained number exceptional among pictures that hold no evidence? Of two kinds of these, the one
+    evidence    Is the explained number exceptional among images that hold no evidence? Of two kinds of these, the one
                 that reaches it more often counts. And are the odds of the class many times as high (`evidence.py`)?
-    faithful    Does covering what the map names change that number more than covering what its random twins name does?
-                p = (1 + twins with at least that change) / (1 + twins).
+    faithful    Does masking what the map names change that number more than masking what its random maps name does?
+                p = (1 + random maps with at least that change) / (1 + random maps).
 
 A number that is neither a class nor a similarity has no scale on which its rise would be large or small. Networks that
 are half shuffled raise such numbers above those of all composites in two of five photographs, so "weak" is the most
 that a map of one gets.
 
 Either alone is not enough. A scrambled network does react to what a map of it names, so its maps are faithful, to
-nothing; and evidence says that there is something to find, not that the map found it. A random map of a picture is
+nothing; and evidence says that there is something to find, not that the map found it. A random map of an image is
 faithful at 0.05 in one of 20 cases, for any network; a network that has learnt nothing finds numbers exceptional at
 0.05 about as often, and some that are half shuffled more often. The figures behind the limits are in
 benchmarks/explain.md, the rules that failed in benchmarks/LOG.md.
@@ -37,15 +37,15 @@ TINY: dict[Unit, float] = {"nats": 0.1, "cosine": 0.01}  # beyond the middle ran
 VISIBLE = 0.05  # difference of probabilities that a sentence speaks of
 # What is nan where it is not known:
 UNKNOWN = (
-    *("score", "interval", "paired", "oracle", "evidence", "effect", "faithful", "before", "covered"),
-    "covered_random",
+    *("score", "interval", "paired", "oracle", "evidence", "effect", "faithful", "before", "masked"),
+    "masked_random",
 )
-_CARRY = "there is evidence, and the squares that the map names carry it"
-LENT = "ten others or more can lend their squares (--background DIR, in Python references=)"
+_CARRY = "there is evidence, and the patches that the map names carry it"
+TEN_OTHERS = "it takes ten background images or more (--background DIR, in Python background=)"
 
 _NO_LEAST = "; how far such a number would have to rise is not known"
 _REACHED: dict[Kind, str] = {
-    "composites": ", since pictures put together of other pictures' squares score",
+    "composites": ", since images put together of other images' patches score",
     "surrogates": " beyond colours and smoothness, since noise of the same colours and smoothness scores",
 }
 
@@ -53,7 +53,7 @@ _REACHED: dict[Kind, str] = {
 def verdict(
     evidence: float | None,
     faithful: float | None,
-    references: int,
+    distinct: int,
     kind: Kind = "composites",
     effect: float | None = None,
     least: float | None = None,
@@ -65,27 +65,27 @@ def verdict(
     Args:
         evidence: p of the first question; None where it could not be asked.
         faithful: p of the second; None for a map without signal, which names nothing, and where nothing was tested.
-        references: Pictures whose patches covered squares. With none, a change may come from the cover itself; with
-            few, it is not known what is exceptional: the verdict is "cannot tell".
-        kind: Of the pictures without evidence, those that reached the number more often; for the reason.
+        distinct: How many different background images fill masked patches. With none, a change may come from the fill
+            itself; with few, it is not known what is exceptional: the verdict is "cannot tell".
+        kind: Of the images without evidence, those that reached the number more often; for the reason.
         effect: By how much the log-odds of the class, or the cosine, lie above those of the middle composite.
         least: The least of it; None where none is known, as for a function: then "weak" is the best.
         unit: Of both.
         fall: How much more the number falls in the map's order than in that of the middle random map.
     """
-    if references == 0:
-        why = "there are no reference pictures to cover squares with, so a change may come from the cover"
-        return "cannot tell", f"{why}; {LENT}"
+    if distinct == 0:
+        why = "there are no background images to fill masked patches with, so a change may come from the fill"
+        return "cannot tell", f"{why}; {TEN_OTHERS}"
     if evidence is None:
-        few = f"{references} different reference picture{'s are' if references > 1 else ' is'} too few"
-        return "cannot tell", f"{few} to know what the network says of pictures without evidence; {LENT}"
+        few = f"{distinct} different background image{'s are' if distinct > 1 else ' is'} too few"
+        return "cannot tell", f"{few} to know what the network says of images without evidence; {TEN_OTHERS}"
     if evidence > EVIDENCE:
         limit = f"the limit is {percent_in_words(EVIDENCE)}"
         return "cannot tell", f"no evidence found{_REACHED[kind]} as high in {_above(evidence)} of cases ({limit})"
     if least is not None and not (effect is not None and effect >= least):
         return "cannot tell", f"no evidence found, since {_too_small(effect, least, unit)}"
     if faithful is None:
-        return "cannot tell", "the map prefers no square"
+        return "cannot tell", "the map prefers no patch"
     if faithful <= FAITHFUL and least is None:
         return "weak", f"{_CARRY}, but how far such a number has to rise is known of classes and similarities alone"
     if faithful <= FAITHFUL and fall is not None and unit is not None and fall < TINY[unit]:
@@ -100,7 +100,7 @@ def verdict(
 
 def _too_small(effect: float | None, least: float, unit: Unit | None) -> str:
     """Why an effect is none, in words."""
-    theirs = "of a picture put together of other pictures' squares"
+    theirs = "of an image put together of other images' patches"
     if unit == "cosine":
         raised = "not known to be" if effect is None else f"{effect:.2f}"
         return f"the cosine is {raised} above that {theirs} (the limit is {least:.2f})"
@@ -109,7 +109,7 @@ def _too_small(effect: float | None, least: float, unit: Unit | None) -> str:
 
 
 def _as_good(p: float) -> str:
-    return f"{percent_in_words(p)} of random maps name squares that matter as much"
+    return f"{percent_in_words(p)} of random maps name patches that matter as much"
 
 
 def _above(p: float) -> str:
@@ -119,16 +119,16 @@ def _above(p: float) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Trust:
-    """How far to trust each map of a heat; one entry for each picture.
+    """How far to trust each map of an attribution; one entry for each image.
 
     Attributes:
         verdict: "supported", "supported, tiny", "weak", "no better than random" or "cannot tell".
         reason: Why, in plain words.
-        score: (b,), mean fall of the explained number when squares are covered in the map's order, in logits; nan, as
-            all that follows from it, where the test ended with the picture, which holds no evidence.
-        interval: (b, 2), 95 % interval of the score over the draws of covers.
+        score: (b,), mean fall of the explained number when patches are masked in the map's order, in logits; nan, as
+            all that follows from it, where the test ended with the image, which holds no evidence.
+        interval: (b, 2), 95 % interval of the score over the draws of the fill.
         random: (b, maps), the same of random maps of the same smoothness and values; nan behind the last that was made.
-        paired: (b,), the map's own score under exactly the covers of `random`; what it is ranked by.
+        paired: (b,), the map's own score under exactly the fills of `random`; what it is ranked by.
         oracle: (b,), the same of the true mask; None where no mask was given, nan where one is empty.
         evidence: (b,), p of "is there evidence?"; nan where it could not be asked.
         effect: (b,), by how much the log-odds of the class, or the cosine of a similarity, lie above those of the
@@ -137,15 +137,15 @@ class Trust:
             "weak" is the best verdict.
         effect_unit: Of both, "nats" or "cosine"; None where there is none.
         faithful: (b,), p of "is the map faithful?"; nan for a map without signal, and one that was not tested.
-        twins: (b,), how many random maps were made; 0 of a map that was not tested.
+        random_maps: (b,), how many random maps were made; 0 of a map that was not tested.
         before: (b,), the target's probability, for a contrast that among the two classes; nan for a function, and for
             a network of one output.
-        covered: (b,), the same with the map's first `squares` squares covered, mean over the draws.
-        covered_random: (b,), the same with as many squares of the random maps covered, mean over these.
-        squares: (b,), how many squares that is: up to a quarter of all, where the two differ most.
-        composites: (b,), with how many pictures put together of other pictures' patches the number was compared.
-        surrogates: (b,), with how many pictures of the same colours and smoothness.
-        fill: What covered squares.
+        masked: (b,), the same with the map's first `patches` patches masked, mean over the draws.
+        masked_random: (b,), the same with as many patches of the random maps masked, mean over these.
+        patches: (b,), how many patches that is: up to a quarter of all, where the two differ most.
+        composites: (b,), with how many images put together of other images' patches the number was compared.
+        surrogates: (b,), with how many images of the same colours and smoothness.
+        fill: What replaced masked patches.
         precision: In which the passes of the test were computed.
     """
 
@@ -161,58 +161,58 @@ class Trust:
     least_effect: float | None
     effect_unit: Unit | None
     faithful: Float[Tensor, "b"]
-    twins: Int[Tensor, "b"]
+    random_maps: Int[Tensor, "b"]
     before: Float[Tensor, "b"]
-    covered: Float[Tensor, "b"]
-    covered_random: Float[Tensor, "b"]
-    squares: Int[Tensor, "b"]
+    masked: Float[Tensor, "b"]
+    masked_random: Float[Tensor, "b"]
+    patches: Int[Tensor, "b"]
     composites: Int[Tensor, "b"]
     surrogates: Int[Tensor, "b"]
     fill: str
     precision: Precision
 
-    def of(self, picture: int) -> dict[str, Any]:
-        """The values of one picture, under the same names: words, numbers, and None for what is not known."""
-        return {each.name: _of(getattr(self, each.name), picture, each.name in UNKNOWN) for each in fields(self)}
+    def of(self, image: int) -> dict[str, Any]:
+        """The values of one image, under the same names: words, numbers, and None for what is not known."""
+        return {each.name: _of(getattr(self, each.name), image, each.name in UNKNOWN) for each in fields(self)}
 
-    def sentence(self, picture: int, name: str, among: str = "") -> str:
-        """What covering squares of one picture does to what is called `name`, and the verdict, for people.
+    def sentence(self, image: int, name: str, among: str = "") -> str:
+        """What masking patches of one image does to what is called `name`, and the verdict, for people.
 
         It speaks of the probability where that shows what the verdict says, and of the score, which decided, where it
         does not: a sure network can lose much of its score and be as sure as before. Of what the probability is stands
         behind it as `among`, such as " of the two" for a contrast.
         """
-        says = self.verdict[picture]
+        says = self.verdict[image]
         if says == "cannot tell":
-            return f"Cannot tell: {self.reason[picture]}."
-        before, after, chance = (float(each[picture]) for each in (self.before, self.covered, self.covered_random))
+            return f"Cannot tell: {self.reason[image]}."
+        before, after, chance = (float(each[image]) for each in (self.before, self.masked, self.masked_random))
         shown = chance - after >= VISIBLE  # False for nan, too
         if not shown or says == "no better than random":
-            own, random = float(self.paired[picture]), float(self.random[picture].nanmedian())
+            own, random = float(self.paired[image]), float(self.random[image].nanmedian())
             is_class = not math.isnan(before)
             what, places = (f"the score of {name}", 1) if is_class else (name, 2)
             lost, at_random = (_told(each, own, random, least=places) for each in (own, random))
             return (
-                f"Covering squares in the map's order lowers {what} by {lost} on average, in the order of random maps "
+                f"Masking patches in the map's order lowers {what} by {lost} on average, in the order of random maps "
                 f"by {at_random}{_NO_LEAST if says == 'weak' and self.least_effect is None else ''}: {says}."
             )
-        count = int(self.squares[picture])
-        brightest = "the brightest square" if count == 1 else f"the {count} brightest squares"
-        random = "a random square" if count == 1 else f"{count} random squares"
+        count = int(self.patches[image])
+        brightest = "the brightest patch" if count == 1 else f"the {count} brightest patches"
+        random = "a random patch" if count == 1 else f"{count} random patches"
         moves = "drops" if after < before else "takes"
         return (
-            f"Covering {brightest} {moves} {name} from {percent_in_words(before)} to {percent_in_words(after)}{among}; "
-            f"covering {random} leaves {percent_in_words(chance)}: {says}."
+            f"Masking {brightest} {moves} {name} from {percent_in_words(before)} to {percent_in_words(after)}{among}; "
+            f"masking {random} leaves {percent_in_words(chance)}: {says}."
         )
 
 
-def _of(values: Any, picture: int, may_lack: bool) -> Any:
-    """What one picture has of them; what is no sequence concerns all pictures."""
+def _of(values: Any, image: int, may_lack: bool) -> Any:
+    """What one image has of them; what is no sequence concerns all images."""
     match values:
         case tuple():
-            return values[picture]
+            return values[image]
         case Tensor():
-            own = values[picture].tolist()
+            own = values[image].tolist()
             if values.dim() > 1:
                 known = tuple(value for value in own if value == value)
                 return known if known or not may_lack else None

@@ -38,9 +38,9 @@ class Neighbour:
         split: Which split it belongs to.
         label: Its class; None where the data name none.
         distance: 1 less the cosine of both images' vectors: 0 for the same direction.
-        here: Where the image that was asked about agrees with it; None where the pictures are not at hand.
+        here: Where the image that was asked about agrees with it; None where the images are not at hand.
         there: The same of its own patches.
-        picture: As the model sees it; None likewise.
+        image: As the model sees it; None likewise.
         file: Where it lies; None where it is no file.
     """
 
@@ -50,11 +50,11 @@ class Neighbour:
     distance: float
     here: Agreement | None = None
     there: Agreement | None = None
-    picture: np.ndarray | None = None
+    image: np.ndarray | None = None
     file: Path | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, without the picture."""
+        """Plain values, without the image."""
         told = {"file": self.name, "split": self.split, "label": self.label, "distance": self.distance}
         agreed = (None if each is None else each.to_dict() for each in (self.here, self.there))
         return {**told, **dict(zip(("here", "there"), agreed, strict=True))}
@@ -68,18 +68,18 @@ class Found:
         name: What it is called.
         label: Its class, where known.
         neighbours: The nearest first.
-        picture: As the model sees it; None where it is not at hand.
+        image: As the model sees it; None where it is not at hand.
         file: Where it lies; None where it is no file.
     """
 
     name: str
     label: str | None
     neighbours: tuple[Neighbour, ...]
-    picture: np.ndarray | None = None
+    image: np.ndarray | None = None
     file: Path | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, without the pictures."""
+        """Plain values, without the images."""
         return {"file": self.name, "label": self.label, "neighbours": [one.to_dict() for one in self.neighbours]}
 
 
@@ -104,7 +104,7 @@ class Similar:
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, without pictures."""
+        """Plain values, without images."""
         queries = [one.to_dict() for one in self.found]
         return {"pooling": self.pooling, "images": self.known, "queries": queries, "notes": list(self.notes)}
 
@@ -117,7 +117,7 @@ class Similar:
             command: That made it.
         """
         shown = [
-            QueryView(one.name, one.label, one.picture, list(map(_pair, one.neighbours)), self._proof(model, one))
+            QueryView(one.name, one.label, one.image, list(map(_pair, one.neighbours)), self._proof(model, one))
             for one in self.found
         ]
         return SimilarPage(model, data, self.pooling, self.head, self.known, shown, self.notes, command)
@@ -134,7 +134,7 @@ def _pair(one: Neighbour) -> PairView:
     sides = tuple(
         SideView(each.partners, each.cosines, each.usual) for each in (one.here, one.there) if each is not None
     )
-    return PairView(one.name, one.split, one.label, one.distance, one.picture, sides)
+    return PairView(one.name, one.split, one.label, one.distance, one.image, sides)
 
 
 def similar(
@@ -177,8 +177,8 @@ def similar(
     asked = _open(images, model, data_root if is_named(str(images)) else None, queries, precision=precision)
     vectors = [torch.from_numpy(each.features.values[named]) for each in (known, asked)]
     near = nearest_rows(vectors[0], vectors[1], count + 1)
-    pictures = {row: known.open(row) for row in spread_over(len(known.features), OTHERS)}
-    middle = {row: each for row, each in pictures.items() if each is not None}
+    decoded = {row: known.open(row) for row in spread_over(len(known.features), OTHERS)}
+    middle = {row: each for row, each in decoded.items() if each is not None}
     usual = dict(zip(middle, _tokens(model, list(middle.values())), strict=True))
     found = []
     for query in range(len(asked.features)):
@@ -287,27 +287,27 @@ def _as_they_were(found: FeatureSet) -> Listed | None:
         return None
 
 
-def _tokens(model: Model, pictures: Sequence[Image.Image]) -> list[Grid]:
+def _tokens(model: Model, images: Sequence[Image.Image]) -> list[Grid]:
     """The patch tokens of images, each as a grid."""
-    if not pictures:
+    if not images:
         return []
     with evaluating(model.network), torch.no_grad():
-        return list(features(model.network, model.tensor(pictures)).patches.float())
+        return list(features(model.network, model.tensor(images)).patches.float())
 
 
 def _found(
     model: Model, asked: _Opened, query: int, known: _Opened, rows: Sequence[tuple[int, float]], others: Sequence[Grid]
 ) -> Found:
-    """One image with its neighbours, and where they agree, as far as the pictures are at hand."""
+    """One image with its neighbours, and where they agree, as far as the images are at hand."""
     opened = [asked.open(query), *(known.open(row) for row, _ in rows)]
     tokens = iter(_tokens(model, [each for each in opened if each is not None]))
     grids = [None if each is None else next(tokens) for each in opened]
     shown = [None if each is None else model.preprocessing.to_array(each) for each in opened]
     neighbours = []
-    for (row, cosine), grid, picture in zip(rows, grids[1:], shown[1:], strict=True):
+    for (row, cosine), grid, image in zip(rows, grids[1:], shown[1:], strict=True):
         own, here, there = grids[0], None, None
         if own is not None and grid is not None:
             here, there = agreement(own, grid, others), agreement(grid, own, others)
         told = known.features.ids[row], known.features.splits[row], known.label(row), max(0.0, 1 - cosine)
-        neighbours.append(Neighbour(*told, here, there, picture, known.file(row)))
+        neighbours.append(Neighbour(*told, here, there, image, known.file(row)))
     return Found(asked.features.ids[query], asked.label(query), tuple(neighbours), shown[0], asked.file(query))

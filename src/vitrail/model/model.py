@@ -13,7 +13,7 @@ from torch import Tensor
 from vitrail import weights
 from vitrail.data.background_file import misfit
 from vitrail.data.columns import Classes, Codec
-from vitrail.data.decode import open_picture
+from vitrail.data.decode import open_image
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError
@@ -226,6 +226,6 @@ def opened(image: object) -> Image.Image:
     if isinstance(image, Image.Image):
         return image
     if isinstance(image, str | Path):
-        return open_picture(Path(image))
+        return open_image(Path(image))
     problem = f"an image must be a path or a PIL image, got {type(image).__name__}"
     raise UsageError(problem, "model.network(tensor) for a tensor that is normalised already")

@@ -45,7 +45,7 @@ class Axis:
     ticks: tuple[float, ...] = ()
     log: bool = False
 
-    def share(self, value: float | int) -> float:
+    def fraction(self, value: float | int) -> float:
         """Where a value lies: 0 at `low`, 1 at `high`."""
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
@@ -95,13 +95,13 @@ def _frame(x: Axis, y: Axis, write: Callable[[float], str]) -> str:
     """Grid lines, ticks with their labels, and what the x axis is."""
     parts = []
     for tick in y.ticks:
-        at = HEIGHT - BOTTOM - y.share(tick) * (HEIGHT - TOP - BOTTOM)
+        at = HEIGHT - BOTTOM - y.fraction(tick) * (HEIGHT - TOP - BOTTOM)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
         parts.append(
             f'<text class="tick" x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{escape(write(tick))}</text>'
         )
     for tick in x.ticks:
-        at = LEFT + x.share(tick) * (WIDTH - LEFT - RIGHT)
+        at = LEFT + x.fraction(tick) * (WIDTH - LEFT - RIGHT)
         parts.append(
             f'<text class="tick" x="{at:.1f}" y="{HEIGHT - BOTTOM + 17}" text-anchor="middle">{number(tick)}</text>'
         )
@@ -147,8 +147,8 @@ def line_chart(
             if value is None or not _drawable(value, log):
                 pen = "M"
                 continue
-            px = LEFT + across.share(epoch) * (WIDTH - LEFT - RIGHT)
-            py = HEIGHT - BOTTOM - up.share(value) * (HEIGHT - TOP - BOTTOM)
+            px = LEFT + across.fraction(epoch) * (WIDTH - LEFT - RIGHT)
+            py = HEIGHT - BOTTOM - up.fraction(value) * (HEIGHT - TOP - BOTTOM)
             path.append(f"{pen}{px:.1f} {py:.1f}")
             pen = "L"
             told = f"epoch {number(epoch)}, {escape(line.label)}: {escape(write(value))}"

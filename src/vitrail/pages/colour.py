@@ -1,15 +1,15 @@
-"""From the values of a heat to colours and over its picture, and back to a range that a legend can state.
+"""From the values of an attribution to colours and over its image, and back to a range that a legend can state.
 
 Two scales. A map without signs runs from dark to light, so that it also reads in grey and without colour vision. A map
 with signs runs from blue (against) over white (zero) to red (for), and both ends lie equally far from zero.
 
 A scale starts at zero, and its last colour stands for the map's largest value; or for three times the map's mean, where
-no square has as much: a map that prefers no square stays dull all over, and is not stretched until it looks like one.
+no patch has as much: a map that prefers no patch stays dull all over, and is not stretched until it looks like one.
 
-Maps of several methods have units that nothing converts into one another. Side by side they are shown as shares: each
-square's share of its map's total absolute value, and one range of colours for all. There colours go with the square
-root of the share, and the last one stands for at most twice the median of the maps' largest shares: one map with nearly
-everything in one square would leave all others black otherwise. The legend says so.
+Maps of several methods have units that nothing converts into one another. Side by side they are shown as fractions:
+each patch's fraction of its map's total absolute value, and one range of colours for all. There colours go with the
+square root of the fraction, and the last one stands for at most twice the median of the maps' largest fractions: one
+map with nearly everything in one patch would leave all others black otherwise. The legend says so.
 
 Pages and notebooks take their colours from here. numpy is all that it takes, so that pages need no torch.
 """
@@ -25,10 +25,10 @@ SEQUENTIAL = ((17, 20, 54), (62, 52, 128), (134, 66, 144), (206, 92, 110), (247,
 DIVERGING = ((23, 66, 138), (96, 150, 208), (248, 248, 246), (222, 120, 92), (140, 24, 34))
 MISSING = (128, 128, 128)
 ROUNDING = 1024  # units in the last place within which a map counts as constant
-EVEN = 3  # times the mean: squares that have less are never shown in the last colour
-TICKS = (0.01, 0.05, 0.25)  # shares that a legend names between its ends
-STRENGTH, PALE = 0.65, 0.35  # of the colours over a picture; of these, in a map that the evidence does not support
-APART, FROM_END = 0.085, 0.2  # how near two names on a legend may stand, and one to an end, as shares of its width
+EVEN = 3  # times the mean: patches that have less are never shown in the last colour
+TICKS = (0.01, 0.05, 0.25)  # fractions that a legend names between its ends
+STRENGTH, PALE = 0.65, 0.35  # of the colours over an image; of these, in a map that the evidence does not support
+APART, FROM_END = 0.085, 0.2  # how near two names on a legend may stand, and one to an end, as fractions of its width
 
 
 @dataclass(frozen=True)
@@ -63,23 +63,23 @@ class Range:
         return (values - ends[0]) / (ends[1] - ends[0])
 
     def ticks(self) -> list[tuple[float, float]]:
-        """Shares that the legend of a common scale names between its ends, and where each lies on it."""
+        """Fractions that the legend of a common scale names between its ends, and where each lies on it."""
         found, before = list[tuple[float, float]](), float(self.place(np.array([0.0]))[0])
-        for share in TICKS:
-            place = float(self.place(np.array([share]))[0])
+        for fraction in TICKS:
+            place = float(self.place(np.array([fraction]))[0])
             if before + APART <= place <= 1 - FROM_END:
-                found.append((share, place))
+                found.append((fraction, place))
                 before = place
         return found
 
 
 @dataclass(frozen=True)
 class Common:
-    """The scale that all maps of a picture have in common.
+    """The scale that all maps of an image have in common.
 
     Args:
-        top: The share of a map's total that the last colour stands for.
-        more: Whether a square of one of the maps has more.
+        top: The fraction of a map's total that the last colour stands for.
+        more: Whether a patch of one of the maps has more.
     """
 
     top: float
@@ -87,10 +87,10 @@ class Common:
 
 
 def is_flat(values: Float[np.ndarray, "rows columns"]) -> bool:
-    """Whether a map prefers no square: no value is finite, or those that are differ by rounding alone.
+    """Whether a map prefers no patch: no value is finite, or those that are differ by rounding alone.
 
     By at most 1024 units in the last place of the largest, which are 1.2e-4 of it in single precision: gradients that
-    nearly cancel leave some hundreds on a constant map. A heat's own "no signal" goes by the same number.
+    nearly cancel leave some hundreds on a constant map. An attribution's own "no signal" goes by the same number.
     """
     finite = values[np.isfinite(values)]
     if not finite.size:
@@ -110,16 +110,16 @@ def value_range(values: Float[np.ndarray, "rows columns"], signed: bool) -> Rang
     return Range(smallest, largest, low, high, values.size - finite.size, is_flat(values))
 
 
-def shares(values: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows columns"]:
-    """Each square's share of the map's total absolute value, with its sign; all zero for a map of zeros."""
+def fractions(values: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows columns"]:
+    """Each patch's fraction of the map's total absolute value, with its sign; all zero for a map of zeros."""
     total = np.abs(values[np.isfinite(values)].astype(np.float64)).sum()
     return values.astype(np.float64) / (total if total > 0 else 1.0)
 
 
 def common_scale(maps: Sequence[Float[np.ndarray, "rows columns"]]) -> Common:
-    """The scale of shares on which maps of one picture stand side by side; its top is 0 where none has a signal."""
-    largest = [float(np.abs(part[np.isfinite(part)]).max(initial=0.0)) for part in map(shares, maps)]
-    found = [share for share in largest if share > 0]
+    """The scale of fractions on which maps of one image stand side by side; its top is 0 where none has a signal."""
+    largest = [float(np.abs(part[np.isfinite(part)]).max(initial=0.0)) for part in map(fractions, maps)]
+    found = [fraction for fraction in largest if fraction > 0]
     if not found:
         return Common(0.0, False)
     even = min(1.0, EVEN / max(part.size for part in maps))
@@ -127,30 +127,30 @@ def common_scale(maps: Sequence[Float[np.ndarray, "rows columns"]]) -> Common:
     return Common(top, max(found) > top)
 
 
-def share_range(values: Float[np.ndarray, "rows columns"], signed: bool, common: Common) -> Range:
-    """The range of a map as shares, with colours from 0 (for signs from -top) to the common top, by the square root."""
-    own = value_range(shares(values), signed)
+def fraction_range(values: Float[np.ndarray, "rows columns"], signed: bool, common: Common) -> Range:
+    """The range of a map as fractions, coloured from 0 (for signs from -top) to the common top, by the square root."""
+    own = value_range(fractions(values), signed)
     low = -common.top if signed else 0.0
-    flat = is_flat(values)  # and not of the shares, which have more digits
+    flat = is_flat(values)  # and not of the fractions, which have more digits
     return dataclasses.replace(own, low=low, high=common.top, flat=flat, rooted=True, more=common.more)
 
 
 def scaled(
     values: Float[np.ndarray, "rows columns"], signed: bool, common: Common | None
 ) -> tuple[Range, Float[np.ndarray, "rows columns"]]:
-    """What the colours of a map stand for, and the values that have them: shares, where maps have a common scale."""
+    """What the colours of a map stand for, and the values that have them: fractions, where maps have a common scale."""
     if common is None:
         return value_range(values, signed), values
-    return share_range(values, signed, common), shares(values)
+    return fraction_range(values, signed, common), fractions(values)
 
 
-def heat_colours(
+def patch_colours(
     values: Float[np.ndarray, "rows columns"], signed: bool, shown: Range | None = None
 ) -> UInt8[np.ndarray, "rows columns 3"]:
-    """One colour per square; squares without a finite value are grey.
+    """One colour per patch; patches without a finite value are grey.
 
     Args:
-        values: The heat, in any unit.
+        values: The attribution, in any unit.
         signed: Whether the sign means for and against.
         shown: What the colours stand for, in the unit of the values; the map's own range when None.
 
@@ -177,39 +177,39 @@ def _rooted(values: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     return np.sign(values) * np.sqrt(np.abs(values))
 
 
-def grey(picture: UInt8[np.ndarray, "h w *channels"]) -> UInt8[np.ndarray, "h w"]:
-    """The luminance of a picture (weights of ITU-R BT.601)."""
-    if picture.ndim == 2:
-        return picture
-    return (picture[..., :3] @ np.array([0.299, 0.587, 0.114])).round().astype(np.uint8)
+def grey(image: UInt8[np.ndarray, "h w *channels"]) -> UInt8[np.ndarray, "h w"]:
+    """The luminance of an image (weights of ITU-R BT.601)."""
+    if image.ndim == 2:
+        return image
+    return (image[..., :3] @ np.array([0.299, 0.587, 0.114])).round().astype(np.uint8)
 
 
-def heat_picture(
-    picture: UInt8[np.ndarray, "h w *channels"],
+def overlay_pixels(
+    image: UInt8[np.ndarray, "h w *channels"],
     values: Float[np.ndarray, "rows columns"],
     signed: bool,
     shown: Range | None = None,
     strength: float = STRENGTH,
 ) -> UInt8[np.ndarray, "h w 3"]:
-    """Lay a heat over its picture, in squares as the model saw them.
+    """Lay an attribution over its image, in patches as the model saw them.
 
-    The picture is turned grey first, so that every colour in the result means heat. A map without signal leaves the
-    grey picture as it is.
+    The image is turned grey first, so that every colour in the result means attribution. A map without signal leaves
+    the grey image as it is.
 
     Args:
-        picture: (h, w) or (h, w, 3), as the model saw it.
+        image: (h, w) or (h, w, 3), as the model saw it.
         values: One number per patch, any grid.
         signed: Whether the sign means for and against.
-        shown: What the colours stand for, as in `heat_colours`.
-        strength: How much of the heat is seen, from 0 to 1; the rest is the picture.
+        shown: What the colours stand for, as in `patch_colours`.
+        strength: How much of the attribution is seen, from 0 to 1; the rest is the image.
 
     Returns:
-        The overlay in the size of the picture.
+        The overlay in the size of the image.
     """
-    base = np.repeat(grey(picture)[..., None], 3, axis=2)
+    base = np.repeat(grey(image)[..., None], 3, axis=2)
     if (value_range(values, signed) if shown is None else shown).flat:
         return base
     (height, width), (rows, columns) = base.shape[:2], values.shape
     row, column = np.arange(height) * rows // height, np.arange(width) * columns // width
-    squares = heat_colours(values, signed, shown)[row[:, None], column]
-    return (strength * squares + (1 - strength) * base).round().astype(np.uint8)
+    patches = patch_colours(values, signed, shown)[row[:, None], column]
+    return (strength * patches + (1 - strength) * base).round().astype(np.uint8)

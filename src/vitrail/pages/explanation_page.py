@@ -1,4 +1,4 @@
-"""The page of an explanation: each picture, the model's answer, and the maps that say where it came from.
+"""The page of an explanation: each image, the model's answer, and the maps that say where it came from.
 
 What a method cannot tell, and how far to trust its map, is said beside the map, not in a footnote.
 """
@@ -12,16 +12,16 @@ from vitrail.pages.colour import EVEN, common_scale
 from vitrail.pages.maps import DrawnMap, Glance, at_a_glance, drawn_map
 from vitrail.pages.render import document
 from vitrail.pages.trust import how_tested
-from vitrail.pages.views import ExplainedPicture, ExplanationPage
+from vitrail.pages.views import ExplanationPage, ImageView
 from vitrail.pages.words import one_verdict, shared_words, tests_of
 
 KIND = "explanation"  # by which the page is known again
-FEW = 3  # maps that stand beside the picture; more stand below it
+FEW = 3  # maps that stand beside the image; more stand below it
 
 
 @dataclass(frozen=True)
 class Case:
-    """One picture with its maps.
+    """One image with its maps.
 
     Args:
         explained: What is explained.
@@ -31,7 +31,7 @@ class Case:
         shared: What is told alike of all of them.
     """
 
-    explained: ExplainedPicture
+    explained: ImageView
     maps: Sequence[DrawnMap]
     glance: Glance | None
     verdict: str
@@ -39,33 +39,35 @@ class Case:
 
     @property
     def many(self) -> bool:
-        """Whether the maps stand below the picture."""
+        """Whether the maps stand below the image."""
         return len(self.maps) > FEW
 
 
-def _case(explained: ExplainedPicture, one_scale: bool) -> Case:
-    heats = explained.heats
-    common = common_scale([heat.values for heat in heats]) if one_scale and heats else None
+def _case(explained: ImageView, one_scale: bool) -> Case:
+    attributions = explained.attributions
+    common = common_scale([attribution.values for attribution in attributions]) if one_scale and attributions else None
     return Case(
         explained=explained,
-        maps=[drawn_map(heat, explained, common) for heat in heats],
-        glance=at_a_glance(heats) if len(heats) > 1 else None,
-        verdict=one_verdict(heats),
-        shared=shared_words(heats),
+        maps=[drawn_map(attribution, explained, common) for attribution in attributions],
+        glance=at_a_glance(attributions) if len(attributions) > 1 else None,
+        verdict=one_verdict(attributions),
+        shared=shared_words(attributions),
     )
 
 
 def explanation_page(page: ExplanationPage) -> str:
     """The page of an explanation as text; the same values always give the same text."""
-    heats = [heat for explained in page.pictures for heat in explained.heats]
-    trusts, methods = tests_of(heats), {heat.method: heat for heat in heats}.values()
+    attributions = [attribution for explained in page.images for attribution in explained.attributions]
+    trusts, methods = tests_of(attributions), {attribution.method: attribution for attribution in attributions}.values()
     values = {
         "page": page,
-        "cases": [_case(explained, page.one_scale) for explained in page.pictures],
-        "tests": how_tested(trusts, heats[0].explains) if trusts else None,
-        "about": [heat.about for heat in methods if heat.about],
-        "of_no_class": heats[0].target if any(heat.explains in ("similarity", "number") for heat in heats) else "",
-        "blind": not all(heat.class_specific for heat in methods),
+        "cases": [_case(explained, page.one_scale) for explained in page.images],
+        "tests": how_tested(trusts, attributions[0].explains) if trusts else None,
+        "about": [attribution.about for attribution in methods if attribution.about],
+        "of_no_class": attributions[0].target
+        if any(attribution.explains in ("similarity", "number") for attribution in attributions)
+        else "",
+        "blind": not all(attribution.class_specific for attribution in methods),
         "even": EVEN,
     }
     return document("explanation.html", f"{page.title} · explanation", KIND, values)

@@ -1,8 +1,8 @@
-"""What every page is made of: text and numbers that can stand in it, pictures as data, and how a page is known again.
+"""What every page is made of: text and numbers that can stand in it, images as data, and how a page is known again.
 
 Class names, file names and settings come from strangers. Templates write them as text by themselves (`render.py`);
 charts, which are no templates, put them through `escape`. A page forbids by Content-Security-Policy whatever it does
-not carry itself: one style and one script, both named by their SHA-256, and pictures given as data.
+not carry itself: one style and one script, both named by their SHA-256, and images given as data.
 """
 
 import base64
@@ -58,27 +58,27 @@ def number(value: float | int | None, digits: int = 4) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 picture`, `2 pictures`."""
+    """`1 image`, `2 images`."""
     return f"{number(count)} {noun}{'' if count == 1 else 's'}"
 
 
-def data_uri(picture: UInt8[np.ndarray, "h w *channels"]) -> str:
+def data_uri(image: UInt8[np.ndarray, "h w *channels"]) -> str:
     """Write pixels as a PNG inside a `data:` address. Only the pixels enter: no metadata of any file survives.
 
     Args:
-        picture: (h, w) grey, (h, w, 3) colour or (h, w, 4) colour with opacity, uint8.
+        image: (h, w) grey, (h, w, 3) colour or (h, w, 4) colour with opacity, uint8.
 
     Returns:
         `data:image/png;base64,...`; the same pixels always give the same text.
     """
     buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(picture)).save(buffer, format="PNG", optimize=True)
+    Image.fromarray(np.ascontiguousarray(image)).save(buffer, format="PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def small(picture: np.ndarray) -> str:
-    """The style of a picture whose pixels stay squares, beside another style; nothing for a larger one."""
-    return " small" if max(picture.shape[:2]) <= 96 else ""
+def small(image: np.ndarray) -> str:
+    """The style of an image whose pixels stay squares, beside another style; nothing for a larger one."""
+    return " small" if max(image.shape[:2]) <= 96 else ""
 
 
 def content_hash(text: str) -> str:

@@ -1,6 +1,6 @@
-"""The maps of an explanation: the colours of squares, what they mean, and what is said of each map and of all.
+"""The maps of an explanation: the colours of patches, what they mean, and what is said of each map and of all.
 
-A map is shown as the model saw the picture: one colour per square, not blurred, with its range in the legend. A map
+A map is shown as the model saw the image: one colour per patch, not blurred, with its range in the legend. A map
 that the evidence does not support is drawn pale, in a hatched frame. The values stand in the page once, as a table; the
 page's script reads them from there. Of several maps, a table shows verdicts and scores at a glance, on one axis.
 """
@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import UInt8
 from markupsafe import Markup
 
-from vitrail.pages.colour import EVEN, Common, Range, heat_colours, scaled, value_range
+from vitrail.pages.colour import EVEN, Common, Range, patch_colours, scaled, value_range
 from vitrail.pages.html import number
 from vitrail.pages.trust import VerdictView, score_axis, score_line, verdict_view
-from vitrail.pages.views import AreasView, ExplainedPicture, HeatView
+from vitrail.pages.views import AreasView, AttributionView, ImageView
 from vitrail.pages.words import (
     UNITS,
     areas_words,
@@ -35,13 +35,13 @@ from vitrail.pages.words import (
 
 @dataclass(frozen=True)
 class DrawnMap:
-    """One map as it is shown over its picture.
+    """One map as it is shown over its image.
 
     Args:
-        heat: The map.
+        attribution: The map.
         shown: What its colours stand for.
         own: The range of its own values, whatever scale it has in common with others.
-        colours: One pixel per square; None for a map without signal.
+        colours: One pixel per patch; None for a map without signal.
         ends: What stands at the left end of the scale, in its middle and at its right end.
         below: Its values, in words.
         before: What it explains: what stands before the names,
@@ -54,7 +54,7 @@ class DrawnMap:
         verdict: How far to trust it; None where that was not tested.
     """
 
-    heat: HeatView
+    attribution: AttributionView
     shown: Range
     own: Range
     colours: UInt8[np.ndarray, "rows columns 3"] | None
@@ -70,37 +70,37 @@ class DrawnMap:
     verdict: VerdictView | None
 
 
-def drawn_map(heat: HeatView, explained: ExplainedPicture, common: Common | None) -> DrawnMap:
+def drawn_map(attribution: AttributionView, explained: ImageView, common: Common | None) -> DrawnMap:
     """Give a map its colours and its words.
 
     Args:
-        heat: The map.
-        explained: Its picture.
-        common: The scale of all maps of the picture; None where each has its own.
+        attribution: The map.
+        explained: Its image.
+        common: The scale of all maps of the image; None where each has its own.
     """
-    shown, values = scaled(heat.values, heat.signed, common)
-    own = value_range(heat.values, heat.signed)
-    before, names, behind = explained_words(heat)
-    shared = shared_words(explained.heats) if len(explained.heats) > 1 else None
+    shown, values = scaled(attribution.values, attribution.signed, common)
+    own = value_range(attribution.values, attribution.signed)
+    before, names, behind = explained_words(attribution)
+    shared = shared_words(explained.attributions) if len(explained.attributions) > 1 else None
     return DrawnMap(
-        heat=heat,
+        attribution=attribution,
         shown=shown,
         own=own,
-        colours=None if shown.flat else heat_colours(values, heat.signed, shown),
-        ends=ends_words(shown, heat.signed),
-        below=_below(heat, shown, own),
+        colours=None if shown.flat else patch_colours(values, attribution.signed, shown),
+        ends=ends_words(shown, attribution.signed),
+        below=_below(attribution, shown, own),
         before=before,
         names=names,
         behind=behind,
-        method=_within(heat.title),
-        other=_other(heat, explained.top[0][0] if explained.top else None),
-        blind=blind_words(heat.explains),
-        parts=parts_words(heat) if heat.parts else "",
-        verdict=None if heat.trust is None else verdict_view(heat.trust, heat.explains, shared),
+        method=_within(attribution.title),
+        other=_other(attribution, explained.top[0][0] if explained.top else None),
+        blind=blind_words(attribution.explains),
+        parts=parts_words(attribution) if attribution.parts else "",
+        verdict=None if attribution.trust is None else verdict_view(attribution.trust, attribution.explains, shared),
     )
 
 
-def _below(heat: HeatView, shown: Range, own: Range) -> str:
+def _below(attribution: AttributionView, shown: Range, own: Range) -> str:
     """The values of a map, below the colours that they have."""
     smallest, largest = number(own.smallest, 3), number(own.largest, 3)
     if shown.rooted:
@@ -108,15 +108,15 @@ def _below(heat: HeatView, shown: Range, own: Range) -> str:
     below = f"Smallest value {smallest}, largest {largest}."
     reach = max(abs(own.smallest), abs(own.largest))
     if reach < own.high:
-        times = number(reach / float(np.abs(heat.values[np.isfinite(heat.values)]).mean()), 3)
+        times = number(reach / float(np.abs(attribution.values[np.isfinite(attribution.values)]).mean()), 3)
         below += f" The largest is {times} times the mean. Full colour is {EVEN} times, so an even map stays dull."
     return below
 
 
-def _other(heat: HeatView, answer: str | None) -> str:
+def _other(attribution: AttributionView, answer: str | None) -> str:
     """That a class is explained which is not the answer."""
-    which = {"class": "This", "contrast": "The first"}.get(heat.explains)
-    if which is None or answer in (None, heat.target):
+    which = {"class": "This", "contrast": "The first"}.get(attribution.explains)
+    if which is None or answer in (None, attribution.target):
         return ""
     return f" {which} is not the class that the model chose."
 
@@ -168,27 +168,27 @@ class Glance:
     meant: str
 
 
-def at_a_glance(heats: Sequence[HeatView]) -> Glance | None:
-    """The maps of a picture that were tested; None where there is none."""
-    trusts = tests_of(heats)
+def at_a_glance(attributions: Sequence[AttributionView]) -> Glance | None:
+    """The maps of an image that were tested; None where there is none."""
+    trusts = tests_of(attributions)
     if not trusts:
         return None
     axis, reach = score_axis(trusts), reach_of(trusts)
     rows = [
         GlanceRow(
-            title=heat.title,
-            verdict=heat.trust.verdict,
-            line=score_line(heat.trust, axis),
-            fall=fall_words(heat.trust.paired, reach),
-            random=fall_words(middle_of(heat.trust), reach),
-            areas=heat.areas,
+            title=attribution.title,
+            verdict=attribution.trust.verdict,
+            line=score_line(attribution.trust, axis),
+            fall=fall_words(attribution.trust.paired, reach),
+            random=fall_words(middle_of(attribution.trust), reach),
+            areas=attribution.areas,
         )
-        for heat in heats
-        if heat.trust is not None
+        for attribution in attributions
+        if attribution.trust is not None
     ]
-    explains = next(heat.explains for heat in heats if heat.trust is not None)
+    explains = next(attribution.explains for attribution in attributions if attribution.trust is not None)
     return Glance(
-        several=several_words(heats),
+        several=several_words(attributions),
         unit=UNITS[explains],
         marks=marks_words(trusts),
         rows=rows,

@@ -112,7 +112,7 @@
     });
   };
 
-  /* A map: its values come from its own table, the square under the pointer is marked in every map of the picture. */
+  /* A map: its values come from its own table, the patch under the pointer is marked in every map of the image. */
   const readMap = (figure) => {
     const stage = figure.querySelector(".stage");
     const values = all("tbody tr", figure.querySelector(".values")).map((row) => all("td", row).map((c) => c.textContent));
@@ -126,7 +126,7 @@
       clear: () => { marked.forEach((mark) => mark.remove()); marked = []; tell(""); },
       show: (row, column) => {
         marked.forEach((mark) => mark.remove());
-        marked = squares(stage, rows, columns, row, column);
+        marked = patches(stage, rows, columns, row, column);
         tell(`Row ${row + 1}, column ${column + 1}: ${values[row][column]}`);
       },
       write: () => {
@@ -163,7 +163,7 @@
     };
     stage.setAttribute("tabindex", "0");
     stage.setAttribute("role", "application");
-    stage.setAttribute("aria-label", `${stage.getAttribute("aria-label")}. Arrow keys move from square to square.`);
+    stage.setAttribute("aria-label", `${stage.getAttribute("aria-label")}. Arrow keys move from patch to patch.`);
     stage.addEventListener("pointermove", follow);
     stage.addEventListener("pointerdown", follow);
     stage.addEventListener("pointerleave", clear);
@@ -178,10 +178,10 @@
     });
   };
 
-  const squares = (stage, rows, columns, row, column) => {
+  const patches = (stage, rows, columns, row, column) => {
     const [tall, wide] = [stage.viewBox.baseVal.height / rows, stage.viewBox.baseVal.width / columns];
     const place = { x: column * wide, y: row * tall, width: wide, height: tall };
-    const made = [svg("rect", { class: "square dark", ...place }), svg("rect", { class: "square", ...place })];
+    const made = [svg("rect", { class: "patch dark", ...place }), svg("rect", { class: "patch", ...place })];
     stage.append(...made);
     return made;
   };
@@ -202,8 +202,8 @@
         clear();
         const at = row * own.columns + column;
         const [toRow, toColumn] = [Math.floor(own.partners[at] / other.columns), own.partners[at] % other.columns];
-        marked = [...squares(own.stage, own.rows, own.columns, row, column),
-          ...squares(other.stage, other.rows, other.columns, toRow, toColumn)];
+        marked = [...patches(own.stage, own.rows, own.columns, row, column),
+          ...patches(other.stage, other.rows, other.columns, toRow, toColumn)];
         const usual = own.usual.some((value) => value > 0) ? `, usually ${own.usual[at].toFixed(2)}` : "";
         tell(`Row ${row + 1}, column ${column + 1} is most like row ${toRow + 1}, column ${toColumn + 1}: `
           + `cosine ${own.cosines[at].toFixed(2)}${usual}`);
@@ -224,7 +224,7 @@
     const [strength, smooth, numbers, lines] = ["strength", "smooth", "numbers", "lines"].map((id) => document.getElementById(id));
     const page = document.documentElement.classList;
     const apply = () => {
-      all(".heat").forEach((heat) => { heat.style.opacity = strength.value / 100; });
+      all(".overlay").forEach((overlay) => { overlay.style.opacity = strength.value / 100; });
       controls.querySelector("output").textContent = `${strength.value} %`;
       page.toggle("smooth", smooth.checked);
       page.toggle("no-lines", !lines.checked);

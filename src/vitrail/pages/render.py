@@ -47,7 +47,7 @@ def environment() -> Environment:
 
 
 def document(template: str, title: str, kind: str, values: Mapping[str, object]) -> str:
-    """A whole page, which allows itself one style, one script and pictures given as data, and nothing else.
+    """A whole page, which allows itself one style, one script and images given as data, and nothing else.
 
     Args:
         template: Name of a template that extends `page.html`.

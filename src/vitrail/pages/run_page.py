@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from vitrail.io import write_file
 from vitrail.pages.chart import Series, line_chart
-from vitrail.pages.colour import PALE, STRENGTH, heat_picture
+from vitrail.pages.colour import PALE, STRENGTH, overlay_pixels
 from vitrail.pages.html import number
 from vitrail.pages.render import document
 from vitrail.pages.tables import ClassRow, Matrix, class_rows, finite, history_table, matrix_of, settings_rows
@@ -24,7 +24,7 @@ from vitrail.pages.views import (
     Confusion,
     EvaluationView,
     Example,
-    ExplainedPicture,
+    ImageView,
     RunView,
     Section,
     Table,
@@ -102,20 +102,22 @@ class Look(NamedTuple):
     """One explained image: its map over it, and what is known of the map."""
 
     name: str
-    picture: UInt8[np.ndarray, "h w 3"]
+    image: UInt8[np.ndarray, "h w 3"]
     answer: str
     verdict: str
     sentence: str
 
 
-def _looks(images: Sequence[ExplainedPicture]) -> list[Look]:
+def _looks(images: Sequence[ImageView]) -> list[Look]:
     """The first map of each image."""
     found = []
     for one in images:
-        heat, answer = one.heats[0], one.top[0][0] if one.top else one.answer
-        assert heat.trust is not None
-        drawn = heat_picture(one.picture, heat.values, heat.signed, None, STRENGTH * (PALE if heat.pale else 1.0))
-        found.append(Look(one.name, drawn, answer, heat.trust.verdict, heat.trust.sentence))
+        attribution, answer = one.attributions[0], one.top[0][0] if one.top else one.answer
+        assert attribution.trust is not None
+        drawn = overlay_pixels(
+            one.image, attribution.values, attribution.signed, None, STRENGTH * (PALE if attribution.pale else 1.0)
+        )
+        found.append(Look(one.name, drawn, answer, attribution.trust.verdict, attribution.trust.sentence))
     return found
 
 

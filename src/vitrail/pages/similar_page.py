@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 
 from vitrail.io import write_file
-from vitrail.pages.colour import Range, heat_colours
+from vitrail.pages.colour import Range, patch_colours
 from vitrail.pages.html import number
 from vitrail.pages.render import document
 
@@ -49,15 +49,15 @@ class PairView:
         split: Which split it belongs to.
         label: Its class, where known.
         distance: 1 less the cosine.
-        picture: As the model sees it; None where it is not at hand.
-        sides: The patches of the image that was asked about, and its own; empty where a picture is not at hand.
+        image: As the model sees it; None where it is not at hand.
+        sides: The patches of the image that was asked about, and its own; empty where an image is not at hand.
     """
 
     name: str
     split: str
     label: str | None
     distance: float
-    picture: UInt8[np.ndarray, "h w *c"] | None
+    image: UInt8[np.ndarray, "h w *c"] | None
     sides: tuple[SideView, ...] = ()
 
 
@@ -68,14 +68,14 @@ class QueryView:
     Args:
         name: What it is called.
         label: Its class, where known.
-        picture: As the model sees it; None where it is not at hand.
+        image: As the model sees it; None where it is not at hand.
         pairs: With its neighbours, the nearest first.
         explain: The command that tests what its likeness to the nearest depends on; empty where none does.
     """
 
     name: str
     label: str | None
-    picture: UInt8[np.ndarray, "h w *c"] | None
+    image: UInt8[np.ndarray, "h w *c"] | None
     pairs: Sequence[PairView]
     explain: str = ""
 
@@ -140,7 +140,7 @@ class ShownPair:
 
     Args:
         pair: The neighbour.
-        sides: The image that was asked about, and its own; empty where a picture is not at hand.
+        sides: The image that was asked about, and its own; empty where an image is not at hand.
         most_alike: The two patches that agree most, in words.
     """
 
@@ -173,7 +173,7 @@ def _side(side: SideView, shown: Range) -> ShownSide:
     return ShownSide(
         rows=rows,
         columns=columns,
-        colours=heat_colours(np.maximum(side.beyond, 0), False, shown),
+        colours=patch_colours(np.maximum(side.beyond, 0), False, shown),
         cosines=",".join(f"{value:.2f}" for value in side.cosines.ravel().tolist()),
         usual=",".join(f"{value:.2f}" for value in side.usual.ravel().tolist()),
         partners=",".join(f"{value:d}" for value in side.partners.ravel().tolist()),
@@ -181,7 +181,7 @@ def _side(side: SideView, shown: Range) -> ShownSide:
 
 
 def _pair(pair: PairView, query: QueryView, shown: Range) -> ShownPair:
-    if pair.picture is None or query.picture is None or not pair.sides:
+    if pair.image is None or query.image is None or not pair.sides:
         return ShownPair(pair)
     here, there = pair.sides
     row, column = divmod(int(here.beyond.argmax()), here.cosines.shape[1])

@@ -17,9 +17,9 @@ _HISTORY = {
     "epoch": ("Epoch", number),
     "training_loss": ("Training loss", number),
     "validation_loss": ("Validation loss", number),
-    "training_accuracy": ("Training accuracy", lambda share: percent(share, 2)),
-    "training_token_accuracy": ("Training, single tokens right", lambda share: percent(share, 2)),
-    "validation_accuracy": ("Validation accuracy", lambda share: percent(share, 2)),
+    "training_accuracy": ("Training accuracy", lambda fraction: percent(fraction, 2)),
+    "training_token_accuracy": ("Training, single tokens right", lambda fraction: percent(fraction, 2)),
+    "validation_accuracy": ("Validation accuracy", lambda fraction: percent(fraction, 2)),
     "learning_rate": ("Learning rate", number),
     "seconds": ("Seconds", lambda seconds: number(seconds, 3)),
     "images_per_second": ("{unit} per second", lambda rate: number(round(rate) if rate and rate >= 10 else rate, 3)),
@@ -79,14 +79,14 @@ class Cell:
     words: str
 
     @property
-    def share(self) -> float:
+    def fraction(self) -> float:
         """Of its row."""
         return self.count / self.of if self.of else 0.0
 
     @property
     def step(self) -> int:
         """Its colour: 0 for nothing, else from 1 to 9."""
-        return 0 if self.count == 0 else 1 + min(8, math.floor(9 * math.sqrt(self.share)))
+        return 0 if self.count == 0 else 1 + min(8, math.floor(9 * math.sqrt(self.fraction)))
 
 
 @dataclass(frozen=True)

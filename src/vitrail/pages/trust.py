@@ -17,24 +17,24 @@ from vitrail.pages.words import (
     TWO_SCORES,
     UNITS,
     fall_words,
+    random_maps_words,
     reach_of,
     scored_words,
     short_words,
     step_words,
     told_words,
-    twins_words,
     upper,
 )
 from vitrail.text import times
 
 WIDTH, HEIGHT, MARGIN = 320, 46, 10  # of the line of a score
-# What covered squares, in words.
+# What replaced masked patches, in words.
 FILLS = {
-    "donor": "what stands in the same place in reference pictures",
-    "own patches": "other squares of the same picture",
+    "background": "what stands in the same place in background images",
+    "own patches": "other patches of the same image",
     "grey": "grey",
-    "mean": "the mean colour of the picture",
-    "blur": "a blurred copy of the picture",
+    "mean": "the mean colour of the image",
+    "blur": "a blurred copy of the image",
 }
 # In which precision the test was computed, in words.
 PRECISIONS = {
@@ -58,7 +58,7 @@ def score_axis(trusts: Sequence[TrustView]) -> Axis | None:
 
 
 def score_line(trust: TrustView, axis: Axis | None = None) -> Markup:
-    """The score, the random maps and the true mask on one line, as SVG; nothing where the score is no number.
+    """The score, the random maps and the true mask on one line, as SVG; nothing where the score is not finite.
 
     Args:
         trust: What the test of the map said.
@@ -70,7 +70,7 @@ def score_line(trust: TrustView, axis: Axis | None = None) -> Markup:
     within = axis or own
 
     def at(value: float) -> str:
-        return f"{MARGIN + within.share(value) * (WIDTH - 2 * MARGIN):.1f}"
+        return f"{MARGIN + within.fraction(value) * (WIDTH - 2 * MARGIN):.1f}"
 
     left, right = at(min(trust.random)), at(max(trust.random))
     parts = [
@@ -84,7 +84,7 @@ def score_line(trust: TrustView, axis: Axis | None = None) -> Markup:
     parts.append(f'<circle class="own" cx="{at(trust.paired)}" cy="18" r="5"/>')
     height = 36
     if axis is None:
-        height, zero = HEIGHT, within.share(0.0)
+        height, zero = HEIGHT, within.fraction(0.0)
         anchor = "start" if zero < 0.05 else "end" if zero > 0.95 else "middle"
         parts.append(f'<text x="{at(0.0)}" y="43" text-anchor="{anchor}">0</text>')
     said = escape(f"Fall of the explained number: {'; '.join(words for _, words in scored_words(trust))}")
@@ -97,17 +97,17 @@ class VerdictView:
 
     Args:
         trust: What the test said.
-        alone: Whether the map is the only one of its picture; the lines of several stand together in a table.
+        alone: Whether the map is the only one of its image; the lines of several stand together in a table.
         sentences: What stands below the verdict.
-        line: The score on a line; empty where it is no number.
+        line: The score on a line; empty where it is not finite.
         marks: The marks on it, as of `scored_words`.
         unit: Of all falls.
         score: The score in words,
         low: and the ends
         high: of its interval.
-        without: With how many pictures without evidence the explained number was compared.
+        without: With how many images without evidence the explained number was compared.
         effect: How much it lies above them, where that is asked for.
-        fill: What covered squares.
+        fill: What replaced masked patches.
     """
 
     trust: TrustView
@@ -155,17 +155,17 @@ class HowTested:
     """How the maps of a page were tested.
 
     Args:
-        twins: With how many random maps each was compared; empty where no map was tested.
-        fills: What covered squares.
+        random_maps: With how many random maps each was compared; empty where no map was tested.
+        fills: What replaced masked patches.
         precisions: In which the tests were computed.
         unit: Of all falls.
         scores: What the two scores of a map are, and of which step sentences speak.
-        least: From how much on there is evidence, where all pictures have that in common.
+        least: From how much on there is evidence, where all images have that in common.
         beside: What evidence is for what is not one class by itself.
-        without: With how many pictures without evidence the explained numbers were compared.
+        without: With how many images without evidence the explained numbers were compared.
     """
 
-    twins: str
+    random_maps: str
     fills: str
     precisions: str
     unit: str
@@ -179,14 +179,14 @@ def how_tested(trusts: Sequence[TrustView], explains: Explains = "class") -> How
     """How the maps of a page were tested, in words."""
     asked = any(trust.composites for trust in trusts)
     return HowTested(
-        twins=twins_words(trusts) if any(trust.twins for trust in trusts) else "",
+        random_maps=random_maps_words(trusts) if any(trust.random_maps for trust in trusts) else "",
         fills=" and ".join(dict.fromkeys(FILLS.get(trust.fill, trust.fill) for trust in trusts)),
         precisions=" and ".join(dict.fromkeys(PRECISIONS.get(trust.precision, trust.precision) for trust in trusts)),
         unit=UNITS[explains],
         scores=" ".join(words for words in (TWO_SCORES, step_words(trusts)) if words),
         least=_least(trusts),
         beside=_asked_beside(trusts, explains),
-        without=f" Pictures without evidence: {_without(trusts)}." if asked else "",
+        without=f" Images without evidence: {_without(trusts)}." if asked else "",
     )
 
 
@@ -206,7 +206,7 @@ def _effect(trust: TrustView) -> str:
 
 
 def _least(trusts: Sequence[TrustView]) -> str:
-    """The least effect that all pictures of a page have in common, in words; else nothing."""
+    """The least effect that all images of a page have in common, in words; else nothing."""
     known = next((trust for trust in trusts if trust.least_effect is not None), None)
     if known is None or known.least_effect is None:
         return ""
@@ -225,13 +225,13 @@ def _asked_beside(trusts: Sequence[TrustView], explains: Explains) -> str:
 
 
 def _without(trusts: Sequence[TrustView]) -> str:
-    """With how many pictures without evidence, and which, the explained numbers were compared."""
-    words = f"{_from_to([trust.composites for trust in trusts])} put together of other pictures' squares"
+    """With how many images without evidence, and which, the explained numbers were compared."""
+    words = f"{_from_to([trust.composites for trust in trusts])} put together of other images' patches"
     if not any(trust.surrogates for trust in trusts):  # not needed where the first had settled it
         return words
     return (
         f"{words}, and {_from_to([trust.surrogates for trust in trusts])} of the colours and the smoothness of the "
-        "picture itself in which nothing is arranged; the kind that reaches more counts"
+        "image itself in which nothing is arranged; the kind that reaches more counts"
     )
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64, UInt8
 
 Function = Literal["similarity", "number", "token"]
 Explains = Literal["class", "contrast"] | Function
-"""What a map explains: a class, one rather than another, how alike two pictures are, a number, a written token."""
+"""What a map explains: a class, one rather than another, how alike two images are, a number, a written token."""
 
 UNCERTAIN = ("cannot tell", "no better than random")  # verdicts whose maps are drawn pale
 
@@ -21,28 +21,28 @@ class TrustView:
     Args:
         verdict: "supported", "supported, tiny", "weak", "no better than random" or "cannot tell".
         reason: Why, in plain words.
-        sentence: What covering squares does, with the verdict, in plain words.
-        score: Mean fall of the explained number when squares are covered in the map's order; None, as the other falls,
-            where the test ended with the picture, which holds no evidence.
+        sentence: What masking patches does, with the verdict, in plain words.
+        score: Mean fall of the explained number when patches are masked in the map's order; None, as the other falls,
+            where the test ended with the image, which holds no evidence.
         interval: 95 % interval of the score.
-        paired: The same fall under exactly the covers that the random maps met.
+        paired: The same fall under exactly the fills that the random maps met.
         random: The fall for each random map; empty where none was made.
         oracle: The fall for the true mask; None where it is not known.
         evidence: p of "is there evidence?"; None where it could not be asked.
         effect: By how much the log-odds of the class, or the cosine of a similarity, lie above those of the middle
-            picture put together of other pictures' squares; None where that is not known.
+            image put together of other images' patches; None where that is not known.
         least_effect: From how much on there is evidence; None of a number that is neither, where p alone decides.
         effect_unit: "nats" or "cosine"; None where there is none.
         faithful: p of "is the map faithful?"; None for a map without signal, and one that was not tested.
-        twins: How many random maps were made.
+        random_maps: How many random maps were made.
         before: The target's probability; for one class rather than another, that of the first among the two; None
             where no class is explained.
-        covered: The same with the map's first `squares` squares covered.
-        covered_random: The same with as many squares of random maps covered.
-        squares: How many squares that is: the step at which map and random maps differ most, of those up to a quarter.
-        composites: With how many pictures put together of other pictures' squares the number was compared.
-        surrogates: With how many pictures of the same colours and smoothness in which nothing is arranged.
-        fill: What covered squares: a key of `FILLS`.
+        masked: The same with the map's first `patches` patches masked.
+        masked_random: The same with as many patches of random maps masked.
+        patches: How many patches that is: the step at which map and random maps differ most, of those up to a quarter.
+        composites: With how many images put together of other images' patches the number was compared.
+        surrogates: With how many images of the same colours and smoothness in which nothing is arranged.
+        fill: What replaced masked patches: a key of `FILLS`.
         precision: In which the passes of the test were computed: "fp32" or "bf16".
     """
 
@@ -59,11 +59,11 @@ class TrustView:
     least_effect: float | None
     effect_unit: str | None
     faithful: float | None
-    twins: int
+    random_maps: int
     before: float | None
-    covered: float | None
-    covered_random: float | None
-    squares: int
+    masked: float | None
+    masked_random: float | None
+    patches: int
     composites: int
     surrogates: int
     fill: str
@@ -75,8 +75,8 @@ class AreasView:
     """Areas under two curves of the target's probability (of what is no class, its number), of a map and at random.
 
     Args:
-        deletion: Squares covered in the map's order, from none to all: lower is better.
-        insertion: Squares shown in the map's order: higher is better.
+        deletion: Patches masked in the map's order, from none to all: lower is better.
+        insertion: Patches shown in the map's order: higher is better.
         random_deletion: Deletion of random maps, the mean.
         random_insertion: Insertion of random maps, the mean.
     """
@@ -88,8 +88,8 @@ class AreasView:
 
 
 @dataclass(frozen=True)
-class HeatView:
-    """One map over one picture.
+class AttributionView:
+    """One map over one image.
 
     Args:
         method: Name of the method, such as `generic_attention`.
@@ -101,7 +101,7 @@ class HeatView:
         signed: Whether the sign means for and against.
         class_specific: Whether another class would give another map.
         notes: Caveats that the method itself found.
-        rather_than: Name of the class that the target is held against; None where it stands alone.
+        contrast: Name of the class that the target is held against; None where it stands alone.
         trust: How far to trust it; None where that was not tested.
         parts: What the explained number is the sum of, in words, in its unit; empty where the method does not say.
         areas: Deletion and insertion, where maps are compared; None elsewhere.
@@ -119,7 +119,7 @@ class HeatView:
     signed: bool
     class_specific: bool
     notes: tuple[str, ...] = ()
-    rather_than: str | None = None
+    contrast: str | None = None
     trust: TrustView | None = None
     parts: tuple[tuple[str, float], ...] = ()
     areas: AreasView | None = None
@@ -131,7 +131,7 @@ class HeatView:
     @property
     def explains(self) -> Explains:
         """What it explains."""
-        return self.function or ("class" if self.rather_than is None else "contrast")
+        return self.function or ("class" if self.contrast is None else "contrast")
 
     @property
     def pale(self) -> bool:
@@ -140,24 +140,24 @@ class HeatView:
 
 
 @dataclass(frozen=True)
-class ExplainedPicture:
-    """One picture, the model's answer, and the maps that explain it.
+class ImageView:
+    """One image, the model's answer, and the maps that explain it.
 
     Args:
-        name: Where the picture comes from, such as a file name.
-        picture: (h, w) or (h, w, 3) uint8, as the model saw it, before normalisation.
+        name: Where the image comes from, such as a file name.
+        image: (h, w) or (h, w, 3) uint8, as the model saw it, before normalisation.
         true_label: Its true class, where known.
         top: The likeliest classes with their probabilities in [0, 1], best first.
-        heats: The maps.
+        attributions: The maps.
         answer: What the model says where it names no class, as a sentence; empty where it does.
-        other: Another picture that its maps speak of, as `picture`, and its name; None where there is none.
+        other: Another image that its maps speak of, as `image`, and its name; None where there is none.
     """
 
     name: str
-    picture: UInt8[np.ndarray, "h w *channels"]
+    image: UInt8[np.ndarray, "h w *channels"]
     true_label: str | None
     top: list[tuple[str, float]]
-    heats: list[HeatView]
+    attributions: list[AttributionView]
     answer: str = ""
     other: tuple[str, UInt8[np.ndarray, "h w *channels"]] | None = None
 
@@ -207,9 +207,9 @@ class ExplanationPage:
         title: Headline of the page.
         model: Name of the model.
         command: The command line that made the page.
-        pictures: What is explained.
+        images: What is explained.
         about_probabilities: What to know of the probabilities that the page shows, in a sentence; may be empty.
-        one_scale: Whether all maps of a picture share one colour scale, of each square's share of its map's total.
+        one_scale: Whether all maps of an image share one colour scale, of each patch's fraction of its map's total.
         rates: Of several images, how many explanations are supported, by method; the images then stand in the order in
             which they are to be looked at.
     """
@@ -217,7 +217,7 @@ class ExplanationPage:
     title: str
     model: str
     command: str
-    pictures: list[ExplainedPicture]
+    images: list[ImageView]
     about_probabilities: str = ""
     one_scale: bool = False
     rates: tuple[RateView, ...] = ()
@@ -275,14 +275,14 @@ class Example:
     """One image of the evaluation that is worth a look.
 
     Args:
-        picture: (h, w) or (h, w, 3), uint8.
+        image: (h, w) or (h, w, 3), uint8.
         name: Where it comes from, such as a file name.
         truth: What is right.
         answer: What the model said.
         probability: What the model gave to its answer, in [0, 1]; None where it gives none.
     """
 
-    picture: UInt8[np.ndarray, "h w *channels"]
+    image: UInt8[np.ndarray, "h w *channels"]
     name: str
     truth: str
     answer: str
@@ -325,14 +325,14 @@ class Pair:
     """One image that the probe and the tuned network take for different classes.
 
     Args:
-        picture: As of `Example`.
+        image: As of `Example`.
         name: Where it comes from.
         truth: What is right.
         probe: What the probe said.
         tuned: What the tuned network said.
     """
 
-    picture: UInt8[np.ndarray, "h w *channels"]
+    image: UInt8[np.ndarray, "h w *channels"]
     name: str
     truth: str
     probe: str
@@ -374,7 +374,7 @@ class VerdictsView:
     """
 
     rate: RateView
-    images: Sequence[ExplainedPicture]
+    images: Sequence[ImageView]
 
 
 @dataclass(frozen=True)

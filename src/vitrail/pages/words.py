@@ -7,18 +7,18 @@ from statistics import median
 
 from vitrail.pages.colour import Range
 from vitrail.pages.html import number
-from vitrail.pages.views import Explains, HeatView, TrustView
+from vitrail.pages.views import AttributionView, Explains, TrustView
 from vitrail.text import percent
 
-SCORE_TITLE = "Fall of the score when squares are covered"
+SCORE_TITLE = "Fall of the score when patches are masked"
 # Two numbers for one map look like a mistake unless somebody says what each is for.
 TWO_SCORES = (
-    "“This map” met the very covers that the random maps met, so they can be compared; “under every cover” is its "
-    "mean with each of the five covers at every step, with the 95 % interval."
+    "“This map” met the very fills that the random maps met, so they can be compared; “under every fill” is its "
+    "mean with each of the five fills at every step, with the 95 % interval."
 )
 NOT_TESTED = "not asked for: where there is no evidence, no map can be trusted, and the test ends (--full goes on)"
 STEP_TOLD = (
-    "What covering the brightest squares does is told of one step, up to a quarter of all squares: the one at which "
+    "What masking the brightest patches does is told of one step, up to a quarter of all patches: the one at which "
     "the map and the random maps differ most. The verdict goes by the mean over all steps."
 )
 UNITS: dict[Explains, str] = {
@@ -38,7 +38,7 @@ BIASES = "biases of the "  # how the parts that are summed up as `biases` begin
 def ends_words(shown: Range, signed: bool) -> tuple[str, str, str]:
     """What stands at the left end of a colour scale, in its middle and at its right end."""
     low, high = number(shown.low, 3), number(shown.high, 3)
-    if shown.rooted:  # shares
+    if shown.rooted:  # fractions
         low, high = "0", f"{'> ' if shown.more else ''}{percent(shown.high)}"
     if not signed:
         return low, "", high
@@ -49,23 +49,23 @@ def areas_words(explains: Explains) -> str:
     """What deletion and insertion are areas under."""
     curve = {"class": "probability", "contrast": "probability among the two classes"}.get(explains, "explained number")
     return (
-        f"Deletion and insertion are areas under the curve of the {curve} while squares are covered, or shown, in the "
+        f"Deletion and insertion are areas under the curve of the {curve} while patches are masked, or shown, in the "
         "map's order: low deletion and high insertion are good. What a value is worth only random maps say."
     )
 
 
-def explained_words(heat: HeatView) -> tuple[str, tuple[str, ...], str]:
+def explained_words(attribution: AttributionView) -> tuple[str, tuple[str, ...], str]:
     """What a map explains and its number, in words: what stands before its names, these, and what stands behind."""
-    shown = number(heat.logit, 3)
-    match heat.explains:
+    shown = number(attribution.logit, 3)
+    match attribution.explains:
         case "class" | "token":
-            return "the score of ", (heat.target,), f" (logit {shown})"
+            return "the score of ", (attribution.target,), f" (logit {shown})"
         case "contrast":
-            return "why ", (heat.target, str(heat.rather_than)), f" (difference of logits {shown})"
+            return "why ", (attribution.target, str(attribution.contrast)), f" (difference of logits {shown})"
         case "similarity":
-            return "the ", (heat.target,), f" (cosine {shown})"
+            return "the ", (attribution.target,), f" (cosine {shown})"
         case "number":
-            return "", (heat.target,), f" ({shown})"
+            return "", (attribution.target,), f" ({shown})"
 
 
 def blind_words(explains: Explains) -> str:
@@ -77,7 +77,7 @@ def blind_words(explains: Explains) -> str:
 
 def rank_of(trust: TrustView) -> int:
     """The place of a map among its random maps, 1 for the largest fall; a tie counts against it, 0 without a place."""
-    return round((trust.faithful or 0.0) * (1 + trust.twins))
+    return round((trust.faithful or 0.0) * (1 + trust.random_maps))
 
 
 def middle_of(trust: TrustView) -> float | None:
@@ -89,14 +89,14 @@ def rank_words(trust: TrustView) -> str:
     """The same in words: `1st of 40`; empty for a map without signal, whose order is drawn by lot."""
     if trust.faithful is None:
         return ""
-    return f"{_ordinal(rank_of(trust))} of {trust.twins + 1}"
+    return f"{_ordinal(rank_of(trust))} of {trust.random_maps + 1}"
 
 
-def cover_words(trust: TrustView) -> str:
-    """The score and its interval: `under every cover 2.25 (2.00 to 2.50)`."""
+def fill_words(trust: TrustView) -> str:
+    """The score and its interval: `under every fill 2.25 (2.00 to 2.50)`."""
     falls = (trust.score, *(trust.interval or (None, None)))
     score, low, high = (fall_words(value, reach_of([trust])) for value in falls)
-    return f"under every cover {score} ({low} to {high})"
+    return f"under every fill {score} ({low} to {high})"
 
 
 def scored_words(trust: TrustView) -> list[tuple[str, str]]:
@@ -111,24 +111,24 @@ def scored_words(trust: TrustView) -> list[tuple[str, str]]:
     ]
     if trust.oracle is not None:
         words.append(("oracle", f"the true place {fall_words(trust.oracle, reach_of([trust]))}"))
-    return [*words, ("other", cover_words(trust))]
+    return [*words, ("other", fill_words(trust))]
 
 
-def twins_words(trusts: Sequence[TrustView]) -> str:
+def random_maps_words(trusts: Sequence[TrustView]) -> str:
     """How many random maps there were: `24 random maps`, or `24 to 49 random maps`."""
-    counts = sorted({trust.twins for trust in trusts if trust.twins})
+    counts = sorted({trust.random_maps for trust in trusts if trust.random_maps})
     return f"{' to '.join(map(str, counts[:1] + counts[1:][-1:]))} random maps".lstrip()
 
 
 def marks_words(trusts: Sequence[TrustView]) -> list[tuple[str, str]]:
     """What the marks on the lines of several maps are: (kind of mark, what it says)."""
-    words = [("map", "the map"), ("random", f"{twins_words(trusts)} as smooth")]
+    words = [("map", "the map"), ("random", f"{random_maps_words(trusts)} as smooth")]
     return [*words, ("oracle", "the true place")] if any(trust.oracle is not None for trust in trusts) else words
 
 
 def step_words(trusts: Sequence[TrustView]) -> str:
     """Which step the sentences speak of, where one of them speaks of one; else empty."""
-    return STEP_TOLD if any(" brightest square" in trust.sentence for trust in trusts) else ""
+    return STEP_TOLD if any(" brightest patch" in trust.sentence for trust in trusts) else ""
 
 
 def fall_words(value: float | None, reach: float) -> str:
@@ -141,9 +141,9 @@ def fall_words(value: float | None, reach: float) -> str:
     return _fixed(value, decimals)
 
 
-def tests_of(heats: Sequence[HeatView]) -> list[TrustView]:
+def tests_of(attributions: Sequence[AttributionView]) -> list[TrustView]:
     """How far to trust each of the maps that were tested."""
-    return [heat.trust for heat in heats if heat.trust is not None]
+    return [attribution.trust for attribution in attributions if attribution.trust is not None]
 
 
 def reach_of(trusts: Sequence[TrustView]) -> float:
@@ -169,21 +169,21 @@ def short_words(trust: TrustView) -> list[str]:
     return told[:1] if trust.verdict == "supported" else told
 
 
-def shared_words(heats: Sequence[HeatView]) -> list[str]:
-    """What is told alike of all tested maps of a picture, so that once is enough; nothing where there are no two."""
-    told = [short_words(trust) for trust in tests_of(heats)]
+def shared_words(attributions: Sequence[AttributionView]) -> list[str]:
+    """What is told alike of all tested maps of an image, so that once is enough; nothing where there are no two."""
+    told = [short_words(trust) for trust in tests_of(attributions)]
     return [words for words in told[0] if all(words in others for others in told)] if len(told) > 1 else []
 
 
-def one_verdict(heats: Sequence[HeatView]) -> str:
-    """The verdict, where all tested maps of a picture have the same; else empty."""
-    verdicts = {trust.verdict for trust in tests_of(heats)}
+def one_verdict(attributions: Sequence[AttributionView]) -> str:
+    """The verdict, where all tested maps of an image have the same; else empty."""
+    verdicts = {trust.verdict for trust in tests_of(attributions)}
     return verdicts.pop() if len(verdicts) == 1 else ""
 
 
-def several_words(heats: Sequence[HeatView]) -> str:
+def several_words(attributions: Sequence[AttributionView]) -> str:
     """Why one may not choose among several maps by their verdicts; empty where no two were tested."""
-    tested = sum(bool(trust.random) for trust in tests_of(heats))
+    tested = sum(bool(trust.random) for trust in tests_of(attributions))
     if tested < 2:
         return ""
     return (
@@ -192,18 +192,18 @@ def several_words(heats: Sequence[HeatView]) -> str:
     )
 
 
-def parts_words(heat: HeatView) -> str:
-    """What the explained number is the sum of: `Of the score 11.60: squares 7.20, positions 0.40, biases 4.00`.
+def parts_words(attribution: AttributionView) -> str:
+    """What the explained number is the sum of: `Of the score 11.60: patches 7.20, positions 0.40, biases 4.00`.
 
     With as many decimals as make the parts add up as they are printed, or with a word where a few more do not.
     """
-    what = {"contrast": "difference", "similarity": "similarity", "number": "number"}.get(heat.explains, "score")
-    plain = [(name, value) for name, value in heat.parts if not name.startswith(BIASES)]
-    biases = [value for name, value in heat.parts if name.startswith(BIASES)]
+    what = {"contrast": "difference", "similarity": "similarity", "number": "number"}.get(attribution.explains, "score")
+    plain = [(name, value) for name, value in attribution.parts if not name.startswith(BIASES)]
+    biases = [value for name, value in attribution.parts if name.startswith(BIASES)]
     named = [*plain, ("biases", sum(biases))] if biases else plain
-    decimals, rounded = _decimals(heat.logit, [value for _, value in named])
+    decimals, rounded = _decimals(attribution.logit, [value for _, value in named])
     told = ", ".join(f"{name} {_fixed(value, decimals)}" for name, value in named)
-    return f"Of the {what} {_fixed(heat.logit, decimals)}: {told}{' (rounded)' if rounded else ''}."
+    return f"Of the {what} {_fixed(attribution.logit, decimals)}: {told}{' (rounded)' if rounded else ''}."
 
 
 def _decimals(total: float, parts: Sequence[float]) -> tuple[int, bool]:

@@ -286,9 +286,9 @@ class Classification(Task):
         classes = _classes(output).names
         values, indices = network(inputs).float().softmax(dim=-1).cpu().sort(dim=-1, descending=True, stable=True)
         answers = []
-        for name, shares, order in zip(names, values.tolist(), indices[:, :TOP].tolist(), strict=True):
-            top = tuple((classes[index], share) for index, share in zip(order, shares, strict=False))
-            notes = (ALIKE,) if len(classes) > 1 and shares[0] == shares[-1] else ()
+        for name, fractions, order in zip(names, values.tolist(), indices[:, :TOP].tolist(), strict=True):
+            top = tuple((classes[index], fraction) for index, fraction in zip(order, fractions, strict=False))
+            notes = (ALIKE,) if len(classes) > 1 and fractions[0] == fractions[-1] else ()
             answers.append(ClassPrediction(name, top[0][0], top[0][1], top, notes))
         return answers
 

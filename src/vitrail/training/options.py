@@ -9,7 +9,7 @@ Keep = Literal["auto", "best", "tuned", "probe"]
 Compile = Literal["auto", "on", "off"]
 # the lists of names in help texts are held against their tables by tests/cli/test_flags.py, since nothing is imported
 RECIPE = (
-    "A named set of training choices: digits, mnist, planted, d0-mnist, mnist-m, d2-lab, d4-mnist-m, small-pictures, "
+    "A named set of training choices: digits, mnist, planted, d0-mnist, mnist-m, d2-lab, d4-mnist-m, small-images, "
     "few-photos, photos, many-photos, fine-tune; auto picks by set and image size and says why."
 )
 
@@ -28,7 +28,7 @@ class TrainOptions:
         "auto",
     )
     recipe: str = option(
-        f"{RECIPE} For sequences: sort-digits, mnist-strings, texts, picture-texts.",
+        f"{RECIPE} For sequences: sort-digits, mnist-strings, texts, image-texts.",
         "auto",
     )
     size: str | None = option("Network size with its patch in pixels, such as S/16 (Ti S B L H g).")
@@ -114,7 +114,7 @@ class DistillOptions(TrainOptions):
         "What both logits are divided by before they are compared (soft); 3 when left out."
     )
     weight: float | None = option(
-        "Share of the teacher in the loss, 0 to 1, the labels have the rest; 0.5 when left out."
+        "Fraction of the teacher in the loss, 0 to 1, the labels have the rest; 0.5 when left out."
     )
     token: Literal["auto", "yes", "no"] = option(
         "A distillation token with a head of its own (DeiT); auto takes one where the student has a class token. "

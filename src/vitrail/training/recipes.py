@@ -124,11 +124,11 @@ def choose(
     if side is None:
         chosen = "texts"
     elif "ViT" not in kinds:
-        chosen = "picture-texts"
+        chosen = "image-texts"
     elif side <= 16:
         chosen = "digits"
     elif side <= 40:
-        chosen = "small-pictures"
+        chosen = "small-images"
     else:
         chosen = "few-photos" if count <= 5_000 else "photos" if count <= 100_000 else "many-photos"
     recipe = RECIPES[chosen]

@@ -30,7 +30,7 @@ from vitrail.weights.told import telling
 
 GAP = 1e-5  # the largest difference of two answers, relative to the largest number in them, in fp32: 40 blocks of
 # another implementation of attention differ by 1e-6, the two forms of GELU in two blocks by 1e-4
-LOUDNESS = 1.0, 0.003  # deviations of the images that both answer: a wrong epsilon shows on a faint one
+LOUDNESS = 1.0, 0.003  # standard deviations of the images that both answer: a wrong epsilon shows on a faint one
 QUIET = 0.01  # two answers that lie closer, relative to the largest number, say little of what makes them
 SEED = 0
 HEADS = "head.", "head_dist."

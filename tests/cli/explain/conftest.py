@@ -1,4 +1,4 @@
-"""A model of planted pictures in a folder, and two pictures for it."""
+"""A model of planted images in a folder, and two images for it."""
 
 from pathlib import Path
 
@@ -20,11 +20,11 @@ def planted() -> Path:
 
 
 @pytest.fixture(scope="session")
-def pictures() -> Path:
-    """Two pictures of the set `planted`; the set itself takes seconds to make."""
+def images() -> Path:
+    """Two images of the set `planted`; the set itself takes seconds to make."""
 
     def make(folder: Path) -> None:
         for number, pixels in enumerate(planted_digits("test", 2).pixels):
             Image.fromarray(pixels).save(folder / f"{number}.png")
 
-    return once("planted-pictures", make)
+    return once("planted-images", make)

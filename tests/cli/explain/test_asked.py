@@ -39,5 +39,5 @@ def test_no_option_silences_another() -> None:
     assert methods_asked(None, False, None) is METHODS["generic_attention"]
 
 
-def test_as_many_references_are_few_for_the_words_as_for_the_verdict() -> None:
+def test_as_many_background_images_are_few_for_the_words_as_for_the_verdict() -> None:
     assert background.FEW == evidence.FEWEST

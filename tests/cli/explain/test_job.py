@@ -26,13 +26,13 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def images(pictures: Path, tmp_path: Path) -> Path:
+def images(images: Path, tmp_path: Path) -> Path:
     """Five images, and one that is none."""
     folder = tmp_path / "images"
     folder.mkdir()
     for number in range(5):
-        shutil.copy(pictures / f"{number % 2}.png", folder / f"{number}.png")
-    (folder / "3.png").write_text("no picture")
+        shutil.copy(images / f"{number % 2}.png", folder / f"{number}.png")
+    (folder / "3.png").write_text("no image")
     return folder
 
 
@@ -51,7 +51,7 @@ def without(value: Any) -> Any:
 
 
 def test_a_line_says_what_a_page_says(cli: Cli, planted: Path, images: Path, tmp_path: Path) -> None:
-    """Every image, not eight of them; and the same pictures."""
+    """Every image, not eight of them; and the same images."""
     words = ("explain", planted, images, "--threads", 1)
     page = cli(*words, "--json", "--out", tmp_path / "page.html")
     answer = cli(*words, "--out", tmp_path / "x.jsonl")
@@ -69,17 +69,17 @@ def test_a_line_says_what_a_page_says(cli: Cli, planted: Path, images: Path, tmp
             theirs["label"],
             theirs["attributions"][0]["trust"]["verdict"],
         )
-    named = [heat["overlay"] for line in lines[:3] for heat in line["attributions"]]
+    named = [attribution["overlay"] for line in lines[:3] for attribution in line["attributions"]]
     assert all((tmp_path / name).is_file() for name in named)
     assert not any(f'"{word}"' in (tmp_path / "x.jsonl").read_text() for word in TIMES)
 
 
 def test_interrupted_anywhere_the_bytes_are_the_same(cli: Cli, images: Path, tmp_path: Path) -> None:
-    """Also where the images of a call lend each other patches, and where one is left out."""
+    """Also where the images of a call fill each other's masked patches, and where one is left out."""
     model = tmp_path / "model"
     vitrail.save(dataclasses.replace(load_planted("mean-0"), background=None), model)
     label = json.loads(cli("predict", model, images / "0.png", "--json").out)[0]["label"]
-    words = ("explain", model, images, "--threads", 1, "--no-trust", "--rather-than", label, "--out")
+    words = ("explain", model, images, "--threads", 1, "--no-trust", "--contrast", label, "--out")
     cli(*words, tmp_path / "whole" / "x.jsonl")
     lines = lines_of(tmp_path / "whole" / "x.jsonl")
     assert "left_out" in lines[0]

@@ -1,4 +1,4 @@
-"""`vitrail explain` keeps what is done: one picture, an interruption or a bad place spoils nothing else."""
+"""`vitrail explain` keeps what is done: one image, an interruption or a bad place spoils nothing else."""
 
 import json
 from pathlib import Path
@@ -15,22 +15,22 @@ def rows(answer: Answer) -> list[dict[str, Any]]:
     return json.loads(answer.out)
 
 
-def test_a_picture_of_the_other_class_is_left_out(cli: Cli, photo_run: Path, photographs: Path, tmp_path: Path) -> None:
+def test_an_image_of_the_other_class_is_left_out(cli: Cli, photo_run: Path, photographs: Path, tmp_path: Path) -> None:
     """One in a set made the whole set fail."""
     words = ("explain", photo_run, photographs / "abc" / "val", "--no-trust", "--json", "--out", tmp_path / "p.html")
     every = rows(cli(*words))
     assert {row["label"] for row in every} > {"a"}
-    answer = cli(*words, "--rather-than", "a")
+    answer = cli(*words, "--contrast", "a")
     assert [row["file"] for row in rows(answer)] == [row["file"] for row in every if row["label"] != "a"]
     assert answer.err.count("for 'a', which has nothing to be held against") == sum(
         row["label"] == "a" for row in every
     )
-    both = cli(*words, "--target", "a", "--rather-than", "a")
-    assert (both.code, both.hint) == (2, "--rather-than b")
+    both = cli(*words, "--target", "a", "--contrast", "a")
+    assert (both.code, both.hint) == (2, "--contrast b")
 
 
 def test_an_interruption_leaves_what_is_there(
-    cli: Cli, planted: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, planted: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, batches = explained._some, []
 
@@ -45,7 +45,7 @@ def test_an_interruption_leaves_what_is_there(
     for stop, code in ((1, 130), (0, 130)):
         batches.clear()
         page = tmp_path / f"{stop}.html"
-        answer = cli("explain", planted, pictures, "--no-trust", "--out", page)
+        answer = cli("explain", planted, images, "--no-trust", "--out", page)
         assert answer.code == code
         assert page.exists() == (stop == 1)
         said = "interrupted: 1 image of 2 explained, and written" if stop else "try: the same command again\n"
@@ -53,13 +53,13 @@ def test_an_interruption_leaves_what_is_there(
 
 
 def test_a_place_where_nothing_can_be_written_is_refused_before_the_work(
-    cli: Cli, planted: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, planted: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explained, "_some", None)
     (tmp_path / "file").write_text("mine")
-    answer = cli("explain", planted, pictures, "--out", tmp_path / "file")
+    answer = cli("explain", planted, images, "--out", tmp_path / "file")
     assert (answer.code, answer.hint) == (2, f"--out {tmp_path / 'file'}.html")
-    answer = cli("explain", planted, pictures, "--out", tmp_path / "file" / "p.html")
+    answer = cli("explain", planted, images, "--out", tmp_path / "file" / "p.html")
     assert answer.code == 2
     assert "Not a directory" in answer.problem
-    assert [each.name for each in tmp_path.iterdir() if each.name not in ("planted", "pictures")] == ["file"]
+    assert [each.name for each in tmp_path.iterdir() if each.name not in ("planted", "images")] == ["file"]

@@ -23,7 +23,7 @@ from vitrail.explain.evidence import LEAST_RISE
 from vitrail.model import Model
 from vitrail.tasks.features import FeaturePrediction, Numbers
 
-PHOTOS = 12  # ten or more lend patches
+PHOTOS = 12  # ten or more fill masked patches
 SUMMED = ("--method", "conservative")
 
 
@@ -66,10 +66,10 @@ def test_one_output_is_a_number_and_the_same_wherever_it_is_told(folder: Path) -
     assert numbers_of(folder, "one", "00.png").tolist() == [number]
     assert json.loads(call("predict", folder / "one", image, "--json").out)[0]["features"] == [number]
     found = explained(folder, "one")
-    (heat,) = found["attributions"]
+    (attribution,) = found["attributions"]
     assert found["features"] == [number]
-    assert heat["explains"] == "number"
-    assert heat["logit"] == pytest.approx(number, rel=1e-5)
+    assert attribution["explains"] == "number"
+    assert attribution["logit"] == pytest.approx(number, rel=1e-5)
     assert not {"label", "probability"} & found.keys()
 
 
@@ -77,9 +77,9 @@ def test_a_similarity_has_an_effect_and_a_number_none(folder: Path) -> None:
     image, other = (numbers_of(folder, "many", f"0{number}.png") for number in (0, 1))
     alike = float(torch.nn.functional.cosine_similarity(image, other, dim=0))
     similar = explained(folder, "many", "--similar-to", str(folder / "images" / "01.png"), *SUMMED)["attributions"][0]
-    held_against = pictures_of(folder)
+    held_against = images_of(folder)
     single = explained(folder, "many", "--target", "3", *SUMMED)["attributions"][0]
-    assert held_against == pictures_of(folder) + 1  # the other picture
+    assert held_against == images_of(folder) + 1  # the other image
     assert (similar["explains"], single["explains"]) == ("similarity", "number")
     assert similar["logit"] == pytest.approx(alike, abs=1e-5)
     assert single["logit"] == pytest.approx(float(image[3]), rel=1e-5)
@@ -87,13 +87,13 @@ def test_a_similarity_has_an_effect_and_a_number_none(folder: Path) -> None:
     assert -2 <= similar["trust"]["effect"] <= 2
     assert {single["trust"][name] for name in ("effect", "least_effect", "effect_unit")} == {None}
     assert single["trust"]["verdict"] != "supported"
-    for heat in (similar, single):
-        assert {heat["trust"][name] for name in ("before", "covered")} == {None}
-        assert heat["trust"]["evidence_p"] is not None
-        assert sum(heat["parts"].values()) == pytest.approx(heat["logit"], abs=1e-4)
+    for attribution in (similar, single):
+        assert {attribution["trust"][name] for name in ("before", "masked")} == {None}
+        assert attribution["trust"]["evidence_p"] is not None
+        assert sum(attribution["parts"].values()) == pytest.approx(attribution["logit"], abs=1e-4)
 
 
-def pictures_of(folder: Path) -> int:
+def images_of(folder: Path) -> int:
     page = (folder / "page.html").read_text()
     assert Structure(page).open == []
     return page.count('class="photo"')
@@ -113,7 +113,7 @@ def test_what_can_be_explained_of_many_numbers_is_offered(folder: Path) -> None:
 
 def test_one_number_has_no_direction_no_class_and_no_second(folder: Path) -> None:
     image = folder / "images" / "00.png"
-    for options in (("--similar-to", image), ("--target", "1"), ("--rather-than", "0")):
+    for options in (("--similar-to", image), ("--target", "1"), ("--contrast", "0")):
         answer = call("explain", folder / "one", image, *options)
         assert answer.code in (USAGE, DATA)
         assert answer.problem
@@ -126,10 +126,10 @@ def test_the_test_of_a_map_knows_no_probability_of_a_single_logit(folder: Path) 
     """Called with a class in Python, too: neither probability nor odds, and curves of the number itself."""
     model: Model = vitrail.load(folder / "one")
     images = model.tensor(sorted((folder / "images").glob("*.png")))
-    heat = vitrail.explain.generic_attention(model.network, images[:1])
-    held = trust(model, images[:1], heat, references=images[1:])
+    attribution = vitrail.explain.generic_attention(model.network, images[:1])
+    held = trust(model, images[:1], attribution, background=images[1:])
     assert held.least_effect is None
-    assert all(each.isnan().all() for each in (held.before, held.covered, held.effect))
-    told = compare(model, images[:1], ["generic_attention", "rollout"], references=images[1:])
+    assert all(each.isnan().all() for each in (held.before, held.masked, held.effect))
+    told = compare(model, images[:1], ["generic_attention", "rollout"], background=images[1:])
     assert told.random_areas is not None
     assert float(told.random_areas.deletion) != 1.0

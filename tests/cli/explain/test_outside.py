@@ -40,17 +40,21 @@ FUNCTION = strongest
 
 @pytest.mark.parametrize("named", [True, False], ids=["named", "in the table"])
 def test_a_method_from_outside(
-    named: bool, cli: Cli, planted: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    named: bool, cli: Cli, planted: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not named:
         monkeypatch.setitem(METHODS, METHOD.name, METHOD)
     method, page = NAMED if named else METHOD.name, tmp_path / "page.html"
-    words = ("explain", planted, pictures / "0.png", "--no-trust", "--out", page, "--json")
+    words = ("explain", planted, images / "0.png", "--no-trust", "--out", page, "--json")
 
     def values(*more: object) -> list[list[float]]:
-        ((heat,),) = (row["attributions"] for row in rows(cli(*words, "--method", method, *more)))
-        assert (heat["method"], heat["signed"], heat["passes"]) == ("strongest", False, METHOD.cost)
-        return heat["values"]
+        ((attribution,),) = (row["attributions"] for row in rows(cli(*words, "--method", method, *more)))
+        assert (attribution["method"], attribution["signed"], attribution["passes"]) == (
+            "strongest",
+            False,
+            METHOD.cost,
+        )
+        return attribution["values"]
 
     assert values() == values("--option", "layer=-1") != values("--option", "layer=0")
     assert values("--option", "layer=0", "--option", "squared=true") == [
@@ -59,7 +63,7 @@ def test_a_method_from_outside(
     assert METHOD.title in page.read_text()
     assert METHOD.about in page.read_text()
     (both,) = rows(cli(*words, "--compare", "--methods", f"rollout,{method}"))
-    assert [heat["method"] for heat in both["attributions"]] == ["rollout", "strongest"]
+    assert [attribution["method"] for attribution in both["attributions"]] == ["rollout", "strongest"]
     for option, hint in (("layers=1", "--option layer=-1"), ("layer=x", "--option layer=-1"), ("layer=9", None)):
         answer = cli(*words, "--method", method, "--option", option)
         must_refuse(answer, USAGE, option.partition("=")[0])
@@ -68,12 +72,12 @@ def test_a_method_from_outside(
 
 
 def test_a_row_of_the_table_is_compared_with_others(
-    cli: Cli, planted: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, planted: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(METHODS, METHOD.name, METHOD)
     words = ("--no-trust", "--compare", "--out", tmp_path / "page.html", "--json")
-    (row,) = rows(cli("explain", planted, pictures / "0.png", *words))
-    assert METHOD.name in [heat["method"] for heat in row["attributions"]]
+    (row,) = rows(cli("explain", planted, images / "0.png", *words))
+    assert METHOD.name in [attribution["method"] for attribution in row["attributions"]]
 
 
 def test_help_and_docs_are_made_of_the_row(cli: Cli) -> None:
@@ -96,12 +100,12 @@ def test_help_and_docs_are_made_of_the_row(cli: Cli) -> None:
     ],
 )
 def test_a_broken_contract_is_one_line(
-    name: str, given: str, cli: Cli, planted: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, given: str, cli: Cli, planted: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / f"broken_{name.lower()}.py").write_text(BROKEN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    words = ("explain", planted, pictures / "0.png", "--no-trust", "--out", tmp_path / "page.html")
+    words = ("explain", planted, images / "0.png", "--no-trust", "--out", tmp_path / "page.html")
     must_refuse(cli(*words, "--method", f"broken_{name.lower()}:{name}"), USAGE, given)
     assert not (tmp_path / "page.html").exists()
 
@@ -109,6 +113,6 @@ def test_a_broken_contract_is_one_line(
 @pytest.mark.parametrize(
     "what", ["nowhere_at_all:METHOD", ":METHOD", "tests.explain.outside:", "a/b:c", "os:nothing", "outside.py:METHOD"]
 )
-def test_what_is_not_there_is_refused(what: str, cli: Cli, planted: Path, pictures: Path, tmp_path: Path) -> None:
-    words = ("explain", planted, pictures / "0.png", "--no-trust", "--out", tmp_path / "page.html")
+def test_what_is_not_there_is_refused(what: str, cli: Cli, planted: Path, images: Path, tmp_path: Path) -> None:
+    words = ("explain", planted, images / "0.png", "--no-trust", "--out", tmp_path / "page.html")
     must_refuse(cli(*words, "--method", what), USAGE, what.partition(":")[0])

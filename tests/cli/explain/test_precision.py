@@ -1,4 +1,4 @@
-"""The precision of the test: chosen once for all pictures of a command, by a timing that waits, and told."""
+"""The precision of the test: chosen once for all images of a command, by a timing that waits, and told."""
 
 import json
 from pathlib import Path
@@ -22,21 +22,21 @@ def wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> vitrail.Model:
     return planted_model(background=True)
 
 
-def test_one_precision_for_all_pictures_of_a_command_and_of_the_next(
-    wide: vitrail.Model, pictures: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_one_precision_for_all_images_of_a_command_and_of_the_next(
+    wide: vitrail.Model, images: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was timed anew for each batch, so one page could hold verdicts of both."""
     monkeypatch.setattr(explained, "BATCH", 1)
     faster = iter([0.5, 2.0])  # bf16 is faster when first asked, and slower when asked again
     monkeypatch.setattr(precision, "_gain", lambda *given: 1 / next(faster))
     run, page = vitrail.save(wide, tmp_path / "run"), tmp_path / "p.html"
-    words = ("explain", run, pictures, "--out", page)
+    words = ("explain", run, images, "--out", page)
     for _ in range(2):
         answer = cli(*words, "--json")
         assert answer.code == 0, answer.err
         assert [row["attributions"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["bf16", "bf16"]
         assert f"The test was computed {PRECISIONS['bf16']}." in page.read_text()
-    answer = cli("explain", run, pictures / "1.png", "--out", page, "--json", "--precision", "fp32")
+    answer = cli("explain", run, images / "1.png", "--out", page, "--json", "--precision", "fp32")
     assert [row["attributions"][0]["trust"]["precision"] for row in json.loads(answer.out)] == ["fp32"]
     assert f"The test was computed {PRECISIONS['fp32']}." in page.read_text()
 

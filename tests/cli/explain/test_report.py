@@ -18,10 +18,10 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.readers.planted import planted_digits
 from vitrail.errors import DataError, UsageError, VitrailError
 from vitrail.explain import METHODS, Method, Report, generic_attention, report, trust
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.reporting.rates import ORDER
 from vitrail.model import Model
-from vitrail.pages.colour import heat_picture
+from vitrail.pages.colour import overlay_pixels
 from vitrail.tasks.task import wilson_interval
 
 
@@ -63,19 +63,19 @@ def test_the_call_makes_the_page_of_the_command(cli: Cli, made: Report, files: l
 
 def test_what_it_holds_is_what_the_functions_return(model: Model, made: Report, files: list[Path]) -> None:
     images = model.tensor(files)
-    heat = generic_attention(model.network, images)
-    verdicts = trust(model, images, heat).verdict
+    attribution = generic_attention(model.network, images)
+    verdicts = trust(model, images, attribution).verdict
     assert len(made) == len(files)
     for row, one in enumerate(made):
         first, _ = one.attributions
         assert (first.method, tuple(first.values.shape), first.signed) == ("generic_attention", (1, 8, 8), False)
-        torch.testing.assert_close(first.values[0], heat.values[row])
-        assert int(first.target) == int(heat.target[row])
+        torch.testing.assert_close(first.values[0], attribution.values[row])
+        assert int(first.target) == int(attribution.target[row])
         assert one.verdicts[0] == verdicts[row]
-        assert one.prediction.label == model.classes[int(heat.target[row])]
+        assert one.prediction.label == model.classes[int(attribution.target[row])]
         np.testing.assert_array_equal(one.image, np.asarray(Image.open(files[row])))
     assert "<iframe" in made._repr_html_()
-    assert made[0]._repr_html_().count("vitrail-heat") == 2
+    assert made[0]._repr_html_().count("vitrail-map") == 2
 
 
 def test_an_image_is_prepared_once_and_one_pass_is_shared(
@@ -106,13 +106,13 @@ def test_targets_of_every_kind(model: Model, files: list[Path]) -> None:
         assert [int(one.attributions[0].target) for one in found] == expected.target.tolist()
         torch.testing.assert_close(torch.cat([one.attributions[0].values for one in found]), expected.values)
     (first, *_) = of(3, "5")
-    assert first.attributions[0].rather_than is not None
-    assert int(first.attributions[0].rather_than) == 5
+    assert first.attributions[0].contrast is not None
+    assert int(first.attributions[0].contrast) == 5
     torch.testing.assert_close(
         first.attributions[0].values, generic_attention(model.network, images[:1], (3, 5)).values
     )
     second = of(lambda logits: logits[:, 4])[0]
-    assert second.view.heats[0].explains == "number"
+    assert second.view.attributions[0].explains == "number"
     torch.testing.assert_close(second.attributions[0].values, generic_attention(model.network, images[:1], 4).values)
 
 
@@ -210,7 +210,7 @@ def test_images_and_masks_that_do_not_fit_are_refused(model: Model, files: list[
 
 def test_an_overlay_is_the_map_over_the_image(made: Report) -> None:
     one = made[0]
-    small = heat_picture(one.image, one.attributions[0].values[0].numpy(), False)
+    small = overlay_pixels(one.image, one.attributions[0].values[0].numpy(), False)
     large = np.asarray(one.attributions[0].overlay(one.image))
     assert large.shape == (448, 448, 3)
     np.testing.assert_array_equal(large[7::14, 7::14], small)
@@ -221,13 +221,13 @@ def test_an_overlay_is_the_map_over_the_image(made: Report) -> None:
 
 def test_an_attribution_is_upsampled_and_saved(made: Report, tmp_path: Path) -> None:
     values = torch.arange(6.0).reshape(1, 2, 3)
-    heat = Heat(values, torch.tensor([4]), torch.tensor([2.0]), "rollout", False, False, (("a note",),))
+    attribution = Attribution(values, torch.tensor([4]), torch.tensor([2.0]), "rollout", False, False, (("a note",),))
     wanted = torch.nn.functional.interpolate(values[None], size=(8, 9), mode="bilinear", align_corners=False)[0]
-    torch.testing.assert_close(heat.upsampled((8, 9)), wanted)
-    assert heat.upsampled((4, 6), "nearest")[0, :2, :2].unique().tolist() == [0.0]
-    heat.save(tmp_path / "a.npz")
-    heat.save(tmp_path / "a.json")
-    heat.save(tmp_path / "a.png", np.zeros((20, 30), np.uint8))
+    torch.testing.assert_close(attribution.upsampled((8, 9)), wanted)
+    assert attribution.upsampled((4, 6), "nearest")[0, :2, :2].unique().tolist() == [0.0]
+    attribution.save(tmp_path / "a.npz")
+    attribution.save(tmp_path / "a.json")
+    attribution.save(tmp_path / "a.png", np.zeros((20, 30), np.uint8))
     with np.load(tmp_path / "a.npz") as stored:
         np.testing.assert_array_equal(stored["values"], values.numpy())
         facts = json.loads(str(stored["facts"]))
@@ -239,8 +239,10 @@ def test_an_attribution_is_upsampled_and_saved(made: Report, tmp_path: Path) -> 
         assert drawn.size == (450, 300)
     for path, image in (("a.tiff", None), ("a.png", None)):
         with pytest.raises(UsageError):
-            heat.save(tmp_path / path, image)
-    two = Heat(values.expand(2, 2, 3), torch.tensor([4, 5]), torch.tensor([2.0, 1]), "x", False, False, ((), ("b",)))
+            attribution.save(tmp_path / path, image)
+    two = Attribution(
+        values.expand(2, 2, 3), torch.tensor([4, 5]), torch.tensor([2.0, 1]), "x", False, False, ((), ("b",))
+    )
     with pytest.raises(UsageError):
         two.overlay(np.zeros((20, 30), np.uint8))
     assert (len(two), two[1].target.tolist(), two[-1].notes) == (2, [5], (("b",),))

@@ -1,4 +1,4 @@
-"""`vitrail explain`: maps with verdicts, side by side or alone, with masks and references of a person's own.
+"""`vitrail explain`: maps with verdicts, side by side or alone, with masks and background of a person's own.
 
 A verdict takes a second or two, so one comparison is made once and many tests look at it; where a test is about
 something else than verdicts, it asks for none.
@@ -33,26 +33,26 @@ def rows(answer: Answer) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison of two methods on one picture, asked for as JSON and for people."""
+    """A comparison of two methods on one image, asked for as JSON and for people."""
 
     json: Answer
     text: Answer
     page: str
 
     @property
-    def heats(self) -> list[dict[str, Any]]:
+    def attributions(self) -> list[dict[str, Any]]:
         (row,) = rows(self.json)
         return row["attributions"]
 
 
 @pytest.fixture(scope="module")
-def compared(planted: Path, pictures: Path) -> Compared:
+def compared(planted: Path, images: Path) -> Compared:
     def make(folder: Path) -> None:
         some = "generic_attention, rollout,generic_attention"
         words = (
             "explain",
             planted,
-            pictures / "0.png",
+            images / "0.png",
             "--compare",
             "--full",
             "--methods",
@@ -74,8 +74,8 @@ def compared(planted: Path, pictures: Path) -> Compared:
 def test_a_verdict_stands_with_every_map(cli: Cli, planted: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     for row in rows(cli("explain", planted, "planted", "--count", 2, "--full", "--out", page, "--json")):
-        (heat,) = row["attributions"]
-        trust = heat["trust"]
+        (attribution,) = row["attributions"]
+        trust = attribution["trust"]
         assert trust["verdict"] in VERDICTS
         assert trust["reason"]
         assert trust["verdict"] in trust["sentence"].lower()
@@ -84,14 +84,14 @@ def test_a_verdict_stands_with_every_map(cli: Cli, planted: Path, tmp_path: Path
         assert trust["oracle"] is not None  # the place of a planted digit is known
         assert 0 < trust["evidence_p"] <= 1
         assert (1 / 50 if trust["random_maps"] == 49 else 1 / 25) <= trust["faithful_p"] <= 1
-        assert trust["fill"] == "donor"
-        assert 1 <= trust["squares"] <= 16  # a quarter of all
-        assert all(0 <= trust[key] <= 1 for key in ("before", "covered", "covered_random"))
+        assert trust["fill"] == "background"
+        assert 1 <= trust["patches"] <= 16  # a quarter of all
+        assert all(0 <= trust[key] <= 1 for key in ("before", "masked", "masked_random"))
         assert trust["before"] == pytest.approx(row["probability"], abs=1e-5)
         assert trust["composites"] == 499
         assert trust["surrogates"] >= 0
         assert 1 <= trust["rank"] <= 1 + trust["random_maps"]
-        with Image.open(heat["overlay"]) as drawn:
+        with Image.open(attribution["overlay"]) as drawn:
             assert drawn.size == (448, 448)
             assert drawn.info["Comment"] == trust["sentence"]
     assert page.read_text().count('class="trusted ') == 2
@@ -104,7 +104,7 @@ def test_without_evidence_the_test_ends_and_says_so(cli: Cli, photo_run: Path, p
     ended, whole = (row["attributions"][0]["trust"] for row in (short, full))
     assert ended["verdict"] == whole["verdict"] == "cannot tell"
     assert ended["reason"] == whole["reason"]
-    unknown = ("score", "interval", "paired", "rank", "random_mean", "faithful_p", "covered", "covered_random")
+    unknown = ("score", "interval", "paired", "rank", "random_mean", "faithful_p", "masked", "masked_random")
     assert [ended[name] for name in unknown] == [None] * len(unknown)
     assert all(whole[name] is not None for name in unknown)
     assert (ended["random_maps"], ended["surrogates"]) == (0, 0)
@@ -115,7 +115,7 @@ def test_without_evidence_the_test_ends_and_says_so(cli: Cli, photo_run: Path, p
 
 
 def test_methods_side_by_side_on_one_scale(compared: Compared) -> None:
-    first, second = compared.heats
+    first, second = compared.attributions
     assert [first["method"], second["method"]] == ["generic_attention", "rollout"]
     assert {first["trust"]["verdict"], second["trust"]["verdict"]} <= set(VERDICTS)
     assert (first["passes"], second["passes"]) == ("3", "1")
@@ -133,71 +133,71 @@ def test_a_comparison_says_first_that_one_may_not_choose(compared: Compared) -> 
 
 
 def test_the_same_command_says_the_same(
-    cli: Cli, compared: Compared, planted: Path, pictures: Path, tmp_path: Path
+    cli: Cli, compared: Compared, planted: Path, images: Path, tmp_path: Path
 ) -> None:
     """Alone as in a comparison."""
-    (row,) = rows(cli("explain", planted, pictures / "0.png", "--full", "--json", "--out", tmp_path / "p.html"))
+    (row,) = rows(cli("explain", planted, images / "0.png", "--full", "--json", "--out", tmp_path / "p.html"))
     for key in ("values", "logit", "trust"):
-        assert row["attributions"][0][key] == compared.heats[0][key]
+        assert row["attributions"][0][key] == compared.attributions[0][key]
 
 
 def test_every_key_of_a_verdict_is_in_the_docs(compared: Compared) -> None:
     told = (ROOT / "docs" / "explaining.md").read_text().partition("## For other programs")[2].partition("\n## ")[0]
     cells = [line.split("|")[1] for line in told.splitlines() if line.startswith("| `")]
-    assert sorted(re.findall(r"`(\w+)`", " ".join(cells))) == sorted(compared.heats[0]["trust"])
+    assert sorted(re.findall(r"`(\w+)`", " ".join(cells))) == sorted(compared.attributions[0]["trust"])
 
 
-def test_no_trust_leaves_only_the_maps(cli: Cli, planted: Path, pictures: Path, tmp_path: Path) -> None:
+def test_no_trust_leaves_only_the_maps(cli: Cli, planted: Path, images: Path, tmp_path: Path) -> None:
     page = tmp_path / "p.html"
-    (row,) = rows(cli("explain", planted, pictures / "0.png", "--no-trust", "--out", page, "--json"))
+    (row,) = rows(cli("explain", planted, images / "0.png", "--no-trust", "--out", page, "--json"))
     assert row["attributions"][0]["trust"] is None
     assert 'class="trusted ' not in page.read_text()
     assert Path(row["attributions"][0]["overlay"]).is_file()
 
 
-# ---- what fills covered squares, and where the evidence lies
+# ---- what fills masked patches, and where the evidence lies
 
 
-def test_without_references_nothing_can_be_told(cli: Cli, pictures: Path, tmp_path: Path) -> None:
+def test_without_background_images_nothing_can_be_told(cli: Cli, images: Path, tmp_path: Path) -> None:
     run = vitrail.save(planted_model(), tmp_path / "model")
     page = tmp_path / "p.html"
-    (row,) = rows(cli("explain", run, pictures / "0.png", "--out", page, "--json"))
+    (row,) = rows(cli("explain", run, images / "0.png", "--out", page, "--json"))
     trust = row["attributions"][0]["trust"]
     assert (trust["verdict"], trust["evidence_p"], trust["fill"]) == ("cannot tell", None, "own patches")
     assert "hatched" in page.read_text()
 
 
-def test_references_of_a_persons_own(cli: Cli, planted: Path, pictures: Path, tmp_path: Path) -> None:
-    run, folder = vitrail.save(planted_model(), tmp_path / "model"), tmp_path / "references"
+def test_background_images_of_a_persons_own(cli: Cli, planted: Path, images: Path, tmp_path: Path) -> None:
+    run, folder = vitrail.save(planted_model(), tmp_path / "model"), tmp_path / "background"
     folder.mkdir()
     for number, pixels in enumerate(planted_digits("validation", 40).pixels):
         Image.fromarray(pixels).save(folder / f"{number}.png")
-    for place in (folder, planted):  # pictures, or another model that carries some
+    for place in (folder, planted):  # images, or another model that carries some
         out = tmp_path / f"by-{place.name}.html"
-        answer = cli("explain", run, pictures / "0.png", "--background", place, "--out", out, "--json")
+        answer = cli("explain", run, images / "0.png", "--background", place, "--out", out, "--json")
         (row,) = rows(answer)
-        assert row["attributions"][0]["trust"]["fill"] == "donor"
+        assert row["attributions"][0]["trust"]["fill"] == "background"
         assert row["attributions"][0]["trust"]["evidence_p"] is not None
         assert answer.err == ""
 
 
-def test_few_references_are_named_at_once(cli: Cli, planted: Path, pictures: Path, tmp_path: Path) -> None:
-    words = ("--background", pictures, "--out", tmp_path / "p.html", "--json")
-    answer = cli("explain", planted, pictures / "0.png", *words)
+def test_few_background_images_are_named_at_once(cli: Cli, planted: Path, images: Path, tmp_path: Path) -> None:
+    words = ("--background", images, "--out", tmp_path / "p.html", "--json")
+    answer = cli("explain", planted, images / "0.png", *words)
     assert rows(answer)[0]["attributions"][0]["trust"]["verdict"] == "cannot tell"
-    assert str(pictures) in answer.err.splitlines()[0]
-    assert {"2", "10"} <= set(re.findall(r"\d+", answer.err.splitlines()[0].replace(str(pictures), "")))
+    assert str(images) in answer.err.splitlines()[0]
+    assert {"2", "10"} <= set(re.findall(r"\d+", answer.err.splitlines()[0].replace(str(images), "")))
 
 
-def test_references_of_another_size(cli: Cli, planted: Path, photo_run: Path, photo: Path) -> None:
+def test_background_images_of_another_size(cli: Cli, planted: Path, photo_run: Path, photo: Path) -> None:
     answer = cli("explain", photo_run, photo, "--background", planted)
     must_refuse(answer, DATA, "32 x 32")
     assert "delete" not in answer.hint  # it is another run's file
 
 
 def test_a_mask_gives_the_score_of_the_true_place(cli: Cli, photo_run: Path, photo: Path, tmp_path: Path) -> None:
-    with Image.open(photo) as picture:
-        width, height = picture.size
+    with Image.open(photo) as image:
+        width, height = image.size
     mask = Image.new("L", (width, height))
     mask.paste(255, (0, 0, width, height // 2))
     mask.save(tmp_path / f"{photo.stem}.png")
@@ -211,17 +211,17 @@ def test_a_mask_gives_the_score_of_the_true_place(cli: Cli, photo_run: Path, pho
 # ---- what is explained
 
 
-def heat_of(answer: Answer) -> dict[str, Any]:
+def attribution_of(answer: Answer) -> dict[str, Any]:
     (row,) = rows(answer)
-    (heat,) = row["attributions"]
-    return heat
+    (attribution,) = row["attributions"]
+    return attribution
 
 
 def test_one_class_rather_than_another(cli: Cli, photo_run: Path, photo: Path, tmp_path: Path) -> None:
     page = tmp_path / "p.html"
     words = ("explain", photo_run, photo, "--no-trust", "--out", page)
-    a, c = (heat_of(cli(*words, "--json", "--target", name)) for name in "ac")
-    contrast = heat_of(cli(*words, "--json", "--rather-than", "c"))
+    a, c = (attribution_of(cli(*words, "--json", "--target", name)) for name in "ac")
+    contrast = attribution_of(cli(*words, "--json", "--contrast", "c"))
     assert (a["target"], c["target"]) == ("a", "c")
     assert a["values"] != c["values"]
     assert (contrast["target"], contrast["contrast"]) == ("a", "c")
@@ -229,17 +229,17 @@ def test_one_class_rather_than_another(cli: Cli, photo_run: Path, photo: Path, t
     assert contrast["values"] != a["values"]
     assert "<b>a</b> rather than <b>c</b>" in page.read_text()
     several = (*words, "--compare", "--methods", "generic_attention,legrad")
-    for more in (("--rather-than", "c"), ("--target", "c")):
+    for more in (("--contrast", "c"), ("--target", "c")):
         assert more[1] in cli(*several, *more).out.splitlines()[0].split()
-    answer = cli(*words, "--rather-than", "a")
+    answer = cli(*words, "--contrast", "a")
     must_refuse(answer, USAGE, "a")
     assert str(photo) in answer.err
 
 
-def test_the_layer_and_the_head_asked_for(cli: Cli, planted: Path, pictures: Path, tmp_path: Path) -> None:
+def test_the_layer_and_the_head_asked_for(cli: Cli, planted: Path, images: Path, tmp_path: Path) -> None:
     def values(*words: object) -> list[list[float]]:
         words = ("--method", "raw_attention", "--no-trust", "--out", tmp_path / "p.html", "--json", *words)
-        return heat_of(cli("explain", planted, pictures / "0.png", *words))["values"]
+        return attribution_of(cli("explain", planted, images / "0.png", *words))["values"]
 
     assert values() == values("--option", "layer=-1") == values("--option=layer=1") != values("--option", "layer=0")
     first, second = values("--option", "head=0"), values("--option", "head=0", "--option", "head=1")
@@ -262,9 +262,9 @@ def test_the_layer_and_the_head_asked_for(cli: Cli, planted: Path, pictures: Pat
     ],
 )
 def test_a_hint_can_be_typed_as_it_is(
-    words: tuple[str, ...], hint: str, cli: Cli, planted: Path, pictures: Path, tmp_path: Path
+    words: tuple[str, ...], hint: str, cli: Cli, planted: Path, images: Path, tmp_path: Path
 ) -> None:
-    command = ("explain", planted, pictures / "0.png", "--no-trust", "--out", tmp_path / "p.html")
+    command = ("explain", planted, images / "0.png", "--no-trust", "--out", tmp_path / "p.html")
     answer = cli(*command, *words)
     assert (answer.code, answer.hint) == (USAGE, hint)
     if hint != "--method kernel_shap":  # which takes long
@@ -281,7 +281,7 @@ def test_names_with_markup_appear_as_text(cli: Cli, tmp_path: Path) -> None:
     photo = tmp_path / "<script>alert(2)<_script> & '\".jpg"
     shutil.copy(next((data / bad).iterdir()), photo)
     page = tmp_path / "page.html"
-    for more in (("--no-trust",), ("--rather-than", "b & c", "--target", bad, "--compare", "--methods", "legrad")):
+    for more in (("--no-trust",), ("--contrast", "b & c", "--target", bad, "--compare", "--methods", "legrad")):
         answer = cli("explain", tmp_path / "run", photo, "--out", page, *more)
         assert answer.code == 0, answer.err
         structure = Structure(page.read_text())
@@ -291,35 +291,33 @@ def test_names_with_markup_appear_as_text(cli: Cli, tmp_path: Path) -> None:
         assert any("<script>alert(2)" in text for text in structure.text)
 
 
-def test_the_parts_of_a_score_reach_a_person_and_add_up(
-    cli: Cli, planted: Path, pictures: Path, tmp_path: Path
-) -> None:
-    words = ("explain", planted, pictures, "--method", "conservative", "--no-trust", "--out", tmp_path / "p.html")
-    heats = [heat for row in rows(cli(*words, "--json")) for heat in row["attributions"]]
-    for heat in heats:
-        assert {"squares", "positions", "class token", "biases of the head"} <= set(heat["parts"])
-        assert heat["parts"]["squares"] == pytest.approx(np.sum(heat["values"]), abs=1e-4)
-        assert sum(heat["parts"].values()) == pytest.approx(heat["logit"], abs=1e-4)
+def test_the_parts_of_a_score_reach_a_person_and_add_up(cli: Cli, planted: Path, images: Path, tmp_path: Path) -> None:
+    words = ("explain", planted, images, "--method", "conservative", "--no-trust", "--out", tmp_path / "p.html")
+    attributions = [attribution for row in rows(cli(*words, "--json")) for attribution in row["attributions"]]
+    for attribution in attributions:
+        assert {"patches", "positions", "class token", "biases of the head"} <= set(attribution["parts"])
+        assert attribution["parts"]["patches"] == pytest.approx(np.sum(attribution["values"]), abs=1e-4)
+        assert sum(attribution["parts"].values()) == pytest.approx(attribution["logit"], abs=1e-4)
     told = cli(*words).out
     for text in (told, (tmp_path / "p.html").read_text()):
-        assert len(re.findall(r"squares −?\d", text)) == len(heats) == 2
+        assert len(re.findall(r"patches −?\d", text)) == len(attributions) == 2
     other = rows(cli(*words, "--json", "--method", "rollout"))
-    assert all(heat["parts"] is None for row in other for heat in row["attributions"])
+    assert all(attribution["parts"] is None for row in other for attribution in row["attributions"])
 
 
 def test_the_parts_of_a_contrast_add_up_to_it(cli: Cli, photo_run: Path, photo: Path, tmp_path: Path) -> None:
-    words = ("--target", "a", "--rather-than", "c", "--method", "conservative", "--no-trust")
-    heat = heat_of(cli("explain", photo_run, photo, *words, "--out", tmp_path / "p.html", "--json"))
-    assert sum(heat["parts"].values()) == pytest.approx(heat["logit"], abs=1e-4)
+    words = ("--target", "a", "--contrast", "c", "--method", "conservative", "--no-trust")
+    attribution = attribution_of(cli("explain", photo_run, photo, *words, "--out", tmp_path / "p.html", "--json"))
+    assert sum(attribution["parts"].values()) == pytest.approx(attribution["logit"], abs=1e-4)
 
 
 def test_the_headline_names_the_folder_and_not_where_it_lies(
-    cli: Cli, planted: Path, pictures: Path, tmp_path: Path
+    cli: Cli, planted: Path, images: Path, tmp_path: Path
 ) -> None:
     page, link = tmp_path / "p.html", tmp_path / "latest"
     link.symlink_to(planted)
     for run in (planted, link):
-        assert cli("explain", run, pictures / "0.png", "--no-trust", "--out", page).code == 0
+        assert cli("explain", run, images / "0.png", "--no-trust", "--out", page).code == 0
         headline = page.read_text().partition("<h1>")[2].partition("</h1>")[0]
         assert "planted" in headline.split()
         assert f"<b>{run}</b>" in page.read_text()

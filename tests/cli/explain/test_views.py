@@ -10,34 +10,34 @@ from vitrail.explain import METHODS, Comparison, compare
 from vitrail.explain.reporting.files import image_json
 from vitrail.explain.reporting.request import Request
 from vitrail.explain.reporting.views import views_of
-from vitrail.pages import ExplainedPicture, HeatView
+from vitrail.pages import AttributionView, ImageView
 
 
 @pytest.fixture(scope="module")
 def tested() -> Comparison:
-    """One map of a picture, whose verdict is made one of which a sentence tells."""
+    """One map of an image, whose verdict is made one of which a sentence tells."""
     model = planted_model(background=True)
     assert model.background is not None
     images = torch.rand(1, 1, 32, 32, generator=torch.Generator().manual_seed(0))
     found = compare(model, images, ("generic_attention",), ([6], [5]), full=True)
     (trust,) = found.trusts
-    before, covered, chance = (torch.tensor([value]) for value in (0.9, 0.2, 0.8))
-    told = dataclasses.replace(trust, verdict=("weak",), before=before, covered=covered, covered_random=chance)
+    before, masked, chance = (torch.tensor([value]) for value in (0.9, 0.2, 0.8))
+    told = dataclasses.replace(trust, verdict=("weak",), before=before, masked=masked, masked_random=chance)
     return dataclasses.replace(found, trusts=(told,))
 
 
-def view_of(tested: Comparison) -> HeatView:
+def view_of(tested: Comparison) -> AttributionView:
     (view,) = views_of(planted_model(), Request((METHODS["generic_attention"],)), tested, 0)
     return view
 
 
 def test_the_sentence_of_a_contrast_names_both_classes(tested: Comparison) -> None:
     view = view_of(tested)
-    assert (view.target, view.rather_than) == ("6", "5")
+    assert (view.target, view.contrast) == ("6", "5")
     assert view.trust is not None
     assert all(part in view.trust.sentence for part in ("6", "5", "90 %", "20 %"))
-    (heat,) = tested.heats
-    alone = dataclasses.replace(tested, heats=(dataclasses.replace(heat, rather_than=None),))
+    (attribution,) = tested.attributions
+    alone = dataclasses.replace(tested, attributions=(dataclasses.replace(attribution, contrast=None),))
     single = view_of(alone)
     assert single.trust is not None
     assert all(part in single.trust.sentence for part in ("6", "90 %", "20 %"))
@@ -48,10 +48,10 @@ def test_json_has_what_the_sentence_says_and_no_rank_without_signal(tested: Comp
     view = view_of(tested)
     assert view.trust is not None
     silent = dataclasses.replace(view, trust=dataclasses.replace(view.trust, faithful=None))
-    shown = ExplainedPicture("a", torch.zeros(32, 32, dtype=torch.uint8).numpy(), None, [], [view, silent])
+    shown = ImageView("a", torch.zeros(32, 32, dtype=torch.uint8).numpy(), None, [], [view, silent])
     told = image_json({}, shown, ["a.png", "b.png"])
     first, second = (each["trust"] for each in told["attributions"])
-    shares = [first[key] for key in ("before", "covered", "covered_random")]
-    assert shares == pytest.approx([0.9, 0.2, 0.8])
-    assert first["squares"] == view.trust.squares
+    fractions = [first[key] for key in ("before", "masked", "masked_random")]
+    assert fractions == pytest.approx([0.9, 0.2, 0.8])
+    assert first["patches"] == view.trust.patches
     assert (first["rank"] is None, second["rank"]) == (False, None)

@@ -40,13 +40,13 @@ def test_distances_are_those_of_loops(config: ViTConfig, size: tuple[int, int]) 
     for layer in range(3):
         weights = record[f"blocks.{layer}.attention"][:, :, config.prefix :, config.prefix :]
         for head in range(2):
-            for picture in range(2):
+            for image in range(2):
                 means = []
                 for i, centre in enumerate(centres):
-                    row = weights[picture, head, i].tolist()
+                    row = weights[image, head, i].tolist()
                     far = (math.dist(centre, other) for other in centres)
-                    means.append(sum(share * one for share, one in zip(row, far, strict=True)) / sum(row))
-                assert float(found.pixels[layer, head, picture]) == pytest.approx(sum(means) / len(means), rel=1e-10)
+                    means.append(sum(fraction * one for fraction, one in zip(row, far, strict=True)) / sum(row))
+                assert float(found.pixels[layer, head, image]) == pytest.approx(sum(means) / len(means), rel=1e-10)
 
 
 def test_a_head_that_looks_everywhere_lies_on_the_line() -> None:

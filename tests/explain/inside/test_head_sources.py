@@ -28,7 +28,7 @@ def test_the_sum_is_what_the_attention_adds(config: ViTConfig, dtype: torch.dtyp
             assert (sources.vectors.sum(dim=(1, 2)) + sources.bias - sources.output).abs().max() <= limit
             assert (sources.output - added[:, token]).abs().max() <= limit
             along = (sources.bias * sources.output).sum(dim=1) / sources.output.square().sum(dim=1)
-            assert (sources.share.sum(dim=(1, 2)) + along - 1).abs().max() <= limit * 10
+            assert (sources.fraction.sum(dim=(1, 2)) + along - 1).abs().max() <= limit * 10
 
 
 @every_kind
@@ -39,13 +39,13 @@ def test_every_vector_is_weight_times_value_times_output_map(config: ViTConfig) 
     scale = block.ls1.gamma if config.layer_scale else torch.ones(config.width, dtype=torch.float64)
     sources = head_sources(network, images, 1, (2, 1))
     query = config.prefix + 11
-    for picture in range(2):
+    for image in range(2):
         for head in range(config.heads):
             for source in range(config.prefix + 15):
-                weight = record["blocks.1.attention"][picture, head, query, source]
-                value = record["blocks.1.values"][picture, head, source]
+                weight = record["blocks.1.attention"][image, head, query, source]
+                value = record["blocks.1.values"][image, head, source]
                 vector = scale * (block.attn.proj.weight[:, head * e : head * e + e] @ (weight * value))
-                assert (sources.vectors[picture, head, source] - vector).abs().max() <= 1e-12
+                assert (sources.vectors[image, head, source] - vector).abs().max() <= 1e-12
 
 
 def test_it_is_said_in_words() -> None:
@@ -58,10 +58,10 @@ def test_it_is_said_in_words() -> None:
     sources = head_sources(network, images)
     assert sources.names[:4] == ("class token", "register 0", "patch (0, 0)", "patch (0, 1)")
     assert sources.names[-1] == "patch (2, 4)"
-    assert sources.share[:, 0].abs().max() == 0
-    strongest = int(sources.share[1, 1].abs().argmax())
-    percent = 100 * float(sources.share[1, 1, strongest])
-    says = sources.says(picture=1, count=2)
+    assert sources.fraction[:, 0].abs().max() == 0
+    strongest = int(sources.fraction[1, 1].abs().argmax())
+    percent = 100 * float(sources.fraction[1, 1, strongest])
+    says = sources.says(image=1, count=2)
     for each in ("head 1", sources.names[strongest], f"{percent:.0f} %", "block 0"):
         assert each in says[0]
     assert len(says) == 2

@@ -64,7 +64,7 @@ def test_a_layer_that_does_not_exist_names_those_that_do() -> None:
         )
 
 
-def test_training_mode_and_wrong_pictures_are_refused() -> None:
+def test_training_mode_and_wrong_images_are_refused() -> None:
     with must_refuse("training mode"):
         logit_lens(make_network(PLAIN).train(), make_images(PLAIN))
     with must_refuse("12x11"):

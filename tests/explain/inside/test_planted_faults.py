@@ -70,7 +70,7 @@ FAULTS = {
         at="wide",
         guards=(partial(test_positions_and_filters.test_likeness_is_the_cosine_of_patches, REGISTERS),),
     ),
-    "the share of strength, not of variance": Fault(
+    "the fraction of strength, not of variance": Fault(
         patch_filters,
         lambda square: square.__self__,
         at="square",

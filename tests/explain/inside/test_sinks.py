@@ -34,8 +34,8 @@ def test_without_a_sink_nothing_is_found() -> None:
     sinks = find_sinks(make_network(LARGE), make_images(LARGE, 16))
     assert not sinks.found.any()
     assert sinks.notes() == ((),) * 16
-    heat = generic_attention(make_network(LARGE), make_images(LARGE, 16))
-    assert with_sink_notes(make_network(LARGE), make_images(LARGE, 16), heat).notes == heat.notes
+    attribution = generic_attention(make_network(LARGE), make_images(LARGE, 16))
+    assert with_sink_notes(make_network(LARGE), make_images(LARGE, 16), attribution).notes == attribution.notes
 
 
 @every_variant
@@ -47,26 +47,26 @@ def test_a_planted_sink_is_found_where_it_is(config: ViTConfig) -> None:
     assert sinks.found[:, :, 1, 3].all()
     assert sinks.anywhere.sum(dim=(1, 2)).tolist() == [1] * 4
     assert sinks.notes()[2] == (
-        "1 square is a sink (row 2 column 4): after blocks 0 to 2 the network uses its token as scratch paper, so heat "
-        "there says little about the place",
+        "1 patch is a sink (row 2 column 4): after blocks 0 to 2 the network uses its token as scratch paper, so "
+        "values there say little about the place",
     )
 
 
 def test_the_map_carries_a_mark_and_differs_without_sinks() -> None:
     network, images = with_sinks(LARGE, (5, 3), (0, 6)), make_images(LARGE, 3)
     for method in (generic_attention, raw_attention):
-        heat = method(network, images)
-        marked = with_sink_notes(network, images, heat)
-        assert torch.equal(marked.values, heat.values)
+        attribution = method(network, images)
+        marked = with_sink_notes(network, images, attribution)
+        assert torch.equal(marked.values, attribution.values)
         for notes in marked.notes:
             (note,) = notes
-            assert note.startswith("2 squares are sinks (row 1 column 7; row 6 column 4): after ")
-        without = without_sinks(find_sinks(network, images), heat)
-        assert not torch.equal(without.values, heat.values)
+            assert note.startswith("2 patches are sinks (row 1 column 7; row 6 column 4): after ")
+        without = without_sinks(find_sinks(network, images), attribution)
+        assert not torch.equal(without.values, attribution.values)
         assert without.values[:, 5, 3].tolist() == without.values[:, 0, 6].tolist() == [0.0] * 3
         kept = torch.ones(6, 7, dtype=torch.bool)
         kept[5, 3] = kept[0, 6] = False
-        assert torch.equal(without.values[:, kept], heat.values[:, kept])
+        assert torch.equal(without.values[:, kept], attribution.values[:, kept])
         assert without.notes == (("sinks taken out: 2",),) * 3
 
 
@@ -75,14 +75,14 @@ def test_norms_and_cut_off_are_those_of_the_formula() -> None:
     network(images, record)
     sinks = find_sinks(network, images, threshold=3.0)
     for layer in range(3):
-        for picture in range(2):
-            tokens = record[f"blocks.{layer}.output"][picture, LARGE.prefix :]
+        for image in range(2):
+            tokens = record[f"blocks.{layer}.output"][image, LARGE.prefix :]
             norms = sorted(float(token.square().sum()) ** 0.5 for token in tokens)
-            assert torch.allclose(sinks.norms[layer, picture].flatten().sort().values, torch.tensor(norms), atol=1e-4)
+            assert torch.allclose(sinks.norms[layer, image].flatten().sort().values, torch.tensor(norms), atol=1e-4)
             middle = norms[(len(norms) - 1) // 2]
             spread = sorted(abs(norm - middle) for norm in norms)[(len(norms) - 1) // 2]
             wanted = max(middle + 3 * spread, 2 * middle)
-            assert float(sinks.cut_off[layer, picture]) == pytest.approx(wanted, rel=1e-5)
+            assert float(sinks.cut_off[layer, image]) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_registers_of_any_size_are_no_sinks() -> None:
@@ -92,7 +92,7 @@ def test_registers_of_any_size_are_no_sinks() -> None:
     assert not find_sinks(network, images).found[0].any()
 
 
-def test_only_the_picture_that_has_one_gets_a_note() -> None:
+def test_only_the_image_that_has_one_gets_a_note() -> None:
     network, images = make_network(replace(LARGE, positions="none")), make_images(LARGE, 3)
     images[1, :, 8:12, 4:8] *= 60
     sinks = find_sinks(network, images)
@@ -105,24 +105,24 @@ def test_only_the_picture_that_has_one_gets_a_note() -> None:
 def test_many_sinks_are_not_all_named() -> None:
     network, images = with_sinks(LARGE, *((0, column) for column in range(7)), (3, 3)), make_images(LARGE)
     assert (
-        "8 squares are sinks (row 1 column 1; row 1 column 2; row 1 column 3; row 1 column 4; row 1 column 5; row 1 "
+        "8 patches are sinks (row 1 column 1; row 1 column 2; row 1 column 3; row 1 column 4; row 1 column 5; row 1 "
         "column 6; and 2 more): after " in (find_sinks(network, images).notes()[0][0])
     )
 
 
 def test_notes_are_added_to_those_that_are_there() -> None:
     network, images = with_sinks(LARGE, (5, 3)), make_images(LARGE, 2)
-    heat = replace(generic_attention(network, images), notes=(("no signal",), ()))
-    marked = with_sink_notes(network, images, heat)
+    attribution = replace(generic_attention(network, images), notes=(("no signal",), ()))
+    marked = with_sink_notes(network, images, attribution)
     assert [len(notes) for notes in marked.notes] == [2, 1]
     assert marked.notes[0][0] == "no signal"
 
 
 def test_what_does_not_fit_is_a_usage_error() -> None:
     network, images = make_network(LARGE), make_images(LARGE, 3)
-    heat = generic_attention(network, images)
+    attribution = generic_attention(network, images)
     with must_refuse("(3, 6, 7)"):
-        with_sink_notes(network, images[:2], heat)
+        with_sink_notes(network, images[:2], attribution)
     with must_refuse("(3, 6, 7)"):
-        without_sinks(find_sinks(network, images[:2]), heat)
+        without_sinks(find_sinks(network, images[:2]), attribution)
     must_refuse_and_say_what_works(lambda **options: find_sinks(network, images, **options), "threshold", threshold=0.0)

@@ -26,12 +26,12 @@ pytestmark = pytest.mark.usefixtures("as_a_user")
 
 View = Callable[[ViT, Tensor], Tensor]
 
-# what each view says of every picture, with the pictures first
+# what each view says of every image, with the images first
 VIEWS: dict[str, View] = {
     "logit lens": lambda network, images: logit_lens(network, images).transpose(0, 1),
     "patch lens": lambda network, images: patch_lens(network, images, 1),
     "head ablation": lambda network, images: head_ablation(
-        network, images, 1, references=images.new_zeros(1, *images.shape[1:])
+        network, images, 1, background=images.new_zeros(1, *images.shape[1:])
     ).change.movedim(2, 0),
     "direct attribution": lambda network, images: direct_attribution(network, images, 1).heads.movedim(2, 0),
     "head sources": lambda network, images: head_sources(network, images, 1, (0, 1)).vectors,
@@ -50,14 +50,14 @@ def test_a_batch_is_one_by_one_on_any_grid(view: View, variant: str) -> None:
         together = view(network, images)
         assert len(together) == 3
         assert together.isfinite().all()
-        for picture in range(3):
-            alone = view(network, images[picture : picture + 1])[0]
-            assert (alone - together[picture]).abs().max() <= 1e-5 * max(1.0, float(alone.abs().max()))
+        for image in range(3):
+            alone = view(network, images[image : image + 1])[0]
+            assert (alone - together[image]).abs().max() <= 1e-5 * max(1.0, float(alone.abs().max()))
         assert (together[0] - together[1]).abs().max() > 1e-4
 
 
 @every_view
-def test_no_picture_at_all(view: View) -> None:
+def test_no_image_at_all(view: View) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(view(make_network(PLAIN), make_images(PLAIN, 0))) == 0
@@ -75,7 +75,7 @@ def test_the_network_and_the_mode_are_left_as_found(view: View) -> None:
 
 
 @every_view
-def test_training_mode_and_wrong_pictures_are_refused(view: View) -> None:
+def test_training_mode_and_wrong_images_are_refused(view: View) -> None:
     with must_refuse("training mode"):
         view(make_network(PLAIN).train(), make_images(PLAIN))
     with must_refuse("(b, 2, h, w)"):

@@ -21,7 +21,7 @@ def test_against_is_the_opposite_of_for(config: ViTConfig) -> None:
 def test_one_block_and_a_class_token_say_nothing() -> None:
     """Behind the only block nothing reads the patches."""
     config = PLAIN.from_dict({**vars(PLAIN), "depth": 1})
-    heat = attcat(make_network(config), make_images(config), 1)
-    assert not heat.values.any()
-    assert heat.notes == (("no signal",), ("no signal",))
-    assert torch.equal(heat.values, torch.zeros(2, 3, 5))
+    attribution = attcat(make_network(config), make_images(config), 1)
+    assert not attribution.values.any()
+    assert attribution.notes == (("no signal",), ("no signal",))
+    assert torch.equal(attribution.values, torch.zeros(2, 3, 5))

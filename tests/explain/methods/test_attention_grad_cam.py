@@ -15,13 +15,13 @@ def test_with_one_head_it_is_raw_attention_or_nothing() -> None:
     network, images = make_network(ONE_HEAD).double(), make_images(ONE_HEAD, 8).double()
     raw = raw_attention(network, images).values.flatten(1)
     for target in range(4):
-        heat = attention_grad_cam(network, images, target)
-        for values, weights, notes in zip(heat.values.flatten(1), raw, heat.notes, strict=True):
-            share = values / weights
-            assert share.max() - share.min() <= 1e-10 * share.max()
+        attribution = attention_grad_cam(network, images, target)
+        for values, weights, notes in zip(attribution.values.flatten(1), raw, attribution.notes, strict=True):
+            fraction = values / weights
+            assert fraction.max() - fraction.min() <= 1e-10 * fraction.max()
             assert notes == (() if values.any() else ("no signal",))
     opposite = attention_grad_cam(network, images, lambda logits: -logits[:, 3]).values.flatten(1)
-    assert ((opposite > 0).any(dim=1) != (heat.values.flatten(1) > 0).any(dim=1)).all()
+    assert ((opposite > 0).any(dim=1) != (attribution.values.flatten(1) > 0).any(dim=1)).all()
 
 
 def test_the_layer_reaches_the_map() -> None:

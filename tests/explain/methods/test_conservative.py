@@ -12,7 +12,7 @@ from tests.explain.held_reference import cut, embed, from_tokens, trace
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from tests.explain.refused import must_refuse
 from tests.explain.suite import SOME_VARIANTS
-from vitrail.explain import Heat
+from vitrail.explain import Attribution
 from vitrail.explain.methods.conservative import Balance, balance_sheet, conservative
 from vitrail.explain.methods.held import held
 from vitrail.explain.target import Target
@@ -38,20 +38,20 @@ def closes(balance: Balance) -> float:
 # ---- the map
 
 
-def assert_shares(conservative: Callable[..., Heat], config: ViTConfig) -> None:
+def assert_shares(conservative: Callable[..., Attribution], config: ViTConfig) -> None:
     """Under its own factors the network is affine, so one pixel's share is x times what one unit more of it changes."""
     network, images = double(config)
-    heat = conservative(network, images, TARGETS)
+    attribution = conservative(network, images, TARGETS)
     with torch.no_grad():
-        for picture in range(2):
-            logits, factors = trace(network, images[picture : picture + 1])
-            pixels = images[picture].numel()
-            more = images[picture].flatten() + torch.eye(pixels, dtype=torch.float64)
+        for image in range(2):
+            logits, factors = trace(network, images[image : image + 1])
+            pixels = images[image].numel()
+            more = images[image].flatten() + torch.eye(pixels, dtype=torch.float64)
             repeated = [factor.expand(pixels, *factor.shape[1:]) for factor in factors]
             changed, _ = trace(network, more.view(pixels, *images.shape[1:]), repeated)
-            slope = (changed - logits)[:, TARGETS[picture]].view(1, *images.shape[1:])
-            shares = cut(images[picture : picture + 1] * slope, config.patch).sum(dim=2)
-            assert (heat.values[picture].flatten() - shares[0]).abs().max() <= 1e-10
+            slope = (changed - logits)[:, TARGETS[image]].view(1, *images.shape[1:])
+            shares = cut(images[image : image + 1] * slope, config.patch).sum(dim=2)
+            assert (attribution.values[image].flatten() - shares[0]).abs().max() <= 1e-10
             assert shares.abs().max() > 0.01
 
 
@@ -76,10 +76,10 @@ def test_shares_of_tokens(config: ViTConfig) -> None:
 
 def test_a_linear_function_of_the_logits_is_the_same_as_its_parts() -> None:
     network, images = double(PLAIN)
-    heat = conservative(network, images, lambda logits: 2 * logits[:, 1] - logits[:, 3])
+    attribution = conservative(network, images, lambda logits: 2 * logits[:, 1] - logits[:, 3])
     parts = [conservative(network, images, target).values for target in (1, 3)]
-    assert (heat.values - (2 * parts[0] - parts[1])).abs().max() <= 1e-12
-    assert heat.notes == ((), ())
+    assert (attribution.values - (2 * parts[0] - parts[1])).abs().max() <= 1e-12
+    assert attribution.notes == ((), ())
     contrast = conservative(network, images, (1, 3))
     assert (contrast.values - (parts[0] - parts[1])).abs().max() <= 1e-12
 
@@ -91,9 +91,9 @@ def test_a_target_that_is_not_linear_is_said() -> None:
     def product(logits: Tensor) -> Tensor:
         return logits[:, 1] * logits[:, 2]
 
-    balance, heat = balance_sheet(network, images, product), conservative(network, images, product)
+    balance, attribution = balance_sheet(network, images, product), conservative(network, images, product)
     assert (balance.gap + balance.logit).abs().max() <= 1e-10
-    for notes, logit in zip(heat.notes, heat.logit.tolist(), strict=True):
+    for notes, logit in zip(attribution.notes, attribution.logit.tolist(), strict=True):
         assert len(notes) == 1
         assert f"{-logit:.3g}" in notes[0]
 
@@ -143,7 +143,7 @@ def test_the_sheet_closes_in_float32(config: ViTConfig) -> None:
 
 
 def by_gradients(network: ViT, images: Tensor, target: int, hold: bool) -> tuple[dict[str, Tensor], Tensor]:
-    """The parts of one picture as value times gradient on the written-out network, and the logit."""
+    """The parts of one image as value times gradient on the written-out network, and the logit."""
     pixels = images.clone().requires_grad_()
     leaves = {"pixels": pixels, "positions": network.pos_embed, **dict(network.named_parameters())}
     wanted = [name for name in leaves if name in ("pixels", "positions") or "_token" in name or name.endswith("bias")]
@@ -159,8 +159,8 @@ def by_gradients(network: ViT, images: Tensor, target: int, hold: bool) -> tuple
 def test_every_part_is_that_of_a_sheet_made_by_hand(config: ViTConfig) -> None:
     network, images = double(config, 3)
     balance = balance_sheet(network, images, 1)
-    for picture in range(3):
-        parts, _ = by_gradients(network, images[picture : picture + 1], 1, hold=True)
+    for image in range(3):
+        parts, _ = by_gradients(network, images[image : image + 1], 1, hold=True)
         kinds = {"patch map": "patch_embed", "attention": ".attn.", "MLPs": ".mlp.", "head": "head", "norms": "norm"}
         names = {"pixels": ["pixels"], "positions": ["positions"]}
         names |= {"class token": ["cls_token"], "distillation token": ["dist_token"], "registers": ["reg_token"]}
@@ -170,7 +170,7 @@ def test_every_part_is_that_of_a_sheet_made_by_hand(config: ViTConfig) -> None:
         wanted = {name: part for name, part in wanted.items() if isinstance(part, Tensor)}
         assert set(balance.parts) == set(wanted)
         for name, part in wanted.items():
-            assert (balance.parts[name][picture] - part).abs() <= 1e-10, name
+            assert (balance.parts[name][image] - part).abs() <= 1e-10, name
             assert part != 0
 
 
@@ -215,7 +215,7 @@ def test_a_part_without_a_rule_is_named(parts: Parts, named: tuple[str, ...]) ->
             explain(network, make_images(PLAIN))
 
 
-def test_the_sheet_leaves_the_network_and_the_pictures_as_they_are() -> None:
+def test_the_sheet_leaves_the_network_and_the_images_as_they_are() -> None:
     network, images = make_network(PLAIN), make_images(PLAIN).requires_grad_()
     kept = torch.full_like(network.head.weight, 0.25)
     network.head.weight.grad = kept
@@ -237,12 +237,12 @@ def test_the_sheet_leaves_the_network_and_the_pictures_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("variant", SOME_VARIANTS)
-def test_the_sheet_of_a_batch_is_that_of_each_picture(variant: str) -> None:
+def test_the_sheet_of_a_batch_is_that_of_each_image(variant: str) -> None:
     network, images = double(VARIANTS[variant], 3)
     targets = torch.tensor([0, 3, 1])
     together = balance_sheet(network, images, targets)
     assert torch.equal(together.target, targets)
-    assert together.rather_than is None
+    assert together.contrast is None
     for index in range(3):
         alone = balance_sheet(network, images[index : index + 1], int(targets[index]))
         assert list(alone.parts) == list(together.parts)

@@ -34,33 +34,33 @@ network, images = pytest.fixture(make_reader, name="network"), pytest.fixture(ma
 def test_it_is_the_attention_of_the_row_before(
     network: ImageToSequence, images: torch.Tensor, layer: int | None, head: int | None
 ) -> None:
-    heat = cross_attention(network, images, TARGET, layer=layer, head=head)
-    assert heat.values.shape == (2, 4, 2, 3)
+    attribution = cross_attention(network, images, TARGET, layer=layer, head=head)
+    assert attribution.values.shape == (2, 4, 2, 3)
     record = Record()
     logits = network(images, torch.cat([torch.full((2, 1), 1), TARGET], dim=1), record).detach()
     blocks = range(3) if layer is None else [layer % 3]
     weights = torch.stack([record[f"decoder.blocks.{index}.cross.attention"] for index in blocks])
     weights = weights.mean(dim=2) if head is None else weights[:, :, head]
     by_hand = weights.mean(dim=0)
-    for picture, place in ((0, 0), (0, 1), (0, 3), (1, 1)):
-        torch.testing.assert_close(heat.values[picture, place].flatten(), by_hand[picture, place])
-        assert float(heat.values[picture, place].sum()) == pytest.approx(1.0, abs=1e-5)
-        assert float(heat.logit[picture, place]) == pytest.approx(
-            float(logits[picture, place, TARGET[picture, place]]), abs=1e-5
+    for image, place in ((0, 0), (0, 1), (0, 3), (1, 1)):
+        torch.testing.assert_close(attribution.values[image, place].flatten(), by_hand[image, place])
+        assert float(attribution.values[image, place].sum()) == pytest.approx(1.0, abs=1e-5)
+        assert float(attribution.logit[image, place]) == pytest.approx(
+            float(logits[image, place, TARGET[image, place]]), abs=1e-5
         )
-    assert not heat.values[1, 2:].any()
-    assert torch.equal(heat.target, TARGET)
-    assert (heat.method, heat.signed, heat.class_specific) == ("cross_attention", False, False)
-    assert heat.notes == ((), ())
+    assert not attribution.values[1, 2:].any()
+    assert torch.equal(attribution.target, TARGET)
+    assert (attribution.method, attribution.signed, attribution.class_specific) == ("cross_attention", False, False)
+    assert attribution.notes == ((), ())
 
 
 def test_a_map_without_signal_is_noted(network: ImageToSequence, images: torch.Tensor) -> None:
     for block in network.decoder.blocks:
         nn.init.zeros_(block.cross_attn.qkv.weight)
         nn.init.zeros_(block.cross_attn.qkv.bias)
-    heat = cross_attention(network, images, TARGET)
-    assert heat.notes[0] == tuple(f"token {place}: no signal" for place in (1, 2, 3, 4))
-    assert heat.notes[1] == ("token 1: no signal", "token 2: no signal")
+    attribution = cross_attention(network, images, TARGET)
+    assert attribution.notes[0] == tuple(f"token {place}: no signal" for place in (1, 2, 3, 4))
+    assert attribution.notes[1] == ("token 1: no signal", "token 2: no signal")
 
 
 def test_the_network_is_left_as_it_was(network: ImageToSequence, images: torch.Tensor) -> None:
@@ -74,10 +74,10 @@ def test_the_network_is_left_as_it_was(network: ImageToSequence, images: torch.T
         assert cross_attention(network, images, target).values.shape == (2, 4, 2, 3)
 
 
-def test_another_picture_size(network: ImageToSequence) -> None:
+def test_another_image_size(network: ImageToSequence) -> None:
     config = replace(CONFIG, encoder=replace(READER, positions="sinusoidal-2d"))
-    heat = cross_attention(ImageToSequence(config).eval(), torch.randn(2, 1, 24, 40), TARGET)
-    assert heat.values.shape == (2, 4, 3, 5)
+    attribution = cross_attention(ImageToSequence(config).eval(), torch.randn(2, 1, 24, 40), TARGET)
+    assert attribution.values.shape == (2, 4, 3, 5)
 
 
 def test_what_does_not_fit_is_refused(network: ImageToSequence, images: torch.Tensor) -> None:

@@ -33,15 +33,15 @@ def test_every_layer_answers_or_says_why_not(method, variant) -> None:
     assert not {"norm1", "tokens"} & {layer.rpartition(".")[2] for layer in dead}
 
 
-def test_a_dead_picture_is_not_the_layers_fault() -> None:
+def test_a_dead_image_is_not_the_layers_fault() -> None:
     """A head of zeros: no layer has a gradient, so the map is empty and says so."""
     network = make_network(PLAIN)
     with torch.no_grad():
         network.head.weight.zero_()
     for method in (grad_cam, hires_cam):
-        heat = method(network, make_images(PLAIN))
-        assert not heat.values.any()
-        assert heat.notes == (("no signal",), ("no signal",))
+        attribution = method(network, make_images(PLAIN))
+        assert not attribution.values.any()
+        assert attribution.notes == (("no signal",), ("no signal",))
 
 
 def test_before_a_norm_alone_nothing_is_left_of_hires_cam() -> None:
@@ -63,8 +63,10 @@ def test_behind_a_layer_that_is_linear_the_values_add_up() -> None:
     network = make_network(VARIANTS["mean-1"]).double()
     network.norm = torch.nn.Identity()
     images = make_images(PLAIN, 3).double()
-    heat = hires_cam(network.eval(), images, 1, layer="blocks.2.output")
-    assert (heat.values.sum(dim=(1, 2)) - (heat.logit - network.head.bias[1].detach())).abs().max() <= 1e-12
+    attribution = hires_cam(network.eval(), images, 1, layer="blocks.2.output")
+    assert (
+        attribution.values.sum(dim=(1, 2)) - (attribution.logit - network.head.bias[1].detach())
+    ).abs().max() <= 1e-12
 
 
 def test_cut_at_zero() -> None:

@@ -14,9 +14,9 @@ from vitrail.nn import ViTConfig
 @given(seed=st.integers(0, 2**31), patches=st.integers(1, 40), mass=st.floats(0.01, 1.0))
 def test_the_smallest_set_that_holds_the_mass(seed: int, patches: int, mass: float) -> None:
     """What is kept holds the mass, and would not without its smallest; nothing that is left out is larger."""
-    shares = torch.rand(3, patches, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    kept = most_of(shares, mass)
-    for row, held in zip(shares, kept, strict=True):
+    fractions = torch.rand(3, patches, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    kept = most_of(fractions, mass)
+    for row, held in zip(fractions, kept, strict=True):
         inside = held > 0
         assert torch.equal(held[inside], row[inside])
         assert held.sum() >= mass * row.sum() * (1 - 1e-12)
@@ -25,10 +25,10 @@ def test_the_smallest_set_that_holds_the_mass(seed: int, patches: int, mass: flo
 
 
 def test_a_worked_example() -> None:
-    shares = torch.tensor([[0.1, 0.4, 0.2, 0.3]])
-    assert most_of(shares, 0.4).flatten().tolist() == pytest.approx([0, 0.4, 0, 0])
-    assert most_of(shares, 0.41).flatten().tolist() == pytest.approx([0, 0.4, 0, 0.3])
-    assert torch.equal(most_of(shares, 1.0), shares)
+    fractions = torch.tensor([[0.1, 0.4, 0.2, 0.3]])
+    assert most_of(fractions, 0.4).flatten().tolist() == pytest.approx([0, 0.4, 0, 0])
+    assert most_of(fractions, 0.41).flatten().tolist() == pytest.approx([0, 0.4, 0, 0.3])
+    assert torch.equal(most_of(fractions, 1.0), fractions)
     ties = torch.tensor([[0.25, 0.25, 0.25, 0.25]])
     assert torch.equal(most_of(ties, 0.5), ties)  # which two would be chance
     assert most_of(torch.zeros(1, 4), 0.6).tolist() == [[0, 0, 0, 0]]

@@ -21,7 +21,7 @@ def trained() -> ViT:
     return copy.deepcopy(load_planted("mean-0").network).double()
 
 
-def pictures(count: int) -> Tensor:
+def some_images(count: int) -> Tensor:
     return shown("mean-0", 12, seed=34).images[:count].double()
 
 
@@ -31,21 +31,23 @@ def pictures(count: int) -> Tensor:
 )
 def test_completeness_on_trained_networks(name: str, count: int) -> None:
     """T5, in float64, with the limits of the research page."""
-    network, images = copy.deepcopy(load_planted(name).network).double(), pictures(count)
+    network, images = copy.deepcopy(load_planted(name).network).double(), some_images(count)
     assert integrated_gradients_with_gap(network, images, steps=20)[1].median() <= 5e-3
-    heat, gaps = integrated_gradients_with_gap(network, images, steps=50)
+    attribution, gaps = integrated_gradients_with_gap(network, images, steps=50)
     assert gaps.max() <= 1e-3
-    difference = heat.logit - network(torch.zeros_like(images[:1]))[0, heat.target].detach()
-    missing = (heat.values.sum(dim=(1, 2)) - difference).abs() / difference.abs()
+    difference = attribution.logit - network(torch.zeros_like(images[:1]))[0, attribution.target].detach()
+    missing = (attribution.values.sum(dim=(1, 2)) - difference).abs() / difference.abs()
     assert (missing - gaps).abs().max() <= 1e-9
     even = integrated_gradients(network, images[:3], steps=200, tolerance=None).values
-    assert (heat.values[:3] - even).abs().max() <= 0.02 * even.abs().max()  # the map is right, and not only its sum
+    assert (
+        attribution.values[:3] - even
+    ).abs().max() <= 0.02 * even.abs().max()  # the map is right, and not only its sum
 
 
 @pytest.mark.soak
 def test_one_sum_over_the_whole_way_falls_short_of_it(trained: ViT) -> None:
     """Why the way is cut: the gap falls exponentially with the nodes, and slowly where the way has a sharp bend."""
-    images = pictures(5)
+    images = some_images(5)
     gaps = [integrated_gradients_with_gap(trained, images, steps=n, tolerance=None)[1] for n in (20, 50, 200)]
     assert gaps[0].median() > 5e-3
     assert gaps[1].max() > 1e-3
@@ -53,11 +55,11 @@ def test_one_sum_over_the_whole_way_falls_short_of_it(trained: ViT) -> None:
     assert gaps[1].median() < 0.3 * gaps[0].median()
 
 
-def test_a_picture_takes_more_nodes_where_it_needs_them_and_no_more_than_eight_times_as_many(trained: ViT) -> None:
-    images, taken = pictures(2), dict[str, list[int]]()
+def test_an_image_takes_more_nodes_where_it_needs_them_and_no_more_than_eight_times_as_many(trained: ViT) -> None:
+    images, taken = some_images(2), dict[str, list[int]]()
 
     class Counted(torch.nn.Module):
-        """The embedding, which counts pictures that gradients are asked of."""
+        """The embedding, which counts images that gradients are asked of."""
 
         def __init__(self, embedding: torch.nn.Module, tolerance: str) -> None:
             super().__init__()
@@ -78,24 +80,24 @@ def test_a_picture_takes_more_nodes_where_it_needs_them_and_no_more_than_eight_t
     assert 10 * 2 < sum(taken["0.001"]) <= sum(taken["1e-12"]) <= 80 * 2
 
 
-def test_a_picture_does_not_depend_on_those_beside_it(trained: ViT) -> None:
-    images = pictures(2)
+def test_an_image_does_not_depend_on_those_beside_it(trained: ViT) -> None:
+    images = some_images(2)
     together = integrated_gradients(trained, images, steps=10)
     for index in range(2):
         alone = integrated_gradients(trained, images[index : index + 1], steps=10)
         assert (alone.values[0] - together.values[index]).abs().max() <= 1e-10
 
 
-def test_a_gap_above_one_per_cent_is_noted_for_the_picture_that_has_it(trained: ViT) -> None:
-    images = pictures(12).clone()
+def test_a_gap_above_one_per_cent_is_noted_for_the_image_that_has_it(trained: ViT) -> None:
+    images = some_images(12).clone()
     images[5] = 0.0
-    heat, gap = integrated_gradients_with_gap(trained, images, steps=2, tolerance=None)
+    attribution, gap = integrated_gradients_with_gap(trained, images, steps=2, tolerance=None)
     assert (gap > 0.01).sum() >= 3
-    for picture, (share, notes) in enumerate(zip(gap.tolist(), heat.notes, strict=True)):
-        assert any(f"{share:.1%}" in note for note in notes) == (share > 0.01)
-        assert len(notes) == (share > 0.01 or picture == 5)
+    for image, (fraction, notes) in enumerate(zip(gap.tolist(), attribution.notes, strict=True)):
+        assert any(f"{fraction:.1%}" in note for note in notes) == (fraction > 0.01)
+        assert len(notes) == (fraction > 0.01 or image == 5)
     assert gap[5] == 0  # the baseline itself: nothing to explain, and nothing missing
-    assert heat.notes[5] == ("no signal",)
+    assert attribution.notes[5] == ("no signal",)
 
 
 def test_a_forgotten_node_would_be_noticed(trained: ViT, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,9 +109,9 @@ def test_a_forgotten_node_would_be_noticed(trained: ViT, monkeypatch: pytest.Mon
         return np.full_like(nodes, nodes[0]), weights
 
     monkeypatch.setattr(np.polynomial.legendre, "leggauss", first)
-    heat, gap = integrated_gradients_with_gap(trained, pictures(2), steps=20)
+    attribution, gap = integrated_gradients_with_gap(trained, some_images(2), steps=20)
     assert gap.min() > 0.02  # ten times the tolerance, though all parts were halved again and again
-    assert all(heat.notes)
+    assert all(attribution.notes)
 
 
 def test_steps_are_exact_for_polynomials() -> None:
@@ -132,13 +134,13 @@ def test_steps_are_exact_for_polynomials() -> None:
 def test_the_baseline_is_the_zero_of_the_answer() -> None:
     network, images = make_network(PLAIN).double(), make_images(PLAIN, 3).double()
     flipped = images.flip(0)
-    heat, gap = integrated_gradients_with_gap(network, images, 1, baseline=flipped, steps=200, tolerance=None)
+    attribution, gap = integrated_gradients_with_gap(network, images, 1, baseline=flipped, steps=200, tolerance=None)
     assert gap[[0, 2]].max() <= 1e-4
     there = network(images.flip(0))[:, 1].detach()
-    assert (heat.values.sum(dim=(1, 2)) - (heat.logit - there)).abs().max() <= 1e-4
-    assert not heat.values[1].any()  # the middle picture is its own baseline
+    assert (attribution.values.sum(dim=(1, 2)) - (attribution.logit - there)).abs().max() <= 1e-4
+    assert not attribution.values[1].any()  # the middle image is its own baseline
     back = integrated_gradients(network, images.flip(0), 1, baseline=images, steps=200, tolerance=None).values
-    assert (heat.values + back.flip(0).flip(0)).abs().max() <= 1e-8  # the way back, from the same two ends
+    assert (attribution.values + back.flip(0).flip(0)).abs().max() <= 1e-8  # the way back, from the same two ends
 
 
 def test_gap_of() -> None:

@@ -51,13 +51,15 @@ def test_drawn_sets_come_in_pairs_and_sizes_as_the_kernel_weighs_them() -> None:
     sizes = sets.sum(dim=1)
     assert sizes.min() >= 1
     assert sizes.max() <= players - 1
-    shares = torch.tensor([math.comb(players, size) * kernel(players, size) for size in range(1, players)])
+    fractions = torch.tensor([math.comb(players, size) * kernel(players, size) for size in range(1, players)])
     counted = torch.bincount(sizes, minlength=players)[1:players] / len(sets)
-    assert (counted - shares / shares.sum()).abs().max() < 0.03
+    assert (counted - fractions / fractions.sum()).abs().max() < 0.03
     assert (sets.double().mean(dim=0) - 0.5).abs().max() < 1e-12  # every player is in half of the sets
     together = (sets[::2, :2].all(dim=1) | (~sets[::2, :2]).all(dim=1)).double().mean()
-    wanted = sum(share * (size * (size - 1) + (12 - size) * (11 - size)) / 132 for size, share in enumerate(shares, 1))
-    assert abs(float(together) - float(wanted / shares.sum())) < 0.05
+    wanted = sum(
+        fraction * (size * (size - 1) + (12 - size) * (11 - size)) / 132 for size, fraction in enumerate(fractions, 1)
+    )
+    assert abs(float(together) - float(wanted / fractions.sum())) < 0.05
 
 
 def test_the_kernel() -> None:
@@ -104,9 +106,9 @@ def test_patches_that_cannot_be_told_apart() -> None:
 
 def test_a_grid_of_one_patch() -> None:
     network, images = make_network(PLAIN), torch.randn(2, 2, 4, 2, generator=torch.Generator().manual_seed(0))
-    heat = kernel_shap(network, images, 1, fill=0.0)
-    difference = heat.logit - network(torch.zeros_like(images))[:, 1].detach()
-    assert (heat.values[:, 0, 0] - difference).abs().max() <= 1e-5
+    attribution = kernel_shap(network, images, 1, fill=0.0)
+    difference = attribution.logit - network(torch.zeros_like(images))[:, 1].detach()
+    assert (attribution.values[:, 0, 0] - difference).abs().max() <= 1e-5
 
 
 def test_the_fewest_samples_are_enough_for_every_seed() -> None:

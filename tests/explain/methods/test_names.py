@@ -1,4 +1,4 @@
-"""Methods share their names with the files that hold them: what the package gives is the function."""
+"""Methods fraction their names with the files that hold them: what the package gives is the function."""
 
 import subprocess
 import sys

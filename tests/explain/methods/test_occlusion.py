@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.explain.reference import PLAIN, make_images, make_network
 from vitrail.explain.methods.occlusion import occlusion, windows
-from vitrail.explain.scores import donor
+from vitrail.explain.scores import from_background
 from vitrail.explain.scores.fill import AnyFill, fill_of
 from vitrail.nn import ViT
 
@@ -20,7 +20,7 @@ def test_windows_by_hand() -> None:
 
 
 @pytest.mark.parametrize("grid", [(1, 1), (3, 5), (7, 2)])
-def test_windows_cover_every_patch(grid: tuple[int, int]) -> None:
+def test_windows_mask_every_patch(grid: tuple[int, int]) -> None:
     for long in itertools.product(range(1, grid[0] + 1), range(1, grid[1] + 1)):
         for far in itertools.product(range(1, long[0] + 1), range(1, long[1] + 1)):
             found = windows(grid, long, far)
@@ -35,7 +35,7 @@ def test_a_fill_of_each_kind() -> None:
     def filling_of(images: Tensor, given: AnyFill) -> Tensor:
         return fill_of(given).make(images, (4, 2), 1, 0)[0]
 
-    others = donor(make_images(PLAIN, 4, seed=1))
+    others = from_background(make_images(PLAIN, 4, seed=1))
     assert torch.equal(filling_of(images, others), others.make(images, (4, 2), 1, 0)[0])
     assert torch.equal(filling_of(images, 0.25), torch.full_like(images, 0.25))
     channels = filling_of(images, [0.5, -1.0])
@@ -45,18 +45,18 @@ def test_a_fill_of_each_kind() -> None:
     assert torch.equal(filling_of(images, images.flip(0)), images.flip(0))
     assert torch.equal(filling_of(images, images[0]), images[:1].expand(3, -1, -1, -1))
     means = filling_of(images, "mean").numpy()
-    for picture, channel in itertools.product(range(3), range(2)):
-        assert np.allclose(means[picture, channel], images[picture, channel].numpy().mean(), atol=1e-6)
+    for image, channel in itertools.product(range(3), range(2)):
+        assert np.allclose(means[image, channel], images[image, channel].numpy().mean(), atol=1e-6)
     flat = torch.full_like(images, 0.3)  # a number that binary fractions cannot say
     assert torch.equal(filling_of(flat, "mean"), flat)
 
 
-def test_what_covers_a_patch_is_not_mixed_with_it() -> None:
-    """Covered by a picture with the same patches nothing changes; by another, only the covered patch counts."""
+def test_what_masks_a_patch_is_not_mixed_with_it() -> None:
+    """Masked by an image with the same patches nothing changes; by another, only the masked patch counts."""
     network, images = make_network(PLAIN), make_images(PLAIN, 2)
-    heat = occlusion(network, images, 1, fill=images)
-    assert not heat.values.any()
-    assert heat.notes == (("no signal",), ("no signal",))
+    attribution = occlusion(network, images, 1, fill=images)
+    assert not attribution.values.any()
+    assert attribution.notes == (("no signal",), ("no signal",))
     other = images.clone()
     other[:, :, 4:8, 2:4] += 1.0  # one patch alone differs
     values = occlusion(network, images, 1, fill=other).values
@@ -66,13 +66,13 @@ def test_what_covers_a_patch_is_not_mixed_with_it() -> None:
 
 
 def test_rounding_alone_is_no_signal() -> None:
-    """A head that hardly reads the picture: differences of the last digits are not drawn as a map."""
+    """A head that hardly reads the image: differences of the last digits are not drawn as a map."""
     network, images = make_network(PLAIN), make_images(PLAIN, 2)
     with torch.no_grad():
         network.head.weight.mul_(1e-8)
         network.head.bias.fill_(3.0)
-    heat = occlusion(network, images, 1)
-    assert heat.notes == (("no signal",), ("no signal",))
+    attribution = occlusion(network, images, 1)
+    assert attribution.notes == (("no signal",), ("no signal",))
     assert occlusion(make_network(PLAIN), images, 1).notes == ((), ())
 
 

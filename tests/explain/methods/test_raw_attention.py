@@ -1,4 +1,4 @@
-"""Raw attention: the layer and head asked for, and shares that add up."""
+"""Raw attention: the layer and head asked for, and fractions that add up."""
 
 from itertools import product
 
@@ -16,10 +16,10 @@ def test_layer_and_head(variant: str) -> None:
     network, images = make_network(config).double(), make_images(config).double()
     explicit_weights = [layer.detach().numpy() for layer in explicit(network, images)[1]]
     for layer, head in product((0, 1, 2, -1, -3), (None, 0, 1)):
-        weights, heat = explicit_weights[layer], raw_attention(network, images, layer=layer, head=head)
-        for picture in range(2):
-            matrix = weights[picture].mean(axis=0) if head is None else weights[picture, head]
-            assert abs(heat.values[picture].numpy() - map_of(matrix, config)).max() <= 1e-12, (layer, head)
+        weights, attribution = explicit_weights[layer], raw_attention(network, images, layer=layer, head=head)
+        for image in range(2):
+            matrix = weights[image].mean(axis=0) if head is None else weights[image, head]
+            assert abs(attribution.values[image].numpy() - map_of(matrix, config)).max() <= 1e-12, (layer, head)
 
 
 def test_shares() -> None:
@@ -36,7 +36,7 @@ def test_a_sink_in_a_register_is_not_shown() -> None:
     before = raw_attention(network, images, layer=0).values.flatten(1).sum(dim=1)
     block = network.blocks[0]
     with torch.no_grad():
-        sink = block.norm1(network.embed(images))[0, 4]  # the last register, the same for every picture
+        sink = block.norm1(network.embed(images))[0, 4]  # the last register, the same for every image
         queries, keys, _ = block.attn.qkv.weight.chunk(3)
         queries.zero_()
         keys.copy_(sink.expand_as(keys))

@@ -15,8 +15,8 @@ def test_a_network_that_does_not_look_gives_nothing() -> None:
     with torch.no_grad():
         network.head.weight.zero_()
         network.head.bias.fill_(5.0)
-    heat = rise(network, make_images(PLAIN), masks=30)
-    assert heat.notes == (("no signal",), ("no signal",))
+    attribution = rise(network, make_images(PLAIN), masks=30)
+    assert attribution.notes == (("no signal",), ("no signal",))
 
 
 def test_independent_masks_find_what_each_patch_adds() -> None:
@@ -24,7 +24,7 @@ def test_independent_masks_find_what_each_patch_adds() -> None:
     generator = torch.Generator().manual_seed(0)
     masks = (torch.rand(60_000, 3, 4, generator=generator) < 0.5).double()
     parts = torch.randn(3, 4, generator=generator).double()
-    found = (masks * parts).sum(dim=(1, 2))[:, None] + 100.0  # what all masks share is taken out
+    found = (masks * parts).sum(dim=(1, 2))[:, None] + 100.0  # what all masks fraction is taken out
     assert (rise_of(masks, found)[0] - parts / 2).abs().max() < 0.05
 
 
@@ -56,16 +56,16 @@ def test_more_masks_agree_better() -> None:
     assert apart(1600) < 0.45 * apart(100)
 
 
-def test_the_map_rolls_with_picture_and_masks() -> None:
-    """T15 for a method that draws: the drawn masks are rolled with the picture."""
+def test_the_map_rolls_with_image_and_masks() -> None:
+    """T15 for a method that draws: the drawn masks are rolled with the image."""
     config = VARIANTS["mean-0"].from_dict({**vars(VARIANTS["mean-0"]), "positions": "none"})
     network, images = make_network(config).double(), make_images(config).double()
     masks = random_masks((3, 5), 40, 3, 0.5, 0).double()
 
-    def map_of(pictures: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
+    def map_of(images: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
         seen = masks.repeat_interleave(4, 1).repeat_interleave(2, 2)[:, None, None]
         with torch.no_grad():
-            found = network((pictures[None] * seen).flatten(0, 1))[:, 1].unflatten(0, (40, 2))
+            found = network((images[None] * seen).flatten(0, 1))[:, 1].unflatten(0, (40, 2))
         return rise_of(masks, found)
 
     before = map_of(images, masks)

@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from vitrail.explain import rollout, rollout_of
-from vitrail.explain.heat import NO_SIGNAL, caveats
+from vitrail.explain.attribution import NO_SIGNAL, caveats
 from vitrail.explain.readout import on_grid
 from vitrail.nn import ViT, ViTConfig
 
@@ -31,13 +31,13 @@ def test_uniform_attention_in_closed_form() -> None:
 
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 def test_uniform_attention_through_a_network(config: ViTConfig) -> None:
-    """The same through a whole network; what a patch that is read out keeps of itself is its share of the readout."""
+    """The same through a whole network; what a read-out patch keeps of itself is its fraction of the readout."""
     network = forget_queries(make_network(config)).double()
-    heat = rollout(network, make_images(config).double())
+    attribution = rollout(network, make_images(config).double())
     kept = {"class": 0.0, "mean": 1 / 15}[config.pooling] * (0.5 if config.distillation_token else 1.0)
     wanted = (1 - 2**-3) / (config.prefix + 15) + 2**-3 * kept
-    assert (heat.values - wanted).abs().max() <= 1e-14
-    assert heat.notes == ((NO_SIGNAL,), (NO_SIGNAL,))
+    assert (attribution.values - wanted).abs().max() <= 1e-14
+    assert attribution.notes == ((NO_SIGNAL,), (NO_SIGNAL,))
 
 
 def test_identity_attention_gives_nothing() -> None:

@@ -24,26 +24,28 @@ def test_a_function_of_the_logits() -> None:
         assert (2 * half.values - method(network, images, 1).values).abs().max() <= 1e-12
 
 
-def test_a_black_picture_has_no_input_x_gradient() -> None:
+def test_a_black_image_has_no_input_x_gradient() -> None:
     images = make_images(PLAIN)
     images[1] = 0
-    heat = input_x_gradient(make_network(PLAIN), images)
-    assert heat.notes == ((), ("no signal",))
-    assert not heat.values[1].any()
+    attribution = input_x_gradient(make_network(PLAIN), images)
+    assert attribution.notes == ((), ("no signal",))
+    assert not attribution.values[1].any()
     assert saliency(make_network(PLAIN), images).notes == ((), ())
 
 
 def test_numbers_do_not_add_up_to_the_logit() -> None:
     """What sets input x gradient apart from the methods that keep the sum."""
     network, images = make_network(PLAIN), make_images(PLAIN, 16)
-    heat = input_x_gradient(network, images, 1)
+    attribution = input_x_gradient(network, images, 1)
     at_zero = network(torch.zeros_like(images))[:, 1].detach()
-    missing = (heat.values.sum(dim=(1, 2)) - (heat.logit - at_zero)).abs() / (heat.logit - at_zero).abs()
+    missing = (attribution.values.sum(dim=(1, 2)) - (attribution.logit - at_zero)).abs() / (
+        attribution.logit - at_zero
+    ).abs()
     assert missing.median() > 0.1
 
 
 def test_more_evidence_of_a_patch_is_not_more_than_its_pixels() -> None:
-    """A picture ten times as bright has another gradient, and ten times the pixels: nothing is rescaled."""
+    """An image ten times as bright has another gradient, and ten times the pixels: nothing is rescaled."""
     network = make_network(PLAIN.from_dict({**vars(PLAIN), "embed_bias": True}))
     images = make_images(PLAIN)
     assert not torch.allclose(saliency(network, images).values, saliency(network, 10 * images).values)

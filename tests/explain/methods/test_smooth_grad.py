@@ -1,4 +1,4 @@
-"""SmoothGrad: its noise goes with the picture's range, and more samples agree better."""
+"""SmoothGrad: its noise goes with the image's range, and more samples agree better."""
 
 import torch
 
@@ -8,7 +8,7 @@ from vitrail.explain.methods.smooth_grad import smooth_grad
 
 
 def test_noise_is_a_share_of_the_range() -> None:
-    """A little noise hardly moves the map, and more moves it more; a picture of one colour has no range."""
+    """A little noise hardly moves the map, and more moves it more; an image of one colour has no range."""
     network, images = make_network(PLAIN), make_images(PLAIN, 16)
     plain = saliency(network, images, 1).values
     moved = [

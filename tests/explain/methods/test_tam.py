@@ -22,8 +22,8 @@ def test_a_third_of_the_layers_is_left_out() -> None:
         assert (tam(network, images, 1, **other).values - tam(network, images, 1).values).abs().max() > 1e-5
 
 
-def test_the_top_class_is_that_of_the_whole_picture() -> None:
-    """A darker picture may have another top class; what is explained does not change on the way."""
+def test_the_top_class_is_that_of_the_whole_image() -> None:
+    """A darker image may have another top class; what is explained does not change on the way."""
     network, images = make_network(PLAIN), make_images(PLAIN, 16)
     top = network(images).argmax(dim=1)
     assert (network(images / 20).argmax(dim=1) != top).any()

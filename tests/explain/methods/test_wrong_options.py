@@ -68,7 +68,7 @@ def test_a_wrong_option_is_told_a_right_one(name: str, option: str, values: list
 
 
 @pytest.mark.parametrize("name", ["occlusion", "rise", "kernel_shap", "integrated_gradients"])
-def test_what_does_not_fit_the_pictures_is_refused(name: str) -> None:
+def test_what_does_not_fit_the_images_is_refused(name: str) -> None:
     option = "baseline" if name == "integrated_gradients" else "fill"
     for value, given in (([0.0, 0.0, 0.0], "2 channels"), (torch.zeros(3, 2, 12, 10), "(3, 2, 12, 10)")):
         with must_refuse(option, given):

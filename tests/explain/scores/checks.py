@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.explain import reference as explain_reference
 from tests.explain.scores import reference
 from tests.explain.scores.reference import CLASSES, GRID, PATCH, make_images, make_maps, make_network
-from vitrail.explain import Heat, generic_attention
+from vitrail.explain import Attribution, generic_attention
 from vitrail.explain.perturb import composite, ranks_of
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
@@ -18,7 +18,7 @@ from vitrail.nn import ViT
 TARGETS = [2, 0, 3]
 
 
-def references(count: int = 5) -> Tensor:
+def background(count: int = 5) -> Tensor:
     return make_images(count, seed=7)
 
 
@@ -28,9 +28,9 @@ def close(one: Tensor, two: object, tolerance: float = 1e-12) -> None:
     assert np.abs(one.numpy() - wanted).max() <= tolerance
 
 
-def donors_stand_where_they_stood(scores: ModuleType) -> None:
-    images, given = make_images(), references()
-    filler = scores.donor(given).make(images, PATCH, 200, 0)
+def background_patches_keep_their_position(scores: ModuleType) -> None:
+    images, given = make_images(), background()
+    filler = scores.from_background(given).make(images, PATCH, 200, 0)
     assert filler.shape == (200, *images.shape)
     cut = given.numpy().reshape(5, 2, GRID[0], PATCH[0], GRID[1], PATCH[1])
     made = filler.numpy().reshape(200, 3, 2, GRID[0], PATCH[0], GRID[1], PATCH[1])
@@ -46,16 +46,16 @@ def donors_stand_where_they_stood(scores: ModuleType) -> None:
     assert abs(neighbours - 0.2) < 0.05, "every position draws for itself"
 
 
-def own_patches_come_from_elsewhere_in_the_picture(scores: ModuleType) -> None:
+def own_patches_come_from_elsewhere_in_the_image(scores: ModuleType) -> None:
     images = make_images()
     filler = scores.own_patches().make(images, PATCH, 60, 0)
     assert filler.shape == (60, *images.shape)
     cut = images.numpy().reshape(3, 2, GRID[0], PATCH[0], GRID[1], PATCH[1])
     made = filler.numpy().reshape(60, 3, 2, GRID[0], PATCH[0], GRID[1], PATCH[1])
     places = list(np.ndindex(GRID))
-    for picture, (row, column) in itertools.product(range(3), places):
-        stands = made[:, picture, :, row, :, column]
-        found = [(stands == cut[picture, :, there[0], :, there[1]]).all(axis=(1, 2, 3)) for there in places]
+    for image, (row, column) in itertools.product(range(3), places):
+        stands = made[:, image, :, row, :, column]
+        found = [(stands == cut[image, :, there[0], :, there[1]]).all(axis=(1, 2, 3)) for there in places]
         assert (np.sum(found, axis=0) == 1).all()
         assert not found[places.index((row, column))].any()
         assert np.sum([one.any() for one in found]) >= 8
@@ -64,57 +64,63 @@ def own_patches_come_from_elsewhere_in_the_picture(scores: ModuleType) -> None:
 def composites_are_exact(scores: ModuleType) -> None:
     images, fillers = make_images(), make_images(6, seed=3).unflatten(0, (2, 3))
     generator = torch.Generator().manual_seed(0)
-    covered = torch.rand(2, 3, *GRID, generator=generator) < 0.5
-    made = composite(images, fillers, covered, PATCH)
-    single = composite(images, fillers[:1], covered[0], PATCH)
-    broad = composite(images, fillers, covered[:1], PATCH)
-    for draw, picture in np.ndindex(2, 3):
-        for result, mask in ((made, covered[draw, picture]), (broad, covered[0, picture])):
+    masked = torch.rand(2, 3, *GRID, generator=generator) < 0.5
+    made = composite(images, fillers, masked, PATCH)
+    single = composite(images, fillers[:1], masked[0], PATCH)
+    broad = composite(images, fillers, masked[:1], PATCH)
+    for draw, image in np.ndindex(2, 3):
+        for result, mask in ((made, masked[draw, image]), (broad, masked[0, image])):
             patches = mask.flatten().nonzero()[:, 0].tolist()
-            wanted = reference.replaced(images[picture].numpy(), fillers[draw, picture].numpy(), patches, GRID)
-            close(result[draw, picture], wanted, 0)
+            wanted = reference.replaced(images[image].numpy(), fillers[draw, image].numpy(), patches, GRID)
+            close(result[draw, image], wanted, 0)
     close(single, made[:1].numpy(), 0)
 
 
 def curves_are_exact(scores: ModuleType) -> None:
     """Deletion, insertion, AOPC and SaCo as numpy loops give them."""
     network, images, values = make_network(), make_images(), make_maps()
-    fill, places = scores.donor(references()), [count / 12 for count in range(13)]
+    fill, places = scores.from_background(background()), [count / 12 for count in range(13)]
     fillers = fill.make(images, PATCH, 4, 5).numpy()
     for measure in ("probability", "logit"):
-        covering = scores.Covering(fill, draws=4, seed=5, measure=measure, batch_size=7)
-        given = (network, images, values, torch.tensor(TARGETS), covering)
+        masking = scores.Masking(fill, draws=4, seed=5, measure=measure, batch_size=7)
+        given = (network, images, values, torch.tensor(TARGETS), masking)
         deleted, inserted, dropped = scores.deletion(*given), scores.insertion(*given), scores.aopc(*given, steps=5)
         grouped = scores.saco(*given, groups=5)
-        for picture, target in enumerate(TARGETS):
+        for image, target in enumerate(TARGETS):
 
-            def left(patches: list[int], picture: int = picture, target: int = target, measure: str = measure) -> float:
-                pixels, fills = images[picture].numpy(), fillers[:, picture]
+            def left(patches: list[int], image: int = image, target: int = target, measure: str = measure) -> float:
+                pixels, fills = images[image].numpy(), fillers[:, image]
                 return reference.measured_with(network, pixels, fills, patches, GRID, target, measure)
 
-            order = reference.order_of(values[picture].numpy())
+            order = reference.order_of(values[image].numpy())
             away, shown = [left(order[:count]) for count in range(13)], [left(order[count:]) for count in range(13)]
-            close(deleted.points[picture], away)
-            close(inserted.points[picture], shown)
-            close(deleted.score[picture], reference.area(away, places))
-            close(inserted.score[picture], reference.area(shown, places))
-            close(dropped.score[picture], sum(away[0] - away[count] for count in range(6)) / 6)
+            close(deleted.points[image], away)
+            close(inserted.points[image], shown)
+            close(deleted.score[image], reference.area(away, places))
+            close(inserted.score[image], reference.area(shown, places))
+            close(dropped.score[image], sum(away[0] - away[count] for count in range(6)) / 6)
             groups = [order[0:2], order[2:5], order[5:7], order[7:10], order[10:12]]
-            salience = [sum(values[picture].flatten()[patch].item() for patch in group) for group in groups]
+            salience = [sum(values[image].flatten()[patch].item() for patch in group) for group in groups]
             drops = [left([]) - left(group) for group in groups]
-            close(grouped.points[picture], drops)
+            close(grouped.points[image], drops)
             above = below = 0.0
             for i, j in itertools.combinations(range(5), 2):
                 weight = salience[i] - salience[j]
                 above += weight if drops[i] >= drops[j] else -weight
                 below += abs(weight)
-            close(grouped.score[picture], above / below)
+            close(grouped.score[image], above / below)
         close(deleted.fractions, places)
 
 
 def fewer_steps_are_points_of_the_curve(scores: ModuleType) -> None:
     network, images, values = make_network(), make_images(), make_maps()
-    given = (network, images, values, torch.tensor(TARGETS), scores.Covering(scores.donor(references()), draws=2))
+    given = (
+        network,
+        images,
+        values,
+        torch.tensor(TARGETS),
+        scores.Masking(scores.from_background(background()), draws=2),
+    )
     for score in (scores.deletion, scores.insertion):
         every, some = score(*given), score(*given, steps=5)
         close(some.points, every.points[:, [0, 2, 5, 7, 10, 12]].numpy())
@@ -123,36 +129,36 @@ def fewer_steps_are_points_of_the_curve(scores: ModuleType) -> None:
 
 
 def perturbation_is_exact(scores: ModuleType) -> None:
-    """On maps as fine as the pictures, where no pixels are equal."""
+    """On maps as fine as the images, where no pixels are equal."""
     network, images = make_network(), make_images()
     height, width = images.shape[2:]
     generator = torch.Generator().manual_seed(0)
     values = torch.rand(3, height, width, generator=generator, dtype=torch.float64)
-    fill = scores.donor(references())
-    covering = scores.Covering(fill, draws=6, seed=1)
+    fill = scores.from_background(background())
+    masking = scores.Masking(fill, draws=6, seed=1)
     fillers = fill.make(images, (1, 1), 6, 1).numpy()
     tops = network(images).argmax(dim=1)
     for first, name in (("most", "positive"), ("least", "negative")):
-        found = scores.perturbation(network, images, values, tops, covering, first=first)
+        found = scores.perturbation(network, images, values, tops, masking, first=first)
         assert (found.metric, found.unit, found.measure) == (f"{name} perturbation", "pixel", "top-1")
         assert found.better == ("lower" if first == "most" else "higher")
-        for picture in range(3):
-            order, points = reference.order_of(values[picture].numpy()), []
+        for image in range(3):
+            order, points = reference.order_of(values[image].numpy()), []
             order = order if first == "most" else order[::-1]
             for tenth in range(1, 10):
                 pixels = order[: height * width * tenth // 10]
                 made = [
-                    reference.replaced(images[picture].numpy(), filler[picture], pixels, (height, width))
+                    reference.replaced(images[image].numpy(), filler[image], pixels, (height, width))
                     for filler in fillers
                 ]
-                points.append(np.mean([reference.logits_of(network, one).argmax() == tops[picture] for one in made]))
-            close(found.points[picture], points)
-            close(found.score[picture], reference.area(points, [tenth / 10 for tenth in range(1, 10)]))
+                points.append(np.mean([reference.logits_of(network, one).argmax() == tops[image] for one in made]))
+            close(found.points[image], points)
+            close(found.score[image], reference.area(points, [tenth / 10 for tenth in range(1, 10)]))
         assert 0 < found.points.mean() < 1
 
 
-def perturbation_covers_the_upsampled_map(scores: ModuleType) -> None:
-    """What the network is shown: so many pixels, and none that is left has more of the map than one that is covered."""
+def perturbation_masks_the_upsampled_map(scores: ModuleType) -> None:
+    """What the network is shown: so many pixels, and none that is left has more of the map than one that is masked."""
     images, values, seen = make_images(), make_maps(), []
 
     class Spy(torch.nn.Module):
@@ -160,22 +166,22 @@ def perturbation_covers_the_upsampled_map(scores: ModuleType) -> None:
             seen.extend(shown)
             return shown.flatten(1)[:, :CLASSES]
 
-    covering = scores.Covering(scores.grey(99.0), batch_size=1)
+    masking = scores.Masking(scores.grey(99.0), batch_size=1)
     for first in ("most", "least"):
         seen.clear()
-        scores.perturbation(Spy().eval(), images, values, 0, covering, first=first)
-        covered = (torch.stack(seen)[3:] == 99.0).view(3, 9, *images.shape[1:])  # the first 3 are as they were
-        assert (covered == covered[:, :, :1]).all()
-        for picture, step in np.ndindex(3, 9):
-            mask = covered[picture, step, 0].numpy()
-            smooth = reference.bilinear(values[picture].numpy(), *mask.shape) * (1 if first == "most" else -1)
+        scores.perturbation(Spy().eval(), images, values, 0, masking, first=first)
+        masked = (torch.stack(seen)[3:] == 99.0).view(3, 9, *images.shape[1:])  # the first 3 are as they were
+        assert (masked == masked[:, :, :1]).all()
+        for image, step in np.ndindex(3, 9):
+            mask = masked[image, step, 0].numpy()
+            smooth = reference.bilinear(values[image].numpy(), *mask.shape) * (1 if first == "most" else -1)
             assert mask.sum() == mask.size * (step + 1) // 10
             assert smooth[mask].min() >= smooth[~mask].max() - 1e-9
 
 
 def a_contrast_and_a_function_are_measured(scores: ModuleType) -> None:
     network, images, values = make_network(), make_images(), make_maps()
-    fill = scores.donor(references())
+    fill = scores.from_background(background())
     fillers = fill.make(images, PATCH, 2, 0)
     ends = network(fillers.flatten(0, 1)).unflatten(0, (2, 3)).detach()
     gap, logits = ends[..., 2] - ends[..., 1], ends[..., 0] + ends[..., 3]
@@ -184,23 +190,23 @@ def a_contrast_and_a_function_are_measured(scores: ModuleType) -> None:
         ((2, 1), "probability", 1 / (1 + (-gap).exp())),
         (lambda rows: rows[:, 0] + rows[:, 3], "logit", logits),
     ):
-        found = scores.deletion(network, images, values, target, scores.Covering(fill, draws=2, measure=measure))
+        found = scores.deletion(network, images, values, target, scores.Masking(fill, draws=2, measure=measure))
         close(found.points[:, -1], wanted.mean(dim=0).numpy())
 
 
 def the_same_in_every_batch(scores: ModuleType) -> None:
-    """T17: pictures together or one by one, in chunks of any size; equal values too."""
+    """T17: images together or one by one, in chunks of any size; equal values too."""
     network, images, values = make_network(), make_images(), make_maps().round(decimals=-1)
-    fills = (scores.donor(references()), scores.own_patches(), scores.grey(0.3), scores.mean_of_picture())
+    fills = (scores.from_background(background()), scores.own_patches(), scores.grey(0.3), scores.mean_of_image())
     for fill in (*fills, scores.blur(0.7)):
         for score in (scores.deletion, scores.insertion, scores.aopc, scores.saco, scores.perturbation):
-            covering = scores.Covering(fill, draws=3, seed=4)
-            together = score(network, images, values, torch.tensor(TARGETS), covering).score
-            chunked = scores.Covering(fill, draws=3, seed=4, batch_size=5)
+            masking = scores.Masking(fill, draws=3, seed=4)
+            together = score(network, images, values, torch.tensor(TARGETS), masking).score
+            chunked = scores.Masking(fill, draws=3, seed=4, batch_size=5)
             close(score(network, images, values, torch.tensor(TARGETS), chunked).score, together.numpy())
             for one in range(3):
                 part = slice(one, one + 1)
-                close(score(network, images[part], values[part], TARGETS[one], covering).score, together[part].numpy())
+                close(score(network, images[part], values[part], TARGETS[one], masking).score, together[part].numpy())
 
 
 def equal_values_come_in_random_order(scores: ModuleType) -> None:
@@ -225,19 +231,19 @@ def the_true_order_is_the_best_of_all(scores: ModuleType) -> None:
     generator = torch.Generator().manual_seed(0)
     network = reference.Linear(torch.randn(CLASSES, 1, 4, 9, generator=generator, dtype=torch.float64)).eval()
     images = torch.randn(1, 1, 4, 9, generator=generator, dtype=torch.float64)
-    fill = scores.donor(torch.randn(6, 1, 4, 9, generator=generator, dtype=torch.float64))
+    fill = scores.from_background(torch.randn(6, 1, 4, 9, generator=generator, dtype=torch.float64))
     true = network.contributions(images, fill.make(images, PATCH, 3, 0).mean(dim=0), 1, PATCH)
     orders = torch.tensor(list(itertools.permutations(range(6))), dtype=torch.float64).view(-1, 2, 3)
     maps, many = torch.cat([true, -true, orders]), images.expand(722, -1, -1, -1)
-    covering = scores.Covering(fill, draws=3, measure="logit", batch_size=4096)
+    masking = scores.Masking(fill, draws=3, measure="logit", batch_size=4096)
     deleted, inserted, dropped = (
-        score(network, many, maps, 1, covering).score for score in (scores.deletion, scores.insertion, scores.aopc)
+        score(network, many, maps, 1, masking).score for score in (scores.deletion, scores.insertion, scores.aopc)
     )
     for found, sign in ((deleted, -1), (inserted, 1), (dropped, 1)):
         assert sign * found[0] >= (sign * found).max() - 1e-12
         assert sign * found[1] <= (sign * found).min() + 1e-12
         assert found.max() - found.min() > 0.1
-    grouped = scores.saco(network, many[:2], maps[:2], 1, covering, groups=6).score
+    grouped = scores.saco(network, many[:2], maps[:2], 1, masking, groups=6).score
     close(grouped, [1.0, -1.0])
 
 
@@ -328,7 +334,7 @@ def a_constant_map_points_by_chance(scores: ModuleType) -> None:
 
 
 def segmentation_accumulates(scores: ModuleType) -> None:
-    """Of two pictures, in one of which all is inside: intersections and unions are added before they are divided."""
+    """Of two images, in one of which all is inside: intersections and unions are added before they are divided."""
     values = torch.tensor([[[5.0, 2.0], [0.0, 0.0]], [[2.0, 0.0], [0.0, 0.0]]])
     masks = torch.tensor([[[True, True], [True, True]], [[True, True], [False, False]]])
     # above the means 1.75 and 0.5: two pixels and one; inside 3 of 6, outside 2 of 5; right 2 and 3 of 8
@@ -355,11 +361,11 @@ def scrambled_networks_have_maps_of_the_same_class(scores: ModuleType) -> None:
     network, asked = explain_reference.make_network(explain_reference.PLAIN), []
     images = explain_reference.make_images(explain_reference.PLAIN, 6)
 
-    def method(given: ViT, pictures: Tensor, target: Target) -> Heat:
-        heat = generic_attention(given, pictures, target)
-        asked.append(heat.target)
-        assert heat.notes == ((),) * 6
-        return heat
+    def method(given: ViT, images: Tensor, target: Target) -> Attribution:
+        attribution = generic_attention(given, images, target)
+        asked.append(attribution.target)
+        assert attribution.notes == ((),) * 6
+        return attribution
 
     state = torch.get_rng_state()
     found = scores.mprt(network, images, method)
@@ -371,13 +377,13 @@ def scrambled_networks_have_maps_of_the_same_class(scores: ModuleType) -> None:
 
 
 def the_largest_change_counts(scores: ModuleType) -> None:
-    """Max-sensitivity on a map that is linear in the picture: the noise itself, relative to the map."""
+    """Max-sensitivity on a map that is linear in the image: the noise itself, relative to the map."""
     network = explain_reference.make_network(explain_reference.PLAIN)
     images = torch.ones(2, 2, 12, 10, dtype=torch.float64)
 
-    def means(given: ViT, pictures: Tensor, target: Target) -> Heat:
-        values = pictures.mean(dim=1).unflatten(2, (5, 2)).unflatten(1, (3, 4)).mean(dim=(2, 4))
-        return Heat(values, torch.zeros(2, dtype=torch.long), torch.zeros(2), "means", True, True, ((), ()))
+    def means(given: ViT, images: Tensor, target: Target) -> Attribution:
+        values = images.mean(dim=1).unflatten(2, (5, 2)).unflatten(1, (3, 4)).mean(dim=(2, 4))
+        return Attribution(values, torch.zeros(2, dtype=torch.long), torch.zeros(2), "means", True, True, ((), ()))
 
     for seed in range(4):
         found = scores.max_sensitivity(network, images, means, radius=0.5, samples=7, seed=seed)
@@ -390,13 +396,13 @@ def the_largest_change_counts(scores: ModuleType) -> None:
 
 
 CHECKS = (
-    donors_stand_where_they_stood,
-    own_patches_come_from_elsewhere_in_the_picture,
+    background_patches_keep_their_position,
+    own_patches_come_from_elsewhere_in_the_image,
     composites_are_exact,
     curves_are_exact,
     fewer_steps_are_points_of_the_curve,
     perturbation_is_exact,
-    perturbation_covers_the_upsampled_map,
+    perturbation_masks_the_upsampled_map,
     a_contrast_and_a_function_are_measured,
     the_same_in_every_batch,
     equal_values_come_in_random_order,

@@ -1,4 +1,4 @@
-"""What the scores are compared with: numpy loops over pictures, draws and patches, and networks with known answers.
+"""What the scores are compared with: numpy loops over images, draws and patches, and networks with known answers.
 
 Nothing here uses ranks, spans or chunks: a composite is made by copying one patch after the other.
 """
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 PATCH = (2, 3)
-GRID = (3, 4)  # 3 rows of 4 columns, patches of 2 x 3 pixels: nothing is square
+GRID = (3, 4)  # 3 rows of 4 columns, patches of 2 x 3 pixels: nothing is patch
 CHANNELS, CLASSES = 2, 4
 
 
@@ -62,10 +62,10 @@ def make_maps(count: int = 3, seed: int = 2) -> Tensor:
     return torch.stack([torch.randperm(12, generator=generator) - 4.5 for _ in range(count)]).view(-1, *GRID).double()
 
 
-def replaced(picture: np.ndarray, filler: np.ndarray, patches: list[int], grid: tuple[int, int]) -> np.ndarray:
-    """`picture` (c, h, w) in which these patches, counted along the rows, are those of `filler`."""
-    height, width = picture.shape[1] // grid[0], picture.shape[2] // grid[1]
-    made = picture.copy()
+def replaced(image: np.ndarray, filler: np.ndarray, patches: list[int], grid: tuple[int, int]) -> np.ndarray:
+    """`image` (c, h, w) in which these patches, counted along the rows, are those of `filler`."""
+    height, width = image.shape[1] // grid[0], image.shape[2] // grid[1]
+    made = image.copy()
     for patch in patches:
         row, column = patch // grid[1] * height, patch % grid[1] * width
         for y, x in itertools.product(range(row, row + height), range(column, column + width)):
@@ -73,9 +73,9 @@ def replaced(picture: np.ndarray, filler: np.ndarray, patches: list[int], grid: 
     return made
 
 
-def logits_of(network: nn.Module, picture: np.ndarray) -> np.ndarray:
+def logits_of(network: nn.Module, image: np.ndarray) -> np.ndarray:
     with torch.no_grad():
-        return network(torch.tensor(picture)[None])[0].numpy()
+        return network(torch.tensor(image)[None])[0].numpy()
 
 
 def probability(logits: np.ndarray, target: int) -> float:
@@ -89,15 +89,15 @@ def measure_of(logits: np.ndarray, target: int, measure: str) -> float:
 
 def measured_with(
     network: nn.Module,
-    picture: np.ndarray,
+    image: np.ndarray,
     fillers: np.ndarray,
     patches: list[int],
     grid: tuple[int, int],
     target: int,
     measure: str,
 ) -> float:
-    """The mean over fillers of what is measured when these patches are covered."""
-    made = [replaced(picture, filler, patches, grid) for filler in fillers]
+    """The mean over fillers of what is measured when these patches are masked."""
+    made = [replaced(image, filler, patches, grid) for filler in fillers]
     return sum(measure_of(logits_of(network, one), target, measure) for one in made) / len(made)
 
 

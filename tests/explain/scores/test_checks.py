@@ -1,4 +1,4 @@
-"""The checks of the scores by covering and of the random maps."""
+"""The checks of the scores by masking and of the random maps."""
 
 from collections.abc import Callable
 from types import ModuleType

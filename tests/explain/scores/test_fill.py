@@ -1,4 +1,4 @@
-"""Fills: what stands where a patch was covered. The checks that a planted fault must turn red are in checks.py."""
+"""Fills: what stands where a patch was masked. The checks that a planted fault must turn red are in checks.py."""
 
 import numpy as np
 import pytest
@@ -6,26 +6,26 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from tests.explain.refused import must_refuse
-from tests.explain.scores.checks import references
+from tests.explain.scores.checks import background
 from tests.explain.scores.reference import GRID, PATCH, make_images
 from vitrail.explain.scores import (
     Fill,
     blur,
-    donor,
+    from_background,
     grey,
-    mean_of_picture,
+    mean_of_image,
     own_patches,
 )
 
 
 def test_every_fill_says_its_name_and_whether_it_may_be_trusted() -> None:
-    fills = (donor(references()), own_patches(), grey(0.5), mean_of_picture(), blur(1.0), grey(-1.0, "black"))
-    assert [fill.name for fill in fills] == ["donor", "own patches", "grey", "mean", "blur", "black"]
+    fills = (from_background(background()), own_patches(), grey(0.5), mean_of_image(), blur(1.0), grey(-1.0, "black"))
+    assert [fill.name for fill in fills] == ["background", "own patches", "grey", "mean", "blur", "black"]
     assert [fill.in_distribution for fill in fills] == [True, False, False, False, False, False]
     assert [len(fill.make(make_images(), PATCH, 4, 0)) for fill in fills] == [4, 4, 1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("fill", [donor(references()), own_patches()], ids=lambda fill: fill.name)
+@pytest.mark.parametrize("fill", [from_background(background()), own_patches()], ids=lambda fill: fill.name)
 def test_draws_are_the_seeds_alone(fill: Fill) -> None:
     images = make_images(5)
     made = fill.make(images, PATCH, 6, 3)
@@ -40,9 +40,9 @@ def test_draws_are_the_seeds_alone(fill: Fill) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_what_was_shuffled_by_position_serves_as_donors() -> None:
-    """Patches of one position may change places among the references: what can be drawn is the same."""
-    given = references(4).view(4, 2, GRID[0], PATCH[0], GRID[1], PATCH[1]).clone()
+def test_what_was_shuffled_by_position_serves_as_background() -> None:
+    """Patches of one position may change places among the background: what can be drawn is the same."""
+    given = background(4).view(4, 2, GRID[0], PATCH[0], GRID[1], PATCH[1]).clone()
     shuffled = given.clone()
     for number, (row, column) in enumerate(np.ndindex(GRID)):
         order = torch.randperm(4, generator=torch.Generator().manual_seed(number))
@@ -52,18 +52,18 @@ def test_what_was_shuffled_by_position_serves_as_donors() -> None:
         drawn = [
             {
                 tuple(one.flatten().tolist())
-                for one in donor(pictures.reshape(4, *images.shape[1:]))
+                for one in from_background(some.reshape(4, *images.shape[1:]))
                 .make(images, PATCH, 60, 0)
                 .view(60, 2, GRID[0], PATCH[0], GRID[1], PATCH[1])[:, :, row, :, column]
             }
-            for pictures in (given, shuffled)
+            for some in (given, shuffled)
         ]
         assert drawn[0] == drawn[1]
         assert len(drawn[0]) == 4
 
 
-def test_donors_take_the_pictures_type() -> None:
-    made = donor(references()).make(make_images().float(), PATCH, 2, 0)
+def test_background_takes_the_type_of_the_images() -> None:
+    made = from_background(background()).make(make_images().float(), PATCH, 2, 0)
     assert made.dtype == torch.float32
 
 
@@ -76,38 +76,38 @@ def test_a_colour_is_one_for_all_or_one_for_each_channel() -> None:
     assert (made[:, :, 1] == -1.0).all()
 
 
-def test_the_mean_is_each_pictures_own() -> None:
+def test_the_mean_is_each_images_own() -> None:
     images = make_images()
-    made = mean_of_picture().make(images, PATCH, 1, 0)[0].numpy()
-    for picture, channel in np.ndindex(3, 2):
-        assert np.abs(made[picture, channel] - images[picture, channel].numpy().mean()).max() <= 1e-15
+    made = mean_of_image().make(images, PATCH, 1, 0)[0].numpy()
+    for image, channel in np.ndindex(3, 2):
+        assert np.abs(made[image, channel] - images[image, channel].numpy().mean()).max() <= 1e-15
 
 
-@pytest.mark.parametrize("deviation", [0.2, 1.0, 5.0])
-def test_a_blur_is_the_weighted_mean_of_the_pixels(deviation: float) -> None:
+@pytest.mark.parametrize("std", [0.2, 1.0, 5.0])
+def test_a_blur_is_the_weighted_mean_of_the_pixels(std: float) -> None:
     images = make_images(1)
-    picture, made = images[0].numpy(), blur(deviation).make(images, PATCH, 1, 0)[0, 0].numpy()
-    rows, columns = np.indices(picture.shape[1:])
-    for row, column in np.ndindex(picture.shape[1:]):
-        down, across = (rows - row) / (deviation * PATCH[0]), (columns - column) / (deviation * PATCH[1])
+    image, made = images[0].numpy(), blur(std).make(images, PATCH, 1, 0)[0, 0].numpy()
+    rows, columns = np.indices(image.shape[1:])
+    for row, column in np.ndindex(image.shape[1:]):
+        down, across = (rows - row) / (std * PATCH[0]), (columns - column) / (std * PATCH[1])
         weights = np.exp(-(down**2 + across**2) / 2)
-        wanted = (picture * weights).sum(axis=(1, 2)) / weights.sum()
+        wanted = (image * weights).sum(axis=(1, 2)) / weights.sum()
         assert np.abs(made[:, row, column] - wanted).max() <= 1e-12
 
 
 @settings(deadline=None, max_examples=25)
-@given(level=st.floats(-5, 5), deviation=st.floats(0.05, 20))
-def test_a_blur_keeps_a_flat_picture(level: float, deviation: float) -> None:
+@given(level=st.floats(-5, 5), std=st.floats(0.05, 20))
+def test_a_blur_keeps_a_flat_image(level: float, std: float) -> None:
     images = torch.full((1, 1, 4, 6), level, dtype=torch.float64)
-    assert (blur(deviation).make(images, PATCH, 1, 0) - level).abs().max() <= 1e-12
+    assert (blur(std).make(images, PATCH, 1, 0) - level).abs().max() <= 1e-12
 
 
 def test_what_cannot_be_filled_is_refused() -> None:
     images = make_images()
     with must_refuse("(2, 6, 12)", "(2, 6, 6)"):
-        donor(references()[..., :6]).make(images, PATCH, 1, 0)
-    with must_refuse("reference"):
-        donor(references()[:0])
+        from_background(background()[..., :6]).make(images, PATCH, 1, 0)
+    with must_refuse("background"):
+        from_background(background()[:0])
     with must_refuse("one patch"):
         own_patches().make(images, (6, 12), 1, 0)
     with must_refuse("2 channels", "(3,)"):
@@ -117,4 +117,4 @@ def test_what_cannot_be_filled_is_refused() -> None:
     with must_refuse("draws", 0):
         own_patches().make(images, PATCH, 0, 0)
     with must_refuse("6x12", "4x3"):
-        donor(references()).make(images, (4, 3), 1, 0)
+        from_background(background()).make(images, (4, 3), 1, 0)

@@ -10,7 +10,7 @@ from tests.explain.refused import must_refuse
 from tests.explain.scores.checks import make_masked as make
 from tests.explain.scores.reference import bilinear
 from vitrail.explain.scores import (
-    mean_over_pictures,
+    mean_over_images,
     pointing_game,
     relevance_mass,
     relevance_rank,
@@ -51,7 +51,7 @@ def test_a_map_that_is_zero_negative_or_not_finite_has_no_mass_and_is_counted() 
     values[1], values[2], values[3, 0, 0] = 0.0, -1.0, torch.inf
     mass = relevance_mass(values, masks)
     assert mass.isnan().tolist() == [False, True, True, True, False]
-    mean, undefined = mean_over_pictures(mass)
+    mean, undefined = mean_over_images(mass)
     assert undefined == 3
     assert mean == pytest.approx(float(mass[[0, 4]].mean()))
     values[3, 0, 0] = torch.nan
@@ -83,14 +83,14 @@ def by_hand(values: np.ndarray, masks: np.ndarray) -> tuple[float, float, float]
     intersections, unions, precisions = [0, 0], [0, 0], []
     for value, mask in zip(values, masks, strict=True):
         smooth = value if value.shape == mask.shape else bilinear(value, *mask.shape)
-        share = (smooth - smooth.min()) / (smooth.max() - smooth.min())
-        found = share > share.mean()
+        fraction = (smooth - smooth.min()) / (smooth.max() - smooth.min())
+        found = fraction > fraction.mean()
         for is_found, is_true in zip(found.flat, mask.flat, strict=True):
             right += int(is_found == is_true)
             for side in (0, 1):
                 intersections[side] += int(is_found == is_true == side)
                 unions[side] += int(is_found == side or is_true == side)
-        both, truth = np.stack([1 - share, share]).ravel(), np.stack([~mask, mask]).ravel()
+        both, truth = np.stack([1 - fraction, fraction]).ravel(), np.stack([~mask, mask]).ravel()
         precisions.append(average_precision_score(truth, both))
     ratios = [one / all_ for one, all_ in zip(intersections, unions, strict=True)]
     return right / masks.size, sum(ratios) / 2, float(np.mean(precisions))
@@ -107,11 +107,11 @@ def test_segmentation_is_what_loops_and_scikit_learn_give(finer: tuple[int, int]
         1e-12 if finer == (1, 1) else 1e-4
     )  # pixels that are equal may differ by it, and come one after the other
     assert found.mean_average_precision == pytest.approx(wanted[2], abs=rounding)
-    assert (found.pictures, found.undefined) == (8, 0)
+    assert (found.images, found.undefined) == (8, 0)
 
 
 def test_segmentation_accumulates_over_the_set() -> None:
-    """The mean of each picture's own IoU is another number."""
+    """The mean of each image's own IoU is another number."""
     values, masks = make(8)
     masks[0] = True
     each = [segmentation(values[one : one + 1], masks[one : one + 1]).mean_iou for one in range(8)]
@@ -133,7 +133,7 @@ def test_segmentation_of_the_truth_of_nothing_and_of_what_is_not_finite() -> Non
         **{**vars(segmentation(values[kept], masks[kept])), "undefined": 1}
     )
     nothing = segmentation(torch.full_like(values, torch.nan), masks)
-    assert (nothing.pictures, nothing.undefined) == (0, 8)
+    assert (nothing.images, nothing.undefined) == (0, 8)
     assert np.isnan(nothing.mean_iou)
 
 

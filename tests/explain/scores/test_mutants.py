@@ -11,11 +11,11 @@ import torch
 from tests.explain import (
     test_compare,
     test_evidence,
+    test_faithfulness,
     test_falls,
-    test_lending,
     test_surrogates,
-    test_trial,
     test_verdict,
+    test_without_evidence,
 )
 from tests.explain.mutants import Fault, must_be_found, rows
 from tests.explain.scores import checks
@@ -30,7 +30,7 @@ from vitrail.explain.evidence import (
 )
 from vitrail.explain.falls import MaskedImages, _areas, _compared
 from vitrail.explain.perturb import composite, explained, ranks_of
-from vitrail.explain.scores.fill import donor, own_patches
+from vitrail.explain.scores.fill import from_background, own_patches
 from vitrail.explain.scores.localisation import pointing_game, relevance_mass, segmentation
 from vitrail.explain.scores.random_maps import random_maps
 from vitrail.explain.scores.removal import _curve, saco_of
@@ -48,15 +48,15 @@ def of_scores(*checks: Check) -> tuple[Callable[[], None], ...]:
 NUMBERS = count()
 
 FAULTS = {
-    # ---- what stands in covered patches
-    "donors from any position": Fault(
-        donor,
+    # ---- what stands in masked patches
+    "background from any position": Fault(
+        from_background,
         lambda arange, *given, **options: arange(*given, **options).flip(0),
         at="arange",
-        guards=of_scores(checks.donors_stand_where_they_stood),
+        guards=of_scores(checks.background_patches_keep_their_position),
     ),
     "fillers drawn for each batch": Fault(
-        donor,
+        from_background,
         lambda stream, seed, use: stream(seed + next(NUMBERS), use),
         at="stream",
         guards=of_scores(checks.the_same_in_every_batch),
@@ -65,16 +65,16 @@ FAULTS = {
         own_patches,
         lambda randint, low, high, size, **options: randint(0, high, size, **options),
         at="randint",
-        guards=of_scores(checks.own_patches_come_from_elsewhere_in_the_picture),
+        guards=of_scores(checks.own_patches_come_from_elsewhere_in_the_image),
     ),
-    "what is covered is shown": Fault(
+    "what is masked is shown": Fault(
         composite,
-        lambda where, covered, filler, images: where(covered, images, filler),
+        lambda where, masked, filler, images: where(masked, images, filler),
         at="where",
         guards=of_scores(
             checks.composites_are_exact,
             checks.curves_are_exact,
-            checks.perturbation_covers_the_upsampled_map,
+            checks.perturbation_masks_the_upsampled_map,
             checks.a_contrast_and_a_function_are_measured,
         ),
     ),
@@ -85,10 +85,10 @@ FAULTS = {
         at="argsort",
         guards=(
             *of_scores(checks.curves_are_exact, checks.perturbation_is_exact, checks.the_true_order_is_the_best_of_all),
-            test_falls.test_the_numbers_are_those_of_pictures_covered_by_hand,
+            test_falls.test_the_numbers_are_those_of_images_masked_by_hand,
         ),
     ),
-    "one order among equals for all pictures": Fault(
+    "one order among equals for all images": Fault(
         ranks_of,
         lambda stream, seed, use, key: stream(seed, use),
         at="stream",
@@ -139,7 +139,7 @@ FAULTS = {
         guards=of_scores(checks.segmentation_accumulates),
     ),
     # ---- against the weights, the class and noise
-    "equal shares count for both": Fault(
+    "equal fractions count for both": Fault(
         class_discrimination,
         lambda above, own, other: own >= other,
         at=">",
@@ -159,8 +159,8 @@ FAULTS = {
     # ---- evidence
     "a class against its own numbers": Fault(
         as_high,
-        lambda as_high, logits, aim, without, *more: (
-            explained(without[:, None].expand(-1, len(logits), -1), aim) >= explained(logits, aim)
+        lambda as_high, logits, chosen, without, *more: (
+            explained(without[:, None].expand(-1, len(logits), -1), chosen) >= explained(logits, chosen)
         ).sum(dim=0),
         guards=(test_evidence.test_ranks_by_hand,),
     ),
@@ -169,7 +169,7 @@ FAULTS = {
         lambda settled, above, round_: True,
         guards=(test_evidence.test_asking_in_rounds_lets_hardly_more_pass_than_the_limit,),
     ),
-    "covers that are the same whatever the map": Fault(
+    "masks that are the same whatever the map": Fault(
         MaskedImages.keys,
         lambda crc32, order, key: key,
         at="crc32",
@@ -199,24 +199,24 @@ FAULTS = {
         ),
         guards=(test_surrogates.test_they_are_as_smooth_and_stand_elsewhere,),
     ),
-    "references that lend evidence": Fault(
+    "a background that holds evidence": Fault(
         without_evidence,
         lambda argsort, dim, descending: argsort(dim=dim),
         at="argsort",
-        guards=(test_lending.test_every_patch_stays_in_its_place_and_only_named_ones_go,),
+        guards=(test_without_evidence.test_every_patch_stays_in_its_place_and_only_named_ones_go,),
     ),
-    # ---- the trial
-    "twins that cover the same squares count for the map": Fault(
+    # ---- the test
+    "random maps that mask the same patches count for the map": Fault(
         _compared,
         lambda or_, lower, alike: lower,
         at="|",
-        guards=(test_trial.test_a_twin_that_covers_the_same_squares_counts_against_the_map,),
+        guards=(test_faithfulness.test_a_random_map_that_masks_the_same_patches_counts_against_the_map,),
     ),
-    "what is no number speaks for the picture": Fault(
+    "what is not finite speaks for the image": Fault(
         _reached,
         lambda below, theirs, own: ~(theirs >= own),
         at="<",
-        guards=(test_trial.test_what_is_no_number_never_speaks_for_a_map,),
+        guards=(test_faithfulness.test_what_is_no_number_never_speaks_for_a_map,),
     ),
     "few points of insertion that delete": Fault(
         _areas,

@@ -27,7 +27,7 @@ def test_the_same_seed_gives_the_same_maps_in_every_batch() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_maps_differ_by_seed_by_number_and_by_picture() -> None:
+def test_maps_differ_by_seed_by_number_and_by_image() -> None:
     values = spots(40, (8, 8), 0.1)
     found, other = random_maps(values, 20, 0, range(40)), random_maps(values, 2, 1, range(40))
     assert (found[:2] != other).flatten(2).any(dim=2).all()
@@ -36,7 +36,7 @@ def test_maps_differ_by_seed_by_number_and_by_picture() -> None:
     assert all(len(one.unique(dim=0)) == 40 for one in same), "even one map has other random maps under other keys"
     assert len(random_maps(values[:1].expand(40, -1, -1), 1, 0)[0].unique(dim=0)) == 1
     tops = found.flatten(2).argmax(dim=2)
-    assert all(len(one.unique()) > 20 for one in tops), "40 pictures have their spots at different places"
+    assert all(len(one.unique()) > 20 for one in tops), "40 images have their spots at different places"
     own = values.flatten(1).argmax(dim=1)
     assert (tops == own).float().mean() < 0.04  # 1 / 64 by chance, of 800, and 5 standard deviations more
 
@@ -91,16 +91,16 @@ def neighbours(maps: Tensor) -> Tensor:
         ),
     ],
 )
-def test_maps_of_methods_are_no_smoother_than_their_twins(network: str, method: str, count: int) -> None:
-    """A map smoother than all twins beats them for that alone: 21 to 27 % of conservative maps were, without swaps.
+def test_maps_of_methods_are_no_smoother_than_random_maps(network: str, method: str, count: int) -> None:
+    """A map smoother than all others beats them for that alone: 21 to 27 % of conservative maps were, without swaps.
 
     With 60 maps at most 10 % are; with ten at most two.
     """
     images = shown(network, 60, seed=3).images[:count]
     values = METHODS[method].function(load_planted(network).network, images).values
-    own, twins = neighbours(values), neighbours(random_maps(values, 39, 0, keys_of(images)))
-    assert abs(float(own.mean() - twins.mean())) <= (0.02 if count == 60 else 0.03)
-    assert float((own.mean(dim=1) > twins.mean(dim=2).amax(dim=0)).double().mean()) <= (0.10 if count == 60 else 0.2)
+    own, drawn = neighbours(values), neighbours(random_maps(values, 39, 0, keys_of(images)))
+    assert abs(float(own.mean() - drawn.mean())) <= (0.02 if count == 60 else 0.03)
+    assert float((own.mean(dim=1) > drawn.mean(dim=2).amax(dim=0)).double().mean()) <= (0.10 if count == 60 else 0.2)
     order = torch.Generator().manual_seed(0)
     turned = torch.stack(
         [one.flatten()[torch.randperm(64, generator=order)].view(8, 8) for one in values]
@@ -122,7 +122,7 @@ def test_swaps_on_every_grid_keep_what_they_promise() -> None:
             assert after.max() < 0.1 * before.max() + 1e-3
 
 
-def test_shuffled_squares_would_be_noticed() -> None:
+def test_shuffled_patches_would_be_noticed() -> None:
     """White noise of the same values has none of the smoothness: the tolerance of the check tells them apart."""
     values = spots(60, (8, 8), 0.1)
     shuffled = values.flatten(1)[:, torch.randperm(64, generator=torch.Generator().manual_seed(0))].view_as(values)

@@ -1,4 +1,4 @@
-"""Scores by covering: what they say of themselves, their ranges and what they refuse. See also checks.py."""
+"""Scores by masking: what they say of themselves, their ranges and what they refuse. See also checks.py."""
 
 import ast
 from collections.abc import Callable
@@ -11,15 +11,15 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from tests.explain.refused import must_refuse, must_refuse_and_say_what_works
-from tests.explain.scores.checks import references
+from tests.explain.scores.checks import background
 from tests.explain.scores.reference import GRID, make_images, make_maps, make_network
 from vitrail.explain import generic_attention
 from vitrail.explain.scores import (
-    Covering,
+    Masking,
     Removal,
     aopc,
     deletion,
-    donor,
+    from_background,
     grey,
     insertion,
     normalised,
@@ -35,15 +35,15 @@ by_name = pytest.mark.parametrize("score", SCORES, ids=lambda score: score.__nam
 
 def made(score: Callable[..., Removal], values: Tensor | None = None, **options: object) -> Removal:
     values = make_maps() if values is None else values
-    covering = replace(Covering(donor(references()), draws=3), **options)
-    return score(make_network(), make_images(), values, 1, covering)
+    masking = replace(Masking(from_background(background()), draws=3), **options)
+    return score(make_network(), make_images(), values, 1, masking)
 
 
 @by_name
 def test_a_score_says_what_it_depends_on(score: Callable[..., Removal]) -> None:
     found = made(score)
     assert found.metric.endswith(score.__name__)
-    assert (found.fill, found.draws) == ("donor", 3)
+    assert (found.fill, found.draws) == ("background", 3)
     assert found.unit == ("pixel" if score is perturbation else "patch")
     assert found.measure == ("top-1" if score is perturbation else "probability")
     assert found.better == ("lower" if score in (deletion, perturbation) else "higher")
@@ -59,8 +59,8 @@ def test_a_score_says_what_it_depends_on(score: Callable[..., Removal]) -> None:
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 10_000), groups=st.integers(2, 12))
 def test_scores_keep_their_ranges(seed: int, groups: int) -> None:
-    values, covering = make_maps(seed=seed), Covering(donor(references()), draws=2, seed=seed)
-    given_ = (make_network(), make_images(seed=seed), values, None, covering)
+    values, masking = make_maps(seed=seed), Masking(from_background(background()), draws=2, seed=seed)
+    given_ = (make_network(), make_images(seed=seed), values, None, masking)
     for score, low, high in ((deletion, 0, 1), (insertion, 0, 1), (perturbation, 0, 0.8), (aopc, -1, 1)):
         found = score(*given_).score
         assert (found >= low).all()
@@ -73,9 +73,9 @@ def test_deletion_and_insertion_are_each_others_reverse() -> None:
     values = make_maps()
     assert torch.allclose(made(deletion, values).points, made(insertion, -values).points.flip(1), atol=1e-14)
     pixels = torch.rand(3, 6, 12, generator=torch.Generator().manual_seed(0))
-    covering = Covering(donor(references()), draws=3)
+    masking = Masking(from_background(background()), draws=3)
     positive, negative = (
-        perturbation(make_network(), make_images(), maps, 1, covering, first=first).points
+        perturbation(make_network(), make_images(), maps, 1, masking, first=first).points
         for maps, first in ((pixels, "most"), (-pixels, "least"))
     )
     assert torch.equal(positive, negative)
@@ -92,8 +92,8 @@ def test_only_the_order_counts_but_for_saco() -> None:
 def test_saco_of_a_random_map_is_near_zero() -> None:
     maps = torch.rand(400, *GRID, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     images = make_images(1).expand(400, -1, -1, -1)
-    covering = Covering(donor(references()), draws=2, measure="logit", batch_size=2048)
-    found = saco(make_network(), images, maps, 1, covering, groups=6).score
+    masking = Masking(from_background(background()), draws=2, measure="logit", batch_size=2048)
+    found = saco(make_network(), images, maps, 1, masking, groups=6).score
     assert abs(float(found.mean())) < 5 * float(found.std()) / 20
 
 
@@ -112,10 +112,10 @@ def test_a_constant_map_has_the_score_of_random_maps_and_no_saco() -> None:
     constant = torch.full((3, *GRID), 0.1, dtype=torch.float64)
     random = torch.rand(200, *GRID, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     network, images = make_network(), make_images()
-    covering = Covering(donor(references()), draws=400, batch_size=4096)
+    masking = Masking(from_background(background()), draws=400, batch_size=4096)
     for score in (deletion, insertion, aopc):
-        flat = score(network, images[:1], constant[:1], 1, covering).score
-        many = score(network, images[:1].expand(200, -1, -1, -1), random, 1, replace(covering, draws=25)).score
+        flat = score(network, images[:1], constant[:1], 1, masking).score
+        many = score(network, images[:1].expand(200, -1, -1, -1), random, 1, replace(masking, draws=25)).score
         assert abs(float(flat - many.mean())) < 0.03
         assert float(many.std()) > 0.06
     assert made(saco, constant).score.isnan().all()
@@ -135,14 +135,14 @@ def test_a_vision_transformer_is_scored_and_left_as_it_is() -> None:
     network = ViT(config).eval()
     torch.nn.init.normal_(network.head.weight)
     images = torch.randn(4, 2, 12, 20)
-    heat = generic_attention(network, images)
+    attribution = generic_attention(network, images)
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    covering = Covering(donor(torch.randn(3, 2, 12, 20)), draws=2)
+    masking = Masking(from_background(torch.randn(3, 2, 12, 20)), draws=2)
     for score in SCORES:
-        assert score(network, images, heat.values, heat.target, covering).score.isfinite().all()
+        assert score(network, images, attribution.values, attribution.target, masking).score.isfinite().all()
         torch.testing.assert_close(
-            score(network, images, heat.values, None, covering).score,
-            score(network, images, heat.values, heat.target, covering).score,
+            score(network, images, attribution.values, None, masking).score,
+            score(network, images, attribution.values, attribution.target, masking).score,
         )
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert all(parameter.grad is None for parameter in network.parameters())
@@ -150,33 +150,43 @@ def test_a_vision_transformer_is_scored_and_left_as_it_is() -> None:
 
 def test_the_network_sees_no_more_than_the_batch_size_at_a_time() -> None:
     network = make_network()
-    deletion(network, make_images(), make_maps(), 1, Covering(donor(references()), draws=3, batch_size=5))
+    deletion(network, make_images(), make_maps(), 1, Masking(from_background(background()), draws=3, batch_size=5))
     assert max(network.seen) == 5
-    assert sum(network.seen) == 3 + 3 * 3 * 13  # the pictures themselves, then each draw at each step
+    assert sum(network.seen) == 3 + 3 * 3 * 13  # the images themselves, then each draw at each step
 
 
 @by_name
 @pytest.mark.usefixtures("as_a_user")
 def test_what_does_not_fit_is_refused(score: Callable[..., Removal]) -> None:
-    network, images, values, covering = make_network(), make_images(), make_maps(), Covering(donor(references()))
-    with must_refuse("2 maps", "3 pictures"):
-        score(network, images, values[:2], 1, covering)
+    network, images, values, masking = (
+        make_network(),
+        make_images(),
+        make_maps(),
+        Masking(from_background(background())),
+    )
+    with must_refuse("2 maps", "3 images"):
+        score(network, images, values[:2], 1, masking)
     with must_refuse("3x5", "6x12"):
-        score(network, images, torch.zeros(3, 3, 5), 1, covering)
+        score(network, images, torch.zeros(3, 3, 5), 1, masking)
     with must_refuse("0..3", "got 4"):
-        score(network, images, values, 4, covering)
+        score(network, images, values, 4, masking)
     with must_refuse("probability"):
-        score(network, images, values, lambda logits: logits[:, 0], covering)
+        score(network, images, values, lambda logits: logits[:, 0], masking)
     with must_refuse("eval mode"):
-        score(make_network().train(), images, values, 1, covering)
+        score(make_network().train(), images, values, 1, masking)
 
 
 @pytest.mark.usefixtures("as_a_user")
 def test_options_that_do_not_exist_are_told_some_that_do() -> None:
-    network, images, values, covering = make_network(), make_images(), make_maps(), Covering(donor(references()))
+    network, images, values, masking = (
+        make_network(),
+        make_images(),
+        make_maps(),
+        Masking(from_background(background())),
+    )
 
     def curve(score: Callable[..., Removal]) -> Callable[..., Removal]:
-        return lambda **options: score(network, images, values, 1, covering, **options)
+        return lambda **options: score(network, images, values, 1, masking, **options)
 
     for steps in (0, 13):
         must_refuse_and_say_what_works(curve(aopc), "1 to 12", steps, steps=steps)
@@ -184,20 +194,20 @@ def test_options_that_do_not_exist_are_told_some_that_do() -> None:
         must_refuse_and_say_what_works(curve(saco), "2 to 12", groups, groups=groups)
     must_refuse_and_say_what_works(curve(deletion), 0, steps=0)
     for wrong in ({"draws": 0}, {"batch_size": 0}):
-        must_refuse_and_say_what_works(lambda **options: Covering(grey(0.0), **options), *wrong, 0, **wrong)
+        must_refuse_and_say_what_works(lambda **options: Masking(grey(0.0), **options), *wrong, 0, **wrong)
     with must_refuse("'best'") as caught:
         curve(perturbation)(first="best")
     assert curve(perturbation)(first=ast.literal_eval(caught.value.hint)).score.isfinite().all()
     with must_refuse("'accuracy'") as caught:
-        Covering(grey(0.0), measure="accuracy")  # pyrefly: ignore[bad-argument-type]
-    assert Covering(grey(0.0), measure=ast.literal_eval(caught.value.hint))
+        Masking(grey(0.0), measure="accuracy")  # pyrefly: ignore[bad-argument-type]
+    assert Masking(grey(0.0), measure=ast.literal_eval(caught.value.hint))
 
 
-def test_curves_run_from_the_picture_to_the_filler() -> None:
+def test_curves_run_from_the_image_to_the_filler() -> None:
     network, images = make_network(), make_images()
-    fill = donor(references())
-    covering = Covering(fill, draws=5, seed=2)
-    deleted, inserted = (score(network, images, make_maps(), 1, covering) for score in (deletion, insertion))
+    fill = from_background(background())
+    masking = Masking(fill, draws=5, seed=2)
+    deleted, inserted = (score(network, images, make_maps(), 1, masking) for score in (deletion, insertion))
     clean = network(images).softmax(dim=1)[:, 1]
     filled = (
         network(fill.make(images, (2, 3), 5, 2).flatten(0, 1)).softmax(dim=1)[:, 1].unflatten(0, (5, 3)).mean(dim=0)
@@ -209,10 +219,10 @@ def test_curves_run_from_the_picture_to_the_filler() -> None:
 
 
 @by_name
-def test_pictures_are_brought_to_the_precision_of_the_network(score: Callable[..., Removal]) -> None:
-    """Float32 pictures, weights in half precision: the score of the network whose weights are the rounded ones."""
-    network, covering = make_network().bfloat16(), Covering(donor(references()), draws=3)
-    half = score(network, make_images(), make_maps(), 1, covering)
-    full = score(network.float(), make_images().bfloat16().float(), make_maps(), 1, covering)
+def test_images_are_brought_to_the_precision_of_the_network(score: Callable[..., Removal]) -> None:
+    """Float32 images, weights in half precision: the score of the network whose weights are the rounded ones."""
+    network, masking = make_network().bfloat16(), Masking(from_background(background()), draws=3)
+    half = score(network, make_images(), make_maps(), 1, masking)
+    full = score(network.float(), make_images().bfloat16().float(), make_maps(), 1, masking)
     assert (half.points - full.points).abs().mean() <= 0.05  # of three draws each, top-1 counts by thirds
     assert half.points.dtype == torch.float32

@@ -1,4 +1,4 @@
-"""Scores that ask whether a method depends on weights, class and picture."""
+"""Scores that ask whether a method depends on weights, class and image."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tests.explain.reference import PLAIN, VARIANTS, make_images, make_network
 from tests.explain.refused import must_refuse_and_say_what_works
-from vitrail.explain import Heat, generic_attention, rollout
+from vitrail.explain import Attribution, generic_attention, rollout
 from vitrail.explain.scores import (
     class_discrimination,
     class_similarity,
@@ -29,19 +29,19 @@ from vitrail.nn import Parts, ViT
 GRID = (3, 5)
 
 
-def heat_of(values: Tensor, target: Target = None) -> Heat:
+def attribution_of(values: Tensor, target: Target = None) -> Attribution:
     chosen = torch.as_tensor(0 if target is None else target).expand(len(values)).clone()
-    return Heat(values, chosen, torch.zeros(len(values)), "test", True, True, ((),) * len(values))
+    return Attribution(values, chosen, torch.zeros(len(values)), "test", True, True, ((),) * len(values))
 
 
-def in_the_middle(network: ViT, images: Tensor, target: Target) -> Heat:
+def in_the_middle(network: ViT, images: Tensor, target: Target) -> Attribution:
     """A map that depends on nothing."""
     rows, columns = torch.arange(3.0)[:, None] - 1.2, torch.arange(5.0) - 1.9
-    return heat_of((-(rows**2) - columns**2).expand(len(images), *GRID), 0)
+    return attribution_of((-(rows**2) - columns**2).expand(len(images), *GRID), 0)
 
 
-def patch_means(network: ViT, images: Tensor, target: Target) -> Heat:
-    return heat_of(images.mean(dim=1).unflatten(2, (5, 2)).unflatten(1, (3, 4)).mean(dim=(2, 4)), 0)
+def patch_means(network: ViT, images: Tensor, target: Target) -> Attribution:
+    return attribution_of(images.mean(dim=1).unflatten(2, (5, 2)).unflatten(1, (3, 4)).mean(dim=(2, 4)), 0)
 
 
 @settings(deadline=None, max_examples=60)
@@ -69,15 +69,15 @@ def test_a_map_that_depends_on_nothing_fails_mprt() -> None:
     found = mprt(network, images, in_the_middle)
     assert found.signed.tolist() == pytest.approx([1.0] * 4)
     assert found.absolute.tolist() == pytest.approx([1.0] * 4)
-    assert mprt(network, images, patch_means).signed.tolist() == pytest.approx([1.0] * 4)  # of the picture alone
+    assert mprt(network, images, patch_means).signed.tolist() == pytest.approx([1.0] * 4)  # of the image alone
 
 
 def test_a_map_that_turns_its_sign_fails_the_absolute_mprt() -> None:
     network, images = make_network(PLAIN), make_images(PLAIN, 2)
 
-    def signed(given: ViT, pictures: Tensor, target: Target) -> Heat:
+    def signed(given: ViT, images: Tensor, target: Target) -> Attribution:
         sign = 1.0 if given is network else -1.0
-        return heat_of(sign * patch_means(given, pictures, target).values)
+        return attribution_of(sign * patch_means(given, images, target).values)
 
     found = mprt(network, images, signed)
     assert found.signed.tolist() == pytest.approx([-1.0] * 2)
@@ -132,10 +132,10 @@ def test_a_scrambled_network_keeps_foreign_parts() -> None:
 
 
 def test_the_target_stays_the_same() -> None:
-    heat = heat_of(torch.zeros(2, *GRID), 3)
-    assert same_target(heat, (1, 2)) == (1, 2)
-    assert same_target(heat, None) is heat.target
-    against = replace(heat, rather_than=torch.tensor([0, 0]))
+    attribution = attribution_of(torch.zeros(2, *GRID), 3)
+    assert same_target(attribution, (1, 2)) == (1, 2)
+    assert same_target(attribution, None) is attribution.target
+    against = replace(attribution, contrast=torch.tensor([0, 0]))
     assert isinstance(same_target(against, None), Contrast)
 
 
@@ -196,10 +196,10 @@ def test_max_sensitivity_is_the_largest_relative_change() -> None:
     found = max_sensitivity(network, images, generic_attention, radius=0.05, samples=6, seed=2)
     assert (found > 1e-3).all()
     for index in range(4):
-        picture, target = images[index : index + 1], int(targets[index])
-        still, worst = generic_attention(network, picture, target).values.numpy(), 0.0
+        image, target = images[index : index + 1], int(targets[index])
+        still, worst = generic_attention(network, image, target).values.numpy(), 0.0
         for noise in noises(images.shape[1:], 0.05, 6, 2):
-            moved = generic_attention(network, picture + noise, target).values.numpy()
+            moved = generic_attention(network, image + noise, target).values.numpy()
             worst = max(worst, float(np.sqrt(((moved - still) ** 2).sum() / (still**2).sum())))
         assert found[index] == pytest.approx(worst, rel=1e-9)
 
@@ -210,9 +210,9 @@ def test_max_sensitivity_is_captums() -> None:
     targets = network(images).argmax(dim=1)
     queue = iter(noises(images.shape[1:], 0.02, 10, 0))
     wanted = sensitivity_max(
-        lambda pictures: (generic_attention(network, pictures[0], targets).values,),
+        lambda images: (generic_attention(network, images[0], targets).values,),
         images,
-        perturb_func=lambda pictures, _: (pictures + next(queue),),
+        perturb_func=lambda images, _: (images + next(queue),),
         n_perturb_samples=10,
         max_examples_per_batch=3,
     )
@@ -223,7 +223,7 @@ def test_max_sensitivity_is_captums() -> None:
 def test_a_constant_and_a_zero_map_are_not_sensitive() -> None:
     network, images = make_network(PLAIN), make_images(PLAIN, 3)
     assert (max_sensitivity(network, images, in_the_middle) == 0).all()
-    nothing = max_sensitivity(network, images, lambda *given: heat_of(torch.zeros(3, *GRID)))
+    nothing = max_sensitivity(network, images, lambda *given: attribution_of(torch.zeros(3, *GRID)))
     assert (nothing == 0).all()
 
 

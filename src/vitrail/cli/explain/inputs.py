@@ -12,7 +12,7 @@ from vitrail.cli.output import warn
 from vitrail.cli.sources import box_mask, files_of, show_planted, spread
 from vitrail.data.columns import EVIDENCE, Classes, Labels
 from vitrail.data.dataset import Samples
-from vitrail.data.decode import open_picture
+from vitrail.data.decode import open_image
 from vitrail.data.images import Images, NamedImage
 from vitrail.data.readers import MANIFESTS, check_root, is_named, is_packed
 from vitrail.data.readers.planted import PlantedSet, is_planted, parse_planted
@@ -86,7 +86,7 @@ def read_files(given: Sequence[str], count: int, problems: list[DataError]) -> I
     """Images that were named, and so many of those in the folders that were; see `read_images`."""
     for file in some_files(given, count):
         try:
-            yield NamedImage(str(file), open_picture(file), None)
+            yield NamedImage(str(file), open_image(file), None)
         except DataError as error:
             problems.append(error)
 
@@ -100,14 +100,15 @@ def some_files(given: Sequence[str], count: int | None) -> list[Path]:
 
 
 def find_others(model: Model, run: str, given: Sequence[str], data_root: Path | None, together: int) -> Others | None:
-    """What lends patches to the images of a call: at most 64 of all that was named, shown or not, evenly spread.
+    """What fills masked patches of the images of a call: at most 64 of all that was named, shown or not, evenly spread.
 
     Args:
         model: How its images go in.
         run: Where it lies.
         given: Images, folders, or a set.
         data_root: Where named sets lie.
-        together: How many images are explained together; so many more are taken, since these lend each other nothing.
+        together: How many images are explained together; so many more are taken, since these fill nothing for each
+            other.
     """
     if is_planted(given[0]):
         return None
@@ -117,12 +118,12 @@ def find_others(model: Model, run: str, given: Sequence[str], data_root: Path | 
         assert isinstance(samples.inputs, Images)
         openers = [(samples.name(i), partial(samples.inputs.open, i)) for i in range(len(samples))]
     else:
-        openers = [(str(file), partial(open_picture, file)) for file, _ in files_of(given)]
+        openers = [(str(file), partial(open_image, file)) for file, _ in files_of(given)]
     return read_others(model, spread_over(openers, together))
 
 
 def with_masks(shown: Sequence[NamedImage], folder: Path) -> list[NamedImage]:
-    """The images with their masks: DIR/NAME.png for a image NAME.jpg, or DIR/FOLDER/NAME.png for FOLDER/NAME.jpg.
+    """The images with their masks: DIR/NAME.png for an image NAME.jpg, or DIR/FOLDER/NAME.png for FOLDER/NAME.jpg.
 
     Raises:
         DataError: If a mask is missing, cannot be read, is black all over, serves for two images, or has another
@@ -144,7 +145,7 @@ def with_masks(shown: Sequence[NamedImage], folder: Path) -> list[NamedImage]:
                 f"{of[mask]} and {one.name} would have the same mask, {mask}", f"masks in folders: {places[0]}"
             )
         of[mask] = one.name
-        flat = _flattened(open_picture(mask))
+        flat = _flattened(open_image(mask))
         if flat.size != one.image.size:
             sizes = [f"{size[0]} x {size[1]}" for size in (flat.size, one.image.size)]
             raise DataError(f"{mask} has {sizes[0]} pixels, and its image {sizes[1]}", "a mask of the image's own size")

@@ -26,7 +26,7 @@ from vitrail.cli.explain.inputs import is_a_set, some_files
 from vitrail.cli.jobs import cluster_of, opening_of, shown_progress
 from vitrail.cli.output import print_json, say
 from vitrail.cli.sources import leave_out, load_on
-from vitrail.data.decode import open_picture
+from vitrail.data.decode import open_image
 from vitrail.data.images import FileImages, NamedImage
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import DataError, UsageError, counted
@@ -50,7 +50,7 @@ ASKED = (
     "methods",
     "target",
     "similar_to",
-    "rather_than",
+    "contrast",
     "no_trust",
     "full",
     "background",
@@ -72,11 +72,11 @@ def run_job(typed: Explain) -> int:
     loaded = load_on(typed.run, typed.device, threads, BATCH, typed, typed.images)
     typed = _for_workers(typed, noted(out, "asked") or {}, loaded, files)
     model, request = asked_of(loaded, typed)
-    lent: list[str] = []
+    background: list[str] = []
     if borrows(model, request):
         if not model.borrows_background:
-            lent = [str(file) for file in spread_over(files, at_a_time(model, len(request.methods)))]
-        tell_fills(model, request, typed.run, bool(lent))
+            background = [str(file) for file in spread_over(files, at_a_time(model, len(request.methods)))]
+        tell_fills(model, request, typed.run, bool(background))
     threads = torch.get_num_threads()
     job = {
         "verb": "explain",
@@ -92,12 +92,12 @@ def run_job(typed: Explain) -> int:
     with writing(out), alone(out):
         parts = begun(out, Lines(), job)
         to = out.with_suffix("").absolute()
-        work = partial(lines_of, model, typed, request, _others(model, lent), to)
+        work = partial(lines_of, model, typed, request, _others(model, background), to)
         carry = here(work, parts)
         if cluster is not None:
             cluster = dataclasses.replace(cluster, threads=threads)
             opening = opening_of(typed.run, typed, loaded)
-            carry = cluster.carry(Explaining(opening, typed, tuple(lent), to), parts, model.device)
+            carry = cluster.carry(Explaining(opening, typed, tuple(background), to), parts, model.device)
         with shown_progress() as progress:
             complete(parts, ranges, carry, progress)
         count, problems = 0, list[DataError]()
@@ -159,7 +159,7 @@ def _first(files: Sequence[Path]) -> Image.Image:
     problem = None
     for file in files:
         try:
-            return open_picture(file)
+            return open_image(file)
         except DataError as error:
             problem = problem or error
     assert problem is not None
@@ -170,8 +170,8 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
 
 
-def _others(model: Model, lent: Sequence[str]) -> Others | None:
-    return read_others(model, [(name, partial(open_picture, Path(name))) for name in lent]) if lent else None
+def _others(model: Model, background: Sequence[str]) -> Others | None:
+    return read_others(model, [(name, partial(open_image, Path(name))) for name in background]) if background else None
 
 
 # ---- the work
@@ -184,21 +184,21 @@ class Explaining:
     Args:
         opening: What it loads the model by.
         typed: What was asked for.
-        lent: The images that fill masked patches, where nothing else does.
+        background: The images that fill masked patches, where nothing else does.
         folder: Where overlays go.
         kind: How parts lie on disk.
     """
 
     opening: Opening
     typed: Explain
-    lent: tuple[str, ...]
+    background: tuple[str, ...]
     folder: Path
     kind: Lines = field(default_factory=Lines)
 
     def open(self) -> Compute:
         """Load the model."""
         model, request = asked_of(self.opening.load(), self.typed)
-        return partial(lines_of, model, self.typed, request, _others(model, self.lent), self.folder)
+        return partial(lines_of, model, self.typed, request, _others(model, self.background), self.folder)
 
 
 def lines_of(
@@ -216,14 +216,14 @@ def lines_of(
         images, problems = [], dict[str, str]()
         for name in names:
             try:
-                images.append(NamedImage(name, open_picture(Path(name))))
+                images.append(NamedImage(name, open_image(Path(name))))
             except DataError as error:
                 problems[name] = error.problem.removeprefix(f"{name}: ")
         found = {one.name: one for one in explained(model, images, request, others)} if images else {}
         lines = []
         for number, name in enumerate(names, start=each.first + 1):
             if name not in found:
-                against = {"left_out": f"the model takes it for '{typed.rather_than}', {NOTHING_AGAINST}"}
+                against = {"left_out": f"the model takes it for '{typed.contrast}', {NOTHING_AGAINST}"}
                 lines.append({"file": name, **({"problem": problems[name]} if name in problems else against)})
                 continue
             one, files = found[name], list[str]()

@@ -1,4 +1,4 @@
-"""`vitrail explain RUN IMAGES`: where on an image a prediction comes from, as a page and as picture files."""
+"""`vitrail explain RUN IMAGES`: where on an image a prediction comes from, as a page and as image files."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -53,7 +53,7 @@ def run(typed: Explain, command: str) -> int:
         warn(f"interrupted: {counted(len(results), 'image')} of {len(images)} explained, and written")
         return INTERRUPTED
     if not results:
-        raise nothing_left(model, typed.rather_than)
+        raise nothing_left(model, typed.contrast)
     _write(made_report(model, request, results, typed.run, command, typed.compare), model, typed)
     leave_out(problems)
     return 0
@@ -84,7 +84,7 @@ def _write(report: Report, model: Model, typed: Explain) -> None:
     _tell(report, typed)
     if model.about:
         say(model.about)
-    if any(each is not None and each.fill != "donor" for one in report for each in one.trust):
+    if any(each is not None and each.fill != "background" for one in report for each in one.trust):
         enough = FEW + at_a_time(model, len(report[0].attributions))
         warn(
             f"{typed.run} carries no background, so nothing can be told; --background DIR names images for one, and "
@@ -99,7 +99,7 @@ def _tell(report: Report, typed: Explain) -> None:
     """The answers and the verdicts: those of a comparison in a table, others as sentences below the answers."""
     rows, sentences, summed = [], [], []
     for one in report:
-        said, views, truth = one.prediction, one.view.heats, one.view.true_label
+        said, views, truth = one.prediction, one.view.attributions, one.view.true_label
         if isinstance(said, FeaturePrediction):
             top = one.view.top
             label = f"(the model says {top[0][0]}, {percent(top[0][1])})" if top else ""
@@ -109,10 +109,10 @@ def _tell(report: Report, typed: Explain) -> None:
             rows.append((one.name, shown, percent(said.probability), _truth(truth, answer)))
         sentences += [f"{one.name}: {view.trust.sentence}" for view in views if view.trust is not None]
         summed += [f"{one.name}: {parts_words(view)}" for view in views if view.parts]
-    if typed.similar_to is None and (typed.target is not None or typed.rather_than is not None):
-        against = "" if typed.rather_than is None else f" rather than {typed.rather_than}"
+    if typed.similar_to is None and (typed.target is not None or typed.contrast is not None):
+        against = "" if typed.contrast is None else f" rather than {typed.contrast}"
         say(f"explained: {typed.target or 'the class that the model chose'}{against}")
-    several = several_words(report[0].view.heats)
+    several = several_words(report[0].view.attributions)
     if several:
         say(several)
     print_table(rows, left=2)
@@ -132,7 +132,7 @@ def _truth(label: str | None, answer: str) -> str:
 
 def _tell_comparison(one: ExplainedImage) -> None:
     """The attributions of one image in a table, with what random maps have, and what is told of all."""
-    views = one.view.heats
+    views = one.view.attributions
     reach = reach_of(tests_of(views))
     rows, head = [], ("", "", "verdict", "fall", "deletion", "insertion", "time")
     for view in views:

@@ -1,5 +1,5 @@
 from .folder import EXTENSIONS as EXTENSIONS, image_files as image_files
-from .planted import is_planted as is_planted, parse_planted as parse_planted, planted_pictures as planted_pictures
+from .planted import is_planted as is_planted, parse_planted as parse_planted, planted_images as planted_images
 from .table import (
     FORMATS as FORMATS,
     MANIFESTS as MANIFESTS,

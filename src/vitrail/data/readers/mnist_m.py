@@ -22,7 +22,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from PIL import Image
 
 from vitrail.data.dataset import TEST, TRAIN, RawDataset, Samples, labelled, labels_of, pixels_of
-from vitrail.data.decode import convert, open_picture
+from vitrail.data.decode import convert, open_image
 from vitrail.data.images import ArrayImages, FileImages
 from vitrail.data.plan import BACKGROUND, uniforms
 from vitrail.data.readers.folder import image_files
@@ -279,7 +279,7 @@ def _rank(path: Path) -> bytes:
 
 def _open(path: Path) -> Photograph:
     try:
-        image = convert(open_picture(path), 3)
+        image = convert(open_image(path), 3)
     except DataError as error:
         raise DataError(f"a photograph cannot be read: {error.problem}", error.hint) from error
     scale = SIDE / min(image.size)

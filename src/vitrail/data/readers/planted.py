@@ -243,7 +243,7 @@ def parse_planted(name: str) -> PlantedSet:
     return PlantedSet(name, found.get("digits", "digits"), variant, (rows, columns))
 
 
-def planted_pictures(chosen: PlantedSet, split: str, data_root: Path | None = None) -> Planted:
+def planted_images(chosen: PlantedSet, split: str, data_root: Path | None = None) -> Planted:
     """The images of a split with their truth; always the same.
 
     Args:

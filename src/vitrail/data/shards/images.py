@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitrail.data.decode import open_picture
+from vitrail.data.decode import open_image
 from vitrail.data.images import Images, files_digest, looked_into
 from vitrail.data.shards.index import Member, Rows
 from vitrail.errors import DataError, RunError
@@ -115,11 +115,11 @@ class ShardImages(Images):
 
     def open(self, index: int) -> Image.Image:
         """The decoded image."""
-        return open_picture(self.name(index), self.content(index))
+        return open_image(self.name(index), self.content(index))
 
     def open_reduced(self, index: int, least: int) -> Image.Image:
         """A JPEG at a half, a quarter or an eighth of its size."""
-        return open_picture(self.name(index), self.content(index), least)
+        return open_image(self.name(index), self.content(index), least)
 
     def select(self, indices: Iterable[int] | NDArray[np.int64]) -> "ShardImages":
         """The chosen images."""

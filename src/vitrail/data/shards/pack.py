@@ -20,7 +20,7 @@ from PIL import Image
 
 from vitrail.data.columns import LABEL, Column, Labels, Texts, Values
 from vitrail.data.dataset import RawDataset, Samples
-from vitrail.data.decode import FORMATS, convert, open_picture
+from vitrail.data.decode import FORMATS, convert, open_image
 from vitrail.data.images import Images
 from vitrail.data.preprocessing import RESAMPLING
 from vitrail.data.readers.table import PACKING, SHARDS, check_root, is_address, is_named, read
@@ -288,20 +288,20 @@ def plain_of(value: Any) -> Any:
 def _encoded(images: Images, index: int, size: int | None, quality: int) -> tuple[str, bytes]:
     """The suffix and the bytes of an image, which was decoded once."""
     content = images.content(index) if images.encoded else None
-    picture = images.open(index) if content is None else open_picture(images.name(index), content)
-    short = min(picture.size)
+    image = images.open(index) if content is None else open_image(images.name(index), content)
+    short = min(image.size)
     saved = io.BytesIO()
     if size is None or short <= size:
         if content is not None:
             with Image.open(io.BytesIO(content), formats=FORMATS) as header:
                 return SUFFIXES[header.format or "JPEG"], content
-        picture.save(saved, "PNG")
+        image.save(saved, "PNG")
         return "png", saved.getvalue()
-    clear = picture.has_transparency_data
-    grey = picture.mode in ("1", "L") or picture.mode.startswith("I")
-    plain = picture.convert("RGBA") if clear else convert(picture, 1 if grey else 3)
+    clear = image.has_transparency_data
+    grey = image.mode in ("1", "L") or image.mode.startswith("I")
+    plain = image.convert("RGBA") if clear else convert(image, 1 if grey else 3)
     scaled = plain.resize(
-        (max(size, picture.width * size // short), max(size, picture.height * size // short)), RESAMPLING["bicubic"]
+        (max(size, image.width * size // short), max(size, image.height * size // short)), RESAMPLING["bicubic"]
     )
     scaled.save(saved, "PNG") if clear else scaled.save(saved, "JPEG", quality=quality)
     return "png" if clear else "jpg", saved.getvalue()

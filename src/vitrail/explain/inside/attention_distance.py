@@ -3,7 +3,7 @@
     d_lh = mean_i sum_j A'_lh[i, j] |p_i - p_j|
 
 i and j are patches, p their centres, and A' the weights among patches, each row divided by its sum. A head that looks
-everywhere alike is not at zero and not at the picture's width, so a plot needs that line: `uniform_distance`.
+everywhere alike is not at zero and not at the image's width, so a plot needs that line: `uniform_distance`.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class AttentionDistance:
     """How far every head looks.
 
     Attributes:
-        pixels: (layers, heads, b), in pixels, for each picture.
+        pixels: (layers, heads, b), in pixels, for each image.
         uniform: The distance of a head that looks at all patches alike, in pixels: the line to draw.
     """
 
@@ -82,6 +82,6 @@ def _of_layer(
     for rows in torch.arange(len(between), device="cpu").split(at_once):
         with torch.no_grad():
             weights = wide(record.attention(place, None, (rows + prefix).tolist())[..., prefix:])
-            shares = weights / weights.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
-            sums.append((shares * between[rows].to(weights)).sum(dim=(2, 3)))
+            fractions = weights / weights.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+            sums.append((fractions * between[rows].to(weights)).sum(dim=(2, 3)))
     return torch.stack(sums).sum(dim=0).T / len(between)

@@ -1,11 +1,11 @@
 """Direct logit attribution: a logit as a sum of what the embedding, each attention and each MLP wrote.
 
     h_L = tokens + sum_l attention_l + sum_l mlp_l                     the residual stream is a sum
-    y   = sum_u g . u + constant,       g = d y / d h_L                with the deviation of the last norm held
+    y   = sum_u g . u + constant,       g = d y / d h_L                with the standard deviation of the last norm held
 
-The last norm, the pooling and the head are linear once its deviation is a constant (`nn/twin.py`), so every term of the
-sum has its share of the logit ("A mathematical framework for transformer circuits", Elhage et al., 2021). Only what a
-term says *directly* is counted, not what later blocks make of it.
+The last norm, the pooling and the head are linear once its standard deviation is a constant (`nn/twin.py`), so every
+term of the sum has its share of the logit ("A mathematical framework for transformer circuits", Elhage et al., 2021).
+Only what a term says *directly* is counted, not what later blocks make of it.
 """
 
 import copy
@@ -26,7 +26,7 @@ from vitrail.nn.vit import Images
 
 @dataclass(frozen=True, eq=False)
 class DirectAttribution:
-    """embedding + attention + mlp + constant = logit, for each picture.
+    """embedding + attention + mlp + constant = logit, for each image.
 
     Attributes:
         embedding: (b,), of the tokens that enter the first block.
@@ -35,7 +35,7 @@ class DirectAttribution:
         mlp: (l, b), of what each MLP added.
         constant: (b,), of the biases of the last norm and the head.
         logit: (b,), the number that is explained.
-        target: (b,), the class, as in `Heat`.
+        target: (b,), the class, as in `Attribution`.
     """
 
     embedding: Float[Tensor, "b"]
@@ -65,7 +65,7 @@ def direct_attribution(network: ViT, images: Images, target: Target = None) -> D
         network: In eval mode, whose norm, pooling and head say how they are held fixed, and whose attentions say what
             their heads add; left as it is.
         images: (b, c, h, w), any size that the patches divide.
-        target: Whose number is shared out, see `vitrail.explain.target`; None for each picture's top class.
+        target: Whose number is shared out, see `vitrail.explain.target`; None for each image's top class.
 
     Raises:
         UsageError: If the network is in training mode or has a readout or an attention without a rule, or if images or
@@ -79,8 +79,8 @@ def direct_attribution(network: ViT, images: Images, target: Target = None) -> D
     last = record[f"blocks.{depth - 1}.output"].requires_grad_()
     share = torch.ones(len(last), dtype=wide(last).dtype, device=last.device, requires_grad=True)
     logits = _readout(network, share).readout(last)
-    aim = choose_target(logits.detach(), target)
-    logit = aim.of(logits)
+    chosen = choose_target(logits.detach(), target)
+    logit = chosen.of(logits)
     arriving, constant = gradients_of(logit, last, share)
     arriving = wide(arriving)
 
@@ -98,7 +98,7 @@ def direct_attribution(network: ViT, images: Images, target: Target = None) -> D
             mlp=torch.stack(mlps),
             constant=constant,
             logit=wide(logit.detach()),
-            target=aim.target,
+            target=chosen.target,
         )
 
 

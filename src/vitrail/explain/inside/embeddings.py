@@ -3,7 +3,7 @@
     W - mean of its rows = U S V^T         W (d, c x ph x pw), one row for each number of a token
     s[i, j] = cos(e_i, e_j)                e_i the position that is added to patch i
 
-The rows of V are small pictures; the first of them span most of what the map sees of a patch. The share of variance
+The rows of V are small images; the first of them span most of what the map sees of a patch. The fraction of variance
 that a filter explains is s^2 over the sum of all s^2. Where the network has learnt the plane, a patch's position is
 most like those of its neighbours, row and column.
 """
@@ -26,7 +26,7 @@ class PatchFilters:
 
     Attributes:
         filters: (m, c, ph, pw), of length 1 and at right angles; the entry of largest size is positive.
-        explained: (m,), the share of variance that each explains; all of them together at most 1.
+        explained: (m,), the fraction of variance that each explains; all of them together at most 1.
     """
 
     filters: Float[Tensor, "m c ph pw"]
@@ -89,7 +89,7 @@ def position_similarity(network: ViT, grid: Size | None = None) -> Float[Tensor,
 
     Args:
         network: With positions of any kind.
-        grid: (rows, columns) to resize the positions to first, as for pictures of another size; None for its own.
+        grid: (rows, columns) to resize the positions to first, as for images of another size; None for its own.
 
     Returns:
         In [-1, 1]: entry [i, j] is the grid of likenesses to the patch in row i, column j.

@@ -7,8 +7,8 @@ Head x source is a sum taken apart by head h and source j: "head 7 brought patch
 The sum is exact. The weight A alone does not tell it: a head may look hard at a token whose value is nothing.
 
 Head ablation ("Are sixteen heads really better than one?", Michel et al., 2019) asks what is lost. A head is taken out
-by giving its *mean* over reference pictures in place of what it attended, token by token: then it says nothing about
-this picture, and the rest of the network reads numbers of the size that it knows. Zeros in its place would be something
+by giving its *mean* over background images in place of what it attended, token by token: then it says nothing about
+this image, and the rest of the network reads numbers of the size that it knows. Zeros in its place would be something
 that the network never saw, and overstate the loss.
 """
 
@@ -29,7 +29,7 @@ from vitrail.explain.target import Target, choose_target
 from vitrail.nn import SILENT, AnyRecord, Record, ViT
 from vitrail.nn.vit import Images
 
-AT_A_TIME = 8  # references
+AT_A_TIME = 8  # background images
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class HeadSources:
         vectors: (b, k, n, d), from each source token by each head.
         bias: (d,), of the output map.
         output: (b, d), what the attention adds to the token.
-        share: (b, k, n), part of each vector along the output, over the output's length: sums to 1 with the bias's.
+        fraction: (b, k, n), part of each vector along the output, over the output's length: sums to 1 with the bias's.
         names: What each token is, in words.
         to: The same of the token that was asked for.
         layer: The block.
@@ -49,24 +49,24 @@ class HeadSources:
     vectors: Float[Tensor, "b k n d"]
     bias: Float[Tensor, "d"]
     output: Float[Tensor, "b d"]
-    share: Float[Tensor, "b k n"]
+    fraction: Float[Tensor, "b k n"]
     names: tuple[str, ...]
     to: str
     layer: int
 
-    def says(self, picture: int = 0, count: int = 3) -> tuple[str, ...]:
+    def says(self, image: int = 0, count: int = 3) -> tuple[str, ...]:
         """The strongest in words, such as "head 7 brought patch (5, 3): 41 % of what block 2 adds to the class token".
 
         Args:
-            picture: Which picture of the batch.
+            image: Which image of the batch.
             count: How many heads and sources.
         """
-        shares = self.share[picture].flatten()
-        strongest = shares.abs().topk(min(count, len(shares))).indices.tolist()
+        fractions = self.fraction[image].flatten()
+        strongest = fractions.abs().topk(min(count, len(fractions))).indices.tolist()
         said = []
         for index in strongest:
-            head, source = divmod(index, self.share.shape[2])
-            part = f"{100 * float(shares[index]):.0f} % of what block {self.layer} adds to the {self.to}"
+            head, source = divmod(index, self.fraction.shape[2])
+            part = f"{100 * float(fractions[index]):.0f} % of what block {self.layer} adds to the {self.to}"
             said.append(f"head {head} brought {self.names[source]}: {part}")
         return tuple(said)
 
@@ -97,9 +97,9 @@ def head_sources(network: ViT, images: Images, layer: int = -1, to: Place = 0) -
         with without_autocast(values):
             vectors = torch.einsum("bkn,bkne,dke->bknd", weights, values, wide(weight))
             lengths = output.square().sum(dim=1).clamp(min=torch.finfo(output.dtype).tiny)
-            share = torch.einsum("bknd,bd->bkn", vectors, output) / lengths[:, None, None]
+            fraction = torch.einsum("bknd,bd->bkn", vectors, output) / lengths[:, None, None]
     names = names_of(network, grid)
-    return HeadSources(vectors, wide(bias), output, share, names, names[token], block)
+    return HeadSources(vectors, wide(bias), output, fraction, names, names[token], block)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,9 +112,9 @@ class HeadAblation:
         change: (layers, heads, b), the explained number without the head, less the number with it; a head that speaks
             for the class has a negative change.
         logit: (b,), the number as it is.
-        accuracy: (layers, heads), share of pictures whose top class is their label without the head; without labels,
+        accuracy: (layers, heads), fraction of images whose top class is their label without the head; without labels,
             whose top class stays what it is.
-        whole: The same share with all heads; 1 without labels.
+        whole: The same fraction with all heads; 1 without labels.
     """
 
     layers: tuple[int, ...]
@@ -131,7 +131,7 @@ def head_ablation(
     images: Images,
     target: Target = None,
     *,
-    references: Float[Tensor, "r c h w"],
+    background: Float[Tensor, "r c h w"],
     labels: Int[Tensor, "..."] | None = None,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
@@ -141,63 +141,63 @@ def head_ablation(
     Args:
         network: In eval mode; left as it is.
         images: (b, c, h, w), any size that the patches divide.
-        target: Whose number is watched, see `vitrail.explain.target`; None for each picture's top class.
-        references: (r, c, h, w), ordinary pictures of the same size, over which the means are taken.
+        target: Whose number is watched, see `vitrail.explain.target`; None for each image's top class.
+        background: (r, c, h, w), ordinary images of the same size, over which the means are taken.
         labels: (b,), the true classes, for the accuracy.
         layers: Which blocks; all when None.
         heads: Which heads of each; all when None.
 
     Raises:
         UsageError: If the network is in training mode or its attention does not say what its heads add, if a layer or
-            head does not exist, or if images, references, labels or target do not fit.
+            head does not exist, or if images, background, labels or target do not fit.
     """
     config = network.config
     blocks = tuple(block_of(network, layer) for layer in (range(config.depth) if layers is None else layers))
     heads = range(config.heads) if heads is None else heads
-    chosen = tuple(head_among(config.heads, head, "head=0 for the first") for head in heads)
+    of_heads = tuple(head_among(config.heads, head, "head=0 for the first") for head in heads)
     for block in blocks:
         attention_at(network, block)
-    if len(references) == 0 or references.shape[1:] != images.shape[1:]:
+    if len(background) == 0 or background.shape[1:] != images.shape[1:]:
         raise UsageError(
-            f"references must be at least one picture of {tuple(images.shape[1:])}, got {tuple(references.shape)}",
-            "some ten pictures of the training data, through the same preprocessing",
+            f"background must be at least one image of {tuple(images.shape[1:])}, got {tuple(background.shape)}",
+            "some ten images of the training data, through the same preprocessing",
         )
     if labels is not None and labels.shape != images.shape[:1]:
         raise UsageError(
-            f"labels must be one class for each of {len(images)} pictures, got {tuple(labels.shape)}", "labels=None"
+            f"labels must be one class for each of {len(images)} images, got {tuple(labels.shape)}", "labels=None"
         )
-    means = mean_attended(network, references, blocks)
+    means = mean_attended(network, background, blocks)
     record = read(network, images, "logits", *(f"blocks.{block}.input" for block in blocks))
     logits = record["logits"]
-    aim = choose_target(logits, target)
-    logit, truth = aim.of(logits), logits.argmax(dim=1) if labels is None else labels.to(logits.device)
-    change = logit.new_empty(len(blocks), len(chosen), len(images))
-    accuracy = logit.new_empty(len(blocks), len(chosen))
+    chosen = choose_target(logits, target)
+    logit, truth = chosen.of(logits), logits.argmax(dim=1) if labels is None else labels.to(logits.device)
+    change = logit.new_empty(len(blocks), len(of_heads), len(images))
+    accuracy = logit.new_empty(len(blocks), len(of_heads))
     with torch.no_grad():
         for place, block in enumerate(blocks):
-            for index, head in enumerate(chosen):
+            for index, head in enumerate(of_heads):
                 without = answer_without(network, record[f"blocks.{block}.input"], block, head, means[block][head])
-                change[place, index] = aim.of(without) - logit
+                change[place, index] = chosen.of(without) - logit
                 accuracy[place, index] = (without.argmax(dim=1) == truth).float().mean()
     whole = float((logits.argmax(dim=1) == truth).float().mean())
-    return HeadAblation(blocks, chosen, change, logit.detach(), accuracy, whole)
+    return HeadAblation(blocks, of_heads, change, logit.detach(), accuracy, whole)
 
 
 def mean_attended(
-    network: ViT, references: Float[Tensor, "r c h w"], blocks: Sequence[int]
+    network: ViT, background: Float[Tensor, "r c h w"], blocks: Sequence[int]
 ) -> dict[int, Float[Tensor, "k n e"]]:
-    """What each head of these blocks attended, in the mean over the references, of which few run at a time.
+    """What each head of these blocks attended, in the mean over the background, of which few run at a time.
 
-    A record of attention holds queries, keys and values of every layer too: of 64 references at once, 1.3 GB in S/16.
+    A record of attention holds queries, keys and values of every layer too: of 64 images at once, 1.3 GB in S/16.
     In at least float32.
     """
     sums: dict[int, Tensor] = {}
-    for some in references.split(AT_A_TIME):
+    for some in background.split(AT_A_TIME):
         record = read(network, some, *(f"blocks.{block}.attended" for block in blocks))
         for block in set(blocks):
             attended = wide(record[f"blocks.{block}.attended"]).sum(dim=0)
             sums[block] = sums[block] + attended if block in sums else attended
-    return {block: total / len(references) for block, total in sums.items()}
+    return {block: total / len(background) for block, total in sums.items()}
 
 
 def answer_without(
@@ -210,7 +210,7 @@ def answer_without(
 
 
 class Ablated(nn.Module):
-    """Attention of which one head gives the same for every picture.
+    """Attention of which one head gives the same for every image.
 
     Args:
         attention: What it stands for; shares its parameters.

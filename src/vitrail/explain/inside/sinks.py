@@ -1,14 +1,14 @@
 """Sinks: patches whose tokens the network uses as scratch paper.
 
 "Vision transformers need registers" (Darcet et al., 2023), section 2: large networks turn some patches, mostly of dull
-background, into tokens of very large norm, which hold something about the whole picture and little about their place.
-Attention goes there, and so do maps: a bright square on a sink does not mean that this place matters. A patch counts as
+background, into tokens of very large norm, which hold something about the whole image and little about their place.
+Attention goes there, and so do maps: a bright patch on a sink does not mean that this place matters. A patch counts as
 a sink after a block when
 
-    |h_l[i]| > median + threshold * MAD        over the patches of its picture,   MAD = median | |h| - median |
+    |h_l[i]| > median + threshold * MAD        over the patches of its image,   MAD = median | |h| - median |
 
 and |h_l[i]| is at least twice the median. The first condition is a robust outlier. Alone it calls 0.2 to 1.4 % of all
-patches of small networks sinks that have none (three networks, 400 pictures of planted digits: the largest norm is 1.05
+patches of small networks sinks that have none (three networks, 400 images of planted digits: the largest norm is 1.05
 to 1.26 times the median); with the second it is 0.02 % at most. The norms at which sinks stand out differ from network
 to network, so nothing is compared between networks.
 """
@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.inside.reading import read
 from vitrail.explain.readout import wide
 from vitrail.nn import Record, ViT
@@ -28,12 +28,12 @@ from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
 
 LEAST = 2.0  # times the median
-NAMED = 6  # squares that a note names
+NAMED = 6  # patches that a note names
 
 
 @dataclass(frozen=True, eq=False)
 class Sinks:
-    """The sinks of each picture, after every block.
+    """The sinks of each image, after every block.
 
     Attributes:
         norms: (layers, b, rows, columns), length of each patch's token.
@@ -60,8 +60,8 @@ class Sinks:
         return Sinks(self.norms[:, images], self.cut_off[:, images], self.found[:, images])
 
     def notes(self) -> tuple[tuple[str, ...], ...]:
-        """For each picture nothing, or one sentence that names its sinks."""
-        return tuple(_note(self.found[:, picture]) for picture in range(self.found.shape[1]))
+        """For each image nothing, or one sentence that names its sinks."""
+        return tuple(_note(self.found[:, image]) for image in range(self.found.shape[1]))
 
 
 @torch.inference_mode(False)
@@ -105,43 +105,43 @@ def sinks_of(network: ViT, record: Record, grid: Size, threshold: float = 6.0) -
 
 
 @torch.inference_mode(False)
-def with_sink_notes(network: ViT, images: Images, heat: Heat) -> Heat:
-    """The heat, with a note for every picture that has sinks; one more run of the network.
+def with_sink_notes(network: ViT, images: Images, attribution: Attribution) -> Attribution:
+    """The attribution, with a note for every image that has sinks; one more run of the network.
 
     Args:
         network: The network that was explained.
-        images: The pictures that were explained.
-        heat: Of any method.
+        images: The images that were explained.
+        attribution: Of any method.
 
     Raises:
-        UsageError: As `find_sinks`, or if the heat is not of these pictures.
+        UsageError: As `find_sinks`, or if the attribution is not of these images.
     """
-    return noted(heat, find_sinks(network, images))
+    return noted(attribution, find_sinks(network, images))
 
 
-def noted(heat: Heat, sinks: Sinks) -> Heat:
-    """The heat, with a note for every picture in which these sinks were found."""
-    _check_same(sinks, heat)
-    notes = tuple(one + more for one, more in zip(heat.notes, sinks.notes(), strict=True))
-    return replace(heat, notes=notes)
+def noted(attribution: Attribution, sinks: Sinks) -> Attribution:
+    """The attribution, with a note for every image in which these sinks were found."""
+    _check_same(sinks, attribution)
+    notes = tuple(one + more for one, more in zip(attribution.notes, sinks.notes(), strict=True))
+    return replace(attribution, notes=notes)
 
 
 @torch.inference_mode(False)
-def without_sinks(sinks: Sinks, heat: Heat) -> Heat:
-    """The heat with zero on all sinks, to see the rest; a note says on how many.
+def without_sinks(sinks: Sinks, attribution: Attribution) -> Attribution:
+    """The attribution with zero on all sinks, to see the rest; a note says on how many.
 
     Args:
-        sinks: Of the same pictures.
-        heat: Of any method.
+        sinks: Of the same images.
+        attribution: Of any method.
 
     Raises:
-        UsageError: If the heat is not of these pictures.
+        UsageError: If the attribution is not of these images.
     """
-    _check_same(sinks, heat)
+    _check_same(sinks, attribution)
     counts = sinks.anywhere.sum(dim=(1, 2)).tolist()
     said = [(f"sinks taken out: {count}",) if count else () for count in counts]
-    notes = tuple(one + more for one, more in zip(heat.notes, said, strict=True))
-    return replace(heat, values=heat.values.masked_fill(sinks.anywhere, 0), notes=notes)
+    notes = tuple(one + more for one, more in zip(attribution.notes, said, strict=True))
+    return replace(attribution, values=attribution.values.masked_fill(sinks.anywhere, 0), notes=notes)
 
 
 def _note(found: Bool[Tensor, "l rows columns"]) -> tuple[str, ...]:
@@ -153,20 +153,18 @@ def _note(found: Bool[Tensor, "l rows columns"]) -> tuple[str, ...]:
     after = found.any(dim=(1, 2)).nonzero()[:, 0].tolist()
     where = f"block {after[0]}" if len(after) == 1 else f"blocks {after[0]} to {after[-1]}"
     are, tokens = (
-        ("1 square is a sink", "its token")
-        if len(places) == 1
-        else (f"{len(places)} squares are sinks", "their tokens")
+        ("1 patch is a sink", "its token") if len(places) == 1 else (f"{len(places)} patches are sinks", "their tokens")
     )
     return (
-        f"{are} ({named}): after {where} the network uses {tokens} as scratch paper, so heat there says little about "
+        f"{are} ({named}): after {where} the network uses {tokens} as scratch paper, so values there say little about "
         "the place",
     )
 
 
-def _check_same(sinks: Sinks, heat: Heat) -> None:
-    if sinks.found.shape[1:] != heat.values.shape:
+def _check_same(sinks: Sinks, attribution: Attribution) -> None:
+    if sinks.found.shape[1:] != attribution.values.shape:
         raise UsageError(
-            f"a heat of shape {tuple(heat.values.shape)} is not of these pictures, whose patches are "
+            f"an attribution of shape {tuple(attribution.values.shape)} is not of these images, whose patches are "
             f"{tuple(sinks.found.shape[1:])}",
-            "the heat and the sinks of the same pictures",
+            "the attribution and the sinks of the same images",
         )

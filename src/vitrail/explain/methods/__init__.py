@@ -1,11 +1,11 @@
 """The methods, one file each, and the table of them.
 
-A method is `function(network, images, target=None, **options) -> Heat`. A new one is a file here, which ends with its
-row (`METHOD`, see `method.py`), and its name in `table.py`. Flags, help, pages and docs are made of the row, and the
-conformance suite (tests/explain/suite.py) asks of it what it asks of all.
+A method is `function(network, images, target=None, **options) -> Attribution`. A new one is a file here, which ends
+with its row (`METHOD`, see `method.py`), and its name in `table.py`. Flags, help, pages and docs are made of the row,
+and the conformance suite (tests/explain/suite.py) asks of it what it asks of all.
 
 Shared by several: `pixels.py` (gradients that reach the pixels, numbers under masks), `held.py` (parts whose weights,
-deviations and gates are held fixed).
+standard deviations and gates are held fixed).
 """
 
 import lazy_loader

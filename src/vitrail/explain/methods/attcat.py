@@ -10,7 +10,7 @@ With a class token nothing reads the patches after the last block, so the last l
 
 import torch
 
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.layers import attention, mean_over_queries, recorded
 from vitrail.explain.methods.method import Method
 from vitrail.explain.readout import open_run, wide
@@ -20,13 +20,13 @@ from vitrail.nn.vit import Images
 
 
 @torch.inference_mode(False)
-def attcat(network: ViT, images: Images, target: Target = None) -> Heat:
+def attcat(network: ViT, images: Images, target: Target = None) -> Attribution:
     """How far each token pushes the target's logit, weighed by the attention it gets, summed over the layers.
 
     Args:
         network: In eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
-        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
+        target: What to explain, see `vitrail.explain.target`; None for each image's top class.
 
     Returns:
         A number per patch; above 0 speaks for the target, below 0 against it.
@@ -36,13 +36,13 @@ def attcat(network: ViT, images: Images, target: Target = None) -> Heat:
     """
     opened = open_run(network, images, target, "blocks.*.attention", "blocks.*.output", gradients=True)
     outputs = [opened.record[f"{place}.output"] for place in opened.record.attentions()]
-    gradients = torch.autograd.grad(opened.logit.sum(), outputs)  # pictures do not mix: each gets its own
+    gradients = torch.autograd.grad(opened.logit.sum(), outputs)  # images do not mix: each gets its own
     layers = zip(recorded(opened.record), outputs, gradients, strict=True)
     rows = [
         mean_over_queries(layer, attention) * (wide(output.detach()) * wide(gradient)).sum(dim=-1)
         for layer, output, gradient in layers
     ]
-    return opened.heat(torch.stack(rows).sum(dim=0), METHOD)
+    return opened.attribution(torch.stack(rows).sum(dim=0), METHOD)
 
 
 METHOD = Method(
@@ -55,7 +55,7 @@ METHOD = Method(
     about=(
         "AttCAT (Qiang and others, 2022) adds up, over all blocks, how much each token pushes the class's score, as "
         "far as other tokens attend to it. It speaks of tokens inside the network, which hold more than their own "
-        "square, so its signs are to be read with care."
+        "patch, so its signs are to be read with care."
     ),
     paper="AttCAT: explaining Transformers via attentive class activation tokens (Qiang et al., 2022)",
     cost="3",

@@ -5,7 +5,7 @@
 
 G = d y / d A, y the logit of the target; row r is the readout, of A and G alike (with mean pooling, the mean over the
 rows of the patches); E_h is the mean over heads, pos(x) = max(x, 0). The weight of a head is a mean over the places of
-the map, so prefix tokens have no share in it, as in the baseline of "Transformer interpretability beyond attention
+the map, so prefix tokens have no part in it, as in the baseline of "Transformer interpretability beyond attention
 visualization" (Chefer, Gur and Wolf, CVPR 2021).
 
 One layer, and one number for a whole head: it can speak for a class where it looks elsewhere. Where all heads speak
@@ -14,7 +14,7 @@ against the class nothing is left, and the map is zero.
 
 import torch
 
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.layers import RecordedLayer, attention, block_of, gradient, read_heads
 from vitrail.explain.methods.method import Method
 from vitrail.explain.readout import open_run
@@ -24,13 +24,13 @@ from vitrail.nn.vit import Images
 
 
 @torch.inference_mode(False)
-def attention_grad_cam(network: ViT, images: Images, target: Target = None, *, layer: int = -1) -> Heat:
+def attention_grad_cam(network: ViT, images: Images, target: Target = None, *, layer: int = -1) -> Attribution:
     """Attention of the readout in one layer, each head weighed by how the target's logit reacts to it.
 
     Args:
         network: In eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
-        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
+        target: What to explain, see `vitrail.explain.target`; None for each image's top class.
         layer: Which block; -1 is the last.
 
     Returns:
@@ -41,11 +41,11 @@ def attention_grad_cam(network: ViT, images: Images, target: Target = None, *, l
     """
     place = f"blocks.{block_of(network, layer)}"
     opened = open_run(network, images, target, f"{place}.attention", gradients=True)
-    at_attended = opened.record.attended_gradient(opened.logit.sum(), place)  # pictures do not mix
+    at_attended = opened.record.attended_gradient(opened.logit.sum(), place)  # images do not mix
     recorded = RecordedLayer(opened.record.kept(place), at_attended[place])
     weights = read_heads(recorded, gradient, opened.readout)[:, :, opened.prefix :].mean(dim=2, keepdim=True)
     row = (weights * read_heads(recorded, attention, opened.readout)).mean(dim=1).clamp(min=0)
-    return opened.heat(row, METHOD)
+    return opened.attribution(row, METHOD)
 
 
 METHOD = Method(

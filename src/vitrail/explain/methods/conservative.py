@@ -1,18 +1,18 @@
 """Conservative propagation (CP-LRP): "XAI for transformers" (Ali et al., 2022), and its balance sheet.
 
-    R_i = x_i * d y / d x_i       on a twin whose attention weights, deviations and gates are held (`nn/twin.py`)
+    R_i = x_i * d y / d x_i       on a twin whose attention weights, standard deviations and gates are held
 
-That twin is linear, so the parts of a logit add up to it. `conservative` shows what the pixels of each patch give, for
-the class or against it, by their sign. `balance_sheet` shows all parts:
+That twin (`nn/twin.py`) is linear, so the parts of a logit add up to it. `conservative` shows what the pixels of each
+patch give, for the class or against it, by their sign. `balance_sheet` shows all parts:
 
     pixels + positions + class token (and other prefix tokens) + biases = logit
 
-exactly, up to rounding. What is not in the picture is not hidden: positions, prefix tokens and biases often give a
+exactly, up to rounding. What is not in the image is not hidden: positions, prefix tokens and biases often give a
 large part. Input times gradient on the network itself has no such sheet: a norm hardly feels the scale of its input, so
 its shares do not add up.
 
 The number shared out must be linear in the logits without a constant: a class, or one rather than another. For any
-other function y of the logits z the sheet leaves the gap y - sum z dy/dz, and the heat has a note.
+other function y of the logits z the sheet leaves the gap y - sum z dy/dz, and the attribution has a note.
 
 The authors of another package of such rules (lxt) report a patent on layer-wise relevance propagation that leaves it
 free for personal and scientific use only. So this method is there for those who name it: no default and no comparison
@@ -27,11 +27,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError, nearest
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.methods.held import Count, Counted, held, uncounted
 from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.pixels import by_patch, gradients_of
-from vitrail.explain.readout import Opened, check, heat_of, on_grid, open_run, wide
+from vitrail.explain.readout import Opened, attribution_of, check, on_grid, open_run, wide
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
@@ -50,7 +50,7 @@ NOT_LINEAR = 1e-3  # relative gap from which on a function of the logits is said
 
 @dataclass(frozen=True, eq=False)
 class Balance:
-    """Where a logit comes from, without a rest: pixels + positions + prefix + biases = logit, for each picture.
+    """Where a logit comes from, without a rest: pixels + positions + prefix + biases = logit, for each image.
 
     Attributes:
         pixels: (b, rows, columns), what the pixels of each patch give; for the class or against it.
@@ -58,8 +58,8 @@ class Balance:
         prefix: What the "class token", "distillation token" and "registers" give, (b,) for each that is there.
         biases: What the biases of the "patch map", "norms", "attention", "MLPs", "pooling" and "head" give, (b,) each.
         logit: (b,), the number that is shared out.
-        target: (b,), the class it belongs to, as in `Heat`.
-        rather_than: (b,), the class that it is held against, or None.
+        target: (b,), the class it belongs to, as in `Attribution`.
+        contrast: (b,), the class that it is held against, or None.
     """
 
     pixels: Float[Tensor, "b rows columns"]
@@ -68,7 +68,7 @@ class Balance:
     biases: dict[str, Float[Tensor, "b"]]
     logit: Float[Tensor, "b"]
     target: Int[Tensor, "b"] = field(repr=False)
-    rather_than: Int[Tensor, "b"] | None = field(default=None, repr=False)
+    contrast: Int[Tensor, "b"] | None = field(default=None, repr=False)
 
     @property
     def parts(self) -> dict[str, Float[Tensor, "b"]]:
@@ -83,13 +83,13 @@ class Balance:
 
 
 @torch.inference_mode(False)
-def conservative(network: ViT, images: Images, target: Target = None, *, at: At = "pixels") -> Heat:
+def conservative(network: ViT, images: Images, target: Target = None, *, at: At = "pixels") -> Attribution:
     """What each patch gives to the target's logit, for it or against it.
 
     Args:
         network: In eval mode, of parts that say how they are held fixed; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
-        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
+        target: What to explain, see `vitrail.explain.target`; None for each image's top class.
         at: "pixels" (normalised, as the network reads them), summed over a patch; or "tokens", which enter the first
             block, with their positions and the bias of the patch map.
 
@@ -113,12 +113,12 @@ def conservative(network: ViT, images: Images, target: Target = None, *, at: At 
     else:
         values = by_patch(shares, opened.grid)
     notes: list[tuple[str, ...]] = []
-    if opened.aim.function is not None:
+    if opened.chosen.function is not None:
         gap = (opened.logit - (logits * by_logits).sum(dim=1)).detach()
         far = gap.abs() > NOT_LINEAR * opened.logit.detach().abs().clamp(min=NOT_LINEAR)
         said = "the target is not linear in the logits, so {:.3g} of it belongs to no part"
         notes = [(said.format(one),) if is_far else () for one, is_far in zip(gap.tolist(), far.tolist(), strict=True)]
-    return heat_of(values, opened.aim, opened.logit, METHOD, notes)
+    return attribution_of(values, opened.chosen, opened.logit, METHOD, notes)
 
 
 @torch.inference_mode(False)
@@ -128,10 +128,10 @@ def balance_sheet(network: ViT, images: Images, target: Target = None) -> Balanc
     Args:
         network: In eval mode, of parts that say how they are held fixed; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
-        target: What to share out, see `vitrail.explain.target`; None for each picture's top class.
+        target: What to share out, see `vitrail.explain.target`; None for each image's top class.
 
     Returns:
-        The parts, for each picture of the batch. The gap is rounding (below 1e-10 of the logit in float64) where the
+        The parts, for each image of the batch. The gap is rounding (below 1e-10 of the logit in float64) where the
         target is linear in the logits; for another function of the logits, what no part accounts for.
 
     Raises:
@@ -149,8 +149,8 @@ def balance_sheet(network: ViT, images: Images, target: Target = None) -> Balanc
             prefix=_of_prefix(network, by_tokens),
             biases=dict(zip(shares, gradients[2:], strict=True)),
             logit=wide(opened.logit.detach()),
-            target=opened.aim.target,
-            rather_than=opened.aim.rather_than,
+            target=opened.chosen.target,
+            contrast=opened.chosen.contrast,
         )
 
 
@@ -159,18 +159,18 @@ class _CountedBiases:
     """The biases of a twin, counted by kind.
 
     Attributes:
-        pictures: How many there are, b.
+        images: How many there are, b.
         shares: Of each kind of `BIASES` that was met, or "norms": (b,) ones, whose gradient is what its biases gave.
     """
 
-    pictures: int
+    images: int
     shares: dict[str, Tensor] = field(default_factory=dict)
 
     def count(self, part: nn.Module, bias: Tensor, name: str) -> nn.Module:
         """The part, whose bias is taken by its kind's share; for `held`."""
         kind = next((BIASES[word] for word in name.split(".") if word in BIASES), "norms")
         if kind not in self.shares:
-            ones = torch.ones(self.pictures, dtype=wide(bias).dtype, device=bias.device, requires_grad=True)
+            ones = torch.ones(self.images, dtype=wide(bias).dtype, device=bias.device, requires_grad=True)
             self.shares[kind] = ones
         return Counted(part, bias, self.shares[kind])
 
@@ -209,7 +209,7 @@ METHOD = Method(
     about=(
         "Conservative propagation (Ali and others, 2022) holds the attention and the scale of every layer fixed and "
         "shares the score out among the pixels, for it and against it. Together with the shares of positions, prefix "
-        "tokens and biases, which no map of the picture can show, the numbers add up to the score exactly. That they "
+        "tokens and biases, which no map of the image can show, the numbers add up to the score exactly. That they "
         "add up does not show that they are right. The makers of another package report a patent on this family of "
         "methods (layer-wise relevance propagation)."
     ),

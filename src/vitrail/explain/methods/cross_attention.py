@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.heat import NO_SIGNAL, NOT_FINITE, Heat, caveats
+from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats
 from vitrail.explain.layers import head_among, layer_among
 from vitrail.explain.methods.method import Method
 from vitrail.explain.readout import check_eval, wide
@@ -28,7 +28,7 @@ def cross_attention(
     *,
     layer: int | None = None,
     head: int | None = None,
-) -> Heat:
+) -> Attribution:
     """The decoder's attention to each patch, for each written token.
 
     Args:
@@ -39,7 +39,8 @@ def cross_attention(
         head: Which head; None for the mean over all.
 
     Returns:
-        Values (b, t, rows, columns): a share of attention per patch; those of a token sum to 1, and are 0 at padding.
+        Values (b, t, rows, columns): a fraction of attention per patch; those of a token sum to 1, and are 0 at
+        padding.
 
     Raises:
         UsageError: If the network is in training mode, or if target, layer or head do not fit.
@@ -63,15 +64,17 @@ def cross_attention(
     there = target != config.padding
     grid = network.encoder.grid(images)
     values = (rows * there[..., None]).unflatten(2, grid)
-    return Heat(values, target, logit * there, METHOD.name, METHOD.signed, METHOD.class_specific, _notes(values, there))
+    return Attribution(
+        values, target, logit * there, METHOD.name, METHOD.signed, METHOD.class_specific, _notes(values, there)
+    )
 
 
 def _notes(values: Tensor, there: Tensor) -> tuple[tuple[str, ...], ...]:
-    """For each picture, which of its tokens have a map that is constant or not finite."""
+    """For each image, which of its tokens have a map that is constant or not finite."""
     found = caveats(values.flatten(0, 1))
     notes = []
-    for picture, shown in enumerate(there.tolist()):
-        maps = found[picture * len(shown) : (picture + 1) * len(shown)]
+    for image, shown in enumerate(there.tolist()):
+        maps = found[image * len(shown) : (image + 1) * len(shown)]
         numbered = [
             (place, map_[0])
             for place, (map_, is_there) in enumerate(zip(maps, shown, strict=True), start=1)
@@ -90,8 +93,8 @@ METHOD = Method(
     says="where the decoder looked for each token that it wrote, in the mean over its blocks and heads",
     about=(
         "Cross-attention shows, for one written token, how the part of the network that writes shared its attention "
-        "among the squares, as the mean over all blocks and heads. It says where it read; what the part that reads had "
-        "brought to a square from others before is not in it."
+        "among the patches, as the mean over all blocks and heads. It says where it read; what the part that reads had "
+        "brought to a patch from others before is not in it."
     ),
     paper="Attention is all you need (Vaswani et al., 2017), section 3.2.3",
     options={

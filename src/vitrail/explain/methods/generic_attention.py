@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import UsageError, nearest
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.layers import (
     Each,
     Indices,
@@ -76,13 +76,13 @@ RAISING: dict[Clamp, tuple[Each, Callable[[Tensor], Tensor] | None]] = {
 
 
 @torch.inference_mode(False)
-def generic_attention(network: ViT, images: Images, target: Target = None, *, clamp: Clamp = "head") -> Heat:
+def generic_attention(network: ViT, images: Images, target: Target = None, *, clamp: Clamp = "head") -> Attribution:
     """Attention that raises the target's logit, gathered through all layers.
 
     Args:
         network: In eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
-        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
+        target: What to explain, see `vitrail.explain.target`; None for each image's top class.
         clamp: What is cut at zero: each head before the mean (the paper), or the mean over heads.
 
     Returns:
@@ -93,9 +93,9 @@ def generic_attention(network: ViT, images: Images, target: Target = None, *, cl
     """
     _check(clamp)
     opened = open_run(network, images, target, "blocks.*.attention", gradients=True)
-    at_attended = opened.record.attended_gradient(opened.logit.sum())  # pictures do not mix: each gets its own
+    at_attended = opened.record.attended_gradient(opened.logit.sum())  # images do not mix: each gets its own
     rows = relevance_of(recorded(opened.record, at_attended), opened.readout[:, None], clamp)
-    return opened.heat(rows[:, 0], METHOD)
+    return opened.attribution(rows[:, 0], METHOD)
 
 
 @torch.no_grad()

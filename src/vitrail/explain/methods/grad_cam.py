@@ -4,11 +4,11 @@
     map_p = max(0, sum_d w_d t[p, d])
 
 In a convolutional network a channel is a detector and place is kept; in a ViT one weight per channel for the whole
-picture loses more, and the map depends much on the layer. `hires_cam` keeps each place's own gradient.
+image loses more, and the map depends much on the layer. `hires_cam` keeps each place's own gradient.
 
 A layer is named as in the record: `blocks.3.norm1` is what the attention of block 3 reads, and the default is that of
 the last block. After the last attention of a network that reads out its class token no patch token is read any more:
-the gradient is zero there whatever the picture, which is an error and not an empty map.
+the gradient is zero there whatever the image, which is an error and not an empty map.
 """
 
 import torch
@@ -16,23 +16,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import UsageError, nearest
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.pixels import differentiate
-from vitrail.explain.readout import Opened, heat_of, open_run, wide
+from vitrail.explain.readout import Opened, attribution_of, open_run, wide
 from vitrail.explain.target import Target
 from vitrail.nn import Record, ViT
 from vitrail.nn.vit import Images
 
 
 @torch.inference_mode(False)
-def grad_cam(network: ViT, images: Images, target: Target = None, *, layer: str | None = None) -> Heat:
+def grad_cam(network: ViT, images: Images, target: Target = None, *, layer: str | None = None) -> Attribution:
     """Patch tokens of one layer, weighted by how the target's logit reacts to their channels.
 
     Args:
         network: In eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
-        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
+        target: What to explain, see `vitrail.explain.target`; None for each image's top class.
         layer: `tokens`, or `.input`, `.norm1`, `.mlp` or `.output` of a block, such as `"blocks.3.norm1"`; None for
             the last block's `.norm1`.
 
@@ -46,7 +46,7 @@ def grad_cam(network: ViT, images: Images, target: Target = None, *, layer: str 
     opened, tokens, gradients = open_layer(network, images, target, layer)
     weights = gradients.mean(dim=1, keepdim=True)
     values = (weights * tokens).sum(dim=2).clamp(min=0).unflatten(1, opened.grid)
-    return heat_of(values, opened.aim, opened.logit, METHOD)
+    return attribution_of(values, opened.chosen, opened.logit, METHOD)
 
 
 def open_layer(
@@ -81,7 +81,7 @@ def layers_of(network: ViT) -> list[str]:
 
 
 def _refuse_if_dead(network: ViT, images: Images, target: Target, layer: str) -> None:
-    """Raise if gradients reach other layers: then it is the layer, and not the picture, that is at fault."""
+    """Raise if gradients reach other layers: then it is the layer, and not the image, that is at fault."""
     names = layers_of(network)
     opened = open_run(network, images, target, *names, gradients=True)
     kept: Record = opened.record
@@ -103,8 +103,8 @@ METHOD = Method(
     class_specific=True,
     says="patch tokens of one layer, each channel weighed by how the class's logit reacts to it",
     about=(
-        "Grad-CAM (Selvaraju and others, 2017) weighs the features of the squares in one block by how the score reacts "
-        "to them on average over the picture, and keeps what speaks for the class. It was made for another kind of "
+        "Grad-CAM (Selvaraju and others, 2017) weighs the features of the patches in one block by how the score reacts "
+        "to them on average over the image, and keeps what speaks for the class. It was made for another kind of "
         "network; here it depends much on the block that is chosen."
     ),
     paper="Grad-CAM: visual explanations from deep networks (Selvaraju et al., ICCV 2017), equations 1 and 2",

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.layers import Layer, attention_x_gradient, given_layers, recorded, rows_read, start_rows
 from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.rollout import check_discard, largest
@@ -31,14 +31,14 @@ from vitrail.nn.vit import Images
 
 
 @torch.inference_mode(False)
-def gradient_rollout(network: ViT, images: Images, target: Target = None, *, discard: float = 0.0) -> Heat:
+def gradient_rollout(network: ViT, images: Images, target: Target = None, *, discard: float = 0.0) -> Attribution:
     """Where what raises the target's logit could have come from, through all layers.
 
     Args:
         network: In eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
-        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
-        discard: Share of the smallest entries of every M_l to set to zero, at least 0 and below 1.
+        target: What to explain, see `vitrail.explain.target`; None for each image's top class.
+        discard: Fraction of the smallest entries of every M_l to set to zero, at least 0 and below 1.
 
     Returns:
         A number of at least 0 per patch.
@@ -48,9 +48,9 @@ def gradient_rollout(network: ViT, images: Images, target: Target = None, *, dis
     """
     check_discard(discard)
     opened = open_run(network, images, target, "blocks.*.attention", gradients=True)
-    at_attended = opened.record.attended_gradient(opened.logit.sum())  # pictures do not mix: each gets its own
+    at_attended = opened.record.attended_gradient(opened.logit.sum())  # images do not mix: each gets its own
     rows = rolled_by_gradient(recorded(opened.record, at_attended), opened.readout[:, None], discard)
-    return opened.heat(rows[:, 0], METHOD)
+    return opened.attribution(rows[:, 0], METHOD)
 
 
 @torch.no_grad()
@@ -67,7 +67,7 @@ def gradient_rollout_of(
         attentions: Of each layer, first layer first.
         gradients: Of each layer, in the same order.
         readout: Rows to propagate, each a mixture of tokens; all of R (the identity) when None.
-        discard: Share of the smallest entries of every M_l to set to zero.
+        discard: Fraction of the smallest entries of every M_l to set to zero.
 
     Returns:
         (b, r, n), at least 0 when the readout is.
@@ -95,8 +95,8 @@ def rolled_by_gradient(
         queries = rows_read(before[0] + before[1])
         for some, piece in largest(layer, attention_x_gradient, queries, discard):
             raising = piece.clamp(min=0)
-            share = 1 / (1 + raising.sum(dim=-1))[:, None]
-            stayed, had_moved = (rows[:, :, some] * share for rows in before)
+            fraction = 1 / (1 + raising.sum(dim=-1))[:, None]
+            stayed, had_moved = (rows[:, :, some] * fraction for rows in before)
             stays[:, :, some] += stayed
             moved[:, :, some] += had_moved
             with without_autocast(moved):

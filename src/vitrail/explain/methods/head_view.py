@@ -1,6 +1,6 @@
 """Head view: the patches that hold most of a head's attention, as DINO shows its heads.
 
-    map_j = A_l[h, r, j] on the smallest set of patches that holds the share `mass` of all patches' attention, else 0
+    map_j = A_l[h, r, j] on the smallest set of patches that holds the fraction `mass` of all patches' attention, else 0
 
 "Emerging properties in self-supervised vision transformers" (Caron et al., ICCV 2021), figures 1 and 3. Row r is the
 readout. Patches that hold as much as the last one of the set, up to rounding, are in it too: which of them came first
@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.layers import RecordedLayer, attention, block_of, heads_of, read_heads, read_row
 from vitrail.explain.methods.method import Method
 from vitrail.explain.readout import open_run
@@ -25,7 +25,7 @@ from vitrail.pages.colour import ROUNDING
 @torch.inference_mode(False)
 def head_view(
     network: ViT, images: Images, target: Target = None, *, layer: int = -1, head: int | None = None, mass: float = 0.6
-) -> Heat:
+) -> Attribution:
     """The fewest patches that hold most of the readout's attention, in one layer.
 
     Args:
@@ -35,10 +35,10 @@ def head_view(
             contrast is refused.
         layer: Which block; -1 is the last.
         head: Which head; None for the mean over all.
-        mass: Share of the patches' attention that is kept, above 0 and at most 1.
+        mass: Fraction of the patches' attention that is kept, above 0 and at most 1.
 
     Returns:
-        A share of attention per patch, in [0, 1]; 0 where a patch is not in the set.
+        A fraction of attention per patch, in [0, 1]; 0 where a patch is not in the set.
 
     Raises:
         UsageError: If the network is in training mode, or if images, target, layer, head or mass do not fit.
@@ -48,7 +48,7 @@ def head_view(
     opened = open_run(network, images, target, f"{place}.attention", method=METHOD)
     row = read_row(RecordedLayer(opened.record.kept(place)), attention, opened.readout, heads)
     kept = most_of(row[:, opened.prefix :], mass)
-    return opened.heat(torch.cat([row[:, : opened.prefix], kept], dim=1), METHOD)
+    return opened.attribution(torch.cat([row[:, : opened.prefix], kept], dim=1), METHOD)
 
 
 @torch.inference_mode(False)
@@ -64,7 +64,7 @@ def head_views(
         mass: As in `head_view`; 1 for all patches.
 
     Returns:
-        (b, heads, rows, columns), shares of each head's attention.
+        (b, heads, rows, columns), fractions of each head's attention.
 
     Raises:
         UsageError: As in `head_view`.
@@ -76,15 +76,15 @@ def head_views(
     return most_of(rows[:, :, opened.prefix :], mass).unflatten(2, opened.grid)
 
 
-def most_of(shares: Float[Tensor, "*b p"], mass: float) -> Float[Tensor, "*b p"]:
+def most_of(fractions: Float[Tensor, "*b p"], mass: float) -> Float[Tensor, "*b p"]:
     """Each row's largest entries that together hold `mass` of it, with their ties; 0 in place of the others."""
     if mass == 1:
-        return shares  # what is lost in the sum's rounding belongs to it
-    largest = shares.sort(dim=-1, descending=True).values
+        return fractions  # what is lost in the sum's rounding belongs to it
+    largest = fractions.sort(dim=-1, descending=True).values
     held = largest.cumsum(dim=-1)
-    enough = (held >= mass * held[..., -1:] * (1 - torch.finfo(held.dtype).eps * shares.shape[-1])).long()
+    enough = (held >= mass * held[..., -1:] * (1 - torch.finfo(held.dtype).eps * fractions.shape[-1])).long()
     last = largest.gather(-1, enough.argmax(dim=-1, keepdim=True))
-    return shares * (shares >= last * (1 - ROUNDING * torch.finfo(last.dtype).eps))
+    return fractions * (fractions >= last * (1 - ROUNDING * torch.finfo(last.dtype).eps))
 
 
 def _check(mass: float) -> None:
@@ -100,7 +100,7 @@ METHOD = Method(
     class_specific=False,
     says="the fewest patches that hold most of the attention of one layer, or of one of its heads",
     about=(
-        "The head view (Caron and others, 2021) keeps the fewest squares that hold most of one block's attention and "
+        "The head view (Caron and others, 2021) keeps the fewest patches that hold most of one block's attention and "
         "leaves all others at zero. It shows where the network looks in that block, whatever the class."
     ),
     paper="Emerging properties in self-supervised vision transformers (Caron et al., 2021), figures 1 and 3",

@@ -45,10 +45,10 @@ def counting(count: Count) -> Callable[[nn.Module, str], nn.Module]:
 
 
 class Counted(nn.Module):
-    """A part whose bias every picture takes by a share, which is 1.
+    """A part whose bias every image takes by a share, which is 1.
 
     The gradient of a number by the share is what the bias gave to it: the sum of bias times gradient over all places,
-    for every picture of a batch by itself.
+    for every image of a batch by itself.
 
     Args:
         part: Linear map, convolution or norm; shares its parameters.

@@ -13,25 +13,25 @@ changes along it. With a class token that is so of what enters the last block. W
 
 import torch
 
-from vitrail.explain.heat import Heat, no_signal_where
+from vitrail.explain.attribution import Attribution, no_signal_where
 from vitrail.explain.methods.grad_cam import open_layer
 from vitrail.explain.methods.method import Method
-from vitrail.explain.readout import heat_of
+from vitrail.explain.readout import attribution_of
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
-CANCELLED = 1e-4  # the share of its parts below which a sum is what rounding left
+CANCELLED = 1e-4  # the fraction of its parts below which a sum is what rounding left
 
 
 @torch.inference_mode(False)
-def hires_cam(network: ViT, images: Images, target: Target = None, *, layer: str | None = None) -> Heat:
+def hires_cam(network: ViT, images: Images, target: Target = None, *, layer: str | None = None) -> Attribution:
     """Patch tokens of one layer times the gradient that reaches each.
 
     Args:
         network: In eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
-        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
+        target: What to explain, see `vitrail.explain.target`; None for each image's top class.
         layer: As in `grad_cam`; None for the last block's `.norm1`.
 
     Returns:
@@ -47,7 +47,7 @@ def hires_cam(network: ViT, images: Images, target: Target = None, *, layer: str
     cancelled = values.abs().amax(dim=1) <= CANCELLED * parts.abs().sum(dim=2).amax(dim=1)
     values = values.unflatten(1, opened.grid)
     notes = no_signal_where(cancelled, values)
-    return heat_of(values, opened.aim, opened.logit, METHOD, notes)
+    return attribution_of(values, opened.chosen, opened.logit, METHOD, notes)
 
 
 METHOD = Method(
@@ -58,8 +58,8 @@ METHOD = Method(
     class_specific=True,
     says="patch tokens of one layer times the gradient that reaches each",
     about=(
-        "HiResCAM (Draelos and Carin, 2020) multiplies the features of each square in one block by how the score "
-        "reacts to them at that very square. It cannot point where that block had no effect; what happened in the "
+        "HiResCAM (Draelos and Carin, 2020) multiplies the features of each patch in one block by how the score "
+        "reacts to them at that very patch. It cannot point where that block had no effect; what happened in the "
         "blocks before is left out."
     ),
     paper="Use HiResCAM instead of Grad-CAM (Draelos and Carin, 2020), section 3",

@@ -9,23 +9,23 @@ A pixel of value 0, the colour that preprocessing subtracts, gets nothing whatev
 
 import torch
 
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.pixels import by_patch, differentiate
-from vitrail.explain.readout import heat_of, open_run, wide
+from vitrail.explain.readout import attribution_of, open_run, wide
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
 
 @torch.inference_mode(False)
-def input_x_gradient(network: ViT, images: Images, target: Target = None) -> Heat:
+def input_x_gradient(network: ViT, images: Images, target: Target = None) -> Attribution:
     """Each patch's pixels times the gradient that reaches them.
 
     Args:
         network: In eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
-        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
+        target: What to explain, see `vitrail.explain.target`; None for each image's top class.
 
     Returns:
         A signed number per patch, in logits; it depends on where the zero of the normalised pixels lies.
@@ -36,7 +36,7 @@ def input_x_gradient(network: ViT, images: Images, target: Target = None) -> Hea
     opened = open_run(network, images, target, "logits", gradients=True)
     gradient = wide(differentiate(opened.logit, opened.pixels))
     values = by_patch(wide(opened.pixels.detach()) * gradient, opened.grid)
-    return heat_of(values, opened.aim, opened.logit, METHOD)
+    return attribution_of(values, opened.chosen, opened.logit, METHOD)
 
 
 METHOD = Method(

@@ -1,6 +1,6 @@
 """KernelSHAP on patches: "A unified approach to interpreting model predictions" (Lundberg and Lee, 2017), section 4.1.
 
-A patch's Shapley value is what it adds to the logit, averaged over all orders in which the patches may be uncovered.
+A patch's Shapley value is what it adds to the logit, averaged over all orders in which the patches may be unmasked.
 They are the weights of a linear model g of which patches are seen, z in {0, 1}^P, fitted to y (theorem 2):
 
     minimise  sum_z  k(|z|) (y(z) - g(z))^2,    k(s) = (P - 1) / (C(P, s) s (P - s))
@@ -21,9 +21,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.methods.method import Method
-from vitrail.explain.methods.pixels import at_least, heat_of_numbers, masked_numbers
+from vitrail.explain.methods.pixels import at_least, attribution_of_numbers, masked_numbers
 from vitrail.explain.readout import open_run
 from vitrail.explain.scores.fill import AnyFill
 from vitrail.explain.target import Target
@@ -43,21 +43,21 @@ def kernel_shap(
     fill: AnyFill = "mean",
     seed: int = 0,
     batch_size: int = 64,
-) -> Heat:
+) -> Attribution:
     """What each patch adds to the target's logit, averaged over the sets of patches that may already be seen.
 
     Args:
         network: In eval mode; left as it is.
         images: (b, c, h, w), any size that the patches divide.
-        target: What to explain, see `vitrail.explain.target`; None for each picture's top class, as it is uncovered.
+        target: What to explain, see `vitrail.explain.target`; None for each image's top class, unmasked.
         samples: How many sets of patches are tried, at least eight for each patch; all sets when they fit.
-        fill: What covers patches, in normalised pixels: `"mean"` for the picture's own mean colour, a number, one for
-            each channel, or a tensor that broadcasts to them; or a `Fill`.
-        seed: Of the sets; every picture gets the same ones, whatever the batch.
-        batch_size: How many covered pictures run at once.
+        fill: What replaces masked patches, in normalised pixels: `"mean"` for the image's own mean colour, a number,
+            one for each channel, or a tensor that broadcasts to them; or a `Fill`.
+        seed: Of the sets; every image gets the same ones, whatever the batch.
+        batch_size: How many masked images run at once.
 
     Returns:
-        A signed number per patch, in logits; they add up to the difference from the picture with all patches covered.
+        A signed number per patch, in logits; they add up to the difference from the image with all patches masked.
 
     Raises:
         UsageError: If the network is in training mode, or if images, target or an option do not fit.
@@ -70,7 +70,7 @@ def kernel_shap(
     masks = ~torch.cat([ends, sets]).unflatten(1, opened.grid)
     found = masked_numbers(network, images, opened, masks, fill, batch_size)
     values = shapley_fit(sets.to(found), weights.to(found), found[2:], found[0], found[1])
-    return heat_of_numbers(values.unflatten(1, opened.grid), found, opened, METHOD)
+    return attribution_of_numbers(values.unflatten(1, opened.grid), found, opened, METHOD)
 
 
 def coalitions(players: int, samples: int, seed: int) -> tuple[Bool[Tensor, "m p"], Float[Tensor, "m"]]:
@@ -87,8 +87,8 @@ def coalitions(players: int, samples: int, seed: int) -> tuple[Bool[Tensor, "m p
     if 2**players - 2 <= samples:
         numbers = torch.arange(1, 2**players - 1, device="cpu")
         sets = (numbers[:, None] >> torch.arange(players, device="cpu") & 1).bool()
-        shares = [kernel(players, size) for size in sets.sum(dim=1).tolist()]
-        return sets, torch.tensor(shares, dtype=torch.float64, device="cpu")
+        fractions = [kernel(players, size) for size in sets.sum(dim=1).tolist()]
+        return sets, torch.tensor(fractions, dtype=torch.float64, device="cpu")
     if samples < FEWEST * players:
         raise UsageError(
             f"samples must be at least {FEWEST} x {players} to tell {players} patches apart, got {samples}",
@@ -96,8 +96,8 @@ def coalitions(players: int, samples: int, seed: int) -> tuple[Bool[Tensor, "m p
         )
     generator = torch.Generator().manual_seed(seed)
     sizes = torch.arange(1, players, device="cpu")
-    shares = 1.0 / (sizes * (players - sizes)).double()
-    drawn = sizes[torch.multinomial(shares, samples // 2, replacement=True, generator=generator)]
+    fractions = 1.0 / (sizes * (players - sizes)).double()
+    drawn = sizes[torch.multinomial(fractions, samples // 2, replacement=True, generator=generator)]
     order = torch.rand(samples // 2, players, generator=generator, dtype=torch.float64, device="cpu").argsort(dim=1)
     sets = order.argsort(dim=1) < drawn[:, None]
     both = torch.stack([sets, ~sets], dim=1).flatten(0, 1)
@@ -134,7 +134,7 @@ def shapley_fit(
     scale = weights.sqrt()[:, None]
     design = scale * (sets[:, :-1] - sets[:, -1:])
     wanted = scale * (found - none - sets[:, -1:] * difference)
-    finite = wanted.isfinite().all(dim=0)  # LAPACK refuses what is not: such a picture gets no numbers
+    finite = wanted.isfinite().all(dim=0)  # LAPACK refuses what is not: such an image gets no numbers
     fit = torch.linalg.lstsq(design, wanted.where(finite, 0.0), driver="gelsd")
     if int(fit.rank) < design.shape[1]:
         raise UsageError(
@@ -150,22 +150,22 @@ METHOD = Method(
     title="KernelSHAP",
     signed=True,
     class_specific=True,
-    says="what a patch adds to the class's logit, on average; mean colour covers what is not seen",
+    says="what a patch adds to the class's logit, on average; what is not seen is masked by the mean colour",
     about=(
-        "KernelSHAP (Lundberg and Lee, 2017) shares the score out among the squares by how much each adds, averaged "
-        "over all orders in which they could be uncovered; the picture's mean colour (or another that was asked for) "
-        "covers them. The shares always sum up, which by itself does not make them right: they are estimated from a "
-        "sample, on covered pictures that the network has not learnt from."
+        "KernelSHAP (Lundberg and Lee, 2017) shares the score out among the patches by how much each adds, averaged "
+        "over all orders in which they could be unmasked; the image's mean colour (or another that was asked for) "
+        "masks them. The parts always sum up, which by itself does not make them right: they are estimated from a "
+        "sample, on masked images that the network has not learnt from."
     ),
     paper="A unified approach to interpreting model predictions (Lundberg and Lee, 2017), section 4.1",
     options={
         "samples": "how many sets of patches are tried, at least eight for each patch",
         "fill": (
-            "what covers patches, in normalised pixels: mean (the image's own mean colour), a number, or one for each "
-            "channel"
+            "what replaces masked patches, in normalised pixels: mean (the image's own mean colour), a number, or "
+            "one for each channel"
         ),
         "seed": "of the sets",
-        "batch_size": "how many covered images run at once",
+        "batch_size": "how many masked images run at once",
     },
     cost="3 + samples (2051)",
     costly=True,

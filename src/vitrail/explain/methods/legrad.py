@@ -8,7 +8,7 @@ attention itself is not multiplied in. One short backward per layer.
 
 How s_l is read. With a class token: the mean of all tokens after block l, then the last norm and the head, as in the
 paper. Read from the class token, s_l would react to the class token's queries alone, before it has gathered anything:
-on digits with a known place (patches of 8 pixels, two seeds) that pointed right in 0.05 and 0.07 of the pictures, the
+on digits with a known place (patches of 8 pixels, two seeds) that pointed right in 0.05 and 0.07 of the images, the
 mean in 0.89 and 0.93. With mean pooling: as the network itself does it, norm, then mean over the patches, then head, so
 that the last s_l is the logit; that pointed right in 0.26 and 0.35, the paper's order in 0.17 and 0.21. With patches of
 4 pixels the choice matters less: class token 0.14 and 0.17 against 0.18 and 0.31, mean pooling 0.21 and 0.26 against
@@ -22,23 +22,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.layers import Indices, Layer, RecordedLayer, block_of, mean_over_queries
 from vitrail.explain.methods.method import Method
 from vitrail.explain.readout import open_run
-from vitrail.explain.target import Aim, Target
+from vitrail.explain.target import ChosenTarget, Target
 from vitrail.nn import Record, ViT
 from vitrail.nn.vit import Images
 
 
 @torch.inference_mode(False)
-def legrad(network: ViT, images: Images, target: Target = None, *, first_layer: int = 0) -> Heat:
+def legrad(network: ViT, images: Images, target: Target = None, *, first_layer: int = 0) -> Attribution:
     """How much attention to each patch would raise the target's score, in the mean over layers that are each scored.
 
     Args:
         network: In eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
-        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
+        target: What to explain, see `vitrail.explain.target`; None for each image's top class.
         first_layer: The first block that counts, from 0; -2 for the last two, as the authors do with CLIP.
 
     Returns:
@@ -51,23 +51,23 @@ def legrad(network: ViT, images: Images, target: Target = None, *, first_layer: 
     opened = open_run(network, images, target, "blocks.*.attention", "blocks.*.output", gradients=True)
     places = opened.record.attentions()[first:]
     mixed = not opened.readout[:, opened.prefix :].any()  # what the head reads is no patch
-    layers = (layer_after(network, opened.record, opened.aim, place, mixed) for place in places)
+    layers = (layer_after(network, opened.record, opened.chosen, place, mixed) for place in places)
     row = torch.stack([mean_over_queries(layer, raising_gradient) for layer in layers]).mean(dim=0)
-    return opened.heat(row, METHOD)
+    return opened.attribution(row, METHOD)
 
 
-def layer_after(network: ViT, record: Record, aim: Aim, place: str, mixed: bool) -> Layer:
+def layer_after(network: ViT, record: Record, chosen: ChosenTarget, place: str, mixed: bool) -> Layer:
     """A layer with the gradient of the score that is read right after it."""
     with torch.enable_grad():
-        number = score(network, record[f"{place}.output"], aim, mixed).sum()  # pictures do not mix: each gets its own
+        number = score(network, record[f"{place}.output"], chosen, mixed).sum()  # images do not mix: each gets its own
     return RecordedLayer(record.kept(place), record.attended_gradient(number, place, keep_graph=True)[place])
 
 
-def score(network: ViT, tokens: Float[Tensor, "b n d"], aim: Aim, mixed: bool) -> Float[Tensor, "b"]:
+def score(network: ViT, tokens: Float[Tensor, "b n d"], chosen: ChosenTarget, mixed: bool) -> Float[Tensor, "b"]:
     """The explained number, read from the tokens after any block; where they are mixed, from their mean."""
     if mixed:  # every token that a head reads is their mean
         tokens = tokens.mean(dim=1, keepdim=True).expand(-1, network.config.prefix, -1)
-    return aim.of(network.readout(tokens))
+    return chosen.of(network.readout(tokens))
 
 
 def raising_gradient(layer: Layer, heads: Indices, queries: Indices) -> Float[Tensor, "b h q n"]:

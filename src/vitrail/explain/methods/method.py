@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 
 
 @dataclass(frozen=True)
@@ -11,8 +11,8 @@ class Method:
     """A method and what to know before using it.
 
     Attributes:
-        function: `function(network, images, target=None, **options) -> Heat`.
-        name: Its key in `METHODS`, and `Heat.method`.
+        function: `function(network, images, target=None, **options) -> Attribution`.
+        name: Its key in `METHODS`, and `Attribution.method`.
         title: The name for people.
         signed: Whether its values speak for and against the class by their sign.
         class_specific: Whether it can tell classes apart.
@@ -25,7 +25,7 @@ class Method:
         opt_in: Why a comparison leaves it out unless it is asked for; empty where it does not.
     """
 
-    function: Callable[..., Heat]
+    function: Callable[..., Attribution]
     name: str
     title: str
     signed: bool

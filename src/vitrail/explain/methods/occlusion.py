@@ -1,9 +1,9 @@
 """Occlusion: "Visualizing and understanding convolutional networks" (Zeiler and Fergus, 2014), section 4.2.
 
-    map_p = mean over the windows W that hold patch p of  y(x) - y(x with W covered)        y the logit of the target
+    map_p = mean over the windows W that hold patch p of  y(x) - y(x with W masked)        y the logit of the target
 
 A window of patches slides over the grid; the last one of a row or column is cut at the border, so that every patch is
-covered. The first question anyone would ask of a network, and asked of the network itself; but of one window at a time
+masked. The first question anyone would ask of a network, and asked of the network itself; but of one window at a time
 (two patches that say the same hide each other), and with a fill that no network was trained on (see `masked_numbers`).
 """
 
@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.methods.method import Method
-from vitrail.explain.methods.pixels import heat_of_numbers, masked_numbers
+from vitrail.explain.methods.pixels import attribution_of_numbers, masked_numbers
 from vitrail.explain.readout import exact, open_run
 from vitrail.explain.scores.fill import AnyFill
 from vitrail.explain.target import Target
@@ -35,18 +35,18 @@ def occlusion(
     stride: int | Size = 1,
     fill: AnyFill = "mean",
     batch_size: int = 64,
-) -> Heat:
-    """How far the target's logit falls when patches are covered.
+) -> Attribution:
+    """How far the target's logit falls when patches are masked.
 
     Args:
         network: In eval mode; left as it is.
         images: (b, c, h, w), any size that the patches divide.
-        target: What to explain, see `vitrail.explain.target`; None for each picture's top class, as it is uncovered.
-        window: Patches that are covered together, (rows, columns) or one number for both.
+        target: What to explain, see `vitrail.explain.target`; None for each image's top class, unmasked.
+        window: Patches that are masked together, (rows, columns) or one number for both.
         stride: Patches from one window to the next, at most the window.
-        fill: What covers them, in normalised pixels: `"mean"` for the picture's own mean colour, a number, one for each
+        fill: What replaces them, in normalised pixels: `"mean"` for the image's own mean colour, a number, one for each
             channel, or a tensor that broadcasts to them; or a `Fill`.
-        batch_size: How many covered pictures run at once.
+        batch_size: How many masked images run at once.
 
     Returns:
         A signed number per patch, in logits: positive where the patch speaks for the target.
@@ -60,7 +60,7 @@ def occlusion(
     falls = exact(opened.logit) - found
     hidden = hidden.to(falls)
     values = torch.einsum("mb,mij->bij", falls, hidden) / hidden.sum(dim=0)
-    return heat_of_numbers(values, found, opened, METHOD)
+    return attribution_of_numbers(values, found, opened, METHOD)
 
 
 def windows(grid: Size, window: Size, stride: Size) -> Float[Tensor, "m rows columns"]:
@@ -98,22 +98,22 @@ METHOD = Method(
     title="Occlusion",
     signed=True,
     class_specific=True,
-    says="how far the class's logit falls when a patch is covered by the picture's mean colour",
+    says="how far the class's logit falls when a patch is masked by the image's mean colour",
     about=(
-        "Occlusion (Zeiler and Fergus, 2014) covers one small window after another with the picture's mean colour (or "
+        "Occlusion (Zeiler and Fergus, 2014) masks one small window after another with the image's mean colour (or "
         "another that was asked for) and looks how far the score falls. It asks the network itself, but only about one "
-        "window at a time: two places that say the same hide each other, and a covered window is something that the "
+        "window at a time: two places that say the same hide each other, and a masked window is something that the "
         "network has not learnt from."
     ),
     paper="Visualizing and understanding convolutional networks (Zeiler and Fergus, 2014), section 4.2",
     options={
-        "window": "patches that are covered together: a number, or rows,columns",
+        "window": "patches that are masked together: a number, or rows,columns",
         "stride": "patches from one window to the next, at most the window",
         "fill": (
-            "what covers patches, in normalised pixels: mean (the image's own mean colour), a number, or one for each "
-            "channel"
+            "what replaces masked patches, in normalised pixels: mean (the image's own mean colour), a number, or "
+            "one for each channel"
         ),
-        "batch_size": "how many covered images run at once",
+        "batch_size": "how many masked images run at once",
     },
     cost="1 + the number of patches",
 )

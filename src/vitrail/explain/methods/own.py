@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from vitrail.errors import UsageError
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.options import options_of
 from vitrail.explain.methods.table import METHODS, METHODS_OF_TEXTS
 from vitrail.own import contract, demand, imported
 
-CONTRACT = "METHOD = vitrail.explain.Method(...) of a function (network, images, target=None, **options) -> Heat"
+CONTRACT = "METHOD = vitrail.explain.Method(...) of a function (network, images, target=None, **options) -> Attribution"
 
 
 def own_method(what: str) -> Method:
@@ -33,14 +33,21 @@ def own_method(what: str) -> Method:
         raise UsageError(f"the method {what} has the name of vitrail's own {found.name}", "another name in its row")
 
     @functools.wraps(found.function)
-    def held(network: Any, images: Any, target: Any = None, **options: Any) -> Heat:
+    def held(network: Any, images: Any, target: Any = None, **options: Any) -> Attribution:
         with contract(f"the method {what}", CONTRACT):
-            heat = found.function(network, images, target, **options)
-            demand(isinstance(heat, Heat), f"it gave a {type(heat).__name__}")
+            attribution = found.function(network, images, target, **options)
+            demand(isinstance(attribution, Attribution), f"it gave a {type(attribution).__name__}")
             shape = (len(images), *network.grid(images))
-            demand(tuple(heat.values.shape) == shape, f"its values have shape {tuple(heat.values.shape)}, not {shape}")
-            same = (heat.method, heat.signed, heat.class_specific) == (found.name, found.signed, found.class_specific)
-            demand(same, "its heats say another name, sign or class_specific than its row")
-            return heat
+            demand(
+                tuple(attribution.values.shape) == shape,
+                f"its values have shape {tuple(attribution.values.shape)}, not {shape}",
+            )
+            same = (attribution.method, attribution.signed, attribution.class_specific) == (
+                found.name,
+                found.signed,
+                found.class_specific,
+            )
+            demand(same, "its attributions say another name, sign or class_specific than its row")
+            return attribution
 
     return replace(found, function=held)

@@ -1,6 +1,6 @@
-"""What methods that look at pixels share: versions of a picture in batches, masked or on a path; gradients by pixels.
+"""What methods that look at pixels share: versions of an image in batches, masked or on a path; gradients by pixels.
 
-A batch of versions is (m, b, ...): m versions of each of b pictures. Pictures and versions do not mix in the network,
+A batch of versions is (m, b, ...): m versions of each of b images. Images and versions do not mix in the network,
 so the gradient of a sum over them is each one's own.
 """
 
@@ -11,12 +11,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.heat import Heat, no_signal_where
+from vitrail.explain.attribution import Attribution, no_signal_where
 from vitrail.explain.methods.method import Method
 from vitrail.explain.perturb import Masks, measured
-from vitrail.explain.readout import Opened, exact, heat_of, wide
+from vitrail.explain.readout import Opened, attribution_of, exact, wide
 from vitrail.explain.scores.fill import AnyFill, fill_of
-from vitrail.explain.target import Aim, refuse_constant
+from vitrail.explain.target import ChosenTarget, refuse_constant
 from vitrail.nn import ViT
 from vitrail.nn.embedding import Size
 from vitrail.nn.vit import Images
@@ -37,7 +37,7 @@ def by_patch(pixels: Images, grid: Size) -> Float[Tensor, "b rows columns"]:
 
 
 def onto_pixels(patches: Float[Tensor, "m p x"], images: Images, grid: Size) -> Tensor:
-    """Numbers for each patch's channels and pixels (in this order), laid out as the pictures are: (m, c, h, w)."""
+    """Numbers for each patch's channels and pixels (in this order), laid out as the images are: (m, c, h, w)."""
     rows, columns = grid
     inside = (images.shape[1], images.shape[2] // rows, images.shape[3] // columns)
     laid = patches.unflatten(2, inside).unflatten(1, grid)  # m, rows, columns, c, height, width
@@ -59,30 +59,30 @@ def gradients_of(numbers: Float[Tensor, "*m b"], *by: Tensor) -> tuple[Tensor, .
     return torch.autograd.grad(numbers.sum(), by, materialize_grads=True)
 
 
-def gradients_at(network: ViT, versions: Float[Tensor, "m b *x"], aim: Aim) -> Float[Tensor, "m b *x"]:
+def gradients_at(network: ViT, versions: Float[Tensor, "m b *x"], chosen: ChosenTarget) -> Float[Tensor, "m b *x"]:
     """The gradient of the explained number by the pixels of each version, in at least float32."""
     with torch.enable_grad():
         pixels = versions.detach().flatten(0, 1).clone().requires_grad_()
-        numbers = aim.of(network(pixels).unflatten(0, versions.shape[:2]))
+        numbers = chosen.of(network(pixels).unflatten(0, versions.shape[:2]))
         return wide(differentiate(numbers, pixels)).unflatten(0, versions.shape[:2])
 
 
 @torch.no_grad()
-def numbers_at(network: ViT, versions: Float[Tensor, "m b *x"], aim: Aim) -> Float[Tensor, "m b"]:
+def numbers_at(network: ViT, versions: Float[Tensor, "m b *x"], chosen: ChosenTarget) -> Float[Tensor, "m b"]:
     """The explained number of each version."""
-    return aim.of(network(versions.flatten(0, 1)).unflatten(0, versions.shape[:2]))
+    return chosen.of(network(versions.flatten(0, 1)).unflatten(0, versions.shape[:2]))
 
 
-def chunks(pictures: int, versions: int, batch_size: int) -> Iterator[tuple[slice, slice]]:
-    """Which pictures and which of their versions run together, at most `batch_size` of both multiplied.
+def chunks(images: int, versions: int, batch_size: int) -> Iterator[tuple[slice, slice]]:
+    """Which images and which of their versions run together, at most `batch_size` of both multiplied.
 
     Raises:
         UsageError: If the batch size is not at least 1.
     """
     if type(batch_size) is not int or batch_size < 1:
         raise UsageError(f"batch_size must be a whole number, at least 1, got {batch_size!r}", "batch_size=64")
-    for first in range(0, pictures, batch_size):
-        which = slice(first, min(first + batch_size, pictures))
+    for first in range(0, images, batch_size):
+        which = slice(first, min(first + batch_size, images))
         together = max(1, batch_size // (which.stop - which.start))
         for start in range(0, versions, together):
             yield which, slice(start, min(start + together, versions))
@@ -125,14 +125,14 @@ def masked_numbers(
     patch = (images.shape[2] // masks.shape[1], images.shape[3] // masks.shape[2])
     filled = fill_of(fill).make(images.detach(), patch, 1, 0)
     masks = masks[:, None].to(images.device)
-    return exact(measured(network, images.detach(), opened.aim, masks, filled, ("logit",), batch_size)[0])
+    return exact(measured(network, images.detach(), opened.chosen, masks, filled, ("logit",), batch_size)[0])
 
 
-def heat_of_numbers(
+def attribution_of_numbers(
     values: Float[Tensor, "b rows columns"], found: Float[Tensor, "m b"], opened: Opened, method: Method
-) -> Heat:
-    """A heat of values made of numbers under masks; differences that are rounding alone are noted as no signal."""
+) -> Attribution:
+    """An attribution of values made of numbers under masks; differences by rounding alone are noted as no signal."""
     values = values.to(wide(opened.logit))
     noise = _DROWNED * torch.finfo(opened.logit.dtype).eps * found.abs().amax(dim=0)
     notes = no_signal_where(exact(values).abs().amax(dim=(1, 2)) <= noise, values)
-    return heat_of(values, opened.aim, opened.logit, method, notes)
+    return attribution_of(values, opened.chosen, opened.logit, method, notes)

@@ -2,13 +2,13 @@
 
     map_j = E_h A_l[h, r, j]        r the readout, E_h the mean over heads
 
-The oldest of all attention pictures. It ignores values, MLPs and the residual stream, and in the last layer every token
+The oldest of all attention images. It ignores values, MLPs and the residual stream, and in the last layer every token
 has already gathered from all others. It cannot tell classes apart.
 """
 
 import torch
 
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.layers import RecordedLayer, attention, block_of, heads_of, read_row
 from vitrail.explain.methods.method import Method
 from vitrail.explain.readout import open_run
@@ -20,7 +20,7 @@ from vitrail.nn.vit import Images
 @torch.inference_mode(False)
 def raw_attention(
     network: ViT, images: Images, target: Target = None, *, layer: int = -1, head: int | None = None
-) -> Heat:
+) -> Attribution:
     """Attention of the readout to each patch, in one layer.
 
     Args:
@@ -32,7 +32,7 @@ def raw_attention(
         head: Which head; None for the mean over all.
 
     Returns:
-        A share of attention per patch, in [0, 1]. What is missing from a sum of 1 went to prefix tokens.
+        A fraction of attention per patch, in [0, 1]. What is missing from a sum of 1 went to prefix tokens.
 
     Raises:
         UsageError: If the network is in training mode, or if images, target, layer or head do not fit.
@@ -40,7 +40,7 @@ def raw_attention(
     place, heads = f"blocks.{block_of(network, layer)}", heads_of(network, head)
     opened = open_run(network, images, target, f"{place}.attention", method=METHOD)
     row = read_row(RecordedLayer(opened.record.kept(place)), attention, opened.readout, heads)
-    return opened.heat(row, METHOD)
+    return opened.attribution(row, METHOD)
 
 
 METHOD = Method(
@@ -51,8 +51,8 @@ METHOD = Method(
     class_specific=False,
     says="how strongly the token that is read out attends to each patch, in one layer",
     about=(
-        "Raw attention shows how strongly the part of the network that gives the answer attends to each square, in one "
-        "block. What the squares had exchanged before, and what is done with them after, is not in it."
+        "Raw attention shows how strongly the part of the network that gives the answer attends to each patch, in one "
+        "block. What the patches had exchanged before, and what is done with them after, is not in it."
     ),
     paper="as in Emerging properties in self-supervised vision transformers (Caron et al., 2021), figure 1",
     options={

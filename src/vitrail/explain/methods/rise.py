@@ -4,12 +4,12 @@
 
 The mean answer while patch p is seen (equation 2), less the mean answer: so its sign says whether seeing the patch
 helps or hurts, and a network that does not look gives zero. The paper's map is the first term, the same but for one
-number per picture; its Monte Carlo sum (equation 6) divides by N E[M] where here the masks that were drawn are summed,
+number per image; its Monte Carlo sum (equation 6) divides by N E[M] where here the masks that were drawn are summed,
 which takes out the part that chance alone would put on the patches that were seen more often.
 
 A mask is made as in the paper: a small grid of cells, each seen with probability `seen`, stretched bilinearly and cut
-out at a random place. Its values stand on the patches, not on the pixels: a patch is seen, covered, or a mixture as a
-whole. The paper's grid ends where the picture does, so that its border is mixed less and the largest values of noise
+out at a random place. Its values stand on the patches, not on the pixels: a patch is seen, masked, or a mixture as a
+whole. The paper's grid ends where the image does, so that its border is mixed less and the largest values of noise
 lie in the corners; here the grid goes on beyond, and all patches have the same chances. Noisy by nature: it takes
 thousands of masks.
 """
@@ -22,9 +22,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.methods.method import Method
-from vitrail.explain.methods.pixels import at_least, heat_of_numbers, masked_numbers
+from vitrail.explain.methods.pixels import at_least, attribution_of_numbers, masked_numbers
 from vitrail.explain.readout import open_run
 from vitrail.explain.scores.fill import AnyFill
 from vitrail.explain.target import Target
@@ -45,20 +45,20 @@ def rise(
     fill: AnyFill = "mean",
     seed: int = 0,
     batch_size: int = 64,
-) -> Heat:
+) -> Attribution:
     """How much higher the target's logit is while a patch is seen, on average over random masks.
 
     Args:
         network: In eval mode; left as it is.
         images: (b, c, h, w), any size that the patches divide.
-        target: What to explain, see `vitrail.explain.target`; None for each picture's top class, as it is uncovered.
+        target: What to explain, see `vitrail.explain.target`; None for each image's top class, unmasked.
         masks: How many random masks, N.
         cells: Cells along each side of the small grid, cut to the patches along that side.
         seen: The probability of a cell to be seen, above 0 and below 1.
-        fill: What covers patches, in normalised pixels: `"mean"` for the picture's own mean colour, a number, one for
-            each channel, or a tensor that broadcasts to them; or a `Fill`.
-        seed: Of the masks; every picture gets the same ones, whatever the batch.
-        batch_size: How many masked pictures run at once.
+        fill: What replaces masked patches, in normalised pixels: `"mean"` for the image's own mean colour, a number,
+            one for each channel, or a tensor that broadcasts to them; or a `Fill`.
+        seed: Of the masks; every image gets the same ones, whatever the batch.
+        batch_size: How many masked images run at once.
 
     Returns:
         A signed number per patch, in logits: positive where seeing the patch speaks for the target.
@@ -73,7 +73,7 @@ def rise(
     opened = open_run(network, images, target, "logits")
     drawn = random_masks(opened.grid, masks, cells, seen, seed)
     found = masked_numbers(network, images, opened, 1.0 - drawn, fill, batch_size)
-    return heat_of_numbers(rise_of(drawn.to(found), found), found, opened, METHOD)
+    return attribution_of_numbers(rise_of(drawn.to(found), found), found, opened, METHOD)
 
 
 def rise_of(masks: Float[Tensor, "m rows columns"], found: Float[Tensor, "m b"]) -> Float[Tensor, "b rows columns"]:
@@ -96,7 +96,7 @@ def random_masks(grid: Size, count: int, cells: int, seen: float, seed: int) -> 
     generator = torch.Generator().manual_seed(seed)
     small = [min(cells, side) for side in grid]
     patches = [math.ceil(side / few) for side, few in zip(grid, small, strict=True)]  # along a cell
-    beyond = [few + 3 for few in small]  # one cell before the picture, and as far after it as it is shifted
+    beyond = [few + 3 for few in small]  # one cell before the image, and as far after it as it is shifted
     drawn = (torch.rand(count, *beyond, generator=generator, device="cpu") < seen).float()
     size = (drawn.shape[1] * patches[0], drawn.shape[2] * patches[1])
     large = F.interpolate(drawn[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
@@ -113,11 +113,11 @@ METHOD = Method(
     title="RISE",
     signed=True,
     class_specific=True,
-    says="how much higher the class's logit is with a patch seen, not covered by the picture's mean colour",
+    says="how much higher the class's logit is with a patch seen, not masked by the image's mean colour",
     about=(
-        "RISE (Petsiuk and others, 2018) shows the network many pictures with random parts covered by the picture's "
-        "mean colour (or another that was asked for); a square counts as much as the score is better when it can be "
-        "seen. The map is noisy, and partly covered pictures are something that the network has not learnt from."
+        "RISE (Petsiuk and others, 2018) shows the network many images with random parts masked by the image's "
+        "mean colour (or another that was asked for); a patch counts as much as the score is better when it can be "
+        "seen. The map is noisy, and partly masked images are something that the network has not learnt from."
     ),
     paper="RISE: randomized input sampling for explanation (Petsiuk, Das and Saenko, 2018), section 3",
     options={
@@ -125,8 +125,8 @@ METHOD = Method(
         "cells": "cells along each side of a mask's small grid",
         "seen": "the probability of a cell to be seen, above 0 and below 1",
         "fill": (
-            "what covers patches, in normalised pixels: mean (the image's own mean colour), a number, or one for each "
-            "channel"
+            "what replaces masked patches, in normalised pixels: mean (the image's own mean colour), a number, or "
+            "one for each channel"
         ),
         "seed": "of the masks",
         "batch_size": "how many masked images run at once",

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import UsageError, nearest
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.layers import (
     Each,
     GivenLayer,
@@ -41,7 +41,7 @@ Fusion = Join
 @torch.inference_mode(False)
 def rollout(
     network: ViT, images: Images, target: Target = None, *, fusion: Fusion = "mean", discard: float = 0.0
-) -> Heat:
+) -> Attribution:
     """Where the readout's information could have come from, through all layers.
 
     Args:
@@ -50,10 +50,10 @@ def rollout(
         target: What is reported beside the map, see `vitrail.explain.target`; the values do not depend on it, so a
             contrast is refused.
         fusion: How heads are joined. The minimum is unstable from one trained network to the next.
-        discard: Share of the smallest entries of every layer to set to zero, at least 0 and below 1.
+        discard: Fraction of the smallest entries of every layer to set to zero, at least 0 and below 1.
 
     Returns:
-        A share per patch, in [0, 1]. What is missing from a sum of 1 went to prefix tokens.
+        A fraction per patch, in [0, 1]. What is missing from a sum of 1 went to prefix tokens.
 
     Raises:
         UsageError: If the network is in training mode, or if images, target, fusion or discard do not fit.
@@ -61,7 +61,7 @@ def rollout(
     _check(fusion, discard)
     opened = open_run(network, images, target, "blocks.*.attention", method=METHOD)
     rows = rolled_out(recorded(opened.record), opened.readout[:, None], fusion, discard)
-    return opened.heat(rows[:, 0], METHOD)
+    return opened.attribution(rows[:, 0], METHOD)
 
 
 @torch.no_grad()
@@ -80,7 +80,7 @@ def rollout_of(
         attentions: Of each layer, first layer first.
         readout: Rows to propagate, each a mixture of tokens; all of R (the identity) when None.
         fusion: How heads are joined.
-        discard: Share of the smallest entries of every layer to set to zero.
+        discard: Fraction of the smallest entries of every layer to set to zero.
 
     Returns:
         (b, r, n); the rows of a readout that sums to 1 sum to 1.
@@ -126,10 +126,10 @@ def largest(
         yield queries, without_smallest(whole, discard)[:, queries]
 
 
-def without_smallest(whole: Float[Tensor, "b n n"], share: float) -> Float[Tensor, "b n n"]:
-    """Set the smallest entries of each picture to zero; entries as large as the smallest that stays stay too."""
+def without_smallest(whole: Float[Tensor, "b n n"], fraction: float) -> Float[Tensor, "b n n"]:
+    """Set the smallest entries of each image to zero; entries as large as the smallest that stays stay too."""
     entries = whole.flatten(1)
-    gone = min(round(share * entries.shape[1]), entries.shape[1] - 1)
+    gone = min(round(fraction * entries.shape[1]), entries.shape[1] - 1)
     smallest_kept = entries.kthvalue(gone + 1, dim=1).values[:, None, None]
     return whole * (whole >= smallest_kept)
 
@@ -142,7 +142,7 @@ def _check(fusion: str, discard: float) -> None:
 
 
 def check_discard(discard: float) -> None:
-    """Refuse a share that is not at least 0 and below 1."""
+    """Refuse a fraction that is not at least 0 and below 1."""
     if not 0 <= discard < 1:
         raise UsageError(f"discard must be at least 0 and below 1, got {discard}", "discard=0.0 to keep every entry")
 

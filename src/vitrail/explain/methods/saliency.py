@@ -9,23 +9,23 @@ patches the sum is taken, of pixels and channels alike, and nothing else is offe
 
 import torch
 
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.pixels import by_patch, differentiate
-from vitrail.explain.readout import heat_of, open_run, wide
+from vitrail.explain.readout import attribution_of, open_run, wide
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
 
 @torch.inference_mode(False)
-def saliency(network: ViT, images: Images, target: Target = None) -> Heat:
+def saliency(network: ViT, images: Images, target: Target = None) -> Attribution:
     """How much the target's logit reacts to each patch's pixels.
 
     Args:
         network: In eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
-        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
+        target: What to explain, see `vitrail.explain.target`; None for each image's top class.
 
     Returns:
         A number of at least 0 per patch, in logits per unit of the normalised pixels.
@@ -36,7 +36,7 @@ def saliency(network: ViT, images: Images, target: Target = None) -> Heat:
     opened = open_run(network, images, target, "logits", gradients=True)
     gradient = wide(differentiate(opened.logit, opened.pixels))
     values = by_patch(gradient.abs(), opened.grid)
-    return heat_of(values, opened.aim, opened.logit, METHOD)
+    return attribution_of(values, opened.chosen, opened.logit, METHOD)
 
 
 METHOD = Method(
@@ -47,8 +47,8 @@ METHOD = Method(
     class_specific=True,
     says="how fast the class's logit would change with the pixels of each patch",
     about=(
-        "Saliency (Simonyan and others, 2013) shows how fast the score would change if the pixels of a square changed "
-        "a little. It says where the network is touchy, not what the score is made of: a square that settles the "
+        "Saliency (Simonyan and others, 2013) shows how fast the score would change if the pixels of a patch changed "
+        "a little. It says where the network is touchy, not what the score is made of: a patch that settles the "
         "matter may hardly be felt any more."
     ),
     paper="Deep inside convolutional networks (Simonyan, Vedaldi and Zisserman, 2013), section 3",

@@ -12,10 +12,10 @@ import math
 import torch
 
 from vitrail.errors import UsageError
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.pixels import at_least, by_patch, chunks, gradients_at, onto_pixels
-from vitrail.explain.readout import check, heat_of, open_run, wide
+from vitrail.explain.readout import attribution_of, check, open_run, wide
 from vitrail.explain.target import Target
 from vitrail.nn import ViT
 from vitrail.nn.vit import Images
@@ -32,17 +32,17 @@ def smooth_grad(
     squared: bool = False,
     seed: int = 0,
     batch_size: int = 64,
-) -> Heat:
-    """Saliency, averaged over noisy copies of each picture.
+) -> Attribution:
+    """Saliency, averaged over noisy copies of each image.
 
     Args:
         network: In eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
-        target: What to explain, see `vitrail.explain.target`; None for each picture's top class, chosen without noise.
-        samples: Noisy copies of each picture, n.
-        noise: Standard deviation of the noise as a share of each picture's range; the paper found 0.1 to 0.2 good.
+        target: What to explain, see `vitrail.explain.target`; None for each image's top class, chosen without noise.
+        samples: Noisy copies of each image, n.
+        noise: Standard deviation of the noise as a fraction of each image's range; the paper found 0.1 to 0.2 good.
         squared: Whether squared gradients are averaged, not the gradients.
-        seed: Of the noise; every picture gets the same draws, whatever the batch.
+        seed: Of the noise; every image gets the same draws, whatever the batch.
         batch_size: How many copies run at once.
 
     Returns:
@@ -53,23 +53,23 @@ def smooth_grad(
     """
     at_least("samples", samples, 1, "samples=25")
     if not 0 <= noise < float("inf"):
-        raise UsageError(f"noise must be a share of the picture's range, at least 0, got {noise}", "noise=0.15")
+        raise UsageError(f"noise must be a fraction of the image's range, at least 0, got {noise}", "noise=0.15")
     check(network, images, gradients=True)
     opened = open_run(network, images, target, "logits")
-    pictures = wide(images.detach())
-    flat = pictures.flatten(1)
+    pixels = wide(images.detach())
+    flat = pixels.flatten(1)
     spread = (noise * (flat.amax(dim=1) - flat.amin(dim=1))).view(-1, *[1] * (images.dim() - 1))
     patches = opened.grid[0] * opened.grid[1]
     size = (samples, patches, math.prod(images.shape[1:]) // patches)
     drawn = torch.randn(size, generator=torch.Generator().manual_seed(seed), device="cpu")
-    drawn = onto_pixels(drawn, images, opened.grid).to(pictures)
-    gathered = torch.zeros_like(pictures)
+    drawn = onto_pixels(drawn, images, opened.grid).to(pixels)
+    gathered = torch.zeros_like(pixels)
     for which, some in chunks(len(images), samples, batch_size):
-        versions = pictures[which] + spread[which] * drawn[some, None]
-        gradients = gradients_at(network, versions.to(images.dtype), opened.aim.select(which))
+        versions = pixels[which] + spread[which] * drawn[some, None]
+        gradients = gradients_at(network, versions.to(images.dtype), opened.chosen.select(which))
         gathered[which] += (gradients.square() if squared else gradients).sum(dim=0)
     values = by_patch(gathered.abs() / samples, opened.grid)
-    return heat_of(values, opened.aim, opened.logit, METHOD)
+    return attribution_of(values, opened.chosen, opened.logit, METHOD)
 
 
 METHOD = Method(
@@ -78,9 +78,9 @@ METHOD = Method(
     title="SmoothGrad",
     signed=False,
     class_specific=True,
-    says="saliency, averaged over noisy copies of the picture",
+    says="saliency, averaged over noisy copies of the image",
     about=(
-        "SmoothGrad (Smilkov and others, 2017) is saliency averaged over copies of the picture with noise on them, so "
+        "SmoothGrad (Smilkov and others, 2017) is saliency averaged over copies of the image with noise on them, so "
         "that one pixel's chance does not show. It shares what saliency cannot say."
     ),
     paper="SmoothGrad: removing noise by adding noise (Smilkov et al., 2017), section 2",

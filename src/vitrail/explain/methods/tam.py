@@ -5,7 +5,7 @@
     map = s W
 
 A walk along the attention back to the input, each patch weighed by the gradient of the last attention, which is
-integrated from a black picture x = 0 (the mean colour, for a normalised picture) to the picture. The paper and its code
+integrated from a black image x = 0 (the mean colour, for a normalised image) to the image. The paper and its code
 differentiate the probability; here y is the logit of the target, as everywhere, because a probability's gradient
 vanishes for a sure network. (A target such as `lambda logits: logits.softmax(1)[:, 3]` explains the probability.) Only
 the last layer's gradient is used.
@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.layers import Each, Indices, Layer, attention, block_of, read_row, recorded, through
 from vitrail.explain.methods.method import Method
 from vitrail.explain.readout import Opened, check, open_run, wide
@@ -31,14 +31,14 @@ from vitrail.nn.vit import Images
 @torch.inference_mode(False)
 def tam(
     network: ViT, images: Images, target: Target = None, *, steps: int = 20, first_layer: int | None = None
-) -> Heat:
+) -> Attribution:
     """Attention walked back from the readout, times the integrated gradient of the last attention.
 
     Args:
         network: In eval mode; left as it is, gradients included.
         images: (b, c, h, w), any size that the patches divide.
-        target: What to explain, see `vitrail.explain.target`; None for each picture's top class.
-        steps: Into how many the way from the black picture is cut, m; 1 takes the gradient at the picture alone.
+        target: What to explain, see `vitrail.explain.target`; None for each image's top class.
+        steps: Into how many the way from the black image is cut, m; 1 takes the gradient at the image alone.
         first_layer: Block at which the walk ends, l0, counted from 0; None for a third of the depth (4 of 12, as in
             the authors' code).
 
@@ -57,11 +57,11 @@ def tam(
     for layer in reversed(before[first:]):
         states = states + through(states[:, None], layer, attention)[:, 0]
     weights = read_row(last, integrated(network, opened, steps), opened.readout)
-    return opened.heat(states * weights, METHOD)
+    return opened.attribution(states * weights, METHOD)
 
 
 def integrated(network: ViT, opened: Opened, steps: int) -> Each:
-    """pos of the last attention's mean gradient on the way from black to the picture, for `read_row`."""
+    """pos of the last attention's mean gradient on the way from black to the image, for `read_row`."""
     check(network, opened.pixels, gradients=True)
     runs = [last_gradient(network, opened, (step + 1) / steps) for step in range(steps)]
 
@@ -75,7 +75,7 @@ def integrated(network: ViT, opened: Opened, steps: int) -> Each:
 def last_gradient(
     network: ViT, opened: Opened, scale: float
 ) -> tuple[Float[Tensor, "b k n e"], Float[Tensor, "b k n e"]]:
-    """The gradient of what the last attention attended, and its values, for the picture times `scale`."""
+    """The gradient of what the last attention attended, and its values, for the image times `scale`."""
     last = network.config.depth - 1
     place = f"blocks.{last}"
     record = Record(f"{place}.attention", f"{place}.values", gradients=True)
@@ -83,7 +83,7 @@ def last_gradient(
         tokens = network.run_blocks(network.embed(opened.pixels * scale), stop=last)
     with torch.enable_grad():
         logits = network.readout(network.run_blocks(tokens.detach().requires_grad_(), record, first=last))
-        number = opened.aim.of(logits).sum()  # pictures do not mix: each gets its own
+        number = opened.chosen.of(logits).sum()  # images do not mix: each gets its own
     refuse_constant(number)
     return record.attended_gradient(number)[place], record[f"{place}.values"].detach()
 
@@ -96,9 +96,9 @@ METHOD = Method(
     class_specific=True,
     says="attention walked back through the layers, weighed by the last layer's gradient on the way from black",
     about=(
-        "TAM (Yuan and others, 2021) follows the attention back from the last block to the picture, as a walk from "
+        "TAM (Yuan and others, 2021) follows the attention back from the last block to the image, as a walk from "
         "token to token, and weighs where it ends by how the class's score reacts to the last block, averaged on the "
-        "way from an empty picture to this one. Only the last block knows the class."
+        "way from an empty image to this one. Only the last block knows the class."
     ),
     paper="Explaining information flow inside vision transformers using Markov chain (Yuan et al., 2021)",
     options={

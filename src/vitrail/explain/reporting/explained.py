@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from vitrail.data.images import NamedImage
 from vitrail.errors import UsageError
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.compare import Seen, compare, seen
-from vitrail.explain.heat import Heat
 from vitrail.explain.methods.options import as_typed
 from vitrail.explain.reporting.masks import mask_patches
 from vitrail.explain.reporting.others import Others
@@ -30,7 +30,7 @@ from vitrail.explain.verdict import Precision as Chosen
 from vitrail.jobs.precision import chosen_for
 from vitrail.model import Model
 from vitrail.nn.twin import evaluating
-from vitrail.pages.views import ExplainedPicture, TrustView
+from vitrail.pages.views import ImageView, TrustView
 from vitrail.tasks import ClassPrediction, FeaturePrediction, TextPrediction
 
 BATCH = 16
@@ -58,14 +58,14 @@ class ExplainedImage:
     """
 
     prediction: Answer
-    attributions: tuple[Heat, ...]
-    view: ExplainedPicture
+    attributions: tuple[Attribution, ...]
+    view: ImageView
 
     def __repr__(self) -> str:
         """In a line."""
         maps = ", ".join(
-            f"{heat.method}{f' ({verdict})' if verdict else ''}"
-            for heat, verdict in zip(self.attributions, self.verdicts, strict=True)
+            f"{attribution.method}{f' ({verdict})' if verdict else ''}"
+            for attribution, verdict in zip(self.attributions, self.verdicts, strict=True)
         )
         return f"<ExplainedImage {self.name}: {maps}>"
 
@@ -77,12 +77,12 @@ class ExplainedImage:
     @property
     def image(self) -> UInt8[np.ndarray, "h w *c"]:
         """What the model saw of it: (h, w) or (h, w, 3)."""
-        return self.view.picture
+        return self.view.image
 
     @property
     def trust(self) -> tuple[TrustView | None, ...]:
         """How far to trust each attribution: verdict, sentence and numbers; None where it was not tested."""
-        return tuple(view.trust for view in self.view.heats)
+        return tuple(view.trust for view in self.view.attributions)
 
     @property
     def verdicts(self) -> tuple[str | None, ...]:
@@ -91,7 +91,7 @@ class ExplainedImage:
 
     def overlay(self, number: int = 0) -> Image.Image:
         """One of its attributions over the image; pale where its test does not support it."""
-        return self.attributions[number].overlay(self.image, pale=self.view.heats[number].pale)
+        return self.attributions[number].overlay(self.image, pale=self.view.attributions[number].pale)
 
     def answer(self) -> dict[str, Any]:
         """What the model says and what is true, under the names that JSON has for it."""
@@ -193,7 +193,7 @@ def _some(
             inputs,
             [replace(each, function=partial(each.function, **request.options)) for each in request.methods],
             target,
-            references=request.background,
+            background=request.background,
             masks=masks,
             scored=request.trust,
             areas=len(request.methods) > 1,
@@ -214,8 +214,8 @@ def _some(
             assert isinstance(label, ClassPrediction)
             top, answer = list(label.top), ""
         shown, views = _array(pixels[row]), views_of(model, request, compared, row, parts[row])
-        heats = tuple(heat[row] for heat in compared.heats)
-        yield ExplainedImage(said, heats, ExplainedPicture(one.name, shown, one.label, top, views, answer, other))
+        attributions = tuple(attribution[row] for attribution in compared.attributions)
+        yield ExplainedImage(said, attributions, ImageView(one.name, shown, one.label, top, views, answer, other))
 
 
 class _Known(nn.Module):
@@ -253,9 +253,9 @@ def _written(model: Model, one: NamedImage, options: Mapping[str, Any]) -> Expla
     """What the model writes for an image, and where its decoder looked for each token."""
     (said,) = model.predict([one.image])
     assert isinstance(said, TextPrediction)
-    heats, views = token_views(model, said, model.tensor([one.image]), options)
+    attributions, views = token_views(model, said, model.tensor([one.image]), options)
     shown, top = model.preprocessing.to_array(one.image), [(said.shown, said.probability)]
-    return ExplainedImage(said, tuple(heats), ExplainedPicture(one.name, shown, one.label, top, views))
+    return ExplainedImage(said, tuple(attributions), ImageView(one.name, shown, one.label, top, views))
 
 
 def chosen_precision(model: Model, image: Image.Image, asked: Precision, run: str | Path | None = None) -> Chosen:

@@ -1,6 +1,6 @@
 """What a report leaves on disk, and what JSON has of it: the page, an overlay of each attribution, and their numbers.
 
-The overlays lie in a folder beside the page that has its name; `pictures.json` there lists them with their SHA-256.
+The overlays lie in a folder beside the page that has its name; `images.json` there lists them with their SHA-256.
 When the page is written again, an overlay that the list names and the new report does not is removed, if its bytes are
 still those that were written; nothing else is. A PNG says in its text chunks what it shows, with its verdict.
 
@@ -11,9 +11,9 @@ it took (`passes` of the network, `seconds` for one image), with --compare its `
 a random order, and in `trust` how far to trust it; `trust` is null with --no-trust. There:
 
     verdict, reason, sentence   as on the page
-    score, interval             mean fall of the explained number, with each of the five covers at every step; null, as
+    score, interval             mean fall of the explained number, with each of the five fills at every step; null, as
                                 all falls, where the test ended with an image without evidence (--full goes on)
-    paired, rank                the same fall under the covers that the random maps met, and the place among these
+    paired, rank                the same fall under the fills that the random maps met, and the place among these
     random_mean, random_maps    the mean of their falls, and how many they are
     oracle                      the fall for the true place; null where it is not known
     evidence_p, faithful_p      p of both questions; null where one could not be asked
@@ -23,8 +23,8 @@ a random order, and in `trust` how far to trust it; `trust` is null with --no-tr
     effect_unit                 of both: nats, cosine, or null
     before                      the target's probability; of a contrast, that of the first class among the two; null for
                                 a similarity and a number
-    covered, covered_random     the same with `squares` patches masked, in the map's order and in that of random maps
-    squares                     the step at which these two differ most, of those up to a quarter of all patches
+    masked, masked_random       the same with `patches` patches masked, in the map's order and in that of random maps
+    patches                     the step at which these two differ most, of those up to a quarter of all patches
     composites, surrogates      with how many images without evidence, of each kind, the number was compared
     fill                        what filled masked patches
     precision                   in which the test was computed, fp32 or bf16; the same for all maps of a command
@@ -46,12 +46,12 @@ from vitrail.io import free_name, write_file
 from vitrail.pages.explanation_page import KIND
 from vitrail.pages.html import is_page
 from vitrail.pages.overlay import overlay_of, png
-from vitrail.pages.views import AreasView, ExplainedPicture, HeatView, TrustView
+from vitrail.pages.views import AreasView, AttributionView, ImageView, TrustView
 from vitrail.pages.words import rank_of
 
-LIST = "pictures.json"
+LIST = "images.json"
 FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]')  # in the names of files, on some systems
-OTHERWISE = ("random", "twins", "evidence", "faithful")  # what a `TrustView` holds and JSON has otherwise
+OTHERWISE = ("random", "random_maps", "evidence", "faithful")  # what a `TrustView` holds and JSON has otherwise
 
 
 class Saved(NamedTuple):
@@ -81,19 +81,19 @@ def page_at(out: Path | None) -> Path:
     if out.exists() and not is_page(out.read_text(encoding="utf-8", errors="replace"), KIND):
         raise UsageError(f"{out} exists and is no explanation by vitrail", f"--out {_free(out)}")
     if out.with_suffix("").exists() and not out.exists():
-        raise UsageError(f"{out.with_suffix('')}, where the pictures would go, exists", f"--out {_free(out)}")
+        raise UsageError(f"{out.with_suffix('')}, where the images would go, exists", f"--out {_free(out)}")
     return out
 
 
 def _free(page: Path) -> Path:
-    """The page, or the first with a number for which neither it nor its folder of pictures exists."""
+    """The page, or the first with a number for which neither it nor its folder of images exists."""
     return free_name(page, lambda free: free.exists() or free.with_suffix("").exists())
 
 
 # ---- the overlays
 
 
-def write_overlays(folder: Path, images: Sequence[ExplainedPicture], one_scale: bool) -> list[list[str]]:
+def write_overlays(folder: Path, images: Sequence[ImageView], one_scale: bool) -> list[list[str]]:
     """One PNG for each attribution of each image; gives the files of each image."""
     before, sums, written = _listed(folder), dict[str, str](), []
     for number, one in enumerate(images, start=1):
@@ -108,13 +108,13 @@ def write_overlays(folder: Path, images: Sequence[ExplainedPicture], one_scale: 
     return written
 
 
-def overlays_of(number: int, one: ExplainedPicture, one_scale: bool) -> Iterator[tuple[str, bytes]]:
+def overlays_of(number: int, one: ImageView, one_scale: bool) -> Iterator[tuple[str, bytes]]:
     """The overlay of each attribution of an image as a file, with its name."""
     stem = f"{number:03d}-{FORBIDDEN.sub('_', Path(one.name).stem)}"
-    methods = [view.method for view in one.heats]
-    for place, view in enumerate(one.heats, start=1):
+    methods = [view.method for view in one.attributions]
+    for place, view in enumerate(one.attributions, start=1):
         several = f"-{place}" if methods.count(view.method) > 1 else ""
-        against = "" if view.rather_than is None else f" rather than {view.rather_than}"
+        against = "" if view.contrast is None else f" rather than {view.contrast}"
         told = "not tested" if view.trust is None else view.trust.sentence
         texts = {"Title": view.title, "Description": f"{one.name}: {view.target}{against}", "Comment": told}
         yield f"{stem}-{view.method}{several}.png", png(overlay_of(view, one, one_scale), texts)
@@ -142,7 +142,7 @@ def _remove(folder: Path, former: dict[str, str], kept: set[str]) -> None:
 # ---- what JSON has
 
 
-def image_json(answer: Mapping[str, Any], one: ExplainedPicture, files: Sequence[str] | None = None) -> dict[str, Any]:
+def image_json(answer: Mapping[str, Any], one: ImageView, files: Sequence[str] | None = None) -> dict[str, Any]:
     """What the model said of one image, and its attributions.
 
     Args:
@@ -150,18 +150,18 @@ def image_json(answer: Mapping[str, Any], one: ExplainedPicture, files: Sequence
         one: The image with its attributions.
         files: The overlay of each attribution, where these were written.
     """
-    names = [None] * len(one.heats) if files is None else list(files)
-    rows = [_attribution_json(view, file) for view, file in zip(one.heats, names, strict=True)]
+    names = [None] * len(one.attributions) if files is None else list(files)
+    rows = [_attribution_json(view, file) for view, file in zip(one.attributions, names, strict=True)]
     return {"file": one.name, **answer, "attributions": rows}
 
 
-def _attribution_json(view: HeatView, file: str | None) -> dict[str, Any]:
+def _attribution_json(view: AttributionView, file: str | None) -> dict[str, Any]:
     no_areas = dict.fromkeys(field.name for field in dataclasses.fields(AreasView))
     return {
         "method": view.method,
         "explains": view.explains,
         "target": view.target,
-        "contrast": view.rather_than,
+        "contrast": view.contrast,
         "logit": view.logit,
         "signed": view.signed,
         "class_specific": view.class_specific,
@@ -183,7 +183,7 @@ def trust_json(trust: TrustView) -> dict[str, Any]:
         **told,
         "rank": None if trust.faithful is None else rank_of(trust),
         "random_mean": sum(trust.random) / len(trust.random) if trust.random else None,
-        "random_maps": trust.twins,
+        "random_maps": trust.random_maps,
         "evidence_p": trust.evidence,
         "faithful_p": trust.faithful,
     }

@@ -85,10 +85,10 @@ def rates_of(images: Sequence[ExplainedImage]) -> tuple[Rates, ...]:
     if not images or any(each is None for one in images for each in one.trust):
         return ()
     found = []
-    for place, first in enumerate(images[0].view.heats):
+    for place, first in enumerate(images[0].view.attributions):
         counts, classes = Counter[str](), dict[str, Counter[str]]()
         for one in images:
-            view, verdict = one.view.heats[place], one.verdicts[place]
+            view, verdict = one.view.attributions[place], one.verdicts[place]
             assert verdict is not None
             counts[verdict] += 1
             classes.setdefault(view.target, Counter())[verdict] += 1

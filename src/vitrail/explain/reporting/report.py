@@ -18,7 +18,7 @@ from vitrail.explain.reporting.explained import NOTHING_AGAINST, ExplainedImage,
 from vitrail.explain.reporting.files import Saved, image_json, page_at, write_overlays
 from vitrail.explain.reporting.others import borrows, fills_of, read_others, spread_over
 from vitrail.explain.reporting.rates import Rates, least_trusted_first, rates_of
-from vitrail.explain.reporting.request import Class, Picture, Precision, Request, requested
+from vitrail.explain.reporting.request import Class, ImageLike, Precision, Request, requested
 from vitrail.explain.target import OfLogits
 from vitrail.io import check_writable, write_file
 from vitrail.model import Model
@@ -38,7 +38,7 @@ class Report(Sequence[ExplainedImage]):
         model: What the model is called.
         title: Headline of the page.
         about: What to know of the model's probabilities and of how attributions were tested.
-        one_scale: Whether all attributions of an image have one colour scale, of shares.
+        one_scale: Whether all attributions of an image have one colour scale, of fractions.
         left_out: Images that were not explained, with the reason, in words.
         command: The command line that made it, which the page shows; empty for a call in Python.
     """
@@ -93,7 +93,7 @@ class Report(Sequence[ExplainedImage]):
                 title=self.title,
                 model=self.model,
                 command=self.command,
-                pictures=[one.view for one in (self.least_trusted_first if several else self.images)],
+                images=[one.view for one in (self.least_trusted_first if several else self.images)],
                 about_probabilities=self.about,
                 one_scale=self.one_scale,
                 rates=tuple(each.view() for each in self.rates) if several else (),
@@ -121,15 +121,15 @@ class Report(Sequence[ExplainedImage]):
 
 def report(
     model: Model,
-    images: Picture | Sequence[Picture],
+    images: ImageLike | Sequence[ImageLike],
     methods: str | Method | Sequence[str | Method] = DEFAULT,
     target: Class | Sequence[Class] | OfLogits | None = None,
     contrast: Class | None = None,
     *,
-    similar_to: Picture | None = None,
+    similar_to: ImageLike | None = None,
     options: Mapping[str, Any] | None = None,
     background: str | Path | Float[Tensor, "r c h w"] | None = None,
-    masks: Sequence[Picture] | None = None,
+    masks: Sequence[ImageLike] | None = None,
     labels: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
     trust: bool = True,
@@ -199,25 +199,25 @@ def report(
             names[place] if names is not None else str(given) if isinstance(given, str | Path) else f"image {place + 1}"
         )
         try:
-            picture, mask = opened(given), None if masks is None else opened(masks[place])
+            decoded, mask = opened(given), None if masks is None else opened(masks[place])
         except DataError as error:
             if len(several) == 1:
                 raise
             left_out.append(error.problem)
             continue
-        if mask is not None and mask.size != picture.size:
-            sizes = [f"{width} x {height}" for width, height in (mask.size, picture.size)]
+        if mask is not None and mask.size != decoded.size:
+            sizes = [f"{width} x {height}" for width, height in (mask.size, decoded.size)]
             raise DataError(f"the mask of {name} has {sizes[0]} pixels, and its image {sizes[1]}", "masks of that size")
         kept.append(place)
-        opened_images.append(NamedImage(name, picture, None if labels is None else labels[place], mask))
+        opened_images.append(NamedImage(name, decoded, None if labels is None else labels[place], mask))
     if not opened_images:
         raise DataError(left_out[0], "another image")
     if isinstance(request.target, tuple):
         request = replace(request, target=tuple(request.target[place] for place in kept))
     others = None
     if borrows(model, request) and not model.borrows_background:
-        lenders = spread_over(opened_images, at_a_time(model, len(request.methods)))
-        others = read_others(model, [(one.name, partial(_same, one.image)) for one in lenders])
+        fillers = spread_over(opened_images, at_a_time(model, len(request.methods)))
+        others = read_others(model, [(one.name, partial(_same, one.image)) for one in fillers])
     found = tuple(explained(model, opened_images, request, others, run, progress, left_out.append))
     if not found:
         raise nothing_left(model, contrast)
@@ -232,7 +232,7 @@ def nothing_left(model: Model, contrast: Class | None) -> UsageError:
     """What to say where the model takes every image for the class that it would be held against."""
     name = model.classes[contrast] if isinstance(contrast, int) else contrast
     others = [each for each in model.classes if each != name]
-    typed = f"--target {shlex.quote(others[0])} --rather-than {shlex.quote(str(name))}" if others else "no contrast"
+    typed = f"--target {shlex.quote(others[0])} --contrast {shlex.quote(str(name))}" if others else "no contrast"
     hint = f"target={others[0]!r}{COMMAND_LINE}{typed}" if others else typed
     return UsageError(f"the model takes every image for '{name}', {NOTHING_AGAINST}", hint)
 
@@ -265,7 +265,7 @@ def made_report(
     else:
         short = Path(name).resolve().name or name if run is not None else name  # also where a link leads there
     fills = {each.fill for one in images for each in one.trust if each is not None}
-    if borrows(model, request) and "donor" in fills:
+    if borrows(model, request) and "background" in fills:
         about = " ".join(filter(None, (about, f"Maps are tested with {fills_of(model)}.")))
     several = len(request.methods) > 1 if one_scale is None else one_scale
     return Report(

@@ -29,11 +29,11 @@ ALL = "all"  # the methods that a comparison has by itself
 PATCHES = 256  # with more of them, a comparison leaves out what masks one patch after the other
 SLOW_WITH_PATCHES = ("occlusion",)
 LONG, BLIND = "they take long", "they cannot tell classes apart"  # why a comparison leaves methods out
-FLAGS = {"target": "--target", "contrast": "--rather-than"}
+FLAGS = {"target": "--target", "contrast": "--contrast"}
 
 Methods = tuple[Method, ...]
 Class = str | int
-Picture = str | Path | Image.Image
+ImageLike = str | Path | Image.Image
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ def requested(
     target: Class | Sequence[Class] | OfLogits | None = None,
     contrast: Class | None = None,
     *,
-    similar_to: Picture | None = None,
+    similar_to: ImageLike | None = None,
     options: Mapping[str, Any] | None = None,
     background: str | Path | Float[Tensor, "r c h w"] | None = None,
     trust: bool = True,
@@ -162,7 +162,7 @@ def _explained(
     model: Model,
     target: Class | Sequence[Class] | OfLogits | None,
     contrast: Class | None,
-    similar_to: Picture | None,
+    similar_to: ImageLike | None,
     example: str,
     called: str,
 ) -> dict[str, Any]:
@@ -181,18 +181,16 @@ def _explained(
     found = tuple(None if each is None else class_index(model, each, "target") for each in several)
     if against is not None and against in found:
         name, others = model.classes[against], [each for i, each in enumerate(model.classes) if i != against]
-        hint = (
-            f"contrast={others[0]!r}{COMMAND_LINE}--rather-than {shlex.quote(others[0])}" if others else "no contrast"
-        )
+        hint = f"contrast={others[0]!r}{COMMAND_LINE}--contrast {shlex.quote(others[0])}" if others else "no contrast"
         raise UsageError(
-            f"target and contrast (--target, --rather-than) are both '{name}', which has nothing to be held against",
+            f"target and contrast (--target, --contrast) are both '{name}', which has nothing to be held against",
             hint,
         )
     return {"target": found[0] if len(several) == 1 else found, "contrast": against}
 
 
 def _of_numbers(
-    model: Model, target: Any, contrast: Class | None, similar_to: Picture | None, example: str, called: str
+    model: Model, target: Any, contrast: Class | None, similar_to: ImageLike | None, example: str, called: str
 ) -> dict[str, Any]:
     """The same of a model without classes: how like another image is, or one of its numbers.
 
@@ -284,7 +282,7 @@ def _background(
         hint = "a folder of images, or a run with images like the model's"
         raise DataError(error.problem, f"background= with {hint}{COMMAND_LINE}--background with {hint}") from error
     if len(found) < FEW:
-        has = counted(len(found), "reference image")
+        has = counted(len(found), "background image")
         notes.append(f'{given} has {has}, and a verdict needs {FEW}: every map will be "cannot tell"')
     return found.to(model.device), tuple(notes)
 

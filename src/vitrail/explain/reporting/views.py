@@ -8,8 +8,8 @@ from torch import Tensor
 
 from vitrail.data.vocabulary import Vocabulary
 from vitrail.errors import UsageError
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.compare import Comparison
-from vitrail.explain.heat import Heat
 from vitrail.explain.methods import METHODS_OF_TEXTS
 from vitrail.explain.methods.conservative import NOT_LINEAR, balance_sheet
 from vitrail.explain.methods.options import as_typed
@@ -17,7 +17,7 @@ from vitrail.explain.readout import wide
 from vitrail.explain.reporting.request import WRITTEN, Methods, Request
 from vitrail.explain.target import Target
 from vitrail.model import Model
-from vitrail.pages.views import AreasView, HeatView, TrustView
+from vitrail.pages.views import AreasView, AttributionView, TrustView
 from vitrail.tasks import TextPrediction
 
 SUMMED = "conservative"  # the method whose parts add up to what is explained
@@ -25,7 +25,9 @@ SUMMED = "conservative"  # the method whose parts add up to what is explained
 Parts = tuple[tuple[str, float], ...]
 
 
-def views_of(model: Model, request: Request, compared: Comparison, row: int, parts: Parts = ()) -> list[HeatView]:
+def views_of(
+    model: Model, request: Request, compared: Comparison, row: int, parts: Parts = ()
+) -> list[AttributionView]:
     """The attributions of one image.
 
     Args:
@@ -36,9 +38,11 @@ def views_of(model: Model, request: Request, compared: Comparison, row: int, par
         parts: What the explained number is the sum of, where a method says it.
     """
     views = []
-    for place, (method, heat) in enumerate(zip(request.methods, compared.heats, strict=True)):
-        target = request.name_of(model.output, int(heat.target[row]))
-        against = None if heat.rather_than is None else request.name_of(model.output, int(heat.rather_than[row]))
+    for place, (method, attribution) in enumerate(zip(request.methods, compared.attributions, strict=True)):
+        target = request.name_of(model.output, int(attribution.target[row]))
+        against = (
+            None if attribution.contrast is None else request.name_of(model.output, int(attribution.contrast[row]))
+        )
         trust = areas = None
         if compared.trusts:
             tested = compared.trusts[place]
@@ -51,20 +55,20 @@ def views_of(model: Model, request: Request, compared: Comparison, row: int, par
             both = compared.areas[place], compared.random_areas
             areas = AreasView(*(float(area[row]) for one in both for area in (one.deletion, one.insertion)))
         views.append(
-            HeatView(
+            AttributionView(
                 method=method.name,
                 title=method.title,
                 target=target,
-                logit=float(heat.logit[row]),
-                values=wide(heat.values[row]).cpu().numpy(),
-                signed=heat.signed,
-                class_specific=heat.class_specific,
-                notes=heat.notes[row],
-                rather_than=against,
+                logit=float(attribution.logit[row]),
+                values=wide(attribution.values[row]).cpu().numpy(),
+                signed=attribution.signed,
+                class_specific=attribution.class_specific,
+                notes=attribution.notes[row],
+                contrast=against,
                 trust=trust,
                 parts=parts if method.name == SUMMED else (),
                 areas=areas,
-                seconds=compared.seconds[place] / len(heat.values),
+                seconds=compared.seconds[place] / len(attribution.values),
                 function=request.kind,
                 about=method.about,
                 passes=method.cost,
@@ -78,7 +82,7 @@ def parts_of(model: Model, images: Tensor, target: Target, methods: Methods) -> 
     if all(method.name != SUMMED for method in methods):
         return [()] * len(images)
     sheet = balance_sheet(model.network, images, target)
-    shared = {"squares" if name == "pixels" else name: part.tolist() for name, part in sheet.parts.items()}
+    shared = {"patches" if name == "pixels" else name: part.tolist() for name, part in sheet.parts.items()}
     if bool((sheet.gap.abs() > NOT_LINEAR * sheet.logit.abs()).any()):  # of a cosine
         shared["no part"] = sheet.gap.tolist()
     return [tuple(zip(shared, row, strict=True)) for row in zip(*shared.values(), strict=True)]
@@ -86,22 +90,24 @@ def parts_of(model: Model, images: Tensor, target: Target, methods: Methods) -> 
 
 def token_views(
     model: Model, written: TextPrediction, images: Tensor, options: Mapping[str, Any]
-) -> tuple[list[Heat], list[HeatView]]:
+) -> tuple[list[Attribution], list[AttributionView]]:
     """Where the decoder looked for each token of the text that it writes for one image."""
     assert isinstance(model.output, Vocabulary)
     if not written.ids:
         return [], []
-    method, heats, views = METHODS_OF_TEXTS[WRITTEN], [], []
+    method, attributions, views = METHODS_OF_TEXTS[WRITTEN], [], []
     try:
-        heat = method.function(model.network, images, torch.tensor([written.ids], device=images.device), **options)
+        attribution = method.function(
+            model.network, images, torch.tensor([written.ids], device=images.device), **options
+        )
     except UsageError as error:  # its hint speaks Python
         raise as_typed(method, error) from None
     for place, number in enumerate(written.ids):
         token = model.output.decode([number])
-        one = heat.token(place)
-        heats.append(one)
+        one = attribution.token(place)
+        attributions.append(one)
         views.append(
-            HeatView(
+            AttributionView(
                 method=method.name,
                 title=f"Token {place + 1}: {token}",
                 target=token,
@@ -114,4 +120,4 @@ def token_views(
                 about=method.about,
             )
         )
-    return heats, views
+    return attributions, views

@@ -1,8 +1,8 @@
 """How good a map is: scores with exact definitions, each with its unit, its range, its direction and its fill named.
 
-    covering = Covering(donor(references))                      # same-position patches of other pictures
-    deletion(network, images, heat.values, 3, covering)         # Removal: score (b,), points (b, s), fill, ...
-    relevance_mass(heat.values, masks)                          # (b,)
+    masking = Masking(from_background(background))                # same-position patches of other images
+    deletion(network, images, attribution.values, 3, masking)     # Removal: score (b,), points (b, s), fill, ...
+    relevance_mass(attribution.values, masks)                     # (b,)
 
 Nothing here says what a good value is: hold a score against that of `random_maps` and, where there is one, the truth.
 """

@@ -1,16 +1,16 @@
 from .fill import (
     Fill as Fill,
     blur as blur,
-    donor as donor,
+    from_background as from_background,
     grey as grey,
     keys_of as keys_of,
-    mean_of_picture as mean_of_picture,
+    mean_of_image as mean_of_image,
     own_patches as own_patches,
 )
 from .localisation import (
     Mean as Mean,
     Segmentation as Segmentation,
-    mean_over_pictures as mean_over_pictures,
+    mean_over_images as mean_over_images,
     pointing_game as pointing_game,
     relevance_mass as relevance_mass,
     relevance_rank as relevance_rank,
@@ -18,7 +18,7 @@ from .localisation import (
 )
 from .random_maps import random_maps as random_maps
 from .removal import (
-    Covering as Covering,
+    Masking as Masking,
     Removal as Removal,
     aopc as aopc,
     deletion as deletion,

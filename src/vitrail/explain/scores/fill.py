@@ -1,17 +1,17 @@
 """What stands where a patch is masked: the fill.
 
-    fill = donor(references)                                      # (r, c, h, w) images like those of training
+    fill = from_background(background)                            # (r, c, h, w) images like those of training
     filled = fill.make(images, patch, draws, seed)                # (m, b, c, h, w)
     masked = composite(images, filled, mask, patch)               # (m, b, c, h, w), see `perturb.py`
 
-A score that covers patches says as much about what stands in their place as about the map: with a grey or a blurred
-fill a map can do better than the truth itself, because grey squares are evidence too. So the fill is always named, and
-the one that may be trusted is *donor*: the patch of another picture at the same position, which the network knows such
-pictures by. All pictures here are as the network reads them, after the model's normalisation.
+A score that masks patches says as much about what stands in their place as about the map: with a grey or a blurred
+fill a map can do better than the truth itself, because grey patches are evidence too. So the fill is always named, and
+the one that may be trusted is *background*: the patch of another image at the same position, which the network knows
+such images by. All images here are as the network reads them, after the model's normalisation.
 
-Every random choice comes from the seed and the draw alone, so that a picture gets the same filler in every batch. Two
-generators with the same seed give the same bits. So where one seed serves several uses, or several pictures, each draws
-from a stream of its own, here and in all that is tested and scored. What draws one thing for all pictures takes the
+Every random choice comes from the seed and the draw alone, so that an image gets the same filler in every batch. Two
+generators with the same seed give the same bits. So where one seed serves several uses, or several images, each draws
+from a stream of its own, here and in all that is tested and scored. What draws one thing for all images takes the
 seed as it is: SmoothGrad's noise, RISE's masks, KernelSHAP's sets, the weights of a scrambled network, and the noise
 that a self-test looks at.
 """
@@ -41,24 +41,24 @@ def seed_of(seed: int, use: str, key: int = 0) -> int:
 
 
 def keys_of(images: Float[Tensor, "b c h w"]) -> list[int]:
-    """A number made of each picture's pixels: the same for a picture in every batch, another for another picture."""
+    """A number made of each image's pixels: the same for an image in every batch, another for another image."""
     return [zlib.crc32(image.contiguous().view(torch.uint8).numpy().tobytes()) for image in images.detach().cpu()]
 
 
-Pictures = Float[Tensor, "b c h w"]
+Images = Float[Tensor, "b c h w"]
 Make = Callable[[Tensor, Size, int, int], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class Fill:
-    """What a covered patch is replaced by.
+    """What a masked patch is replaced by.
 
     Attributes:
-        name: What a score names as its fill: "donor", "own patches", "grey", "mean", "blur".
+        name: What a score names as its fill: "background", "own patches", "grey", "mean", "blur".
         in_distribution: Whether a filled patch is such as the network has learnt from, without evidence of this
-            picture. Only then may a verdict be built on it.
-        make: `make(images (b, c, h, w), patch (height, width), draws, seed)` gives (m, b, c, h, w), whole pictures to
-            take covered patches from: m is `draws`, or 1 where nothing is drawn.
+            image. Only then may a verdict be built on it.
+        make: `make(images (b, c, h, w), patch (height, width), draws, seed)` gives (m, b, c, h, w), whole images to
+            take masked patches from: m is `draws`, or 1 where nothing is drawn.
     """
 
     name: str
@@ -69,47 +69,47 @@ class Fill:
 AnyFill = Fill | Literal["mean"] | float | Sequence[float] | Tensor  # what a method may be told, see `fill_of`
 
 
-def donor(references: Float[Tensor, "r c h w"]) -> Fill:
-    """Every patch from a random reference picture, at the same position.
+def from_background(background: Float[Tensor, "r c h w"]) -> Fill:
+    """Every patch from a random background image, at the same position.
 
     Args:
-        references: Pictures of the network's size, normalised like what it reads. Each position of each draw takes its
-            patch from a reference of its own, so patches that were shuffled by position serve as well.
+        background: Images of the network's size, normalised like what it reads. Each position of each draw takes its
+            patch from an image of its own, so patches that were shuffled by position serve as well.
 
     Raises:
-        UsageError: If there is no reference; `make` raises it if they are not of the pictures' size.
+        UsageError: If there is no image; `make` raises it if they are not of the images' size.
     """
-    if not len(references):
-        raise UsageError("a donor fill needs at least one reference picture", "a folder of pictures as --background")
+    if not len(background):
+        raise UsageError("a background fill needs at least one background image", "a folder of images as --background")
 
-    def make(images: Pictures, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
-        if references.shape[1:] != images.shape[1:]:
+    def make(images: Images, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
+        if background.shape[1:] != images.shape[1:]:
             raise UsageError(
-                f"references must be {tuple(images.shape[1:])} like the pictures, got {tuple(references.shape[1:])}",
-                "references that went through the model's preprocessing",
+                f"the background must be {tuple(images.shape[1:])} like the images, got {tuple(background.shape[1:])}",
+                "background images that went through the model's preprocessing",
             )
-        cut = _cut(references.to(images), patch)  # r p c ph pw
+        cut = _cut(background.to(images), patch)  # r p c ph pw
         generator = stream(seed, "donor")
         size = (_positive(draws), cut.shape[1])
         chosen = torch.randint(cut.shape[0], size, generator=generator, device="cpu").to(images.device)
         picked = cut[chosen, torch.arange(cut.shape[1], device=images.device)]
         return _joined(picked, images)[:, None].expand(-1, images.shape[0], -1, -1, -1)
 
-    return Fill("donor", True, make)
+    return Fill("background", True, make)
 
 
 def own_patches() -> Fill:
-    """Every patch from a random other position of the same picture.
+    """Every patch from a random other position of the same image.
 
-    For when there are no references. It is not in distribution: a patch stands where it never stood, and it may carry
+    For when there is no background. It is not in distribution: a patch stands where it never stood, and it may carry
     the very evidence that was to be removed.
     """
 
-    def make(images: Pictures, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
+    def make(images: Images, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
         cut = _cut(images, patch)  # b p c ph pw
         positions = cut.shape[1]
         if positions < 2:
-            raise UsageError("a picture of one patch has no other patches", "donor(references)")
+            raise UsageError("an image of one patch has no other patches", "from_background(background)")
         generator = stream(seed, "own patches")
         away = torch.randint(1, positions, (_positive(draws), positions), generator=generator, device="cpu")
         source = ((torch.arange(positions, device="cpu") + away) % positions).to(images.device)
@@ -129,36 +129,36 @@ def grey(level: float | Sequence[float] | Tensor, name: str = "grey") -> Fill:
         name: What a score names as its fill, "black" for instance.
     """
 
-    def make(images: Pictures, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
-        return like_pictures("fill", level, images)[None]
+    def make(images: Images, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
+        return like_images("fill", level, images)[None]
 
     return Fill(name, False, make)
 
 
-def mean_of_picture() -> Fill:
+def mean_of_image() -> Fill:
     """The mean colour of the image itself, channel by channel; exact for an image of one colour."""
 
-    def make(images: Pictures, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
+    def make(images: Images, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
         return exact(images).mean(dim=(2, 3), keepdim=True).to(images).expand_as(images)[None]
 
     return Fill("mean", False, make)
 
 
-def blur(deviation: float = 1.0) -> Fill:
-    """The picture itself, blurred by a Gaussian.
+def blur(std: float = 1.0) -> Fill:
+    """The image itself, blurred by a Gaussian.
 
     Args:
-        deviation: Standard deviation of the Gaussian, in patches; at the border its weights are shared out among the
+        std: Standard deviation of the Gaussian, in patches; at the border its weights are shared out among the
             pixels that there are.
 
     Raises:
-        UsageError: If the deviation is not above 0.
+        UsageError: If the standard deviation is not above 0.
     """
-    if not deviation > 0:
-        raise UsageError(f"a blur has a deviation above 0, got {deviation}", "blur(1.0), one patch")
+    if not std > 0:
+        raise UsageError(f"a blur has a standard deviation above 0, got {std}", "blur(1.0), one patch")
 
-    def make(images: Pictures, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
-        down, across = (_gaussian(images, axis, deviation * patch[axis]) for axis in (0, 1))
+    def make(images: Images, patch: Size, draws: int, seed: int) -> Float[Tensor, "m b c h w"]:
+        down, across = (_gaussian(images, axis, std * patch[axis]) for axis in (0, 1))
         return (down @ images @ across.T)[None]
 
     return Fill("blur", False, make)
@@ -174,13 +174,13 @@ def fill_of(given: AnyFill) -> Fill:
         case Fill():
             return given
         case "mean":
-            return mean_of_picture()
+            return mean_of_image()
         case str():
             raise UsageError(f"fill must be 'mean', numbers or a tensor, got {given!r}", "fill='mean'")
     return grey(given)
 
 
-def like_pictures(name: str, given: float | Sequence[float] | Tensor, images: Pictures) -> Tensor:
+def like_images(name: str, given: float | Sequence[float] | Tensor, images: Images) -> Tensor:
     """What a caller gives in place of pixels, spread to the shape of the images.
 
     Args:
@@ -199,33 +199,33 @@ def like_pictures(name: str, given: float | Sequence[float] | Tensor, images: Pi
     except (TypeError, ValueError, RuntimeError) as error:
         shape = tuple(given.shape) if isinstance(given, Tensor) else given
         raise UsageError(
-            f"{name} must be a number, one for each of {images.shape[1]} channels, or of the pictures' shape "
+            f"{name} must be a number, one for each of {images.shape[1]} channels, or of the images' shape "
             f"{tuple(images.shape)}, got {shape!r}",
             f"{name}=0.0",
         ) from error
 
 
-def _cut(images: Pictures, patch: Size) -> Float[Tensor, "b p c ph pw"]:
+def _cut(images: Images, patch: Size) -> Float[Tensor, "b p c ph pw"]:
     rows, columns = grid_of((images.shape[2], images.shape[3]), patch)
     cut = images.unflatten(3, (columns, patch[1])).unflatten(2, (rows, patch[0]))  # b c gh ph gw pw
     return cut.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
 
 
-def _joined(patches: Float[Tensor, "b p c ph pw"], images: Float[Tensor, "i c h w"]) -> Pictures:
+def _joined(patches: Float[Tensor, "b p c ph pw"], images: Float[Tensor, "i c h w"]) -> Images:
     height, width = images.shape[2:]
     columns = width // patches.shape[4]
     grid = patches.unflatten(1, (-1, columns))  # b gh gw c ph pw
     return grid.permute(0, 3, 1, 4, 2, 5).reshape(len(patches), -1, height, width)
 
 
-def _gaussian(images: Pictures, axis: int, deviation: float) -> Float[Tensor, "n n"]:
+def _gaussian(images: Images, axis: int, std: float) -> Float[Tensor, "n n"]:
     """A matrix that blurs along one axis; every row sums to 1."""
     places = torch.arange(images.shape[2 + axis], dtype=torch.float64, device="cpu")
-    weights = torch.exp(-((places[:, None] - places) ** 2) / (2 * deviation**2))
+    weights = torch.exp(-((places[:, None] - places) ** 2) / (2 * std**2))
     return (weights / weights.sum(dim=1, keepdim=True)).to(images)
 
 
 def _positive(count: int) -> int:
     if count < 1:
-        raise UsageError(f"draws and batches are at least 1, got {count}", "10 draws, 64 pictures at a time")
+        raise UsageError(f"draws and batches are at least 1, got {count}", "10 draws, 64 images at a time")
     return count

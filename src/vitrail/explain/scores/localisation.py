@@ -1,11 +1,11 @@
 """Scores that hold a map against a mask of where the evidence lies.
 
     pointing_game       is the largest value inside?                      higher is better
-    relevance_mass      the share of the positive map that lies inside    higher is better
-    relevance_rank      the share of the mask that the map's top fills    higher is better
+    relevance_mass      the fraction of the positive map that lies inside    higher is better
+    relevance_rank      the fraction of the mask that the map's top fills    higher is better
     segmentation        the map as a segmentation of the object           higher is better
 
-They need the truth, and they cover nothing: no fill. Right for the planted pictures, where the mask is exact; on
+They need the truth, and they mask nothing: no fill. Right for the planted images, where the mask is exact; on
 photographs a network may be right for reasons that lie outside the object.
 """
 
@@ -25,13 +25,13 @@ Masks = Bool[Tensor, "b rows columns"]
 
 
 class Mean(NamedTuple):
-    """The mean of a score over pictures, and for how many it has no value (these are left out of the mean)."""
+    """The mean of a score over images, and for how many it has no value (these are left out of the mean)."""
 
     mean: float
     undefined: int
 
 
-def mean_over_pictures(scores: Float[Tensor, "b"]) -> Mean:
+def mean_over_images(scores: Float[Tensor, "b"]) -> Mean:
     """The mean of the scores that are numbers, and the count of those that are not."""
     return Mean(float(scores.nanmean()), int(scores.isnan().sum()))
 
@@ -39,9 +39,9 @@ def mean_over_pictures(scores: Float[Tensor, "b"]) -> Mean:
 def pointing_game(values: Maps, masks: Masks) -> Float[Tensor, "b"]:
     """Pointing game (Zhang et al., 2016): 1 where the largest value lies inside the mask, else 0.
 
-    Unit: patches. Range: [0, 1]; by chance the share of patches that the mask covers. Higher is better. Where several
-    patches have the largest value, the share of them that lies inside, so that a constant map scores by chance. Not a
-    number where the map is not finite.
+    Unit: patches. Range: [0, 1]; by chance the fraction of patches that the mask covers. Higher is better. Where
+    several patches have the largest value, the fraction of them that lies inside, so that a constant map scores by
+    chance. Not a number where the map is not finite.
 
     Args:
         values: (b, rows, columns).
@@ -55,8 +55,8 @@ def pointing_game(values: Maps, masks: Masks) -> Float[Tensor, "b"]:
 def relevance_mass(values: Maps, masks: Masks) -> Float[Tensor, "b"]:
     """Relevance mass (Arras, Osman and Samek, 2022), the energy pointing game: positive values inside / all of them.
 
-    Unit: patches; the values' own unit cancels. Range: [0, 1]; a constant map has the share that the mask covers.
-    Higher is better. Not a number where no value is positive, or the map is not finite; `mean_over_pictures` counts
+    Unit: patches; the values' own unit cancels. Range: [0, 1]; a constant map has the fraction that the mask covers.
+    Higher is better. Not a number where no value is positive, or the map is not finite; `mean_over_images` counts
     these.
     """
     positive = wide(values).clamp_min(0).flatten(1)
@@ -64,9 +64,9 @@ def relevance_mass(values: Maps, masks: Masks) -> Float[Tensor, "b"]:
 
 
 def relevance_rank(values: Maps, masks: Masks) -> Float[Tensor, "b"]:
-    """Relevance rank (Arras, Osman and Samek, 2022): of the m largest values, m the mask's size, the share inside.
+    """Relevance rank (Arras, Osman and Samek, 2022): of the m largest values, m the mask's size, the fraction inside.
 
-    Unit: patches. Range: [0, 1]; by chance the share of patches that the mask covers. Higher is better. Where values
+    Unit: patches. Range: [0, 1]; by chance the fraction of patches that the mask covers. Higher is better. Where values
     are equal at the border of the top m, what a random order among them gives on average. Not a number where the mask
     is empty or the map is not finite.
     """
@@ -81,20 +81,20 @@ def relevance_rank(values: Maps, masks: Masks) -> Float[Tensor, "b"]:
 
 @dataclass(frozen=True)
 class Segmentation:
-    """How well maps segment, over a set of pictures.
+    """How well maps segment, over a set of images.
 
     Attributes:
-        pixel_accuracy: Share of all pixels that are on the right side of the threshold.
+        pixel_accuracy: Fraction of all pixels that are on the right side of the threshold.
         mean_iou: Mean over inside and outside of intersection / union, each accumulated over the set.
-        mean_average_precision: Mean over pictures of the average precision of [1 - m, m], m the map.
-        pictures: How many pictures it is of.
+        mean_average_precision: Mean over images of the average precision of [1 - m, m], m the map.
+        images: How many images it is of.
         undefined: How many more there were whose map is not finite; these count nowhere.
     """
 
     pixel_accuracy: float
     mean_iou: float
     mean_average_precision: float
-    pictures: int
+    images: int
     undefined: int
 
 
@@ -102,7 +102,7 @@ def segmentation(values: Maps, masks: Bool[Tensor, "b h w"]) -> Segmentation:
     """Maps as segmentations, by the protocol of Chefer, Gur and Wolf (CVPR 2021), section 4.
 
     A map is upsampled bilinearly to the size of the mask, scaled to m in [0, 1] by its least and its largest value
-    (a constant map to 0.5), and is inside where m is above its own mean over the picture. The average precision is that
+    (a constant map to 0.5), and is inside where m is above its own mean over the image. The average precision is that
     of all pixels twice: as outside, by 1 - m, and as inside, by m.
 
     Unit: pixels of the mask. Range of all three: [0, 1]. Higher is better.
@@ -115,9 +115,7 @@ def segmentation(values: Maps, masks: Bool[Tensor, "b h w"]) -> Segmentation:
         UsageError: If there is not one mask for each map.
     """
     if len(values) != len(masks):
-        raise UsageError(
-            f"there is one mask for each map, got {len(masks)} of {len(values)}", "masks of these pictures"
-        )
+        raise UsageError(f"there is one mask for each map, got {len(masks)} of {len(values)}", "masks of these images")
     kept = values.flatten(1).isfinite().all(dim=1)
     maps, truth = wide(values)[kept], masks[kept].flatten(1)
     if not len(maps):
@@ -126,20 +124,20 @@ def segmentation(values: Maps, masks: Bool[Tensor, "b h w"]) -> Segmentation:
         maps = F.interpolate(maps[:, None], masks.shape[1:], mode="bilinear", align_corners=False)[:, 0]
     flat = maps.flatten(1)
     least, largest = flat.amin(dim=1, keepdim=True), flat.amax(dim=1, keepdim=True)
-    shares = torch.where(largest > least, (flat - least) / (largest - least), 0.5)
-    inside = shares > shares.mean(dim=1, keepdim=True)
+    fractions = torch.where(largest > least, (flat - least) / (largest - least), 0.5)
+    inside = fractions > fractions.mean(dim=1, keepdim=True)
     ratios = []
     for found, true in ((inside, truth), (~inside, ~truth)):
         ratios.append(float((found & true).sum()) / max(1, int((found | true).sum())))
     precisions = [
-        average_precision(torch.cat([1 - share, share]), torch.cat([~true, true]))
-        for share, true in zip(shares, truth, strict=True)
+        average_precision(torch.cat([1 - fraction, fraction]), torch.cat([~true, true]))
+        for fraction, true in zip(fractions, truth, strict=True)
     ]
     return Segmentation(
         pixel_accuracy=float(exact(inside == truth).mean()),
         mean_iou=sum(ratios) / 2,
         mean_average_precision=sum(precisions) / len(precisions),
-        pictures=len(maps),
+        images=len(maps),
         undefined=len(values) - len(maps),
     )
 
@@ -147,7 +145,8 @@ def segmentation(values: Maps, masks: Bool[Tensor, "b h w"]) -> Segmentation:
 def average_precision(scores: Float[Tensor, "n"], truth: Bool[Tensor, "n"]) -> float:
     """Average precision: the sum over thresholds of (recall_i - recall_{i-1}) * precision_i.
 
-    Equal scores are one threshold. Range: [0, 1]; by chance the share of what is true. Not a number where nothing is.
+    Equal scores are one threshold. Range: [0, 1]; by chance the fraction of what is true. Not a number where nothing
+    is.
     """
     in_order, order = scores.sort(descending=True)
     hits = exact(truth[order].cumsum(0))

@@ -1,7 +1,7 @@
 """Random maps that are as smooth as a given map and hold the same values: what a map must do better than.
 
 A map of white noise is easily beaten: digits and dogs lie in one piece, and any smooth map covers more of a piece than
-scattered squares do. So a map is held against random maps that differ from it in one thing only, the place. They are
+scattered patches do. So a map is held against random maps that differ from it in one thing only, the place. They are
 Fourier surrogates of two dimensions. The start is amplitude-adjusted (Theiler, Eubank, Longtin, Galdrikian and Farmer,
 "Testing for nonlinearity in time series: the method of surrogate data", Physica D 1992):
 
@@ -16,9 +16,9 @@ by turns (Schreiber and Schmitz, "Improved surrogate data for nonlinearity tests
     r = the map's own values, put in the order of s
 
 On a grid of few patches, and where few values stand out, r is still rougher than the map, and a map that is smoother
-than all of its twins beats them for that alone: of random maps, 7 in 100 then passed for the best of 40 (2 in 40 is 5).
-So pairs of values are swapped, at random, where that brings the likeness of neighbours, along rows and along columns,
-nearer to the map's.
+than all of its random maps beats them for that alone: of random maps, 7 in 100 then passed for the best of 40 (2 in 40
+is 5). So pairs of values are swapped, at random, where that brings the likeness of neighbours, along rows and along
+columns, nearer to the map's.
 
 All of it sees the map on a torus: a spot may lie across the edge, half of it on either side. Maps are small, so they
 are made on the CPU: in float64, and the same on every machine.
@@ -54,8 +54,8 @@ def random_maps(
         values: Maps on any grid.
         count: How many for each map.
         seed: Decides the phases, with the keys.
-        keys: A number for each map, such as `keys_of(images)`, which gives each picture its own phases, the same in
-            every batch. Without keys all maps get the same phases: right for a single map, but over many pictures the
+        keys: A number for each map, such as `keys_of(images)`, which gives each image its own phases, the same in
+            every batch. Without keys all maps get the same phases: right for a single map, but over many images the
             random maps then succeed and fail together. Of 200 maps with one spot on 8 x 8 patches, one of 39 phases
             left the peak where it was in 17 to 21 % (in 1.6 % by chance); with keys in 3 % at most.
 

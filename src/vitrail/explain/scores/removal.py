@@ -1,20 +1,20 @@
-"""Scores that cover what a map names, and see what becomes of the prediction.
+"""Scores that mask what a map names, and see what becomes of the prediction.
 
-    deletion        cover the largest values first; area under the curve        lower is better   (RISE, 2018)
+    deletion        mask the largest values first; area under the curve        lower is better   (RISE, 2018)
     insertion       show the largest values first; area under the curve         higher is better  (RISE, 2018)
-    perturbation    cover 10 to 90 % of the pixels; is the class still first?   (Chefer, Gur and Wolf, CVPR 2021)
-    aopc            cover the largest values first; mean drop                   higher is better  (Samek et al., 2017)
-    saco            cover one group after the other; does more mean more?       higher is better  (Wu et al., 2024)
+    perturbation    mask 10 to 90 % of the pixels; is the class still first?   (Chefer, Gur and Wolf, CVPR 2021)
+    aopc            mask the largest values first; mean drop                   higher is better  (Samek et al., 2017)
+    saco            mask one group after the other; does more mean more?       higher is better  (Wu et al., 2024)
 
-A value of these alone says little: how much can be gained depends on the picture, the network and the fill. Hold it
+A value of these alone says little: how much can be gained depends on the image, the network and the fill. Hold it
 against that of random maps and of the truth, `normalised`. All take the same, and refuse it with a UsageError where
 anything does not fit or the network is in training mode:
 
     network     in eval mode; gives logits
     images      (b, c, h, w), as the network reads them
-    values      the maps, (b, rows, columns); their grid must divide the pictures
-    target      what was explained, see `vitrail.explain.target`; the heat's own target, not None, of a map made for it
-    covering    the fill, the draws, and what is measured
+    values      the maps, (b, rows, columns); their grid must divide the images
+    target      what was explained, see `vitrail.explain.target`; the map's own target, not None, of a map made for it
+    masking     the fill, the draws, and what is measured
 
 Patches have *ranks*, 0 for the largest value, and a *span* of ranks is masked:
 
@@ -37,8 +37,8 @@ from torch import Tensor, nn
 from vitrail.errors import UsageError
 from vitrail.explain.perturb import Measure, has_no_probability, logits_of, measured, ranks_of
 from vitrail.explain.readout import exact, wide
-from vitrail.explain.scores.fill import Fill, Pictures, keys_of
-from vitrail.explain.target import Aim, Target, choose_target
+from vitrail.explain.scores.fill import Fill, Images, keys_of
+from vitrail.explain.target import ChosenTarget, Target, choose_target
 
 Maps = Float[Tensor, "b rows columns"]
 OfPatches = Literal["probability", "logit"]  # what is measured with patches masked
@@ -46,7 +46,7 @@ TENTHS = tuple(range(1, 10))  # of the pixels, Chefer et al.
 
 
 @dataclass(frozen=True, eq=False)
-class Covering:
+class Masking:
     """How patches are masked, and what is measured.
 
     Attributes:
@@ -81,17 +81,17 @@ class Covering:
 
 @dataclass(frozen=True, eq=False)
 class Removal:
-    """A score by covering, one for each picture, and all that it depends on.
+    """A score by masking, one for each image, and all that it depends on.
 
     Attributes:
         metric: "deletion", "insertion", "positive perturbation", "negative perturbation", "aopc" or "saco".
         score: (b,); not a number where the map is not finite, or where the definition gives none.
-        points: (b, s), what was measured at each step, averaged over the draws; for SaCo the drop that covering each
+        points: (b, s), what was measured at each step, averaged over the draws; for SaCo the drop that masking each
             group makes, the group with the largest values first.
-        fractions: (s,), the share of patches or pixels that is covered at each step (shown, for insertion; in the
+        fractions: (s,), the fraction of patches or pixels that is masked at each step (shown, for insertion; in the
             group, for SaCo).
-        fill: Name of what stood in covered patches.
-        unit: What is covered.
+        fill: Name of what stood in masked patches.
+        unit: What is masked.
         measure: What is measured of the explained class.
         draws: How many fillers each point is the mean of.
         better: Which direction is good.
@@ -109,67 +109,65 @@ class Removal:
 
 
 def deletion(
-    network: nn.Module, images: Pictures, values: Maps, target: Target, covering: Covering, *, steps: int | None = None
+    network: nn.Module, images: Images, values: Maps, target: Target, masking: Masking, *, steps: int | None = None
 ) -> Removal:
-    """Deletion: how fast the explained number falls when the most relevant patches are covered first.
+    """Deletion: how fast the explained number falls when the most relevant patches are masked first.
 
-        curve(k / P) = E_draws f(picture with its k largest patches covered)      score = integral over [0, 1]
+        curve(k / P) = E_draws f(image with its k largest patches masked)      score = integral over [0, 1]
 
-    Unit: patches. Measured: probability or logit, see `Covering`. Range: [0, 1] for probabilities. Lower is better.
+    Unit: patches. Measured: probability or logit, see `Masking`. Range: [0, 1] for probabilities. Lower is better.
     Patches of equal value come in random order, another for each draw.
 
-    `steps`: into how many steps [0, 1] is cut; None covers one patch after the other.
+    `steps`: into how many steps [0, 1] is cut; None masks one patch after the other.
     """
-    return _curve("deletion", network, images, values, target, covering, steps)
+    return _curve("deletion", network, images, values, target, masking, steps)
 
 
 def insertion(
-    network: nn.Module, images: Pictures, values: Maps, target: Target, covering: Covering, *, steps: int | None = None
+    network: nn.Module, images: Images, values: Maps, target: Target, masking: Masking, *, steps: int | None = None
 ) -> Removal:
     """Insertion: how fast the explained number rises when the most relevant patches are shown first.
 
         curve(k / P) = E_draws f(filler in which the k largest patches are shown)      score = integral over [0, 1]
 
     Unit: patches. Measured: probability or logit. Range: [0, 1] for probabilities. Higher is better. `steps` as of
-    `deletion`. (RISE starts from a blurred picture: `blur`.)
+    `deletion`. (RISE starts from a blurred image: `blur`.)
     """
-    return _curve("insertion", network, images, values, target, covering, steps)
+    return _curve("insertion", network, images, values, target, masking, steps)
 
 
 def perturbation(
     network: nn.Module,
-    images: Pictures,
+    images: Images,
     values: Maps,
     target: Target,
-    covering: Covering,
+    masking: Masking,
     *,
     first: Literal["most", "least"] = "most",
 ) -> Removal:
     """Positive and negative perturbation of Chefer et al.: is the explained class still the first?
 
-        points_t = share of draws in which the explained class has the largest logit when t tenths of the pixels are
-                   covered, t = 1..9                  score = trapezoid over the nine points, 0.1 to 0.9
+        points_t = fraction of draws in which the explained class has the largest logit when t tenths of the pixels are
+                   masked, t = 1..9                  score = trapezoid over the nine points, 0.1 to 0.9
 
-    Unit: pixels of the bilinearly upsampled map (rounded down to whole pixels). Measured: top-1, whatever `covering`
-    says. Range: [0, 0.8]. The mean over pictures of `points` is the accuracy; with the predicted class as target it
-    starts at 1. Chefer et al. cover with black, before normalisation: `grey(normalise(0.0), "black")`.
+    Unit: pixels of the bilinearly upsampled map (rounded down to whole pixels). Measured: top-1, whatever `masking`
+    says. Range: [0, 0.8]. The mean over images of `points` is the accuracy; with the predicted class as target it
+    starts at 1. Chefer et al. mask with black, before normalisation: `grey(normalise(0.0), "black")`.
 
-    `first`: "most" covers the most relevant pixels first, the positive perturbation, lower is better; "least" the least
-    relevant, the negative one, higher is better. The target is a class for each picture, and no function; of a
+    `first`: "most" masks the most relevant pixels first, the positive perturbation, lower is better; "least" the least
+    relevant, the negative one, higher is better. The target is a class for each image, and no function; of a
     contrast, the first class counts.
     """
     if first not in ("most", "least"):
-        raise UsageError(
-            f"perturbation covers the 'most' or the 'least' relevant pixels first, not '{first}'", "'most'"
-        )
+        raise UsageError(f"perturbation masks the 'most' or the 'least' relevant pixels first, not '{first}'", "'most'")
     total = images.shape[2] * images.shape[3]
     counts = [total * tenth // 10 for tenth in TENTHS]
     spans = [(0, count) if first == "most" else (total - count, total) for count in counts]
-    aim, hits = _aim(network, images, values, target, covering, "top-1"), []
+    chosen, hits = _chosen(network, images, values, target, masking, "top-1"), []
     smooth = F.interpolate(wide(values)[:, None], images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
     for index in range(len(images)):  # the ranks of all pixels in all draws are many: one image at a time
         one = slice(index, index + 1)
-        found = _masked(network, images[one], smooth[one], aim.select(one), covering, spans, "top-1")
+        found = _masked(network, images[one], smooth[one], chosen.select(one), masking, spans, "top-1")
         hits.append(found.mean(dim=0))
     points = torch.cat(hits)
     points[~finite_maps(values)] = torch.nan
@@ -178,7 +176,7 @@ def perturbation(
         score=torch.trapezoid(points, points.new_tensor(TENTHS) / 10),
         points=points,
         fractions=points.new_tensor(counts) / total,
-        fill=covering.fill.name,
+        fill=masking.fill.name,
         unit="pixel",
         measure="top-1",
         draws=len(found),
@@ -187,11 +185,11 @@ def perturbation(
 
 
 def aopc(
-    network: nn.Module, images: Pictures, values: Maps, target: Target, covering: Covering, *, steps: int | None = None
+    network: nn.Module, images: Images, values: Maps, target: Target, masking: Masking, *, steps: int | None = None
 ) -> Removal:
-    """AOPC, the area over the perturbation curve: the mean drop when the most relevant patches are covered first.
+    """AOPC, the area over the perturbation curve: the mean drop when the most relevant patches are masked first.
 
-        score = 1 / (K + 1) * sum over k = 0..K of f(picture) - E_draws f(picture with its k largest patches covered)
+        score = 1 / (K + 1) * sum over k = 0..K of f(image) - E_draws f(image with its k largest patches masked)
 
     Unit: patches, one at each step. Measured: probability or logit. Range: [-1, 1] for probabilities. Higher is better.
 
@@ -200,13 +198,11 @@ def aopc(
     patches = values[0].numel()
     last = patches if steps is None else steps
     if not 1 <= last <= patches:
-        raise UsageError(
-            f"aopc covers 1 to {patches} patches, one at each step, got steps={last}", "steps=None for all"
-        )
+        raise UsageError(f"aopc masks 1 to {patches} patches, one at each step, got steps={last}", "steps=None for all")
     spans = [(0, count) for count in range(last + 1)]
-    points, draws = points_of(network, images, values, target, covering, spans)
+    points, draws = points_of(network, images, values, target, masking, spans)
     score, fractions = (points[:, :1] - points).mean(dim=1), [count / patches for count in range(last + 1)]
-    return of_patches("aopc", score, points, fractions, covering, draws)
+    return of_patches("aopc", score, points, fractions, masking, draws)
 
 
 def normalised(
@@ -214,7 +210,7 @@ def normalised(
 ) -> Float[Tensor, "*s"]:
     """A score on the scale on which random maps have 0 and the truth has 1, whichever direction is better.
 
-    Take means over pictures first: for a single picture the truth and a random map may score alike.
+    Take means over images first: for a single image the truth and a random map may score alike.
     """
     return (score - random) / (oracle - random)
 
@@ -222,10 +218,10 @@ def normalised(
 def _curve(
     metric: Literal["deletion", "insertion"],
     network: nn.Module,
-    images: Pictures,
+    images: Images,
     values: Maps,
     target: Target,
-    covering: Covering,
+    masking: Masking,
     steps: int | None,
 ) -> Removal:
     patches = values[0].numel()
@@ -234,23 +230,23 @@ def _curve(
     cut = min(steps or patches, patches)
     counts = [round(patches * index / cut) for index in range(cut + 1)]
     spans = [(0, count) if metric == "deletion" else (count, patches) for count in counts]
-    points, draws = points_of(network, images, values, target, covering, spans)
+    points, draws = points_of(network, images, values, target, masking, spans)
     fractions = [count / patches for count in counts]
     score = torch.trapezoid(points, points.new_tensor(fractions))
-    return of_patches(metric, score, points, fractions, covering, draws)
+    return of_patches(metric, score, points, fractions, masking, draws)
 
 
 def points_of(
     network: nn.Module,
-    images: Pictures,
+    images: Images,
     values: Maps,
     target: Target,
-    covering: Covering,
+    masking: Masking,
     spans: Sequence[tuple[int, int]],
 ) -> tuple[Float[Tensor, "b s"], int]:
     """What is measured with each span of ranks masked, and the number of draws that it is the mean of."""
-    aim = _aim(network, images, values, target, covering, covering.measure)
-    found = _masked(network, images, values, aim, covering, spans, covering.measure)
+    chosen = _chosen(network, images, values, target, masking, masking.measure)
+    found = _masked(network, images, values, chosen, masking, spans, masking.measure)
     points = found.mean(dim=0)
     points[~finite_maps(values)] = torch.nan
     return points, len(found)
@@ -258,20 +254,20 @@ def points_of(
 
 def _masked(
     network: nn.Module,
-    images: Pictures,
+    images: Images,
     values: Maps,
-    aim: Aim,
-    covering: Covering,
+    chosen: ChosenTarget,
+    masking: Masking,
     spans: Sequence[tuple[int, int]],
     measure: Measure,
 ) -> Float[Tensor, "m b s"]:
     """What is measured in each draw with each span of ranks masked."""
     patch = (images.shape[2] // values.shape[1], images.shape[3] // values.shape[2])
-    filled = covering.fill.make(images, patch, covering.draws, covering.seed)[:, None]
-    ranks = ranks_of(values, len(filled), covering.seed, keys_of(images))[:, None]  # m 1 b rows columns
+    filled = masking.fill.make(images, patch, masking.draws, masking.seed)[:, None]
+    ranks = ranks_of(values, len(filled), masking.seed, keys_of(images))[:, None]  # m 1 b rows columns
     low, high = torch.tensor(spans, device=ranks.device).T[..., None, None, None]  # s 1 1 1 each
     masks = (ranks >= low) & (ranks < high)
-    return measured(network, images, aim, masks, filled, (measure,), covering.batch_size)[0].movedim(1, 2)
+    return measured(network, images, chosen, masks, filled, (measure,), masking.batch_size)[0].movedim(1, 2)
 
 
 def finite_maps(values: Maps) -> Bool[Tensor, "b"]:
@@ -279,28 +275,28 @@ def finite_maps(values: Maps) -> Bool[Tensor, "b"]:
     return values.flatten(1).isfinite().all(dim=1)
 
 
-def _aim(
-    network: nn.Module, images: Pictures, values: Maps, target: Target, covering: Covering, measure: Measure
-) -> Aim:
+def _chosen(
+    network: nn.Module, images: Images, values: Maps, target: Target, masking: Masking, measure: Measure
+) -> ChosenTarget:
     """Check what a score is given, and choose the target; `None` is the top class of each image."""
     if len(images) != len(values):
         raise UsageError(
-            f"there is one map for each picture, got {len(values)} maps of {len(images)} pictures",
-            "heat.values of the same pictures",
+            f"there is one map for each image, got {len(values)} maps of {len(images)} images",
+            "attribution.values of the same images",
         )
     (height, width), (rows, columns) = images.shape[2:], values.shape[1:]
     if height % rows or width % columns:
         raise UsageError(
-            f"maps of {rows}x{columns} do not divide pictures of {height}x{width} pixels",
-            "heat.values of the same pictures",
+            f"maps of {rows}x{columns} do not divide images of {height}x{width} pixels",
+            "attribution.values of the same images",
         )
-    logits = logits_of(network, len(images), images.__getitem__, covering.batch_size)
-    aim = choose_target(logits, target)
-    if measure != "logit" and has_no_probability(logits, aim):
+    logits = logits_of(network, len(images), images.__getitem__, masking.batch_size)
+    chosen = choose_target(logits, target)
+    if measure != "logit" and has_no_probability(logits, chosen):
         raise UsageError(
             "a function of the logits, or the one output of a network, has no probability", "measure='logit'"
         )
-    return aim
+    return chosen
 
 
 def of_patches(
@@ -308,38 +304,38 @@ def of_patches(
     score: Float[Tensor, "b"],
     points: Float[Tensor, "b s"],
     fractions: Sequence[float],
-    covering: Covering,
+    masking: Masking,
     draws: int,
 ) -> Removal:
-    """A score by covering patches, with all that it depends on."""
+    """A score by masking patches, with all that it depends on."""
     return Removal(
         metric=metric,
         score=score,
         points=points,
         fractions=points.new_tensor(fractions),
-        fill=covering.fill.name,
+        fill=masking.fill.name,
         unit="patch",
-        measure=covering.measure,
+        measure=masking.measure,
         draws=draws,
         better="lower" if metric == "deletion" else "higher",
     )
 
 
 def saco(
-    network: nn.Module, images: Pictures, values: Maps, target: Target, covering: Covering, *, groups: int = 10
+    network: nn.Module, images: Images, values: Maps, target: Target, masking: Masking, *, groups: int = 10
 ) -> Removal:
     """SaCo, salience-guided faithfulness coefficient: does more of the map mean more of an effect?
 
     "On the faithfulness of Vision Transformer explanations" (Wu et al., CVPR 2024).
 
     The patches are put in order and cut into K groups of equal size (within one patch); s_k is the sum of the map over
-    group k, d_k = f(picture) - E_draws f(picture with group k covered), and over all pairs i < j
+    group k, d_k = f(image) - E_draws f(image with group k masked), and over all pairs i < j
 
         w_ij = s_i - s_j if d_i >= d_j else -(s_i - s_j)          score = sum w_ij / sum |w_ij|
 
     Unit: patches. Measured: probability or logit. Range: [-1, 1]. Higher is better. Random maps have 0 where all drops
     differ, and more where many groups change nothing, because equal drops count as agreement. The size of the values
-    counts, so maps must not be rescaled picture by picture. Not a number for a constant map.
+    counts, so maps must not be rescaled image by image. Not a number for a constant map.
 
     `groups`: K, from 2 to the number of patches.
     """
@@ -348,16 +344,16 @@ def saco(
         raise UsageError(f"saco compares 2 to {patches} groups of patches, got {groups}", "groups=10")
     edges = [round(patches * index / groups) for index in range(groups + 1)]
     spans = list(pairwise(edges))
-    points, draws = points_of(network, images, values, target, covering, [(0, 0), *spans])
+    points, draws = points_of(network, images, values, target, masking, [(0, 0), *spans])
     drops = points[:, :1] - points[:, 1:]
     flat = values.flatten(1)
     usable = finite_maps(values) & (flat.amax(dim=1) > flat.amin(dim=1))
     score = saco_of(group_sums(values, spans), drops.cpu()).to(drops).masked_fill(~usable, torch.nan)
-    return of_patches("saco", score, drops, [(high - low) / patches for low, high in spans], covering, draws)
+    return of_patches("saco", score, drops, [(high - low) / patches for low, high in spans], masking, draws)
 
 
 def saco_of(salience: Float[Tensor, "b k"], drops: Float[Tensor, "b k"]) -> Float[Tensor, "b"]:
-    """SaCo of what each group has of the map and how much covering it changes; see `saco`."""
+    """SaCo of what each group has of the map and how much masking it changes; see `saco`."""
     groups = salience.shape[1]
     first, second = torch.triu_indices(groups, groups, offset=1, device=salience.device)
     weights = salience[:, first] - salience[:, second]

@@ -2,11 +2,11 @@
 
     mprt                    maps of a network whose weights were re-drawn      near 0 is good
     class_discrimination    of two objects, does each class get its own?       higher is better; class-blind: 0.5
-    class_similarity        maps of one picture for two classes                lower is better;  class-blind: 1
-    max_sensitivity         maps of a picture that was changed a little        lower is better
+    class_similarity        maps of one image for two classes                lower is better;  class-blind: 1
+    max_sensitivity         maps of an image that was changed a little        lower is better
 
 Each is necessary, none is sufficient: a constant map is perfectly insensitive, and noise depends on the weights.
-They cover nothing: no fill.
+They mask nothing: no fill.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.errors import UsageError
-from vitrail.explain.heat import Heat
+from vitrail.explain.attribution import Attribution
 from vitrail.explain.readout import wide
 from vitrail.explain.scores.fill import stream
 from vitrail.explain.target import Contrast, Target
@@ -25,7 +25,7 @@ from vitrail.nn import ViT
 from vitrail.nn.vit import Images
 
 Maps = Float[Tensor, "b rows columns"]
-Explain = Callable[[ViT, Images, Target], Heat]
+Explain = Callable[[ViT, Images, Target], Attribution]
 
 
 class Similarity(NamedTuple):
@@ -40,14 +40,14 @@ def mprt(network: ViT, images: Images, method: Explain, seed: int = 0, target: T
 
         score = Spearman( map of the network, map of the same network with re-drawn weights )
 
-    for the same class of the same picture. Unit: patches. Range: [-1, 1]. Near 0 is good; 1 means that the map does not
+    for the same class of the same image. Unit: patches. Range: [-1, 1]. Near 0 is good; 1 means that the map does not
     depend on what was learnt. The absolute one is the size's: a map may turn its sign and still show the same places.
     Not a number where a map is constant. It is passed by any map of noise, so it is necessary and not sufficient.
 
     Args:
         network: In eval mode; left as it is.
         images: (b, c, h, w).
-        method: `method(network, images, target) -> Heat`.
+        method: `method(network, images, target) -> Attribution`.
         seed: Of the new weights.
         target: What is explained; `None` for the top class of the trained network, in both maps.
     """
@@ -73,21 +73,21 @@ def scrambled(network: ViT, seed: int) -> ViT:
     return other.to(device=device, dtype=next(network.parameters()).dtype).train(network.training)
 
 
-def same_target(heat: Heat, target: Target) -> Target:
-    """What a heat explains, to be asked of another network or another picture: `None` becomes the class it chose."""
+def same_target(attribution: Attribution, target: Target) -> Target:
+    """What an attribution explains, to be asked of another network or image: `None` becomes the class it chose."""
     if target is not None:
         return target
-    return heat.target if heat.rather_than is None else Contrast(heat.target, heat.rather_than)
+    return attribution.target if attribution.contrast is None else Contrast(attribution.target, attribution.contrast)
 
 
 def class_discrimination(one: Maps, two: Maps, masks: Bool[Tensor, "b 2 rows columns"]) -> Float[Tensor, "b 2"]:
-    """In a picture with two objects: does each class's map give more to its own object than to the other?
+    """In an image with two objects: does each class's map give more to its own object than to the other?
 
         score_i = 1 if sum of map_i inside object i > sum of map_i inside the other, 0 if less, 0.5 if equal
 
     Unit: patches. Range: {0, 0.5, 1}. Higher is better. The sum is of the values as they are: what speaks against a
     class counts against its object. A method that cannot tell classes apart gives the same map twice, so the mean over
-    any pictures is exactly 0.5. Both right: `score.amin(dim=1) == 1`. Not a number where a map is not finite.
+    any images is exactly 0.5. Both right: `score.amin(dim=1) == 1`. Not a number where a map is not finite.
 
     Args:
         one: Maps for the class of the first object.
@@ -101,7 +101,7 @@ def class_discrimination(one: Maps, two: Maps, masks: Bool[Tensor, "b 2 rows col
 
 
 def class_similarity(one: Maps, two: Maps) -> Similarity:
-    """Spearman's rank correlation between the maps of one picture for two classes.
+    """Spearman's rank correlation between the maps of one image for two classes.
 
     Unit: patches. Range: [-1, 1]. Lower is better; a method that cannot tell classes apart has 1. Not a number where a
     map is constant.
@@ -119,9 +119,9 @@ def max_sensitivity(
     samples: int = 10,
     seed: int = 0,
 ) -> Float[Tensor, "b"]:
-    """Max-sensitivity (Yeh et al., 2019), as captum defines it: how much can a map change when a picture hardly does?
+    """Max-sensitivity (Yeh et al., 2019), as captum defines it: how much can a map change when an image hardly does?
 
-        score = max over d of || map(picture + d) - map(picture) || / || map(picture) ||     d uniform within the radius
+        score = max over d of || map(image + d) - map(image) || / || map(image) ||     d uniform within the radius
 
     Euclidean norms over the patches; a zero map is divided by 1, as in captum. Unit: noise per pixel, in the network's
     own units, after normalisation. Range: 0 and more. Lower is better, but a constant map has 0.
@@ -129,11 +129,11 @@ def max_sensitivity(
     Args:
         network: In eval mode; left as it is.
         images: (b, c, h, w).
-        method: `method(network, images, target) -> Heat`.
-        target: What is explained; `None` for the top class of the unchanged picture, in all maps.
+        method: `method(network, images, target) -> Attribution`.
+        target: What is explained; `None` for the top class of the unchanged image, in all maps.
         radius: Of the noise.
         samples: How many d are tried.
-        seed: Of the noise, which is the same for every picture of every batch.
+        seed: Of the noise, which is the same for every image of every batch.
 
     Raises:
         UsageError: If the radius is not above 0 or there is no sample.
@@ -143,8 +143,8 @@ def max_sensitivity(
             f"max-sensitivity needs a radius above 0 and at least 1 sample, got {radius} and {samples}",
             "radius=0.02, samples=10",
         )
-    heat = method(network, images, target)
-    wanted, still = same_target(heat, target), wide(heat.values).flatten(1)
+    attribution = method(network, images, target)
+    wanted, still = same_target(attribution, target), wide(attribution.values).flatten(1)
     generator = stream(seed, "max-sensitivity")
     worst = still.new_zeros(len(still))
     for _ in range(samples):

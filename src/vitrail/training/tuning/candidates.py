@@ -34,7 +34,7 @@ class Candidate:
 
     Attributes:
         name: What `vitrail.load` opens.
-        right: Share of the images whose class most of their neighbours have.
+        right: Fraction of the images whose class most of their neighbours have.
         parameters: How many.
     """
 

@@ -144,10 +144,10 @@ def _check_colours(source: str, reads: Preprocessing, images: Images) -> None:
     """
     for index in range(min(LOOKED_AT, len(images)) if reads.channels == 1 else 0):
         try:
-            picture = images.open(index)
+            image = images.open(index)
         except DataError:  # told where it is left out
             continue
-        if picture.mode in ("RGB", "RGBA", "P", "CMYK") and np.ptp(np.asarray(picture.convert("RGB")), axis=2).any():
+        if image.mode in ("RGB", "RGBA", "P", "CMYK") and np.ptp(np.asarray(image.convert("RGB")), axis=2).any():
             problem = f"{source} reads grey images, and {images.name(index)} has colours, which it would never see"
             raise UsageError(problem, "--init timm:vit_tiny_patch16_224")
 

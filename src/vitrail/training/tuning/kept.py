@@ -178,9 +178,9 @@ def sides_of(kept: Kept, results: dict[str, Result], prepared: Prepared) -> Side
         for row in np.flatnonzero(chosen)[:SHOWN].tolist():
             place = int(before.ids[row])
             assert isinstance(samples.inputs, Images)
-            picture = prepared.model.preprocessing.to_array(samples.inputs.open(place))
+            image = prepared.model.preprocessing.to_array(samples.inputs.open(place))
             answers = [names[int(each[row])] for each in (before.truths, before.answers, after.answers)]
-            found.append(Pair(picture, samples.name(place), *answers))
+            found.append(Pair(image, samples.name(place), *answers))
         return tuple(found)
 
     both = {PROBE: before, TUNED: after}
@@ -215,7 +215,7 @@ def gain_words(gain: Added, unit: str) -> str:
 
 
 def with_background(model: Model) -> Model:
-    """A trained model whose background lends no patches that it looks at itself."""
+    """A trained model whose background holds no patches that it looks at itself."""
     if model.background is None or model.background_images is None or not isinstance(model.network, ViT):
         return model
     pixels = without_evidence(model.network, model.background_images, model.background)

@@ -41,9 +41,9 @@ class Probed:
     """What features are worth on held-out images.
 
     Attributes:
-        neighbours: Share whose class most of the five nearest training images have.
-        accuracy: Share that the linear map gets right.
-        cross_validated: Share of the training images that maps get right which were fitted on the others.
+        neighbours: Fraction whose class most of the five nearest training images have.
+        accuracy: Fraction that the linear map gets right.
+        cross_validated: Fraction of the training images that maps get right which were fitted on the others.
         penalty: Of its squared weights, as chosen by these.
         images: Held-out images.
         trained: Images that it learnt from.

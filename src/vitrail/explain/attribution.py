@@ -1,7 +1,7 @@
 """What an explanation returns: one number per patch, what it explains, and its caveats.
 
-In a notebook it shows itself: squares in the colours of the pages, the range that they stand for, and the caveats, as
-small, static HTML without a script. The full page, with the picture below the map and the verdict beside it, is
+In a notebook it shows itself: patches in the colours of the pages, the range that they stand for, and the caveats, as
+small, static HTML without a script. The full page, with the image below the map and the verdict beside it, is
 `vitrail explain`.
 """
 
@@ -18,10 +18,10 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.errors import UsageError
-from vitrail.explain.target import FUNCTION, Aim, OfLogits
+from vitrail.explain.target import FUNCTION, ChosenTarget, OfLogits
 from vitrail.io import plain, to_json, write_file
 from vitrail.pages.colour import ROUNDING
-from vitrail.pages.notebook import Shown, heat_html
+from vitrail.pages.notebook import NotebookMap, attribution_html
 from vitrail.pages.overlay import overlay, png
 
 NO_SIGNAL = "no signal"
@@ -29,11 +29,11 @@ NOT_FINITE = "not finite"
 
 
 @dataclass(frozen=True, eq=False)
-class Heat:
-    """The explanation of a batch of pictures by one method.
+class Attribution:
+    """The explanation of a batch of images by one method.
 
     Attributes:
-        values: (b, rows, columns), one number per patch in the method's own unit; never rescaled per picture. For a
+        values: (b, rows, columns), one number per patch in the method's own unit; never rescaled per image. For a
             network that writes, an axis of the written tokens stands before the grid: (b, t, rows, columns).
         target: (b,), index of the class that is explained, -1 where a function of the logits is; for a network that
             writes (b, t), the ids, filled up with its padding where a text is shorter.
@@ -41,10 +41,10 @@ class Heat:
         method: Name of the method; for classes, a key of `vitrail.explain.METHODS`.
         signed: Whether the sign means for and against the class; otherwise a number only says how much.
         class_specific: Whether another target would give other values.
-        notes: One tuple per picture: `notes[i]` holds the caveats of picture i, and is empty when there is nothing to
-            say. What concerns all pictures stands with each. `"no signal"` means that the map is zero or constant, so
+        notes: One tuple per image: `notes[i]` holds the caveats of image i, and is empty when there is nothing to
+            say. What concerns all images stands with each. `"no signal"` means that the map is zero or constant, so
             it does not prefer any patch; `"not finite"` that it holds infinities or is not a number.
-        rather_than: (b,), the class that the target is held against; None where it stands alone.
+        contrast: (b,), the class that the target is held against; None where it stands alone.
     """
 
     values: Float[Tensor, "b *t rows columns"]
@@ -54,29 +54,29 @@ class Heat:
     signed: bool
     class_specific: bool
     notes: tuple[tuple[str, ...], ...]
-    rather_than: Int[Tensor, "b"] | None = None
+    contrast: Int[Tensor, "b"] | None = None
 
     def __len__(self) -> int:
         """How many images it explains."""
         return len(self.values)
 
-    def __getitem__(self, image: int) -> "Heat":
+    def __getitem__(self, image: int) -> "Attribution":
         """What it holds of one image, still as a batch: values (1, rows, columns)."""
         if not -len(self) <= image < len(self):
             raise IndexError(f"image {image} of {len(self)}")
         place = image % len(self)
         one = slice(place, place + 1)
-        against = None if self.rather_than is None else self.rather_than[one]
+        against = None if self.contrast is None else self.contrast[one]
         return replace(
             self,
             values=self.values[one],
             target=self.target[one],
             logit=self.logit[one],
             notes=(self.notes[place],),
-            rather_than=against,
+            contrast=against,
         )
 
-    def token(self, place: int) -> "Heat":
+    def token(self, place: int) -> "Attribution":
         """Of a network that writes, what it holds of one written token: values (b, rows, columns)."""
         said = f"token {place + 1}:"
         notes = tuple(tuple(note for note in each if note.startswith(said)) for each in self.notes)
@@ -132,7 +132,7 @@ class Heat:
                 raise UsageError("an attribution is drawn over its image, and none is given", "save(path, image)")
             write_file(path, png(self.overlay(image), {"method": self.method}))
             return
-        against = None if self.rather_than is None else self.rather_than.tolist()
+        against = None if self.contrast is None else self.contrast.tolist()
         facts = {
             "method": self.method,
             "target": self.target.tolist(),
@@ -168,25 +168,25 @@ class Heat:
     def _repr_html_(self) -> str:
         """The maps in colours, for a notebook."""
         shown = []
-        for picture, notes in enumerate(self.notes):
-            titles, values = self._titles(picture), self.values[picture].detach().cpu()
+        for image, notes in enumerate(self.notes):
+            titles, values = self._titles(image), self.values[image].detach().cpu()
             values = values.to(torch.promote_types(values.dtype, torch.float32))
             maps = values[None] if values.dim() == 2 else values
-            shown += [Shown(title, one.numpy(), notes) for title, one in zip(titles, maps, strict=True)]
-        return heat_html(self.method.replace("_", " "), shown, self.signed, self.class_specific)
+            shown += [NotebookMap(title, one.numpy(), notes) for title, one in zip(titles, maps, strict=True)]
+        return attribution_html(self.method.replace("_", " "), shown, self.signed, self.class_specific)
 
-    def _titles(self, picture: int) -> list[str]:
-        """What each map of one picture is of; a network that writes has one for each token."""
-        targets, logits = self.target[picture].reshape(-1).tolist(), self.logit[picture].reshape(-1).tolist()
+    def _titles(self, image: int) -> list[str]:
+        """What each map of one image is of; a network that writes has one for each token."""
+        targets, logits = self.target[image].reshape(-1).tolist(), self.logit[image].reshape(-1).tolist()
         if self.target.dim() > 1:
-            return [f"picture {picture}, token {i}: {target}" for i, target in enumerate(targets)]
+            return [f"image {image}, token {i}: {target}" for i, target in enumerate(targets)]
         what = "a function of the logits" if targets[0] < 0 else f"class {targets[0]}"
-        against = "" if self.rather_than is None else f" rather than {int(self.rather_than[picture])}"
-        return [f"picture {picture}: {what}{against} ({logits[0]:.3g})"]
+        against = "" if self.contrast is None else f" rather than {int(self.contrast[image])}"
+        return [f"image {image}: {what}{against} ({logits[0]:.3g})"]
 
 
 def caveats(values: Float[Tensor, "b rows columns"]) -> tuple[tuple[str, ...], ...]:
-    """What a map itself tells of its worth, for each picture: nothing, `"no signal"` or `"not finite"`.
+    """What a map itself tells of its worth, for each image: nothing, `"no signal"` or `"not finite"`.
 
     A map is constant when its values differ by rounding alone: by at most 1024 units in the last place of the
     largest (1e-4 of it in float32). Gradients that nearly cancel leave some hundreds of them on a constant map.
@@ -207,13 +207,13 @@ def no_signal_where(drowned: Bool[Tensor, "b"], values: Float[Tensor, "b rows co
     return [(NO_SIGNAL,) if lost and not said else () for lost, said in found]
 
 
-def aim_of(heat: Heat, function: OfLogits | None = None) -> Aim:
-    """What a heat explains; the function has to be given again, where it is one.
+def target_of(attribution: Attribution, function: OfLogits | None = None) -> ChosenTarget:
+    """What an attribution explains; the function has to be given again, where it is one.
 
     Raises:
-        UsageError: If a function is missing, or one is given for a heat that explains a class.
+        UsageError: If a function is missing, or one is given for an attribution that explains a class.
     """
-    if bool((heat.target == FUNCTION).any()) != (function is not None):
+    if bool((attribution.target == FUNCTION).any()) != (function is not None):
         problem = "explains a class, and a function is given" if function else "explains a function, which is not given"
-        raise UsageError(f"the heat {problem}", "function=... exactly when the target was a function")
-    return Aim(heat.target, heat.rather_than, function)
+        raise UsageError(f"the attribution {problem}", "function=... exactly when the target was a function")
+    return ChosenTarget(attribution.target, attribution.contrast, function)

@@ -69,7 +69,7 @@ def references_of_flat_images(tmp_path: Path, splits: dict[str, range]) -> Tenso
         "augmentation: {flip: 0.5, shift: 0.2, rotate: 20.0, mixup: 0.5}\n"
         "fetch_size: 12\n"
     )
-    asked = replace(options("digits", epochs=1, recipe="small-pictures"), config=config)
+    asked = replace(options("digits", epochs=1, recipe="small-images"), config=config)
     run = vitrail.train(str(flat_images(tmp_path / "flat", splits)), tmp_path / "run", asked).folder
     references = references_of(run)
     assert references is not None
@@ -108,8 +108,8 @@ def test_each_patch_is_that_of_an_image_at_its_place_but_for_those_that_the_netw
     assert not any(one.numpy().tobytes() in everything for one in references)
     drawn = draw_background(everyone, model.preprocessing, model.network.config.patch, seed=3)
     assert drawn is not None
-    donors = model.preprocessing.normalise(drawn)
-    assert torch.equal(references, without_evidence(model.network, donors, drawn))
+    background = model.preprocessing.normalise(drawn)
+    assert torch.equal(references, without_evidence(model.network, background, drawn))
     assert not torch.equal(references, drawn)
 
 

@@ -14,7 +14,7 @@ from tests.cli.command import Cli
 from tests.explain.planted_lab import load_planted
 from vitrail.cli.explain.inputs import find_others
 from vitrail.data.background import FEW
-from vitrail.data.decode import open_picture
+from vitrail.data.decode import open_image
 from vitrail.data.images import NamedImage
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain import compare
@@ -33,7 +33,7 @@ def model() -> Model:
 @pytest.fixture(scope="module")
 def place(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the model and with images."""
-    folder = tmp_path_factory.mktemp("lenders")
+    folder = tmp_path_factory.mktemp("fillers")
     vitrail.save(model, folder / "model")
     (folder / "images").mkdir()
     for number, pixels in enumerate(planted_digits("test", COUNT).pixels):
@@ -47,31 +47,31 @@ def trusts(cli: Cli, place: Path, *words: object) -> list[dict[str, Any]]:
     return [one["attributions"][0]["trust"] for one in json.loads(done.out)]
 
 
-def test_a_folder_lends_what_a_verdict_needs(cli: Cli, place: Path, model: Model) -> None:
-    """Its verdicts are those of the Python call with all other images as references."""
+def test_a_folder_fills_what_a_verdict_needs(cli: Cli, place: Path, model: Model) -> None:
+    """Its verdicts are those of the Python call with all other images as background."""
     found = trusts(cli, place, place / "images", "--count", SHOWN)
     files = sorted((place / "images").iterdir())
     assert at_a_time(model, 1) >= SHOWN, "all that are shown are explained together"
     shown = [files[number * COUNT // SHOWN] for number in range(SHOWN)]
     others = model.tensor([file for file in files if file not in shown])
-    (wanted,) = compare(model, model.tensor(shown), ["generic_attention"], references=others, areas=False).trusts
+    (wanted,) = compare(model, model.tensor(shown), ["generic_attention"], background=others, areas=False).trusts
     assert [one["verdict"] for one in found] == list(wanted.verdict)
     assert [one["faithful_p"] for one in found] == pytest.approx(wanted.faithful.tolist())
     assert [one["evidence_p"] for one in found] == pytest.approx(wanted.evidence.tolist())
     assert "supported" in wanted.verdict
 
 
-def test_too_few_lend_nothing(cli: Cli, place: Path, model: Model) -> None:
+def test_too_few_fill_nothing(cli: Cli, place: Path, model: Model) -> None:
     """Ten beside those that are explained together, as a verdict needs them."""
     files = sorted((place / "images").iterdir())
     names = [str(file) for file in files]
     assert {one["verdict"] for one in trusts(cli, place, names[0])} == {"cannot tell"}
-    some = [NamedImage(name, open_picture(Path(name)), None) for name in names[:2]]
+    some = [NamedImage(name, open_image(Path(name)), None) for name in names[:2]]
     enough = find_others(model, "run", names[: 2 + FEW], None, 2)
     assert enough is not None
-    lent = enough.besides(some)
-    assert lent is not None
-    assert torch.equal(lent, model.tensor(files[2 : 2 + FEW]))
+    background = enough.besides(some)
+    assert background is not None
+    assert torch.equal(background, model.tensor(files[2 : 2 + FEW]))
     fewer = find_others(model, "run", names[: 1 + FEW], None, 2)
     assert fewer is not None
     assert fewer.besides(some) is None

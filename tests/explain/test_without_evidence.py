@@ -1,4 +1,4 @@
-"""References without evidence: what the network names is not lent, and nothing else changes."""
+"""References without evidence: what the network names is replaced, and nothing else changes."""
 
 from pathlib import Path
 
@@ -9,15 +9,15 @@ import vitrail
 from tests.explain.planted_lab import load_planted
 from vitrail.data.readers.planted import planted_digits
 from vitrail.explain.methods.generic_attention import generic_attention
-from vitrail.explain.scores.fill import donor
+from vitrail.explain.scores.fill import from_background
 from vitrail.explain.scores.sanity import scrambled
-from vitrail.explain.without_evidence import SHARE, composites_of, without_evidence
+from vitrail.explain.without_evidence import FRACTION, composites_of, without_evidence
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
 
 def candidates() -> tuple[vitrail.Model, torch.Tensor]:
-    """A model, and references for it that hold pieces of digits."""
+    """A model, and background for it that hold pieces of digits."""
     model = load_planted("mean-0")
     pixels = torch.from_numpy(planted_digits("train", 64, seed=5).pixels)[:, None]
     return model, pixels
@@ -25,29 +25,29 @@ def candidates() -> tuple[vitrail.Model, torch.Tensor]:
 
 def test_every_patch_stays_in_its_place_and_only_named_ones_go() -> None:
     model, pixels = candidates()
-    donors = model.preprocessing.normalise(pixels)
-    lent = without_evidence(model.network, donors, pixels)
-    values = generic_attention(model.network, donors).values.flatten(1)
-    first = values.argsort(dim=1, descending=True)[:, : round(SHARE * 64)]
+    background = model.preprocessing.normalise(pixels)
+    cleaned = without_evidence(model.network, background, pixels)
+    values = generic_attention(model.network, background).values.flatten(1)
+    first = values.argsort(dim=1, descending=True)[:, : round(FRACTION * 64)]
     for reference in range(len(pixels)):
-        for square in range(64):
-            row, column = divmod(square, 8)
+        for patch in range(64):
+            row, column = divmod(patch, 8)
             place = (0, slice(4 * row, 4 * row + 4), slice(4 * column, 4 * column + 4))
-            now, before = lent[reference][place], pixels[reference][place]
+            now, before = cleaned[reference][place], pixels[reference][place]
             assert (now == pixels[:, *place]).flatten(1).all(dim=1).any()  # from this place of some reference
-            if square not in first[reference]:
+            if patch not in first[reference]:
                 assert torch.equal(now, before)
-    assert int((lent != pixels).flatten(1).any(dim=1).sum()) > 0
+    assert int((cleaned != pixels).flatten(1).any(dim=1).sum()) > 0
 
 
 def test_composites_reach_less_and_a_scrambled_network_is_not_helped() -> None:
     model, pixels = candidates()
-    donors = model.preprocessing.normalise(pixels)
-    lent = model.preprocessing.normalise(without_evidence(model.network, donors, pixels))
+    background = model.preprocessing.normalise(pixels)
+    cleaned = model.preprocessing.normalise(without_evidence(model.network, background, pixels))
     for network, falls in ((model.network, True), (scrambled(model.network, 1), False)):
         numbers = []
-        for some in (donors, lent):
-            logits = composites_of(network, donors, donor(some), range(400), 0)
+        for some in (background, cleaned):
+            logits = composites_of(network, background, from_background(some), range(400), 0)
             numbers.append((logits - logits.mean(dim=1, keepdim=True)).amax(dim=1))
         change = float(numbers[0].quantile(0.95) - numbers[1].quantile(0.95)) / float(numbers[0].std())
         assert change > 0.3 if falls else abs(change) < 0.3
@@ -55,11 +55,11 @@ def test_composites_reach_less_and_a_scrambled_network_is_not_helped() -> None:
 
 def test_it_is_deterministic_and_leaves_its_input() -> None:
     model, pixels = candidates()
-    before, donors = pixels.clone(), model.preprocessing.normalise(pixels)
-    one = without_evidence(model.network, donors, pixels)
-    assert torch.equal(one, without_evidence(model.network, donors, pixels))
+    before, background = pixels.clone(), model.preprocessing.normalise(pixels)
+    one = without_evidence(model.network, background, pixels)
+    assert torch.equal(one, without_evidence(model.network, background, pixels))
     assert torch.equal(pixels, before)
-    assert torch.equal(without_evidence(model.network, donors[:1], pixels[:1]), pixels[:1])
+    assert torch.equal(without_evidence(model.network, background[:1], pixels[:1]), pixels[:1])
 
 
 def test_a_training_stores_them(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which pictures are explained; and the masks that say where their evidence lies, on the grid of patches."""
+"""Which images are explained; and the masks that say where their evidence lies, on the grid of patches."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from vitrail.errors import DataError
 from vitrail.explain.reporting.masks import mask_patches
 
 
-def test_the_masks_of_planted_pictures_are_where_the_digits_are() -> None:
+def test_the_masks_of_planted_images_are_where_the_digits_are() -> None:
     model = planted_model()
     shown = read_images(model, "run", ("planted",), 5, None, [])
     made = planted_digits("test", 2000)
@@ -31,14 +31,14 @@ def test_the_masks_of_planted_pictures_are_where_the_digits_are() -> None:
     assert mask_patches(bare, wide) is None
 
 
-def test_pictures_of_another_size_than_the_model_reads_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_of_another_size_than_the_model_reads_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     """Before, they were scaled and their masks left out without a word."""
     (one,) = read_images(planted_model(), "run", ("planted:2x3",), 1, None, [])
     assert one.mask is None
     said = "planted:2x3 have 24 x 16 pixels, and the model reads 32 x 32: they are scaled, and where their digits lie"
     assert said in capsys.readouterr().err
     (one,) = read_images(planted_model(), "run", ("planted:2x3,double",), 1, None, [])
-    assert one.mask is not None  # it is scaled like the picture
+    assert one.mask is not None  # it is scaled like the image
     assert "they are scaled\n" in capsys.readouterr().err
     read_images(planted_model(), "run", ("planted:4x4",), 1, None, [])
     assert "scaled" not in capsys.readouterr().err
@@ -47,7 +47,7 @@ def test_pictures_of_another_size_than_the_model_reads_are_named(capsys: pytest.
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "I;16"])
 def test_a_mask_of_any_mode_counts_where_it_is_not_black(mode: str, tmp_path: Path) -> None:
     plain = np.zeros((32, 32), np.uint8)
-    plain[4:8, 8:16], plain[20:23, 20:24] = 1, 1  # two squares, and three quarters of one
+    plain[4:8, 8:16], plain[20:23, 20:24] = 1, 1  # two patches, and three quarters of one
     plain[28:30, 28:32] = 1  # half of one is not the most of it
     values = {"1": plain * 255, "I;16": plain.astype(np.uint16)}.get(mode, plain)
     mask = Image.fromarray(values)
@@ -80,8 +80,8 @@ def test_a_mask_counts_by_its_colours_and_neither_by_their_numbers_nor_by_how_op
     assert masks[0].nonzero().tolist() == [[1, 2], [1, 3]]
 
 
-def test_a_mask_goes_where_its_picture_goes(tmp_path: Path) -> None:
-    """Cut and scaled like the picture: here the middle of a wide one, at half its size."""
+def test_a_mask_goes_where_its_image_goes(tmp_path: Path) -> None:
+    """Cut and scaled like the image: here the middle of a wide one, at half its size."""
     Image.fromarray(np.kron(np.eye(1, 12, 5), np.full((64, 16), 255)).astype(np.uint8)).save(tmp_path / "a.png")
     shown = with_masks([NamedImage("a.jpg", Image.new("L", (192, 64)), None)], tmp_path)
     masks = mask_patches(shown, planted_model())
@@ -91,13 +91,13 @@ def test_a_mask_goes_where_its_picture_goes(tmp_path: Path) -> None:
 
 
 def test_masks_by_folder_and_masks_that_would_serve_twice(tmp_path: Path) -> None:
-    pictures = [NamedImage(f"{folder}/1.jpg", Image.new("L", (8, 8)), None) for folder in "ab"]
+    images = [NamedImage(f"{folder}/1.jpg", Image.new("L", (8, 8)), None) for folder in "ab"]
     Image.new("L", (8, 8), 255).save(tmp_path / "1.png")
     with pytest.raises(DataError, match=r"a/1\.jpg and b/1\.jpg would have the same mask"):
-        with_masks(pictures, tmp_path)
+        with_masks(images, tmp_path)
     (tmp_path / "a").mkdir()
     Image.new("L", (8, 8), 255).save(tmp_path / "a" / "1.png")
-    assert all(one.mask is not None for one in with_masks(pictures, tmp_path))
+    assert all(one.mask is not None for one in with_masks(images, tmp_path))
 
 
 def test_a_set_is_spread_over_and_what_is_left_out_is_said(
@@ -107,4 +107,4 @@ def test_a_set_is_spread_over_and_what_is_left_out_is_said(
         out = tmp_path / f"{number}.html"
         answer = cli("explain", photo_run, data, "--count", 3, "--no-trust", "--out", out, "--json")
         assert [Path(row["file"]).parent.name for row in json.loads(answer.out)] == ["a", "b", "c"]
-        assert answer.err == "3 of 12 pictures; --count 12 takes all\n"
+        assert answer.err == "3 of 12 images; --count 12 takes all\n"

@@ -5,18 +5,18 @@ import dataclasses
 import pytest
 import torch
 
-from vitrail.explain.heat import NO_SIGNAL, NOT_FINITE, Heat, caveats
+from vitrail.explain.attribution import NO_SIGNAL, NOT_FINITE, Attribution, caveats
 
 
-def test_a_heat_cannot_be_changed() -> None:
-    heat = Heat(torch.zeros(1, 2, 3), torch.tensor([0]), torch.zeros(1), "rollout", False, False, ((),))
+def test_a_attribution_cannot_be_changed() -> None:
+    attribution = Attribution(torch.zeros(1, 2, 3), torch.tensor([0]), torch.zeros(1), "rollout", False, False, ((),))
     with pytest.raises(dataclasses.FrozenInstanceError):
-        heat.method = "other"
-    assert heat == heat
-    assert heat != dataclasses.replace(heat)  # compared by identity: tensors have no single truth value
+        attribution.method = "other"
+    assert attribution == attribution
+    assert attribution != dataclasses.replace(attribution)  # compared by identity: tensors have no single truth value
 
 
-def test_caveats_are_per_picture() -> None:
+def test_caveats_are_per_image() -> None:
     values = torch.zeros(6, 2, 3)
     values[1] = 0.7  # constant
     values[2, 1, 1] = 1e-20  # tiny, and a signal: units are the method's own

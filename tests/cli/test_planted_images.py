@@ -1,4 +1,4 @@
-"""Planted pictures by their names: what shows two digits or none is looked at, and neither learnt nor counted."""
+"""Planted images by their names: what shows two digits or none is looked at, and neither learnt nor counted."""
 
 import json
 from pathlib import Path
@@ -12,12 +12,12 @@ from tests.explain.planted_lab import NETWORKS, load_planted
 from vitrail.cli.explain.inputs import read_images
 from vitrail.cli.sources import root_of, show_planted
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.readers.planted import parse_planted, planted_digits, planted_pictures
+from vitrail.data.readers.planted import parse_planted, planted_digits, planted_images
 
 RUN = NETWORKS / "mean-0"
 
 
-def test_pictures_without_a_digit_have_no_evidence(cli: Cli, tmp_path: Path) -> None:
+def test_images_without_a_digit_have_no_evidence(cli: Cli, tmp_path: Path) -> None:
     answer = cli("explain", RUN, "planted:empty", "--count", 2, "--out", tmp_path / "p.html", "--json")
     assert answer.code == 0, answer.err
     rows = json.loads(answer.out)
@@ -44,14 +44,14 @@ def test_two_digits_are_both_the_true_place(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_rectangles_have_their_masks() -> None:
-    """Through the labelled road, of a model whose pictures have that size; no other model's."""
+    """Through the labelled road, of a model whose images have that size; no other model's."""
     config = vitrail.ViTConfig(
         image_size=(16, 24), patch_size=4, channels=1, classes=10, width=16, depth=1, heads=2, mlp_dim=32
     )
     other = load_planted("mean-0")
     preprocessing = Preprocessing((16, 24), channels=1, mean=(0.5,), std=(0.5,))
     model = vitrail.Model(vitrail.ViT(config).eval(), preprocessing, vitrail.Classes(other.classes))
-    truth = planted_pictures(parse_planted("planted:2x3"), "test")
+    truth = planted_images(parse_planted("planted:2x3"), "test")
     for one in read_images(model, "", ["planted:2x3"], 4, None, []):
         index = int(one.name.rsplit("/", 1)[1])
         assert one.mask is not None
@@ -60,7 +60,7 @@ def test_rectangles_have_their_masks() -> None:
     assert all(one.mask is None for one in read_images(other, str(RUN), ["planted:2x3"], 2, None, []))
 
 
-def test_predictions_of_planted_pictures(cli: Cli, tmp_path: Path) -> None:
+def test_predictions_of_planted_images(cli: Cli, tmp_path: Path) -> None:
     for name in ("planted", "planted:double", "planted:empty,2x3"):
         answer = cli("predict", RUN, name, "--count", 3, "--json")
         assert answer.code == 0, answer.err
