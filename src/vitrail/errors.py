@@ -81,6 +81,21 @@ def out_of_memory(error: BaseException) -> bool:
     return said or isinstance(error, MemoryError)
 
 
+WORKER = "DataLoader worker"  # with which torch begins to tell that a process that decodes has died
+
+
+def worker_ended(error: BaseException) -> RunError | None:
+    """What to say of a process that decodes images and was ended from outside; None of any other error.
+
+    Torch tells it from wherever the training or job is at that moment, or the pipe to the process breaks.
+    """
+    told = isinstance(error, RuntimeError) and WORKER in str(error)
+    if not told and not isinstance(error, ConnectionError | EOFError):
+        return None
+    problem = f"a process that decodes images was ended from outside, as where memory is short ({error})"
+    return RunError(problem, "the same command again; --workers 1 takes less memory")
+
+
 def counted(number: int, one: str, many: str = "") -> str:
     """1 image, 2 images, 1,258 images: for messages."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

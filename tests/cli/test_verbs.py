@@ -264,3 +264,16 @@ def test_a_verb_that_is_no_more_names_the_one_that_does_it(cli: Cli) -> None:
     must_refuse(answer, USAGE, "generate")
     assert answer.hint == "vitrail predict run '3 1 2' --beam 2"
     assert cli("generate", "--help").code == USAGE
+
+
+def test_a_decoder_that_dies_is_named_wherever_torch_tells_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch raises it from a signal, in the middle of anything."""
+
+    def dying(*given: object) -> int:
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+
+    monkeypatch.setattr("vitrail.cli.models.run", dying)
+    answer = cli("models")
+    assert answer.code == 1
+    assert "--workers 1" in answer.hint
+    assert "7" in answer.problem

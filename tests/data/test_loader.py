@@ -3,7 +3,6 @@
 import hashlib
 import multiprocessing
 import os
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -102,15 +101,27 @@ def test_workers_live_as_long_as_their_loader(photo_folder: Path) -> None:
         list(left)
 
 
-def test_a_worker_that_is_ended_from_outside_is_named(photo_folder: Path) -> None:
-    before = {child.pid for child in multiprocessing.active_children()}
+@pytest.mark.parametrize("kind", [RuntimeError, ConnectionResetError, EOFError])
+def test_a_worker_that_is_ended_from_outside_is_named(
+    photo_folder: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    """Torch tells it in one of these ways, and other errors stay what they are."""
     loader = StreamedLoader(files(photo_folder), SHAPE, workers=1)
-    batches = loader.fetch([np.array([one]) for one in range(30)])
-    next(batches)
-    (child,) = (child for child in multiprocessing.active_children() if child.pid not in before)
-    os.kill(child.pid or 0, signal.SIGKILL)
-    with must_raise(RunError):
-        list(batches)
+
+    def dying(*given: object) -> object:
+        raise error
+
+    class Dead:
+        __iter__ = lambda self: self  # noqa: E731
+        __next__ = dying
+
+    monkeypatch.setattr(loader, "_decoded", Dead())
+    error = kind("DataLoader worker (pid(s) 7) exited unexpectedly")
+    with must_raise(RunError, named="7"):
+        next(loader.fetch([np.array([0])]))
+    error = RuntimeError("another")
+    with pytest.raises(RuntimeError, match="another"):
+        next(loader.fetch([np.array([0])]))
 
 
 def test_there_are_no_more_workers_than_cores(photo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from vitrail.cli import args, training_args
 from vitrail.cli.output import warn
 from vitrail.cli.parse import parse
-from vitrail.errors import INTERRUPTED, UsageError, VitrailError, nearest
+from vitrail.errors import INTERRUPTED, UsageError, VitrailError, nearest, worker_ended
 
 
 class Verb(NamedTuple):
@@ -82,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:
         if isinstance(error.__cause__, KeyboardInterrupt):  # in the middle of an import, Python wraps it
             sys.exit(_interrupted(given, debug))
+        if isinstance(error, RuntimeError) and (ended := worker_ended(error)) is not None:
+            sys.exit(_complain(ended.problem, ended.typed, ended.exit_code, debug))
         text = " ".join(f"{type(error).__name__}: {error}".split())
         hint = "the same command with --debug, and report what it prints" if not debug else "report the lines above"
         code = _complain(f"vitrail failed where it should not: {text}", hint, 1, debug)

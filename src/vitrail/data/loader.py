@@ -27,7 +27,7 @@ from vitrail.data.columns import Texts
 from vitrail.data.images import ArrayImages, Images, MadeImages
 from vitrail.data.preprocessing import LONGEST, Preprocessing
 from vitrail.data.vocabulary import PADDING, Vocabulary
-from vitrail.errors import DataError, RunError
+from vitrail.errors import DataError, RunError, worker_ended
 from vitrail.runtime import cores
 
 RESIDENT_BYTES = 2**30  # larger sets are streamed
@@ -104,9 +104,6 @@ class ResidentLoader(Loader):
         return Loaded(pixels.pin_memory() if self.pin else pixels, extents, self._readable[rows])
 
 
-ENDED = "DataLoader worker"  # how torch begins to tell that a worker process has died
-
-
 class StreamedLoader(Loader):
     """Files decoded by worker processes when they are needed, a few batches ahead.
 
@@ -159,10 +156,7 @@ class StreamedLoader(Loader):
             try:
                 found = next(decoded)
             except (RuntimeError, ConnectionError, EOFError) as error:
-                if isinstance(error, RuntimeError) and ENDED not in str(error):
-                    raise
-                problem = f"a process that decodes images was ended from outside, as where memory is short ({error})"
-                raise RunError(problem, "the same command again; --workers 1 takes less memory") from error
+                raise (worker_ended(error) or error) from error
             if isinstance(found, RunError):
                 raise RunError(found.problem, found.hint)  # a new one, or frame and error would hold each other
             yield self._loaded(*found)
