@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import vitrail
 from tests.cli.command import DATA, USAGE, Cli, must_be_understood, must_refuse, next_of, retyped
 from tests.runs import configuration, once, run_of, stamps, stored, strings
+from vitrail.errors import UsageError
 from vitrail.tasks import sequences
 
 WRITE = "predict"  # the verb that prints what a model writes
@@ -82,6 +84,18 @@ def test_evaluate(cli: Cli, place: dict[str, Path]) -> None:
     assert "20 sequences" in answer.out
     named = json.loads(cli("evaluate", place["images"], place["root"] / "labels.csv", "--json").out)
     assert (named["split"], named["sequences"]) == ("test", 6)
+
+
+def test_a_report_of_a_model_that_writes_refuses_what_only_classes_have(place: dict[str, Path]) -> None:
+    model = vitrail.load(place["images"])
+    background = torch.zeros(12, model.preprocessing.channels, *model.preprocessing.size)
+    for given in ({"background": background}, {"target": 0}, {"methods": "rollout"}, {"full": True}):
+        with pytest.raises(UsageError) as refused:
+            vitrail.explain.report(model, place["image"], **given)
+        assert next(iter(given)) in str(refused.value)
+    assert len(vitrail.explain.report(model, place["image"])[0].attributions) == len(
+        model.predict(place["image"])[0].text
+    )
 
 
 def test_explain_shows_where_each_token_was_read(cli: Cli, place: dict[str, Path], tmp_path: Path) -> None:

@@ -20,11 +20,11 @@ from vitrail.explain.reporting.others import borrows, fills_of, read_others, spr
 from vitrail.explain.reporting.rates import Rates, least_trusted_first, rates_of
 from vitrail.explain.reporting.request import Class, ImageLike, Precision, Request, requested
 from vitrail.explain.target import OfLogits
-from vitrail.io import check_writable, write_file
+from vitrail.io import check_writable
 from vitrail.model import Model
 from vitrail.model.model import opened
 from vitrail.model.vouch import changes_of
-from vitrail.pages.explanation_page import explanation_page
+from vitrail.pages.explanation_page import explanation_page, write_explanation_page
 from vitrail.pages.html import in_frame
 from vitrail.pages.views import ExplanationPage
 
@@ -85,20 +85,23 @@ class Report(Sequence[ExplainedImage]):
         rates = [each.to_dict() for each in self.rates]
         return {"model": self.model, "images": rows, "left_out": list(self.left_out), "rates": rates}
 
+    @property
+    def view(self) -> ExplanationPage:
+        """What its page shows, as plain values; of several images those whose maps are not to be trusted first."""
+        several = len(self) > 1
+        return ExplanationPage(
+            title=self.title,
+            model=self.model,
+            command=self.command,
+            images=[one.view for one in (self.least_trusted_first if several else self.images)],
+            about_probabilities=self.about,
+            one_scale=self.one_scale,
+            rates=tuple(each.view() for each in self.rates) if several else (),
+        )
+
     def page(self) -> str:
         """One HTML page that shows everything, loads nothing, and can be read without a script."""
-        several = len(self) > 1
-        return explanation_page(
-            ExplanationPage(
-                title=self.title,
-                model=self.model,
-                command=self.command,
-                images=[one.view for one in (self.least_trusted_first if several else self.images)],
-                about_probabilities=self.about,
-                one_scale=self.one_scale,
-                rates=tuple(each.view() for each in self.rates) if several else (),
-            )
-        )
+        return explanation_page(self.view)
 
     def save(self, out: str | Path) -> Saved:
         """Write the page, and beside it an overlay of each attribution, in a folder that has the page's name.
@@ -111,7 +114,7 @@ class Report(Sequence[ExplainedImage]):
         """
         page = page_at(Path(out))
         check_writable(page)
-        write_file(page, self.page())
+        write_explanation_page(page, self.view)
         return Saved(page, write_overlays(page.with_suffix(""), [one.view for one in self], self.one_scale))
 
     def _repr_html_(self) -> str:
@@ -190,28 +193,7 @@ def report(
     if isinstance(request.target, tuple) and len(request.target) != len(several):
         problem = f"there is one target for each image, got {len(request.target)} for {len(several)}"
         raise UsageError(problem, "one class for all, or as many as images")
-    for what, given in {"masks": masks, "labels": labels, "names": names}.items():
-        if given is not None and len(given) != len(several):
-            raise UsageError(f"{what} are one for each image, got {len(given)} for {len(several)}", f"no {what}")
-    opened_images, left_out, kept = [], list[str](), []
-    for place, given in enumerate(several):
-        name = (
-            names[place] if names is not None else str(given) if isinstance(given, str | Path) else f"image {place + 1}"
-        )
-        try:
-            decoded, mask = opened(given), None if masks is None else opened(masks[place])
-        except DataError as error:
-            if len(several) == 1:
-                raise
-            left_out.append(error.problem)
-            continue
-        if mask is not None and mask.size != decoded.size:
-            sizes = [f"{width} x {height}" for width, height in (mask.size, decoded.size)]
-            raise DataError(f"the mask of {name} has {sizes[0]} pixels, and its image {sizes[1]}", "masks of that size")
-        kept.append(place)
-        opened_images.append(NamedImage(name, decoded, None if labels is None else labels[place], mask))
-    if not opened_images:
-        raise DataError(left_out[0], "another image")
+    kept, opened_images, left_out = _opened(several, names, labels, masks)
     if isinstance(request.target, tuple):
         request = replace(request, target=tuple(request.target[place] for place in kept))
     others = None
@@ -222,6 +204,42 @@ def report(
     if not found:
         raise nothing_left(model, contrast)
     return made_report(model, request, found, run, left_out=left_out)
+
+
+def _opened(
+    given: Sequence[ImageLike],
+    names: Sequence[str] | None,
+    labels: Sequence[str] | None,
+    masks: Sequence[ImageLike] | None,
+) -> tuple[list[int], list[NamedImage], list[str]]:
+    """The places of the images that can be read, these images, and why others are left out.
+
+    Raises:
+        UsageError: If there are more or fewer names, labels or masks than images.
+        DataError: If no image can be read, or a mask is not of its image's size.
+    """
+    for what, each in {"masks": masks, "labels": labels, "names": names}.items():
+        if each is not None and len(each) != len(given):
+            raise UsageError(f"{what} are one for each image, got {len(each)} for {len(given)}", f"no {what}")
+    kept, found, left_out = [], [], list[str]()
+    for place, image in enumerate(given):
+        name = str(image) if isinstance(image, str | Path) else f"image {place + 1}"
+        name = name if names is None else names[place]
+        try:
+            decoded, mask = opened(image), None if masks is None else opened(masks[place])
+        except DataError as error:
+            if len(given) == 1:
+                raise
+            left_out.append(error.problem)
+            continue
+        if mask is not None and mask.size != decoded.size:
+            sizes = [f"{width} x {height}" for width, height in (mask.size, decoded.size)]
+            raise DataError(f"the mask of {name} has {sizes[0]} pixels, and its image {sizes[1]}", "masks of that size")
+        kept.append(place)
+        found.append(NamedImage(name, decoded, None if labels is None else labels[place], mask))
+    if not found:
+        raise DataError(left_out[0], "another image")
+    return kept, found, left_out
 
 
 def _same(image: Image.Image) -> Image.Image:

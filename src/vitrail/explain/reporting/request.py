@@ -121,9 +121,10 @@ def requested(
         if model.reads_text:
             problem = f"{called} reads texts, and only images are explained"
             raise UsageError(problem, f"model.predict([{model.example!r}])")
-        asked = {"methods": methods not in (DEFAULT, WRITTEN), "target": target, "contrast": contrast}
-        asked |= {"similar_to": similar_to, "background": background, "full": full}
-        for name in (name for name, value in asked.items() if value not in (None, False) and value != {}):
+        asked = {"target": target, "contrast": contrast, "similar_to": similar_to, "background": background}
+        given = {name: value is not None for name, value in asked.items()}
+        given |= {"methods": methods not in (DEFAULT, WRITTEN), "full": full}
+        for name in (name for name, is_given in given.items() if is_given):
             raise UsageError(f"{name} is for models that say classes, and this model writes", f"leave {name} out")
         return model, Request((), options=read_options(METHODS_OF_TEXTS[WRITTEN], options or {}), trust=False)
     if not trust:
