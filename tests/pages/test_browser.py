@@ -198,7 +198,7 @@ def test_confusion_cells_are_reached_by_keys(browser, pages):
     confusion = samples.confusion_of(4)
     count, total = confusion[1, 2], confusion[1].sum()
     told = browser.ask("document.querySelector('.confusion').closest('section').querySelector('.readout').textContent")
-    assert told == f"plain1 was taken for plain2 {count} of {total} times ({100 * count / total:.1f} %)"
+    assert told == f"plain1 was predicted as plain2 {count} of {total} times ({100 * count / total:.1f} %)"
 
 
 def test_class_table_sorts_both_ways(browser, pages):

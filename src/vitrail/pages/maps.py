@@ -109,7 +109,7 @@ def _below(attribution: AttributionView, shown: Range, own: Range) -> str:
     reach = max(abs(own.smallest), abs(own.largest))
     if reach < own.high:
         times = number(reach / float(np.abs(attribution.values[np.isfinite(attribution.values)]).mean()), 3)
-        below += f" The largest is {times} times the mean. Full colour is {EVEN} times, so an even map stays dull."
+        below += f" The largest is {times} times the mean; full colour is {EVEN} times, so a uniform map stays dull."
     return below
 
 

@@ -140,8 +140,8 @@ def run_page(run: RunView) -> str:
         if run.sides
         else {},
         "groups": (
-            ("Mistakes, the surest first", _surest_first(wrong)),
-            ("Right answers, the surest first", _surest_first(right)),
+            ("Mistakes, the most confident first", _surest_first(wrong)),
+            ("Correct predictions, the most confident first", _surest_first(right)),
         ),
         "looks": _looks(run.verdicts.images) if run.verdicts else (),
         "settings": settings_rows(run.settings),

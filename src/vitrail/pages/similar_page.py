@@ -188,7 +188,7 @@ def _pair(pair: PairView, query: QueryView, shown: Range) -> ShownPair:
     to_row, to_column = divmod(int(here.partners[row, column]), there.cosines.shape[1])
     usual = f", usually {here.usual[row, column]:.2f}" if here.usual.any() else ""
     most = (
-        f"Most alike: row {row + 1}, column {column + 1} with row {to_row + 1}, column {to_column + 1} "
+        f"Best match: row {row + 1}, column {column + 1} with row {to_row + 1}, column {to_column + 1} "
         f"(cosine {here.cosines[row, column]:.2f}{usual})."
     )
     return ShownPair(pair, [_side(side, shown) for side in pair.sides], most)
@@ -210,7 +210,7 @@ def similar_page(page: SimilarPage) -> str:
         "page": page,
         "heading": heading,
         "agreed": bool(sides),
-        "ends": ("0: as alike as usual", f"{most} above the usual cosine") if known else ("0", f"cosine {most}"),
+        "ends": ("0: as similar as usual", f"{most} above the usual cosine") if known else ("0", f"cosine {most}"),
         "cases": [_case(query, shown) for query in page.queries],
     }
     return document("similar.html", f"{heading} · vitrail", KIND, values)

@@ -136,7 +136,7 @@ def matrix_of(confusion: Int64[np.ndarray, "k k"], classes: Sequence[str]) -> Ma
 
 def _cell(count: int, of: int, true: str, answer: str, right: bool) -> Cell:
     shown = percent(count / of if of else 0.0)
-    return Cell(count, of, right, f"{true} was taken for {answer} {number(count)} of {number(of)} times ({shown})")
+    return Cell(count, of, right, f"{true} was predicted as {answer} {number(count)} of {number(of)} times ({shown})")
 
 
 def most_frequent_mistakes(

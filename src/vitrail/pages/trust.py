@@ -30,7 +30,7 @@ from vitrail.text import times
 WIDTH, HEIGHT, MARGIN = 320, 46, 10  # of the line of a score
 # What replaced masked patches, in words.
 FILLS = {
-    "background": "what stands in the same place in background images",
+    "background": "patches of background images from the same position",
     "own patches": "other patches of the same image",
     "grey": "grey",
     "mean": "the mean colour of the image",
@@ -39,7 +39,7 @@ FILLS = {
 # In which precision the test was computed, in words.
 PRECISIONS = {
     "fp32": "in single precision (fp32)",
-    "bf16": "in bfloat16 (bf16), which keeps about three digits and takes less time",
+    "bf16": "in bfloat16 (bf16), which is faster and keeps about three digits",
 }
 
 
@@ -197,11 +197,11 @@ def _effect(trust: TrustView) -> str:
     if trust.effect is None:
         return ""
     if trust.effect_unit == "cosine":
-        middle = f". It lies {trust.effect:.2f} above that of the middle one of the first; "
-        return f"{middle}{trust.least_effect:.2f} is the least"
+        median = f". The cosine is {trust.effect:.2f} above that of the median composite; "
+        return f"{median}at least {trust.least_effect:.2f} is required"
     return (
-        f". The odds of the class are {times(trust.effect)} those of the middle one of the first; "
-        f"{times(trust.least_effect)} is the least"
+        f". The odds of the class are {times(trust.effect)} those in the median composite; "
+        f"at least {times(trust.least_effect)} is required"
     )
 
 
@@ -211,8 +211,8 @@ def _least(trusts: Sequence[TrustView]) -> str:
     if known is None or known.least_effect is None:
         return ""
     if known.effect_unit == "cosine":
-        return f"the cosine is at least {known.least_effect:.2f} above that of the middle one of them, "
-    return f"the odds of the class are at least {times(known.least_effect)} those in the middle one of them, "
+        return f"the cosine is at least {known.least_effect:.2f} above that of the median composite, "
+    return f"the odds of the class are at least {times(known.least_effect)} those in the median composite, "
 
 
 def _asked_beside(trusts: Sequence[TrustView], explains: Explains) -> str:
@@ -220,18 +220,18 @@ def _asked_beside(trusts: Sequence[TrustView], explains: Explains) -> str:
     if any(trust.evidence is not None and trust.least_effect is None for trust in trusts):
         return f" {upper(NO_LEAST)}."
     if explains == "contrast":
-        return " The first class is asked for evidence by itself, too, and the odds are its own against all others."
+        return " The first class alone needs evidence as well, and the odds are those of this class against all others."
     return ""
 
 
 def _without(trusts: Sequence[TrustView]) -> str:
     """With how many images without evidence, and which, the explained numbers were compared."""
-    words = f"{_from_to([trust.composites for trust in trusts])} put together of other images' patches"
+    words = f"{_from_to([trust.composites for trust in trusts])} composites (put together from patches of other images)"
     if not any(trust.surrogates for trust in trusts):  # not needed where the first had settled it
         return words
     return (
-        f"{words}, and {_from_to([trust.surrogates for trust in trusts])} of the colours and the smoothness of the "
-        "image itself in which nothing is arranged; the kind that reaches more counts"
+        f"{words}, and {_from_to([trust.surrogates for trust in trusts])} surrogates (noise with the colours and "
+        "the smoothness of the image itself); the kind that reaches the score more often counts"
     )
 
 

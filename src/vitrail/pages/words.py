@@ -13,23 +13,23 @@ from vitrail.text import percent
 SCORE_TITLE = "Fall of the score when patches are masked"
 # Two numbers for one map look like a mistake unless somebody says what each is for.
 TWO_SCORES = (
-    "“This map” met the very fills that the random maps met, so they can be compared; “under every fill” is its "
-    "mean with each of the five fills at every step, with the 95 % interval."
+    "“This map” used exactly the fills of the random maps, so the two can be compared; “over all fills” is its "
+    "mean over five fills at every step, with the 95 % interval."
 )
-NOT_TESTED = "not asked for: where there is no evidence, no map can be trusted, and the test ends (--full goes on)"
+NOT_TESTED = "not computed: without evidence no map can be trusted, so the test ends here (--full continues)"
 STEP_TOLD = (
-    "What masking the brightest patches does is told of one step, up to a quarter of all patches: the one at which "
-    "the map and the random maps differ most. The verdict goes by the mean over all steps."
+    "The sentence about masking the brightest patches describes one step, of up to a quarter of all patches: the one "
+    "at which the map and the random maps differ most. The verdict uses the mean over all steps."
 )
 UNITS: dict[Explains, str] = {
-    "class": "in logits, counted from the mean of all classes",
-    "contrast": "in logits, as the difference of two classes",
-    "similarity": "in cosine similarity, which is at most 1",
-    "number": "in the unit of the model's own number",
+    "class": "in logits, relative to the mean logit of all classes",
+    "contrast": "as the difference of two logits",
+    "similarity": "in cosine similarity (at most 1)",
+    "number": "in the unit of the model's output",
     "token": "in logits",
 }
 NO_LEAST = (
-    "how far it has to rise is known of the odds of a class and of a similarity, and this number is neither: "
+    "how large an effect must be is known only for a class and for a similarity, and this number is neither: "
     "a map of it is weak at best"
 )
 BIASES = "biases of the "  # how the parts that are summed up as `biases` begin
@@ -50,7 +50,7 @@ def areas_words(explains: Explains) -> str:
     curve = {"class": "probability", "contrast": "probability among the two classes"}.get(explains, "explained number")
     return (
         f"Deletion and insertion are areas under the curve of the {curve} while patches are masked, or shown, in the "
-        "map's order: low deletion and high insertion are good. What a value is worth only random maps say."
+        "map's order: low deletion and high insertion are good. Compare them with the values of random maps."
     )
 
 
@@ -72,7 +72,7 @@ def blind_words(explains: Explains) -> str:
     """What is to be known of a map by a method that is the same whatever is explained."""
     if explains not in ("similarity", "number"):
         return "This method cannot tell classes apart"
-    return "This method gives the same map whatever is explained"
+    return "This method gives the same map, whatever is explained"
 
 
 def rank_of(trust: TrustView) -> int:
@@ -93,10 +93,10 @@ def rank_words(trust: TrustView) -> str:
 
 
 def fill_words(trust: TrustView) -> str:
-    """The score and its interval: `under every fill 2.25 (2.00 to 2.50)`."""
+    """The score and its interval: `over all fills 2.25 (2.00 to 2.50)`."""
     falls = (trust.score, *(trust.interval or (None, None)))
     score, low, high = (fall_words(value, reach_of([trust])) for value in falls)
-    return f"under every fill {score} ({low} to {high})"
+    return f"over all fills {score} (95 % interval {low} to {high})"
 
 
 def scored_words(trust: TrustView) -> list[tuple[str, str]]:
@@ -107,10 +107,10 @@ def scored_words(trust: TrustView) -> list[tuple[str, str]]:
     own, low, high, half = (fall_words(value, reach_of([trust])) for value in (trust.paired, low, high, half))
     words = [
         ("map", f"this map {own}{f': {rank}' if rank else ''}"),
-        ("random", f"{len(trust.random)} random maps {low} to {high}, middle {half}"),
+        ("random", f"{len(trust.random)} random maps {low} to {high}, median {half}"),
     ]
     if trust.oracle is not None:
-        words.append(("oracle", f"the true place {fall_words(trust.oracle, reach_of([trust]))}"))
+        words.append(("oracle", f"the true patches {fall_words(trust.oracle, reach_of([trust]))}"))
     return [*words, ("other", fill_words(trust))]
 
 
@@ -122,8 +122,8 @@ def random_maps_words(trusts: Sequence[TrustView]) -> str:
 
 def marks_words(trusts: Sequence[TrustView]) -> list[tuple[str, str]]:
     """What the marks on the lines of several maps are: (kind of mark, what it says)."""
-    words = [("map", "the map"), ("random", f"{random_maps_words(trusts)} as smooth")]
-    return [*words, ("oracle", "the true place")] if any(trust.oracle is not None for trust in trusts) else words
+    words = [("map", "the map"), ("random", f"{random_maps_words(trusts)} of the same smoothness")]
+    return [*words, ("oracle", "the true patches")] if any(trust.oracle is not None for trust in trusts) else words
 
 
 def step_words(trusts: Sequence[TrustView]) -> str:
@@ -187,8 +187,8 @@ def several_words(attributions: Sequence[AttributionView]) -> str:
     if tested < 2:
         return ""
     return (
-        f"{tested} maps were tested. Of maps that are random, one in twenty would pass for faithful by chance: "
-        "so do not pick the one that you like best."
+        f"{tested} maps were tested. One random map in twenty passes the test by chance, so do not pick the map that "
+        "you like best."
     )
 
 

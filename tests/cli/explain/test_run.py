@@ -142,7 +142,7 @@ def test_the_same_command_says_the_same(
 
 
 def test_every_key_of_a_verdict_is_in_the_docs(compared: Compared) -> None:
-    told = (ROOT / "docs" / "explaining.md").read_text().partition("## For other programs")[2].partition("\n## ")[0]
+    told = (ROOT / "docs" / "explaining.md").read_text().partition("### The object `trust`\n")[2].partition("\n## ")[0]
     cells = [line.split("|")[1] for line in told.splitlines() if line.startswith("| `")]
     assert sorted(re.findall(r"`(\w+)`", " ".join(cells))) == sorted(compared.attributions[0]["trust"])
 
